@@ -1,3 +1,31 @@
-"""Empirical privacy estimation for federated learning, in the same single run."""
+"""Empirical privacy estimation for federated learning, in the same single run.
+
+Importing this package loads NumPy and SciPy only; `fl_epe.flower` brings Flower and PyTorch.
+"""
+
+from fl_epe.bounds import epsilon_lower_bound
+from fl_epe.canary import CanarySet
+from fl_epe.config import RunConfig
+from fl_epe.estimate import (
+    EpsilonEstimate,
+    epsilon_from_cosines,
+    epsilon_from_record,
+    epsilon_from_scores,
+)
+from fl_epe.record import AuditRecord
+from fl_epe.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AuditRecord",
+    "CanarySet",
+    "EpsilonEstimate",
+    "RunConfig",
+    "delta_two_gaussians",
+    "epsilon_from_cosines",
+    "epsilon_from_record",
+    "epsilon_from_scores",
+    "epsilon_lower_bound",
+    "epsilon_two_gaussians",
+]

@@ -1,0 +1,174 @@
+"""Lower bounds on ε that hold at a stated confidence, by name.
+
+``epsilon_lower_bound`` answers for one method, ``BOUNDS`` says what each method is, what it assumes
+and whether it keeps its confidence. "valid" means: if the assumption holds, the bound exceeds the
+true ε with probability at most 1 − confidence, for any ε, any number of canaries, and whatever
+the scores were before they were looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from fl_epe import threshold_bounds
+from fl_epe.rates import FloatArray, Sample
+from fl_epe.threshold_bounds import gdp_epsilon
+
+_LARGEST_T = 1e3  # above, the inverse of the noncentral t is inexact or never returns
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """One method of ``epsilon_lower_bound``.
+
+    Attributes:
+        compute: from checked scores to ε.
+        description: the method in one line.
+        valid: whether the bound keeps its confidence where the assumption holds.
+        assumption: what it leans on besides independent scores.
+    """
+
+    compute: Callable[[Sample], float]
+    description: str
+    valid: bool
+    assumption: str
+
+
+def epsilon_lower_bound(
+    observed: ArrayLike,
+    unobserved: ArrayLike | None,
+    delta: float,
+    *,
+    dim: int | None = None,
+    confidence: float = 0.95,
+    method: str = "jeffreys",
+    seed: int = 0,
+) -> float:
+    """A lower bound on ε from the scores of canaries, by a method named in ``BOUNDS``.
+
+    Args:
+        observed: scores of the canaries in training, higher = more likely a member, shape (k,).
+        unobserved: scores of the canaries left out, shape (n,), or ``None`` with ``dim`` given:
+            the scores are cosines in ``dim`` dimensions and their null is known exactly.
+        delta: δ of the ε that is bounded, in (0, 1); 0 for "katz-log", and for no other.
+        dim: dimension of the canaries; not used where ``unobserved`` is given.
+        confidence: one-sided: the bound exceeds the true ε with probability at most 1 − this.
+        method: a key of ``BOUNDS``. The default is the published one, which is not valid.
+        seed: of the random split that some methods make of the scores. Fix it in advance: the
+            best of several seeds is not a bound.
+
+    Returns:
+        The bound in nats, at least 0; infinite where the scores rule out every finite ε. Scores
+        that are all the same say nothing and give 0.
+
+    Raises:
+        ValueError: for an argument out of range, scores that are not finite, fewer than two
+            canaries in a group, cosines outside [−1, 1], or a method that needs other scores.
+    """
+    bound = BOUNDS.get(method)
+    if bound is None:
+        raise ValueError(f"Expected method={method!r} to be one of {', '.join(BOUNDS)}.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"Expected confidence={confidence} in (0, 1).")
+    if method == "katz-log":
+        if delta != 0:
+            raise ValueError(f"Expected delta={delta} to be 0 for method='katz-log'.")
+    elif not 0 < delta < 1:
+        raise ValueError(f"Expected delta={delta} in (0, 1).")
+    members = _check_scores("observed", observed)
+    others = None if unobserved is None else _check_scores("unobserved", unobserved)
+    if others is None:
+        _check_cosines(members, dim)
+    if np.ptp(members if others is None else np.concatenate([members, others])) == 0:
+        return 0.0
+    return bound.compute(Sample(members, others, dim, delta, 1 - confidence, seed))
+
+
+def mean(sample: Sample) -> float:
+    """ε of the smallest shift between two Gaussians of equal variance that the means allow.
+
+    With the exact null √d·(mean cosine) ~ N(μ, 1/k) (METHOD §5.1); with two groups of scores the
+    t statistic of their means is noncentral t, and its noncentrality is inverted.
+    """
+    shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
+    return gdp_epsilon(max(shift, 0.0), sample.delta)
+
+
+def _known_shift(sample: Sample) -> float:
+    scores = np.sqrt(sample.known_dim()) * sample.observed
+    return float(scores.mean() + special.ndtri(sample.alpha) / np.sqrt(scores.size))
+
+
+def _pooled_shift(sample: Sample) -> float:
+    observed, unobserved = (scores - sample.observed[0] for scores in sample.both())
+    freedom = observed.size + unobserved.size - 2
+    error = np.sqrt(1 / observed.size + 1 / unobserved.size)
+    difference = observed.mean() - unobserved.mean()
+    squares = observed.size * observed.var() + unobserved.size * unobserved.var()
+    if difference <= 0 or squares == 0:
+        return np.inf if difference > 0 else 0.0
+    t = difference / (np.sqrt(squares / freedom) * error)
+    # For large t noncentrality / t only rises with t, so the ratio at the cap is on the safe side.
+    capped = min(t, _LARGEST_T)
+    noncentrality = special.nctdtrinc(freedom, 1 - sample.alpha, capped)
+    return float(noncentrality * (t / capped) * error)
+
+
+def _check_scores(name: str, values: ArrayLike) -> FloatArray:
+    scores = np.asarray(values, np.float64)
+    if scores.ndim != 1 or scores.size < 2:
+        raise ValueError(f"Expected {name}.shape={scores.shape} to be (k,) with k >= 2.")
+    bad = scores[~np.isfinite(scores)]
+    if bad.size:
+        raise ValueError(f"Expected {name} to be finite, got {bad[0]} ({bad.size} such values).")
+    return scores
+
+
+def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
+    if dim is None:
+        raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
+    if dim < 2:
+        raise ValueError(f"Expected dim={dim} >= 2.")
+    largest = cosines[np.argmax(np.abs(cosines))]
+    if abs(largest) > 1 + 1e-6:
+        raise ValueError(f"Expected observed={largest} in [-1, 1]: with dim, scores are cosines.")
+
+
+_FREE = "none (distribution-free)"
+_GDP = "Gaussian mechanism (GDP)"
+_GAUSSIAN = "Gaussian scores of equal variance"
+
+BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
+    {
+        "jeffreys": Bound(
+            threshold_bounds.jeffreys,
+            "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
+            False,
+            _FREE,
+        ),
+        "clopper-pearson": Bound(
+            threshold_bounds.clopper_pearson,
+            "Clopper–Pearson limits at a held-out threshold",
+            True,
+            _FREE,
+        ),
+        "gdp": Bound(
+            threshold_bounds.gdp,
+            "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
+            True,
+            _GDP,
+        ),
+        "mean": Bound(
+            mean,
+            "lower confidence limit of the standardised mean difference, read as μ-GDP",
+            True,
+            _GAUSSIAN,
+        ),
+    }
+)

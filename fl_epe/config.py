@@ -1,0 +1,179 @@
+"""`RunConfig`: everything that decides the result of an audited run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fl_epe.mechanism import (
+    AdaptiveClip,
+    ClipNorm,
+    FixedClip,
+    ServerAdam,
+    ServerOptimizer,
+    ServerSGD,
+)
+from fl_epe.participation import Schedule, make_schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """What an audited DP-FedAvg run does. Every value is checked before anything starts.
+
+    Attributes:
+        clients: number of real clients, m.
+        rounds: number of rounds, T.
+        clients_per_round: expected number of real clients in a round.
+        participation: "epochs" (fresh shuffled orders, as in the paper) or "poisson".
+        canaries: observed canaries, which take part.
+        unobserved: canaries that are only tracked.
+        canary_repeats: how often each observed canary takes part (expected, if "poisson").
+        noise_multiplier: z, the noise's standard deviation over the clip norm.
+        clipping: "adaptive" (Andrew et al. 2021) or "fixed".
+        clip_norm: the fixed clip norm, or the adaptive one of the first round.
+        clip_quantile: share of updates that the adaptive norm leaves unclipped.
+        clip_rate: step size of the adaptive norm.
+        clip_count_std: noise on the count of unclipped updates; ``None`` for voters / 20.
+        canaries_vote: let canaries vote on the adaptive norm, as the paper's code did.
+        server_optimizer: "sgd" or "adam".
+        server_learning_rate: step size of the server.
+        server_momentum: momentum of "sgd".
+        local_epochs: passes of a client over its data in a round.
+        local_batch_size: examples in a local step.
+        local_learning_rate: step size of a client.
+        delta: target δ; ``None`` for m^-1.1.
+        full_knowledge: also track what an adversary sees who subtracts the real clients' sum.
+    """
+
+    clients: int
+    rounds: int = 60
+    clients_per_round: int = 24
+    participation: str = "epochs"
+    canaries: int = 1000
+    unobserved: int = 1000
+    canary_repeats: float = 1
+    noise_multiplier: float = 0.25
+    clipping: str = "adaptive"
+    clip_norm: float = 0.1
+    clip_quantile: float = 0.5
+    clip_rate: float = 0.2
+    clip_count_std: float | None = None
+    canaries_vote: bool = False
+    server_optimizer: str = "sgd"
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.9
+    local_epochs: int = 2
+    local_batch_size: int = 16
+    local_learning_rate: float = 0.05
+    delta: float | None = None
+    full_knowledge: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_choices()
+        # Building each part checks the rest: schedules that cannot be met, budgets overspent.
+        self.client_schedule()
+        self.canary_schedule()
+        self.optimizer()
+        self.sum_noise_multiplier()
+
+    def _check_numbers(self) -> None:
+        least = {
+            "clients": 1,
+            "rounds": 1,
+            "clients_per_round": 1,
+            "canaries": 2,
+            "unobserved": 0,
+            "local_epochs": 1,
+            "local_batch_size": 1,
+        }
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value < low or value != int(value):
+                raise ValueError(f"Expected {name}={value} to be an integer >= {low}.")
+        if self.unobserved == 1:
+            raise ValueError("Expected unobserved=1 to be 0 or >= 2.")
+        if self.clients_per_round > self.clients:
+            raise ValueError(
+                f"Expected clients_per_round={self.clients_per_round} <= clients={self.clients}."
+            )
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise ValueError(f"Expected noise_multiplier={self.noise_multiplier} in [0, inf).")
+        if not 0 < self.local_learning_rate < math.inf:
+            raise ValueError(
+                f"Expected local_learning_rate={self.local_learning_rate} in (0, inf)."
+            )
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ValueError(f"Expected delta={self.delta} in (0, 1).")
+        if self.delta is None and self.clients < 2:
+            raise ValueError(f"Expected clients={self.clients} >= 2, or a delta.")
+
+    def _check_choices(self) -> None:
+        choices = {
+            "participation": ("epochs", "poisson"),
+            "clipping": ("adaptive", "fixed"),
+            "server_optimizer": ("sgd", "adam"),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"Expected {name}={value!r} to be one of {allowed}.")
+
+    @property
+    def target_delta(self) -> float:
+        """``delta``, or the paper's m^-1.1."""
+        return self.clients**-1.1 if self.delta is None else self.delta
+
+    @property
+    def cohort_size(self) -> float:
+        """Expected number n of real clients and canaries in a round: the mean's denominator."""
+        return self.clients_per_round + self.canary_schedule().cohort_size(self.canaries)
+
+    def client_schedule(self) -> Schedule:
+        """Who of the real clients takes part when."""
+        participations = self.rounds * self.clients_per_round / self.clients
+        return make_schedule(self.participation, self.rounds, participations)
+
+    def canary_schedule(self) -> Schedule:
+        """Who of the observed canaries takes part when.
+
+        Raises:
+            ValueError: if the canaries cannot take part so often in so few rounds.
+        """
+        if not 0 < self.canary_repeats <= self.rounds:
+            raise ValueError(
+                f"Expected canary_repeats={self.canary_repeats} in (0, rounds={self.rounds}]."
+            )
+        return make_schedule(self.participation, self.rounds, self.canary_repeats)
+
+    def clip_rule(self) -> ClipNorm:
+        """How the clip norm of a round is chosen."""
+        if self.clipping == "fixed":
+            return FixedClip(self.clip_norm)
+        voters = self.cohort_size if self.canaries_vote else float(self.clients_per_round)
+        count_std = voters / 20 if self.clip_count_std is None else self.clip_count_std
+        return AdaptiveClip(self.clip_norm, self.clip_quantile, self.clip_rate, count_std, voters)
+
+    def sum_noise_multiplier(self) -> float:
+        """Noise multiplier of the sum: z, less what the adaptive clip norm's count spends."""
+        return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
+
+    def optimizer(self) -> ServerOptimizer:
+        """The server's optimizer."""
+        if self.server_optimizer == "adam":
+            return ServerAdam(self.server_learning_rate)
+        return ServerSGD(self.server_learning_rate, self.server_momentum)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
+        """The inverse of `to_dict`; unknown names are refused."""
+        unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
+        if unknown:
+            raise ValueError(f"Expected known settings, got {sorted(unknown)}.")
+        return cls(**values)

@@ -1,0 +1,275 @@
+"""From scores to an empirical ε with an interval.
+
+Every estimate here is an *estimate*: what the canary attack achieves, not a bound on what any
+attack could. `fl_epe.bounds` has the lower bounds.
+
+Notation: d model dimension, k observed canaries, ``μ`` the mean of a score whose null is N(0, 1).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from fl_epe.record import AuditRecord
+from fl_epe.two_gaussians import epsilon_two_gaussians
+
+Floats = NDArray[np.float64]
+
+_BOOTSTRAP_DRAWS = 2000
+_BOOTSTRAP_SEED = 20241
+
+
+@dataclasses.dataclass(frozen=True)
+class EpsilonEstimate:
+    """An estimate of ε at ``delta`` with a two-sided confidence interval.
+
+    Attributes:
+        epsilon: the point estimate, in nats.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        delta: the δ at which ε is meant.
+        confidence: coverage of the interval, such as 0.95.
+        method: which statistic and which variance, in words.
+    """
+
+    epsilon: float
+    low: float
+    high: float
+    delta: float
+    confidence: float
+    method: str
+
+
+def epsilon_from_cosines(
+    cosines: ArrayLike,
+    dim: int,
+    delta: float,
+    *,
+    variance: str = "known",
+    confidence: float = 0.95,
+) -> EpsilonEstimate:
+    """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
+
+    The null is N(0, 1/dim), as an unobserved canary's cosine has mean zero and variance 1/dim.
+
+    Args:
+        cosines: shape ``(k,)``, cosine of each observed canary with what was released.
+        dim: dimension of the canaries.
+        delta: target δ in (0, 1).
+        variance: "known" holds the observed variance at the null's 1/dim (unbiased, exact
+            interval); "fitted" estimates it, as the paper does (noisier, biased upwards).
+        confidence: coverage of the interval.
+
+    Raises:
+        ValueError: for NaN or infinite cosines, fewer than two, or an argument out of range.
+    """
+    scores = check_scores("cosines", cosines)
+    if np.any(np.abs(scores) > 1 + 1e-6):
+        raise ValueError(f"Expected cosines={scores[np.argmax(np.abs(scores))]} in [-1, 1].")
+    if dim < 1:
+        raise ValueError(f"Expected dim={dim} >= 1.")
+    return _against_standard_null(scores * np.sqrt(dim), delta, variance, confidence, "cosines")
+
+
+def epsilon_from_scores(
+    observed: ArrayLike, unobserved: ArrayLike, delta: float, *, confidence: float = 0.95
+) -> EpsilonEstimate:
+    """ε between two fitted Gaussians (Andrew et al. 2024, Algorithm 3).
+
+    Args:
+        observed: shape ``(k,)``, score of each canary that took part.
+        unobserved: shape ``(u,)``, scores of canaries that did not.
+        delta: target δ in (0, 1).
+        confidence: coverage of the parametric-bootstrap interval.
+
+    Raises:
+        ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
+    """
+    alt = _fit(check_scores("observed", observed))
+    null = _fit(check_scores("unobserved", unobserved))
+    return _two_fitted(null, alt, delta, confidence, "scores, two fitted Gaussians")
+
+
+def epsilon_from_record(
+    record: AuditRecord,
+    delta: float | None = None,
+    *,
+    threat: str = "final",
+    statistic: str | None = None,
+    variance: str = "known",
+    confidence: float = 0.95,
+) -> EpsilonEstimate:
+    """ε of an audited run under a threat model.
+
+    Args:
+        record: what the run left behind.
+        delta: target δ; the record's by default.
+        threat: "final" (the adversary sees the final model) or "all" (every round's model).
+        statistic: for "final": "displacement" (the default: cosine with θ_T − θ_0, as the
+            initial model is public) or "model" (the paper's: cosine with θ_T). For "all":
+            "matched-filter" (the default: the rounds of participation are known, momentum is
+            undone) or "maximum" (the paper's: largest cosine with a round's model delta).
+        variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted.
+        confidence: coverage of the interval.
+
+    Raises:
+        ValueError: if an argument is out of range or the record lacks what the statistic needs.
+    """
+    delta = record.delta if delta is None else delta
+    default = {"final": "displacement", "all": "matched-filter"}
+    if threat not in default:
+        raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
+    statistic = statistic or default[threat]
+    observed, unobserved = scores_from_record(record, threat, statistic)
+    if statistic == "maximum":
+        estimate = epsilon_from_scores(observed, unobserved, delta, confidence=confidence)
+        return dataclasses.replace(estimate, method="maximum over rounds, two fitted Gaussians")
+    return _against_standard_null(observed, delta, variance, confidence, statistic)
+
+
+def scores_from_record(record: AuditRecord, threat: str, statistic: str) -> tuple[Floats, Floats]:
+    """Scores of observed ``(k,)`` and unobserved ``(u,)`` canaries; larger says "took part".
+
+    All but "maximum" are scaled so that an unobserved canary's score is N(0, 1).
+
+    Raises:
+        ValueError: for a statistic that the threat model does not have.
+    """
+    known: dict[tuple[str, str], Callable[[AuditRecord], tuple[Floats, Floats]]] = {
+        ("final", "displacement"): _displacement,
+        ("final", "model"): _model,
+        ("all", "matched-filter"): matched_filter,
+        ("all", "maximum"): _maximum,
+    }
+    if (threat, statistic) not in known:
+        names = [name for kind, name in known if kind == threat]
+        raise ValueError(f"Expected statistic={statistic!r} to be one of {names}.")
+    return known[threat, statistic](record)
+
+
+def _displacement(record: AuditRecord) -> tuple[Floats, Floats]:
+    scale = np.sqrt(record.dim)
+    return record.observed_displacement * scale, record.unobserved_displacement * scale
+
+
+def _model(record: AuditRecord) -> tuple[Floats, Floats]:
+    scale = np.sqrt(record.dim)
+    return record.observed_final * scale, record.unobserved_final * scale
+
+
+def _maximum(record: AuditRecord) -> tuple[Floats, Floats]:
+    observed, unobserved = record.delta_cosines()
+    return observed.max(axis=0), unobserved.max(axis=0)
+
+
+def expected_signal(record: AuditRecord) -> Floats:
+    """Expected score of a participant in each round, ``a_t = √d·C_t / (n·‖mean_t‖)``, ``(T,)``.
+
+    Raises:
+        ValueError: if the clip norms are not known.
+    """
+    if not np.all(np.isfinite(record.clip_norms)):
+        raise ValueError("Expected clip_norms to be known in every round.")
+    norms = record.mean_norms * record.cohort_size
+    signal = np.sqrt(record.dim) * record.clip_norms
+    return np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0)
+
+
+def matched_filter(record: AuditRecord) -> tuple[Floats, Floats]:
+    """Score of an adversary who knows the rounds: ``Σ a_t s_it / √(Σ a_t²)`` over them.
+
+    ``s_it = √d·cos(c_i, mean_t)`` with momentum undone. The null is N(0, 1); canaries that never
+    took part are left out. Each unobserved canary is scored at the rounds of an observed one.
+    """
+    signal = expected_signal(record)
+    taking_part = record.presence[:, record.presence.any(axis=0)]
+    observed = record.observed[:, record.presence.any(axis=0)]
+    borrowed = np.resize(np.arange(taking_part.shape[1]), record.unobserved.shape[1])
+    scores = (
+        _filter(signal, observed, taking_part),
+        _filter(signal, record.unobserved, taking_part[:, borrowed]),
+    )
+    return scores[0] * np.sqrt(record.dim), scores[1] * np.sqrt(record.dim)
+
+
+def _filter(signal: Floats, cosines: Floats, presence: NDArray[np.bool_]) -> Floats:
+    weights = signal[:, None] * presence
+    energy = np.sqrt(np.sum(weights**2, axis=0))
+    total: Floats = np.sum(weights * cosines, axis=0)
+    return np.divide(total, energy, out=np.zeros_like(total), where=energy > 0)
+
+
+def check_scores(name: str, values: ArrayLike) -> Floats:
+    """``values`` as a float64 vector of at least two finite scores.
+
+    Raises:
+        ValueError: naming the argument and what is wrong with it.
+    """
+    scores = np.asarray(values, np.float64)
+    if scores.ndim != 1 or len(scores) < 2:
+        raise ValueError(f"Expected {name}.shape={scores.shape} to be (k,) with k >= 2.")
+    if not np.all(np.isfinite(scores)):
+        bad = scores[~np.isfinite(scores)]
+        raise ValueError(f"Expected {name} to be finite, got {bad[0]} ({len(bad)} such values).")
+    return scores
+
+
+def _against_standard_null(
+    scores: Floats, delta: float, variance: str, confidence: float, statistic: str
+) -> EpsilonEstimate:
+    _check_probability("confidence", confidence)
+    _check_probability("delta", delta)
+    if variance == "known":
+        return _known_variance(scores, delta, confidence, f"{statistic}, known variance")
+    if variance == "fitted":
+        method = f"{statistic}, fitted variance"
+        return _two_fitted((0.0, 1.0, None), _fit(scores), delta, confidence, method)
+    raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
+
+
+def _known_variance(
+    scores: Floats, delta: float, confidence: float, method: str
+) -> EpsilonEstimate:
+    """Scores are N(μ, 1), so their mean is N(μ, 1/k) and its interval is exact."""
+    half = stats.norm.ppf((1 + confidence) / 2) / np.sqrt(len(scores))
+    means = np.maximum(scores.mean() + np.array([0.0, -half, half]), 0.0)
+    epsilon, low, high = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, 1.0, delta))
+    return EpsilonEstimate(float(epsilon), float(low), float(high), delta, confidence, method)
+
+
+_Fit = tuple[float, float, int | None]
+"""Mean, standard deviation, and from how many scores (``None``: known exactly)."""
+
+
+def _fit(scores: Floats) -> _Fit:
+    return float(scores.mean()), float(scores.std(ddof=1)), len(scores)
+
+
+def _two_fitted(
+    null: _Fit, alt: _Fit, delta: float, confidence: float, method: str
+) -> EpsilonEstimate:
+    _check_probability("confidence", confidence)
+    epsilon = float(np.asarray(epsilon_two_gaussians(*null[:2], *alt[:2], delta)))
+    rng = np.random.default_rng(_BOOTSTRAP_SEED)
+    draws = np.asarray(epsilon_two_gaussians(*_redraw(null, rng), *_redraw(alt, rng), delta))
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return EpsilonEstimate(epsilon, float(low), float(high), delta, confidence, method)
+
+
+def _redraw(fit: _Fit, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Means and deviations that other samples of the fitted Gaussian would have had."""
+    mean, std, size = fit
+    if size is None:
+        return np.full(_BOOTSTRAP_DRAWS, mean), np.full(_BOOTSTRAP_DRAWS, std)
+    means = rng.normal(mean, std / np.sqrt(size), _BOOTSTRAP_DRAWS)
+    return means, std * np.sqrt(rng.chisquare(size - 1, _BOOTSTRAP_DRAWS) / (size - 1))
+
+
+def _check_probability(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"Expected {name}={value} in (0, 1).")

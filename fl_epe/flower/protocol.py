@@ -1,0 +1,157 @@
+"""What server and workers say to each other: one order a node and round, one partial sum back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fl_epe.mechanism import norm
+
+
+def pack(**arrays: NDArray[Any]) -> ArrayRecord:
+    """Named NumPy arrays as a Flower record."""
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What a worker shall do in a round: which clients and canaries take part on it, and how.
+
+    The node learns nothing about the clients and canaries of other nodes, nor about the noise.
+    """
+
+    theta: NDArray[np.float32]
+    round_number: int
+    clip_norm: float
+    clients: list[int]
+    canaries: list[int]
+    canary_seed: int
+    canary_count: int
+    local_seed: int
+    local_epochs: int
+    local_batch_size: int
+    local_learning_rate: float
+    separate: bool
+
+    def encode(self) -> RecordDict:
+        """As the content of a message."""
+        config = {
+            field.name.replace("_", "-"): getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "theta"
+        }
+        # Seeds are wider than the 64 bits of an integer on the wire.
+        config |= {name: str(config[name]) for name in ("canary-seed", "local-seed")}
+        return RecordDict({"model": pack(theta=self.theta), "order": ConfigRecord(config)})
+
+    @classmethod
+    def decode(cls, content: RecordDict) -> Order:
+        """The inverse of `encode`."""
+        config = content.config_records["order"]
+        values: dict[str, Any] = {key.replace("-", "_"): value for key, value in config.items()}
+        for name in ("canary_seed", "local_seed"):
+            values[name] = int(values[name])
+        return cls(theta=content.array_records["model"]["theta"].numpy(), **values)
+
+
+@dataclasses.dataclass
+class PartialSum:
+    """What a worker answers: sums over its clipped updates, never a single one.
+
+    Attributes:
+        clients_sum: float64 ``(dim,)``; with the canaries in it, unless they are kept apart.
+        canaries_sum: float64 ``(dim,)``, or ``None``.
+        clients: clients whose update is in the sum.
+        canaries: canaries in the sum.
+        unclipped: those of the clients whose norm was at most the clip norm.
+        examples: predictions made by the clients while they trained.
+        loss_sum: their summed loss.
+        correct: how many of them were right.
+        faults: a line for each update that was lost.
+    """
+
+    clients_sum: NDArray[np.float64]
+    canaries_sum: NDArray[np.float64] | None = None
+    clients: int = 0
+    canaries: int = 0
+    unclipped: int = 0
+    examples: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    faults: list[str] = dataclasses.field(default_factory=list)
+
+    _NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")
+
+    def encode(self) -> RecordDict:
+        """As the content of a reply."""
+        arrays = {"clients": self.clients_sum}
+        if self.canaries_sum is not None:
+            arrays["canaries"] = self.canaries_sum
+        numbers = {name.replace("_", "-"): getattr(self, name) for name in self._NUMBERS}
+        return RecordDict(
+            {
+                "sums": pack(**arrays),
+                "counts": MetricRecord(numbers),
+                "faults": ConfigRecord({"faults": self.faults}),
+            }
+        )
+
+    @classmethod
+    def decode(cls, content: RecordDict) -> PartialSum:
+        """The inverse of `encode`.
+
+        Raises:
+            ValueError: if something is missing.
+        """
+        try:
+            arrays = content.array_records["sums"]
+            counts = content.metric_records["counts"]
+            faults = content.config_records["faults"]["faults"]
+            numbers: dict[str, Any] = {
+                name: counts[name.replace("_", "-")] for name in cls._NUMBERS
+            }
+            canaries = arrays["canaries"].numpy() if "canaries" in arrays else None
+            return cls(arrays["clients"].numpy(), canaries, **numbers, faults=list(faults))  # type: ignore[arg-type]
+        except KeyError as error:
+            raise ValueError(f"Expected {error} in the reply.") from error
+
+    def check(self, order: Order) -> None:
+        """Refuse an answer that does not fit its order.
+
+        Raises:
+            ValueError: for a wrong shape or type, a sum that is not finite, or one that is longer
+                than its number of clipped updates allows.
+        """
+        if self.clients > len(order.clients) or self.canaries > len(order.canaries):
+            raise ValueError(f"Expected clients={self.clients} <= {len(order.clients)}.")
+        together = self.clients if order.separate else self.clients + self.canaries
+        parts = [("clients", self.clients_sum, together)]
+        if order.separate and self.canaries_sum is not None:
+            parts.append(("canaries", self.canaries_sum, self.canaries))
+        for name, total, count in parts:
+            if total.shape != order.theta.shape or total.dtype != np.float64:
+                raise ValueError(
+                    f"Expected the {name} sum to be float64 {order.theta.shape}, "
+                    f"got {total.dtype} {total.shape}."
+                )
+            length = norm(total)
+            if not length <= count * order.clip_norm * (1 + 1e-6):  # also refuses NaN
+                raise ValueError(
+                    f"Expected the norm={length} of a sum of {count} {name} to be at most "
+                    f"{count} times clip_norm={order.clip_norm}."
+                )
+
+    def total(self) -> NDArray[np.float64]:
+        """Clients and canaries together."""
+        if self.canaries_sum is None:
+            return self.clients_sum
+        return self.clients_sum + self.canaries_sum
+
+    def mean_loss(self) -> float:
+        """Mean training loss; NaN where nothing was trained."""
+        return self.loss_sum / self.examples if self.examples else math.nan

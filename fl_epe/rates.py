@@ -1,0 +1,197 @@
+"""Error rates of a thresholded score: counts, confidence limits, and what they say about ε.
+
+The attack calls a canary a member when its score is at least the threshold. ``FNR`` is the share
+of observed canaries that it misses, ``FPR`` the share of unobserved canaries that it takes for
+members. The unobserved canaries are either scored too, or, when the scores are cosines, replaced
+by the exact null distribution (METHOD §2), which makes the ``FPR`` of every threshold known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+FloatArray = npt.NDArray[np.float64]
+UpperLimit = Callable[[FloatArray, int, float], FloatArray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """The scores of one audit and what is asked of them; made by ``epsilon_lower_bound``.
+
+    Attributes:
+        observed: scores of the canaries in training, shape (k,).
+        unobserved: scores of the canaries left out, shape (n,), or ``None`` for the exact null.
+        dim: dimension of the exact null; read only where ``unobserved`` is ``None``.
+        delta: δ of the ε that is bounded.
+        alpha: one minus the one-sided confidence.
+        seed: seed of the random splits that some bounds make.
+    """
+
+    observed: FloatArray
+    unobserved: FloatArray | None
+    dim: int | None
+    delta: float
+    alpha: float
+    seed: int
+
+    def both(self) -> tuple[FloatArray, FloatArray]:
+        """Observed and unobserved scores, for a bound that cannot do without either.
+
+        Raises:
+            ValueError: if there are no unobserved scores.
+        """
+        if self.unobserved is None:
+            raise ValueError("Expected unobserved scores for this method, got unobserved=None.")
+        return self.observed, self.unobserved
+
+    def known_dim(self) -> int:
+        """The dimension of the exact null, for a bound that needs it.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        if self.dim is None:
+            raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
+        return self.dim
+
+    def split(self, share: float) -> tuple[Sample, Sample]:
+        """Two disjoint random parts, the first with about ``share`` of each group of scores."""
+        rng = np.random.default_rng(self.seed)
+        first, second = _split(self.observed, share, rng)
+        if self.unobserved is None:
+            left = right = None
+        else:
+            left, right = _split(self.unobserved, share, rng)
+        return (
+            dataclasses.replace(self, observed=first, unobserved=left),
+            dataclasses.replace(self, observed=second, unobserved=right),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """Errors of the attack at each of ``j`` thresholds.
+
+    Attributes:
+        missed: observed canaries below the threshold, shape (j,); need not be whole numbers.
+        observed: how many canaries were observed.
+        false_alarms: unobserved canaries at or above the threshold, shape (j,), or ``None``.
+        unobserved: how many canaries were scored and not observed; 0 with the exact null.
+        log_fpr: the known log FPR, shape (j,); read only where ``false_alarms`` is ``None``.
+    """
+
+    missed: FloatArray
+    observed: int
+    false_alarms: FloatArray | None
+    unobserved: int
+    log_fpr: FloatArray
+
+
+def count_errors(sample: Sample, thresholds: FloatArray) -> Errors:
+    """Errors of the rule "member if score ≥ threshold" at each threshold, shape (j,)."""
+    missed = _count_below(sample.observed, thresholds)
+    if sample.unobserved is None:
+        log_fpr = log_null_tail(thresholds, sample.known_dim())
+        return Errors(missed, sample.observed.size, None, 0, log_fpr)
+    total = sample.unobserved.size
+    false_alarms = total - _count_below(sample.unobserved, thresholds)
+    return Errors(missed, sample.observed.size, false_alarms, total, np.empty(0))
+
+
+def upper_rates(errors: Errors, upper: UpperLimit, alpha: float) -> tuple[FloatArray, FloatArray]:
+    """Upper limits of log FPR and of FNR, each at one-sided level ``alpha``, both of shape (j,).
+
+    A known FPR is returned as it is.
+    """
+    fnr = upper(errors.missed, errors.observed, alpha)
+    if errors.false_alarms is None:
+        return errors.log_fpr, fnr
+    return np.log(upper(errors.false_alarms, errors.unobserved, alpha)), fnr
+
+
+def joint_alpha(errors: Errors, alpha: float) -> float:
+    """The level for each estimated rate at which both limits hold together with 1 − ``alpha``.
+
+    The two groups are independent, so each may fail with probability 1 − √(1 − α).
+    """
+    return alpha if errors.false_alarms is None else -np.expm1(np.log1p(-alpha) / 2)
+
+
+def clopper_pearson_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
+    """Clopper–Pearson one-sided upper limit of a binomial rate: valid at every rate and size.
+
+    Args:
+        errors: how often the event happened, any shape, in [0, total]; fractions are allowed.
+        total: number of trials.
+        alpha: probability with which the limit may lie below the true rate.
+    """
+    rest = total - errors
+    limit = special.betaincinv(errors + 1, np.where(rest > 0, rest, 1), 1 - alpha)
+    return np.asarray(np.where(rest > 0, limit, 1.0))
+
+
+def jeffreys_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
+    """Jeffreys one-sided upper limit: right on average over rates, not at each of them.
+
+    Args and returns as for ``clopper_pearson_upper``.
+    """
+    return np.asarray(special.betaincinv(errors + 0.5, total - errors + 0.5, 1 - alpha))
+
+
+def epsilon_from_rates(log_fpr: FloatArray, fnr: FloatArray, delta: float) -> FloatArray:
+    """The largest ε that (ε, δ)-DP rules out at these error rates, 0 where it rules out none.
+
+    (ε, δ)-DP forces 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ (Kairouz et al. 2015).
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        members = np.log(np.maximum(1 - delta - fnr, 0)) - log_fpr
+        others = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0)) - np.log(fnr)
+    return np.asarray(np.fmax(np.fmax(members, others), 0.0))
+
+
+def mu_from_rates(log_fpr: FloatArray, fnr: FloatArray) -> FloatArray:
+    """The largest μ that μ-GDP rules out: Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), not below 0.
+
+    Nasr et al. 2023, the GDP trade-off curve (Dong et al. 2019) solved for μ.
+    """
+    with np.errstate(invalid="ignore"):
+        mu = -special.ndtri_exp(log_fpr) - special.ndtri(fnr)
+    return np.asarray(np.fmax(mu, 0.0))
+
+
+def log_null_tail(cosines: FloatArray, dim: int) -> FloatArray:
+    """Log of P[C ≥ c] for the cosine C of a uniform direction in ``dim`` ≥ 2 dimensions.
+
+    (C + 1)/2 ~ Beta((d−1)/2, (d−1)/2). Where the tail underflows, an upper bound stands for it,
+    c·P[C ≥ c] ≤ density(c)·(1 − c²)/(d − 1), off by a factor 1 + 1/(d·c²) < 1.002 there.
+
+    Args:
+        cosines: values in [−1, 1], any shape.
+        dim: number of dimensions.
+    """
+    a = (dim - 1) / 2
+    size = np.minimum(np.abs(cosines), 1.0)
+    square = (1 - size) * (1 + size)
+    tail = special.betainc(a, 0.5, square) / 2
+    with np.errstate(divide="ignore"):
+        log_norm = special.gammaln(dim / 2) - special.gammaln(a) - 0.5 * np.log(np.pi)
+        far = log_norm + a * np.log(square) - np.log((dim - 1) * size)
+        log_tail = np.where(tail > 1e-290, np.log(tail), far)
+    return np.where(cosines >= 0, log_tail, np.log1p(-tail))
+
+
+def _count_below(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
+    return np.searchsorted(np.sort(scores), thresholds, side="left").astype(np.float64)
+
+
+def _split(
+    scores: FloatArray, share: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    first = min(max(1, round(share * scores.size)), scores.size - 1)
+    shuffled = rng.permutation(scores)
+    return shuffled[:first], shuffled[first:]

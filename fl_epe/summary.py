@@ -1,0 +1,147 @@
+"""A record in numbers: what `report.json` holds and every report shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from fl_epe.analytical import analytical_epsilon
+from fl_epe.bounds import epsilon_lower_bound
+from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, scores_from_record
+from fl_epe.record import AuditRecord
+
+BOUND_METHOD = "simultaneous"
+"""The lower bound of the report: distribution-free and valid for every threshold at once."""
+
+
+def summarize(
+    record: AuditRecord, delta: float | None = None, confidence: float = 0.95
+) -> dict[str, Any]:
+    """Every number of the report, from the record alone.
+
+    Args:
+        record: what a run left behind.
+        delta: target δ; the record's by default.
+        confidence: of the intervals (two-sided) and of the bounds (one-sided).
+
+    Returns:
+        A dictionary of JSON values. ``None`` stands for a number that is infinite or not known.
+    """
+    delta = record.delta if delta is None else delta
+    return {
+        "task": record.config.get("task"),
+        "delta": delta,
+        "confidence": confidence,
+        "dim": record.dim,
+        "rounds": record.rounds,
+        "canaries": record.canaries,
+        "unobserved": record.unobserved.shape[1],
+        "noise_multiplier": record.noise_multiplier,
+        "cohort_size": record.cohort_size,
+        "canary_share": float(record.presence.sum() / record.rounds / record.cohort_size),
+        "analytical": _analytical(record, delta),
+        "final": _final(record, delta, confidence),
+        "all": _all(record, delta, confidence),
+        "metrics": _metrics(record),
+        "faults": list(record.faults),
+        "versions": record.versions,
+    }
+
+
+def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
+    known = analytical_epsilon(
+        record.participation,
+        record.noise_multiplier,
+        delta,
+        rounds=record.rounds,
+        participations=record.canary_repeats,
+    )
+    return {
+        "epsilon": _finite(known.epsilon),
+        "unbounded": known.epsilon == math.inf,
+        "adjacency": known.adjacency,
+        "assumption": known.assumption,
+        "participations": record.canary_repeats,
+    }
+
+
+def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:
+    """Against θ_T − θ_0 (the headline), and as the paper has it, against θ_T."""
+    out = _statistic(record, delta, confidence, "final", "displacement", BOUND_METHOD)
+    out["model"] = _statistic(record, delta, confidence, "final", "model", BOUND_METHOD)
+    out["paper"] = _statistic(
+        record, delta, confidence, "final", "model", "jeffreys", variance="fitted"
+    )
+    return out
+
+
+def _all(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:
+    """Matched filter at the known rounds, and the paper's maximum over rounds."""
+    out = _statistic(record, delta, confidence, "all", "matched-filter", BOUND_METHOD)
+    if record.unobserved.shape[1] >= 2:
+        out["paper"] = _statistic(record, delta, confidence, "all", "maximum", "jeffreys")
+    return out
+
+
+def _statistic(
+    record: AuditRecord,
+    delta: float,
+    confidence: float,
+    threat: str,
+    statistic: str,
+    bound: str,
+    variance: str = "known",
+) -> dict[str, Any]:
+    estimate = epsilon_from_record(
+        record,
+        delta,
+        threat=threat,
+        statistic=statistic,
+        variance=variance,
+        confidence=confidence,
+    )
+    observed, unobserved = scores_from_record(record, threat, statistic)
+    exact = threat == "final"  # one vector: the null of its cosines is known at every dimension
+    lower = epsilon_lower_bound(
+        observed / math.sqrt(record.dim) if exact else observed,
+        None if exact else unobserved,
+        delta,
+        dim=record.dim if exact else None,
+        confidence=confidence,
+        method=bound,
+    )
+    return {
+        **_estimate(estimate),
+        "lower_bound": _finite(lower),
+        "bound_method": bound,
+        "score_mean": float(observed.mean()),
+        "score_std": float(observed.std(ddof=1)),
+    }
+
+
+def _estimate(estimate: EpsilonEstimate) -> dict[str, Any]:
+    values = dataclasses.asdict(estimate)
+    return {
+        key: _finite(value) if isinstance(value, float) else value
+        for key, value in values.items()
+        if key not in ("delta", "confidence")
+    }
+
+
+def _metrics(record: AuditRecord) -> dict[str, Any]:
+    series = record.metrics
+    out: dict[str, Any] = {
+        "clip_norm": _finite(float(record.clip_norms[-1])),
+        "absent": 0 if record.absent is None else int(record.absent.sum()),
+    }
+    for name, key in (("accuracy", "eval_accuracy"), ("loss", "eval_loss")):
+        if len(values := series.get(key, np.empty(0))):
+            out[name] = _finite(float(values[-1]))
+    return out
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

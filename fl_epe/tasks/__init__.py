@@ -1,0 +1,233 @@
+"""Tasks: the clients' data, the model, the loss and the metric, one file each."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import importlib
+import typing
+from collections.abc import Iterator
+from typing import ClassVar, cast
+
+import numpy as np
+import torch
+
+from fl_epe.seeding import generator
+
+__all__ = [
+    "ClientData",
+    "LossSum",
+    "Task",
+    "bind_parameters",
+    "load_task",
+    "one_thread",
+    "task_names",
+]
+
+_EVALUATION_BATCH = 256
+_TASKS = {
+    "digits": ("fl_epe.tasks.digits", "Digits"),
+    "fashion-mnist": ("fl_epe.tasks.fashion_mnist", "FashionMnist"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientData:
+    """The examples of one client, or the held-out examples.
+
+    Attributes:
+        inputs: what the model is called with, first axis the examples.
+        targets: int64, first axis the examples.
+    """
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSum:
+    """The loss of a batch as a sum, so that batches and masked positions add up.
+
+    Attributes:
+        loss: differentiable scalar, summed over what was predicted.
+        correct: how many predictions were right.
+        examples: how many predictions there were (for text, the tokens that are not masked).
+    """
+
+    loss: torch.Tensor
+    correct: int
+    examples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(abc.ABC):
+    """A federated learning problem.
+
+    The fields of a subclass are its options, cheap and hashable. Data is loaded when it is first
+    asked for and cached by module-level functions, never in the object: it pickles as a few bytes.
+
+    Attributes:
+        name: what `load_task` calls it.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def num_clients(self) -> int:
+        """How many clients have data; their ids are ``0 … num_clients − 1``."""
+
+    @abc.abstractmethod
+    def model(self) -> torch.nn.Module:
+        """A fresh architecture on the CPU, the values of its parameters undefined."""
+
+    @abc.abstractmethod
+    def client(self, client_id: int) -> ClientData:
+        """The examples of one client.
+
+        Raises:
+            ValueError: for a ``client_id`` outside ``0 … num_clients − 1``.
+        """
+
+    @abc.abstractmethod
+    def held_out(self) -> ClientData:
+        """The examples that no client has, for `evaluate`."""
+
+    @abc.abstractmethod
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+        """Loss and right predictions of a batch, given the model's outputs for it."""
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters of the model."""
+        return _dim(self)
+
+    def initial(self, seed: int) -> np.ndarray:
+        """The initial model: Glorot uniform weights, zero biases.
+
+        Returns:
+            float32 of shape (dim,), the parameters in the order of ``model().parameters()``.
+        """
+        random = generator(seed)
+        parts = [_glorot_uniform(tuple(p.shape), random) for p in self.model().parameters()]
+        return np.concatenate([part.ravel() for part in parts])
+
+    def evaluate(self, theta: np.ndarray) -> dict[str, float]:
+        """Mean ``loss`` and ``accuracy`` of the model ``theta`` on the held-out examples.
+
+        The same bits whatever the number of threads.
+
+        Args:
+            theta: float32 of shape (dim,).
+
+        Raises:
+            ValueError: for another shape.
+        """
+        if theta.shape != (self.dim,):
+            raise ValueError(f"Expected theta.shape={theta.shape} == ({self.dim},).")
+        model = self.model().eval()
+        bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
+        data = self.held_out()
+        batches = zip(
+            torch.split(data.inputs, _EVALUATION_BATCH),
+            torch.split(data.targets, _EVALUATION_BATCH),
+            strict=True,
+        )
+        with one_thread(), torch.inference_mode():
+            sums = [self.loss(model(inputs), targets) for inputs, targets in batches]
+        examples = max(1, sum(part.examples for part in sums))
+        return {
+            "loss": sum(part.loss.item() for part in sums) / examples,
+            "accuracy": sum(part.correct for part in sums) / examples,
+        }
+
+    def check_client(self, client_id: int) -> None:
+        """Raise ValueError unless ``client_id`` is one of ``0 … num_clients − 1``."""
+        if not 0 <= client_id < self.num_clients:
+            raise ValueError(f"Expected 0 <= client_id={client_id} < {self.num_clients}.")
+
+
+def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
+    """Make the parameters of ``model`` views on the vector ``flat``, in their order.
+
+    Args:
+        model: its parameters lose the values that they have.
+        flat: shape (dim,); writing to it changes the model, and the other way round.
+
+    Raises:
+        ValueError: if ``flat`` does not have exactly as many entries as the model.
+    """
+    parameters = list(model.parameters())
+    sizes = [parameter.numel() for parameter in parameters]
+    if flat.shape != (sum(sizes),):
+        raise ValueError(f"Expected flat.shape={tuple(flat.shape)} == ({sum(sizes)},).")
+    for parameter, part in zip(parameters, torch.split(flat, sizes), strict=True):
+        parameter.data = part.view(parameter.shape)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute each operation in the calling thread alone: the same bits everywhere.
+
+    Matrix products and gradients of convolutions add up in another order with another number of
+    threads. `torch.set_num_threads` acts on the thread that calls it, and on threads that start
+    later; threads that already compute keep theirs. So several may be in here at a time, and
+    whoever starts threads that should use more sets that number in them.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def task_names() -> list[str]:
+    """The names that `load_task` knows."""
+    return sorted(_TASKS)
+
+
+def load_task(name: str, **options: object) -> Task:
+    """The task called ``name`` with its options, e.g. ``load_task("digits", num_clients=60)``.
+
+    Raises:
+        ValueError: for a name or an option that does not exist (the message lists those that
+            do), or an option of another type or out of range.
+    """
+    if name not in _TASKS:
+        raise ValueError(f"Expected task name={name!r} to be one of {', '.join(task_names())}.")
+    module, class_name = _TASKS[name]
+    task_class = getattr(importlib.import_module(module), class_name)
+    hints = typing.get_type_hints(task_class)
+    types = {field.name: hints[field.name] for field in dataclasses.fields(task_class)}
+    for option, value in options.items():
+        _check_option(name, option, value, types)
+    return cast(Task, task_class(**options))
+
+
+def _check_option(task: str, option: str, value: object, types: dict[str, type]) -> None:
+    if option not in types:
+        raise ValueError(f"Expected {option=} of task {task!r} to be one of {', '.join(types)}.")
+    expected = types[option]
+    allowed = (int, float) if expected is float else expected
+    if not isinstance(value, allowed) or isinstance(value, bool) is not (expected is bool):
+        raise ValueError(f"Expected {option}={value!r} of task {task!r} to be {expected.__name__}.")
+
+
+@functools.lru_cache(maxsize=16)
+def _dim(task: Task) -> int:
+    return sum(parameter.numel() for parameter in task.model().parameters())
+
+
+def _glorot_uniform(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); vectors are biases: zero."""
+    if len(shape) < 2:
+        return np.zeros(shape, np.float32)
+    field = int(np.prod(shape[2:]))
+    limit = np.float32(np.sqrt(6 / ((shape[0] + shape[1]) * field)))
+    return (2 * random.random(shape, np.float32) - 1) * limit

@@ -1,0 +1,156 @@
+"""Fashion-MNIST from local IDX files."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import math
+import os
+import pathlib
+import zlib
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fl_epe.seeding import generator
+from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks.cnn import Cnn, cross_entropy
+from fl_epe.tasks.partition import check_split, dirichlet_partition
+
+_DEBIAN_DIR = "/usr/share/datasets/fashion-mnist"
+_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+_MIN_EXAMPLES = 16
+_CLASSES = 10
+_UNSIGNED_BYTE = 0x08
+
+
+@dataclasses.dataclass(frozen=True)
+class FashionMnist(Task):
+    """Fashion-MNIST (60,000 + 10,000 images 28×28 of 10 classes, Xiao et al. 2017), EMNIST CNN.
+
+    The training images are split over the clients with different label shares and sizes, at
+    least 16 examples each; the test images are held out. Values are in [0, 1].
+
+    Attributes:
+        data_dir: where the four IDX files are, each as it is or with ``.gz``.
+        num_clients: how many clients share the training images.
+        alpha: concentration of the clients' label shares (Dirichlet).
+        data_seed: of the split.
+    """
+
+    name: ClassVar[str] = "fashion-mnist"
+    data_dir: str = _DEBIAN_DIR
+    num_clients: int = 500
+    alpha: float = 0.5
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_split(self.num_clients, self.alpha, self.data_seed)
+        # Absolute, because workers start in other folders.
+        object.__setattr__(self, "data_dir", os.path.abspath(os.path.expanduser(self.data_dir)))
+
+    def model(self) -> torch.nn.Module:
+        """A fresh EMNIST CNN."""
+        return Cnn()
+
+    def client(self, client_id: int) -> ClientData:
+        """Images of shape (n, 1, 28, 28) and labels of shape (n,).
+
+        Raises:
+            FileNotFoundError: if a file is missing; the message says where to get it.
+            ValueError: for a ``client_id`` that does not exist, or a file that is broken.
+        """
+        self.check_client(client_id)
+        images, labels = _read(self.data_dir)[:2]
+        part = _parts(self)[client_id]
+        return _client_data(images[part], labels[part])
+
+    def held_out(self) -> ClientData:
+        """The test images.
+
+        Raises:
+            FileNotFoundError: if a file is missing; the message says where to get it.
+            ValueError: for a file that is broken.
+        """
+        return _client_data(*_read(self.data_dir)[2:])
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+        """Cross-entropy."""
+        return cross_entropy(outputs, targets)
+
+
+def read_idx(path: pathlib.Path) -> np.ndarray:
+    """The array in an IDX file of unsigned bytes, packed with gzip or not.
+
+    The format: two zero bytes, the type (8: unsigned byte), the number of axes, the length of
+    each axis as a big-endian 32-bit integer, then the entries (LeCun et al., the MNIST page).
+
+    Raises:
+        ValueError: if it is something else, or shorter or longer than it says.
+    """
+    raw = path.read_bytes()
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"Expected {path} to be a whole gzip file: {error}.") from error
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UNSIGNED_BYTE:
+        raise ValueError(f"Expected {path} to be IDX of unsigned bytes, magic {raw[:4].hex()!r}.")
+    start = 4 + 4 * raw[3]
+    shape = tuple(int(length) for length in np.frombuffer(raw[4:start], ">u4"))
+    expected = start + math.prod(shape)
+    if len(shape) != raw[3] or len(raw) != expected:
+        raise ValueError(f"Expected {path} to have {expected} bytes unpacked, found {len(raw)}.")
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+
+
+@functools.lru_cache(maxsize=2)
+def _read(data_dir: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Training images and labels, test images and labels, all uint8."""
+    train_x, train_y, test_x, test_y = (read_idx(_find(data_dir, name)) for name in _FILES)
+    for name, images, labels in ((_FILES[0], train_x, train_y), (_FILES[2], test_x, test_y)):
+        if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
+            raise ValueError(
+                f"Expected images.shape={images.shape} == (n, 28, 28) and "
+                f"labels.shape={labels.shape} == (n,) for {name} in {data_dir}."
+            )
+        if (highest := int(labels.max(initial=0))) >= _CLASSES:
+            raise ValueError(
+                f"Expected labels of {name} in {data_dir} < {_CLASSES}, found {highest}."
+            )
+    return train_x, train_y, test_x, test_y
+
+
+def _find(data_dir: str, name: str) -> pathlib.Path:
+    for path in (pathlib.Path(data_dir, f"{name}.gz"), pathlib.Path(data_dir, name)):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"Expected {name}.gz or {name} in data_dir={data_dir!r}. On Debian and Ubuntu "
+        f"'apt install dataset-fashion-mnist' puts them in {_DEBIAN_DIR}; elsewhere download "
+        f"{', '.join(f'{file}.gz' for file in _FILES)} and name their folder with --data-dir."
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _parts(task: FashionMnist) -> list[np.ndarray]:
+    """The indices of every client's training images."""
+    return dirichlet_partition(
+        _read(task.data_dir)[1],
+        task.num_clients,
+        alpha=task.alpha,
+        minimum=_MIN_EXAMPLES,
+        random=generator(task.data_seed),
+    )
+
+
+def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
+    scaled = images[:, None].astype(np.float32) / np.float32(255)
+    return ClientData(torch.from_numpy(scaled), torch.from_numpy(labels.astype(np.int64)))

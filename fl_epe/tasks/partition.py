@@ -1,0 +1,90 @@
+"""Splits one labelled data set into clients that differ from one another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def dirichlet_partition(
+    labels: np.ndarray,
+    num_clients: int,
+    *,
+    alpha: float,
+    minimum: int,
+    random: np.random.Generator,
+) -> list[np.ndarray]:
+    """Every example to exactly one client; label shares ~ Dirichlet(alpha), sizes vary too.
+
+    Each client draws its size (``minimum`` plus a share of the rest ~ Dirichlet(2)) and its label
+    shares, as Hsu et al. (2019) do, then takes examples from what is left.
+
+    Args:
+        labels: int of shape (examples,).
+        num_clients: how many parts.
+        alpha: concentration; small gives clients with few labels, large gives equal shares.
+        minimum: fewest examples of a client.
+        random: all the randomness.
+
+    Returns:
+        For each client the sorted indices of its examples.
+
+    Raises:
+        ValueError: for fewer than ``num_clients * minimum`` examples.
+    """
+    spare = len(labels) - num_clients * minimum
+    if spare < 0:
+        raise ValueError(
+            f"Expected num_clients={num_clients} <= {len(labels) // minimum}, "
+            f"so that each has at least {minimum} of the {len(labels)} examples."
+        )
+    sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
+    classes = np.unique(labels)
+    stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
+    taken = np.zeros(len(classes), np.int64)
+    parts = []
+    for size in sizes:
+        shares = random.dirichlet(np.full(len(classes), alpha))
+        left = np.array([len(indices) for indices in stock]) - taken
+        counts = _take(int(size), shares, left, random)
+        rows = zip(stock, taken, counts, strict=True)
+        parts.append(np.sort(np.concatenate([s[start : start + n] for s, start, n in rows])))
+        taken += counts
+    # The last ones took what was left over: spread them over the ids.
+    return [parts[i] for i in random.permutation(num_clients)]
+
+
+def stratified_split(
+    labels: np.ndarray, share: float, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of a training and a held-out part with ``share`` of every label in the second."""
+    held_out = [
+        random.permutation(np.flatnonzero(labels == label))[
+            : round(share * np.sum(labels == label))
+        ]
+        for label in np.unique(labels)
+    ]
+    second = np.sort(np.concatenate(held_out))
+    return np.setdiff1d(np.arange(len(labels)), second), second
+
+
+def _take(
+    size: int, shares: np.ndarray, left: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """How many examples of each label: multinomial draws, redrawn where the stock runs out."""
+    counts = np.zeros(len(left), np.int64)
+    while (missing := size - counts.sum()) > 0:
+        available = counts < left
+        weights = np.where(available, shares + 1e-12, 0)
+        counts += random.multinomial(missing, weights / weights.sum())
+        counts = np.minimum(counts, left)
+    return counts
+
+
+def check_split(num_clients: int, alpha: float, data_seed: int) -> None:
+    """Raise ValueError for options that no data set could be split with."""
+    if num_clients < 1:
+        raise ValueError(f"Expected num_clients={num_clients} >= 1.")
+    if not 0 < alpha < float("inf"):
+        raise ValueError(f"Expected alpha={alpha} > 0 and finite.")
+    if data_seed < 0:
+        raise ValueError(f"Expected data_seed={data_seed} >= 0.")

@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_epe.mechanism import (
+    AdaptiveClip,
+    FixedClip,
+    ServerAdam,
+    ServerSGD,
+    clip,
+    gaussian_noise,
+    norm,
+    split_noise_multiplier,
+)
+
+RNG = np.random.default_rng(0)
+ODD_UPDATES = {
+    "huge": np.full(50, 1e38, np.float32),
+    "largest": np.full(50, np.finfo(np.float32).max),
+    "tiny": np.full(50, 1e-40, np.float32),
+    "zero": np.zeros(50, np.float32),
+    "nan": np.full(50, np.nan, np.float32),
+    "infinite": np.full(50, np.inf, np.float32),
+    "one nan": np.where(np.arange(50) == 7, np.nan, 1).astype(np.float32),
+    "0-d": np.float32(50.0) * np.ones((), np.float32),
+    "integer": np.full(50, 10**6),
+    "ordinary": RNG.standard_normal(50).astype(np.float32) * 100,
+}
+
+
+@pytest.mark.parametrize("clip_norm", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("name", ODD_UPDATES)
+def test_replacing_one_client_by_nothing_moves_the_sum_by_at_most_the_clip_norm(name, clip_norm):
+    others = RNG.standard_normal(50)
+    clipped, _ = clip(ODD_UPDATES[name], clip_norm)
+    with_it = others + (0 if clipped is None else clipped)
+    # the sum is float64: rounding of `others` itself allows 1e-13
+    assert np.linalg.norm(with_it - others) <= clip_norm + 1e-13
+
+
+@pytest.mark.parametrize("name", ["nan", "infinite", "one nan", "0-d", "integer"])
+def test_what_cannot_be_clipped_is_absent(name):
+    assert clip(ODD_UPDATES[name], 1.0) == (None, False)
+
+
+def test_long_updates_get_the_clip_norm_and_short_ones_stay():
+    long, unclipped = clip(ODD_UPDATES["ordinary"], 2.0)
+    assert not unclipped
+    assert norm(long) == pytest.approx(2.0, rel=1e-6)
+    short, unclipped = clip(ODD_UPDATES["ordinary"], 1e9)
+    assert unclipped
+    assert np.array_equal(short, ODD_UPDATES["ordinary"])
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, np.nan, np.inf])
+def test_refuses_clip_norms(clip_norm):
+    with pytest.raises(ValueError, match=f"clip_norm={clip_norm}"):
+        clip(np.ones(3, np.float32), clip_norm)
+
+
+def test_noise_has_its_standard_deviation():
+    noise = gaussian_noise(np.random.default_rng(1), 200_000, 0.7)
+    assert stats.kstest(noise / 0.7, "norm").pvalue > 1e-3
+    assert not gaussian_noise(np.random.default_rng(1), 5, 0.0).any()
+
+
+@pytest.mark.parametrize("start", [0.05, 20.0])
+@pytest.mark.parametrize("noisy", [False, True])
+def test_adaptive_norm_converges_to_the_median(start, noisy):
+    rng = np.random.default_rng(4)
+    norms = rng.lognormal(0.3, 0.5, 1000)
+    median = float(np.median(norms))
+    rule = AdaptiveClip(start * median, 0.5, 0.2, 100 / 20 if noisy else 0.0, 100)
+    clip_norm = rule.init()
+    trail = []
+    for _ in range(60):
+        cohort = rng.choice(norms, 100, replace=False)
+        clip_norm = rule.update(clip_norm, float(np.sum(cohort <= clip_norm)), rng)
+        trail.append(clip_norm)
+    assert trail[-1] == pytest.approx(median, rel=0.1)
+
+
+def test_adaptive_norm_moves_as_published():
+    rule = AdaptiveClip(1.0, 0.5, 0.2, 0.0, 10)
+    assert rule.update(1.0, 10, RNG) == pytest.approx(np.exp(-0.1))  # nobody clipped: down
+    assert rule.update(1.0, 0, RNG) == pytest.approx(np.exp(0.1))  # everybody clipped: up
+
+
+def test_budget_is_split_as_published():
+    z_sum = split_noise_multiplier(0.5, 3.0)
+    assert z_sum**-2 + (2 * 3.0) ** -2 == pytest.approx(0.5**-2)
+    assert split_noise_multiplier(0.0, 3.0) == 0.0
+    assert FixedClip(1.0).sum_noise_multiplier(0.5) == 0.5
+    with pytest.raises(ValueError, match=r"noise_multiplier=7 < 2 \* count_std=6.0"):
+        split_noise_multiplier(7, 3.0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_is_linear_with_the_stated_weights(momentum):
+    optimizer = ServerSGD(0.3, momentum)
+    means = np.random.default_rng(0).standard_normal((12, 4))
+    state, moved = optimizer.init(4), np.zeros(4)
+    for mean in means:
+        state, step = optimizer.update(state, mean)
+        moved = moved + step
+    np.testing.assert_allclose(moved, optimizer.weights(12) @ means, rtol=1e-12)
+
+
+def test_adam_equals_torch():
+    torch = pytest.importorskip("torch")
+    means = np.random.default_rng(0).standard_normal((9, 4))
+    parameter = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    theirs = torch.optim.Adam([parameter], lr=0.02, betas=(0.9, 0.99), eps=1e-3)
+    ours, moved = ServerAdam(0.02), np.zeros(4)
+    state = ours.init(4)
+    for mean in means:
+        parameter.grad = torch.tensor(-mean)
+        theirs.step()
+        state, step = ours.update(state, mean)
+        moved = moved + step
+    np.testing.assert_allclose(moved, parameter.detach().numpy(), rtol=1e-9)
+    assert ours.weights(9) is None
+
+
+def test_updates_change_nothing_in_place():
+    for optimizer in (ServerSGD(0.1, 0.9), ServerAdam()):
+        state = optimizer.init(3)
+        before = {key: value.copy() for key, value in state.items()}
+        optimizer.update(state, np.ones(3))
+        assert all(np.array_equal(state[key], before[key]) for key in state)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FixedClip(0), "norm=0"),
+        (lambda: AdaptiveClip(1, 1.0, 0.2, 0, 1), "quantile=1.0"),
+        (lambda: AdaptiveClip(1, 0.5, 0.2, -1, 1), "count_std=-1"),
+        (lambda: AdaptiveClip(1, 0.5, 0.2, 0, 0), "voters=0"),
+        (lambda: ServerSGD(-1.0), "learning_rate=-1.0"),
+        (lambda: ServerSGD(1.0, 1.0), "momentum=1.0"),
+        (lambda: ServerAdam(beta2=1.5), "beta2=1.5"),
+    ],
+)
+def test_refuses_bad_settings(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

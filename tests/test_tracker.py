@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from fl_epe import CanarySet
+from fl_epe.tracker import Tracker
+
+DIM = 300
+VECTORS = np.random.default_rng(1).standard_normal((7, DIM))
+
+
+def _tracker(max_bytes=1 << 20):
+    return Tracker(CanarySet(DIM, 11, 2), max_bytes)
+
+
+def _naive(vector):
+    canaries = CanarySet(DIM, 11, 2)
+    return np.array([canaries.vector(i) @ vector / np.linalg.norm(vector) for i in range(11)])
+
+
+@pytest.mark.parametrize("waiting", [1, 3, 100])
+def test_cosines_do_not_depend_on_how_many_wait(waiting):
+    tracker = _tracker(4 * DIM * waiting)
+    for t, vector in enumerate(VECTORS):
+        tracker.add("odd" if t % 2 else "even", vector)
+    assert tracker.cosines("even").shape == (4, 11)
+    # vectors wait as float32
+    np.testing.assert_allclose(tracker.cosines("odd")[1], _naive(VECTORS[3]), atol=1e-6)
+    np.testing.assert_allclose(tracker.norms("even"), np.linalg.norm(VECTORS[::2], axis=1))
+
+
+def test_a_zero_vector_has_cosine_zero():
+    tracker = _tracker()
+    tracker.add("a", np.zeros(DIM))
+    assert not tracker.cosines("a").any()
+
+
+def test_an_empty_series_is_empty():
+    assert _tracker().cosines("nothing").shape == (0, 11)
+
+
+def test_resumed_tracker_goes_on_as_if_never_stopped():
+    whole, first = _tracker(4 * DIM * 3), _tracker(4 * DIM * 3)
+    for vector in VECTORS:
+        whole.add("a", vector)
+    for vector in VECTORS[:4]:
+        first.add("a", vector)
+    second = _tracker(4 * DIM * 3)
+    second.restore(first.state())
+    for vector in VECTORS[4:]:
+        second.add("a", vector)
+    assert np.array_equal(second.cosines("a"), whole.cosines("a"))
+    assert np.array_equal(second.norms("a"), whole.norms("a"))
+
+
+def test_refuses_what_cannot_be_scored():
+    tracker = _tracker()
+    with pytest.raises(ValueError, match=r"delta\.shape=\(3,\) to be \(300,\)"):
+        tracker.add("delta", np.zeros(3))
+    with pytest.raises(ValueError, match="Expected delta to be finite"):
+        tracker.add("delta", np.full(DIM, np.nan))
+    with pytest.raises(ValueError, match="max_bytes=0"):
+        Tracker(CanarySet(DIM, 2, 0), 0)
+    other = Tracker(CanarySet(DIM + 1, 11, 2))
+    other.add("a", np.zeros(DIM + 1))
+    with pytest.raises(ValueError, match=r"shape=\(1, 301\)"):
+        tracker.restore(other.state())
