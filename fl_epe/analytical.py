@@ -85,15 +85,15 @@ def poisson_epsilon(
         return 0.0
     if noise_multiplier == 0 or sampling_rate == 1:
         return gaussian_epsilon(noise_multiplier, delta, rounds)
-    step = _COARSEST
-    epsilon = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, step)
-    while step / 10 >= _FINEST and epsilon / (step / 10) <= _MOST_CELLS:
-        step /= 10
+    epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)
+    step = max(_COARSEST, epsilon / _MOST_CELLS)
+    while step >= _FINEST and epsilon <= _MOST_CELLS * step:
+        coarser = epsilon
         finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, step)
-        settled = epsilon - finer <= _CLOSE_ENOUGH * finer
-        epsilon = min(epsilon, finer)
-        if settled:
+        epsilon = min(coarser, finer)
+        if abs(coarser - finer) <= _CLOSE_ENOUGH * finer:
             break
+        step /= 10
     return epsilon
 
 

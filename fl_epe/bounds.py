@@ -106,11 +106,11 @@ def _known_shift(sample: Sample) -> float:
 
 
 def _pooled_shift(sample: Sample) -> float:
-    observed, unobserved = (scores - sample.observed[0] for scores in sample.both())
+    observed, unobserved = sample.both()
     freedom = observed.size + unobserved.size - 2
     error = np.sqrt(1 / observed.size + 1 / unobserved.size)
     difference = observed.mean() - unobserved.mean()
-    squares = observed.size * observed.var() + unobserved.size * unobserved.var()
+    squares = _squares(observed) + _squares(unobserved)
     if difference <= 0 or squares == 0:
         return np.inf if difference > 0 else 0.0
     t = difference / (np.sqrt(squares / freedom) * error)
@@ -118,6 +118,12 @@ def _pooled_shift(sample: Sample) -> float:
     capped = min(t, _LARGEST_T)
     noncentrality = special.nctdtrinc(freedom, 1 - sample.alpha, capped)
     return float(noncentrality * (t / capped) * error)
+
+
+def _squares(scores: FloatArray) -> float:
+    """Sum of squared deviations from the mean; exactly 0 for tied scores."""
+    shifted = scores - scores[0]
+    return float(np.sum((shifted - shifted.mean()) ** 2))
 
 
 def _check_scores(name: str, values: ArrayLike) -> FloatArray:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.floating]
 
-# The scale is rounded down so that float32 rounding cannot lift a clipped norm above its limit.
-_SAFE = 1.0 - 2.0**-22
+# Clipped updates are whole multiples of about clip_norm / 2^32, so that float64 adds up to 2^20 of
+# them without rounding: a sum has the same bits in any order and on any number of workers.
+_GRID_BITS = 32
 
 
 def norm(vector: Vector) -> float:
@@ -23,11 +24,14 @@ def norm(vector: Vector) -> float:
     return math.sqrt(float(np.sum(np.square(vector, dtype=np.float64))))
 
 
-def clip(update: NDArray[np.float32], clip_norm: float) -> tuple[NDArray[np.float32] | None, bool]:
+def clip(update: Vector, clip_norm: float) -> tuple[NDArray[np.float64] | None, bool]:
     """Scale ``update`` of shape ``(dim,)`` down to norm ``clip_norm`` where it is longer.
 
+    Entries are cut (towards zero) to a grid of about ``clip_norm / 2^32``; a sum of up to 2^20
+    clipped updates is then exact in float64, whatever its order.
+
     Returns:
-        The clipped update and whether it was left as it was (``norm <= clip_norm``). An update
+        The clipped update as float64, and whether its norm was at most ``clip_norm``. An update
         with a NaN or infinite entry, or one that is not a floating-point vector, is ``None``:
         its client counts as absent.
 
@@ -41,9 +45,13 @@ def clip(update: NDArray[np.float32], clip_norm: float) -> tuple[NDArray[np.floa
     length = norm(update)
     if not math.isfinite(length):
         return None, False
-    if length <= clip_norm:
-        return update.astype(np.float32), True
-    return (update * np.float64(clip_norm / length * _SAFE)).astype(np.float32), False
+    # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
+    scale = 1.0 if length <= clip_norm else clip_norm / length * (1 - 2.0**-50)
+    grid = 2.0 ** (math.frexp(clip_norm)[1] - _GRID_BITS)
+    clipped = update * np.float64(scale / grid)
+    np.trunc(clipped, out=clipped)
+    clipped *= grid
+    return clipped, length <= clip_norm
 
 
 def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np.float64]:

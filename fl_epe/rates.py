@@ -182,7 +182,7 @@ def log_null_tail(cosines: FloatArray, dim: int) -> FloatArray:
         log_norm = special.gammaln(dim / 2) - special.gammaln(a) - 0.5 * np.log(np.pi)
         far = log_norm + a * np.log(square) - np.log((dim - 1) * size)
         log_tail = np.where(tail > 1e-290, np.log(tail), far)
-    return np.where(cosines >= 0, log_tail, np.log1p(-tail))
+    return np.asarray(np.where(cosines >= 0, log_tail, np.log1p(-tail)))
 
 
 def _count_below(scores: FloatArray, thresholds: FloatArray) -> FloatArray:

@@ -91,9 +91,12 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
 
 
 def _foresee(choosing: Sample, judging: Sample) -> tuple[Errors, FloatArray]:
-    """Errors to expect in ``judging`` if both groups are Gaussian as fitted to ``choosing``."""
+    """Errors to expect in ``judging`` if both groups are Gaussian as fitted to ``choosing``.
+
+    Pessimistic by one standard error, lest the choice hangs on a lucky mean or count.
+    """
     null_mean, std = _null_fit(choosing)
-    mean = choosing.observed.mean()
+    mean = choosing.observed.mean() - std / np.sqrt(choosing.observed.size)
     grid = std * _GRID
     thresholds = np.concatenate([[(null_mean + mean) / 2], null_mean + grid, mean + grid])
     if judging.unobserved is None:
@@ -110,13 +113,13 @@ def _foresee(choosing: Sample, judging: Sample) -> tuple[Errors, FloatArray]:
 
 
 def _pessimistic(rate: FloatArray, total: int) -> FloatArray:
-    """One standard deviation more errors than expected: a bound must not hang on a lucky count."""
     return np.minimum(total * rate + np.sqrt(total * rate * (1 - rate)), total)
 
 
 def _null_fit(sample: Sample) -> tuple[float, float]:
-    """Mean of the unobserved scores and the standard deviation that both groups share."""
+    """High mean of the unobserved scores, and the standard deviation that both groups share."""
     if sample.unobserved is None:
         return 0.0, 1 / np.sqrt(sample.known_dim())
     spread = (sample.observed.var() + sample.unobserved.var()) / 2
-    return float(sample.unobserved.mean()), float(np.sqrt(spread))
+    std = float(np.sqrt(spread))
+    return float(sample.unobserved.mean() + std / np.sqrt(sample.unobserved.size)), std

@@ -10,7 +10,7 @@ import torch
 
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters, one_thread
-from fl_epe.tasks.cnn import SeededDropout
+from fl_epe.tasks.dropout import SeededDropout
 
 __all__ = ["ClientUpdate", "LocalTraining", "Trainer"]
 

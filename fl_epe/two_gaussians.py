@@ -203,7 +203,8 @@ def _solve(pair: _Pair, delta: _Array) -> _Array:
         value, slope = _log_delta(pair, x)
         low, high = np.where(value > goal, x, low), np.where(value > goal, high, x)
         newton = x + (goal - value) / slope
-        x, before = np.where((low <= newton) & (newton <= high), newton, (low + high) / 2), x
+        usable = ((low < newton) & (newton < high)) | (newton == x)
+        x, before = np.where(usable, newton, (low + high) / 2), x
         if np.all(np.abs(x - before) <= 1e-9 + 1e-14 * x):  # the error is about the square of this
             break
     return x

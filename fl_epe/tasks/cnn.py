@@ -1,53 +1,12 @@
-"""The EMNIST CNN of the federated-learning literature, and dropout that owns its randomness."""
+"""The EMNIST CNN of the federated-learning literature."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from fl_epe.tasks import LossSum
-
-_LEVELS = 256
-
-
-class SeededDropout(torch.nn.Module):
-    """Dropout whose masks come from its own numpy generator, never from torch's global one.
-
-    So several models can train in the threads of one process and each repeats exactly.
-
-    Attributes:
-        rate: share of the entries that is set to zero, a multiple of 1/256.
-        random: draws the masks; must be set before a forward pass in training mode.
-    """
-
-    random: np.random.Generator | None
-
-    def __init__(self, rate: float) -> None:
-        """Make a layer without a generator.
-
-        Raises:
-            ValueError: for a ``rate`` outside [0, 1) or that is not a multiple of 1/256.
-        """
-        super().__init__()
-        if not 0 <= rate < 1 or rate * _LEVELS % 1:
-            raise ValueError(f"Expected 0 <= rate={rate} < 1, a multiple of 1/{_LEVELS}.")
-        self.rate = rate
-        self.random = None
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """``inputs`` times a random mask of 0 and 1/(1 − rate); unchanged in evaluation mode.
-
-        Raises:
-            RuntimeError: in training mode before ``random`` is set.
-        """
-        if not self.training or not self.rate:
-            return inputs
-        if self.random is None:
-            raise RuntimeError("Expected SeededDropout.random to be set before training.")
-        draws = self.random.integers(0, _LEVELS, tuple(inputs.shape), np.uint8)
-        keep = torch.from_numpy(draws) >= int(self.rate * _LEVELS)
-        return inputs * keep.to(inputs.dtype).div_(1 - self.rate)
+from fl_epe.tasks.dropout import SeededDropout
 
 
 class Cnn(torch.nn.Module):

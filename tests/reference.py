@@ -1,0 +1,53 @@
+"""DP-FedAvg with canaries in one plain loop, written for reading: what every backend must equal."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fl_epe.canary import CanarySet
+from fl_epe.config import RunConfig
+from fl_epe.mechanism import clip
+from fl_epe.participation import presence
+from fl_epe.seeding import Seeds, generator
+from fl_epe.tasks import Task
+from fl_epe.training import LocalTraining, Trainer
+
+
+def train(task: Task, config: RunConfig, seeds: Seeds):
+    """Returns the final model, the clients and the canaries of every round, the clip norms."""
+    theta = task.initial(seeds.initial).astype(np.float64)
+    canaries = CanarySet(len(theta), config.canaries + config.unobserved, seeds.canary)
+    clients_rng = generator(seeds.participation, 0)
+    clients = presence(config.client_schedule(), config.clients, clients_rng)
+    canaries_rng = generator(seeds.participation, 1)
+    taking_part = presence(config.canary_schedule(), config.canaries, canaries_rng)
+    local = LocalTraining(config.local_learning_rate, config.local_epochs, config.local_batch_size)
+    trainer = Trainer(task)
+
+    n = config.clients_per_round + config.canaries * config.canary_repeats / config.rounds
+    voters = config.clients_per_round
+    count_std = voters / 20
+    z_sum = (config.noise_multiplier**-2 - (2 * count_std) ** -2) ** -0.5
+    C = config.clip_norm
+    velocity = np.zeros_like(theta)
+    clip_norms = []
+    for t in range(config.rounds):
+        total = np.zeros_like(theta)
+        unclipped = 0
+        for i in np.flatnonzero(clients[t]):
+            start = theta.astype(np.float32)
+            update = trainer.train(start, int(i), local, seed=seeds.local, round_number=t + 1)
+            clipped, was_short = clip(update.delta, C)
+            total += clipped
+            unclipped += was_short
+        for j in np.flatnonzero(taking_part[t]):
+            total += clip(canaries.vector(j) * np.float32(1e3 * C), C)[0]
+        noise = generator(seeds.noise, t, 0).standard_normal(len(theta))
+        mean = (total + z_sum * C * noise) / n
+        velocity = config.server_momentum * velocity + mean
+        theta = (theta + config.server_learning_rate * velocity).astype(np.float32)
+        theta = theta.astype(np.float64)
+        clip_norms.append(C)
+        share = (unclipped + generator(seeds.noise, t, 1).normal(0, count_std)) / voters
+        C *= np.exp(-config.clip_rate * (share - config.clip_quantile))
+    return theta, clients, taking_part, np.array(clip_norms)

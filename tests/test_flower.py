@@ -1,0 +1,319 @@
+"""The strategy, the worker app and the in-process grid, run for real on small tasks."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import reference
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from tiny import Tiny
+
+from fl_epe import CanarySet, RunConfig, epsilon_from_record
+from fl_epe.flower import DPFedAvg, InProcessGrid, Job, run_on_grid, simulate, worker_app
+from fl_epe.flower.nodes import Directory
+from fl_epe.flower.protocol import Order, PartialSum, pack
+from fl_epe.seeding import Seeds
+from fl_epe.tasks import load_task
+
+SEEDS = Seeds.derive(7)
+SMALL = RunConfig(
+    clients=20, rounds=8, clients_per_round=5, canaries=12, unobserved=12, noise_multiplier=0.3
+)
+
+
+def _run(task=None, config=SMALL, seeds=SEEDS, **options):
+    return simulate(Job(task or Tiny(), config, seeds), **options)
+
+
+def _final_model(config, workers):
+    """The model that a run ends with, caught on its way to the evaluation."""
+    caught = []
+
+    class Catching(Tiny):
+        def evaluate(self, theta):
+            caught.append(theta)
+            return super().evaluate(theta)
+
+    record = _run(Catching(), config, workers=workers)
+    return caught[-1], record
+
+
+def test_equals_the_reference_loop():
+    theta, clients, canaries, clip_norms = reference.train(Tiny(), SMALL, SEEDS)
+    model, record = _final_model(SMALL, workers=2)
+    assert np.array_equal(model, theta)  # to the last bit: clipped sums are exact
+    assert np.array_equal(record.presence, canaries)
+    np.testing.assert_allclose(record.clip_norms, clip_norms, rtol=1e-12)
+    per_round = np.split(record.client_ids, record.client_offsets[1:-1])
+    for mine, theirs in zip(per_round, clients, strict=True):
+        assert np.array_equal(mine, np.flatnonzero(theirs))
+
+
+def test_equals_the_reference_loop_on_the_real_task():
+    task = load_task("digits", num_clients=12)
+    config = dataclasses.replace(SMALL, clients=12, clients_per_round=4, rounds=3)
+    theta, _, canaries, _ = reference.train(task, config, SEEDS)
+    record = _run(task, config)
+    norm = np.linalg.norm(theta)
+    assert record.final_norm == pytest.approx(norm, rel=1e-12)
+    assert np.array_equal(record.presence, canaries)
+    vectors = CanarySet(task.dim, 24, SEEDS.canary)
+    cosines = [vectors.vector(i).astype(float) @ theta / norm for i in range(24)]
+    together = np.concatenate([record.observed_final, record.unobserved_final])
+    # a model that differs by 1e-5 relative moves a cosine of spread 1/√d by 1e-5/√d
+    np.testing.assert_allclose(together, cosines, atol=1e-5 / np.sqrt(task.dim))
+
+
+def test_two_runs_give_the_same_bits():
+    first, second = _run(), _run()
+    for field in dataclasses.fields(first):
+        one, other = getattr(first, field.name), getattr(second, field.name)
+        if isinstance(one, np.ndarray):
+            assert np.array_equal(one, other, equal_nan=True), field.name
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_the_number_of_workers_does_not_matter(workers):
+    model, record = _final_model(SMALL, workers)
+    base_model, base = _final_model(SMALL, 2)
+    assert np.array_equal(record.presence, base.presence)
+    assert np.array_equal(record.client_ids, base.client_ids)
+    assert np.array_equal(model, base_model)
+
+
+def test_noise_has_its_standard_deviation_and_uses_the_clip_norm_of_its_round():
+    config = dataclasses.replace(
+        SMALL, full_knowledge=True, canaries=2, noise_multiplier=1.0, clip_count_std=4.0
+    )
+    record = _run(config=config)
+    assert np.ptp(record.clip_norms) > 0.1 * record.clip_norms[0]  # the norm does move
+    noise = record.residual_norms * config.cohort_size / (record.clip_norms * np.sqrt(record.dim))
+    # noise and at most two canaries of norm C; a norm of d normals varies by 1/√(2d)
+    slack = 4 / np.sqrt(2 * record.dim) + 2 / record.dim
+    np.testing.assert_allclose(noise, config.sum_noise_multiplier(), rtol=slack)
+
+
+def test_canaries_arrive_at_exactly_the_clip_norm():
+    config = dataclasses.replace(SMALL, full_knowledge=True, noise_multiplier=0.0)
+    record = _run(config=config)
+    vectors = CanarySet(record.dim, 24, SEEDS.canary)
+    for t in range(record.rounds):
+        total = sum(vectors.vector(i).astype(float) for i in np.flatnonzero(record.presence[t]))
+        expected = np.linalg.norm(total) * record.clip_norms[t] / config.cohort_size
+        assert record.residual_norms[t] == pytest.approx(expected, rel=1e-5)
+
+
+def test_unobserved_canaries_never_take_part():
+    config = dataclasses.replace(SMALL, noise_multiplier=0.0, canary_repeats=8, unobserved=400)
+    record = _run(config=config)
+    scores = record.unobserved * np.sqrt(record.dim)
+    # 8 correlated rounds of 400 standard scores: at least 400 independent ones
+    assert abs(scores.mean()) < 4 / np.sqrt(400)
+    assert record.observed.mean() * np.sqrt(record.dim) > 1
+
+
+def test_the_matched_filter_meets_the_analytical_value():
+    config = dataclasses.replace(
+        SMALL, canaries=400, noise_multiplier=0.5, clip_norm=1.0, clients_per_round=10, delta=1e-3
+    )
+    estimate = epsilon_from_record(_run(Tiny(inputs=4000), config), threat="all")
+    from fl_epe import epsilon_two_gaussians
+
+    shift = 1 / config.sum_noise_multiplier()
+    low, high = (
+        epsilon_two_gaussians(0, 1, shift + sign * 4 / np.sqrt(400), 1, 1e-3) for sign in (-1, 1)
+    )
+    # the real clients' part of the mean adds to the noise: at most 20² + 50 against 0.25 × 20005
+    assert low * 0.95 <= estimate.epsilon <= high
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"participation": "poisson"},
+        {"server_optimizer": "adam", "server_learning_rate": 0.01},
+        {"clipping": "fixed", "clip_norm": 0.5},
+        {"canaries_vote": True},
+        {"canary_repeats": 3},
+        {"unobserved": 0},
+        {"noise_multiplier": 0.0, "server_momentum": 0.0},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_every_kind_of_run_leaves_a_whole_record(changes, tmp_path):
+    record = _run(config=dataclasses.replace(SMALL, **changes))
+    assert record.rounds == 8
+    assert not record.absent.any()
+    observed, unobserved = record.delta_cosines()
+    assert observed.shape == record.observed.shape
+    assert unobserved.shape == record.unobserved.shape
+    assert np.all(np.abs(observed) <= 1 + 1e-6)
+    loaded = type(record).load(record.save(tmp_path / "record.npz"))
+    assert np.array_equal(loaded.observed, record.observed)
+    assert loaded.server == record.server
+
+
+def test_delta_cosines_follow_from_the_means_with_momentum():
+    """The cosines with θ_t − θ_{t−1} that the record derives are those of the real deltas."""
+    models = []
+
+    class Catching(Tiny):
+        def evaluate(self, theta):
+            models.append(theta.astype(np.float64))
+            return super().evaluate(theta)
+
+    record = simulate(Job(Catching(), SMALL, SEEDS, evaluate_every=1))
+    vectors = CanarySet(record.dim, 24, SEEDS.canary)
+    observed, _ = record.delta_cosines()
+    for t, delta in enumerate(np.diff(models, axis=0)):
+        cosines = vectors.dot(delta)[:12] / np.linalg.norm(delta)
+        np.testing.assert_allclose(observed[t], cosines, atol=1e-5)
+
+
+class TestFaults:
+    def test_failing_and_poisoned_clients_count_as_absent(self):
+        task = Tiny(raising=(3,), poisoned=(5,))
+        record = _run(task)
+        took_part = np.bincount(record.client_ids, minlength=20)
+        assert record.absent.sum() == took_part[3] + took_part[5] == 4
+        assert any("client 3: OSError: disk of client 3 is gone" in f for f in record.faults)
+        assert any("client 5: its update was not finite" in f for f in record.faults)
+
+    def test_the_denominator_stays(self):
+        """Without noise, losing a client leaves the others' share of the mean as it was."""
+        config = dataclasses.replace(
+            SMALL, rounds=1, canary_repeats=1, noise_multiplier=0.0, full_knowledge=True
+        )
+        whole, broken = _run(config=config), _run(Tiny(raising=tuple(range(20))), config)
+        assert broken.absent[0] == 5
+        # with all clients lost, the mean is the canaries' sum over the same n
+        assert broken.mean_norms[0] == pytest.approx(whole.residual_norms[0], rel=1e-6)
+
+    def test_a_node_that_fails_loses_its_share_only(self):
+        good = worker_app(Tiny())
+        app = ClientApp()
+        app.query()(lambda message, context: good(message, context))
+
+        @app.train()
+        def train(message, context):
+            if context.node_config["partition-id"] == 1 and message.metadata.group_id == "3":
+                raise RuntimeError("out of memory")
+            return good(message, context)
+
+        with InProcessGrid(app, 2) as grid:
+            record = run_on_grid(grid, Job(Tiny(), SMALL, SEEDS))
+        lost = np.flatnonzero(record.absent)
+        assert lost.tolist() == [2]
+        assert any("round 3, node 2: RuntimeError: out of memory" in f for f in record.faults)
+        # what was lost did not take part, and the record says so
+        base = _run()
+        assert record.presence[2].sum() < base.presence[2].sum()
+        assert record.rounds == 8
+
+    @pytest.mark.parametrize(
+        ("spoil", "message"),
+        [
+            (lambda part: setattr(part, "clients_sum", np.zeros(3)), "to be float64"),
+            (lambda part: part.clients_sum.fill(np.nan), "norm=nan"),
+            (lambda part: part.clients_sum.fill(1e6), "to be at most"),
+            (lambda part: setattr(part, "clients", 99), "clients=99"),
+        ],
+    )
+    def test_answers_that_do_not_fit_are_refused(self, spoil, message):
+        good = worker_app(Tiny())
+        app = ClientApp()
+        app.query()(lambda message, context: good(message, context))
+
+        @app.train()
+        def train(message, context):
+            reply = good(message, context)
+            if context.node_config["partition-id"] == 0:
+                part = PartialSum.decode(reply.content)
+                part.clients_sum = part.clients_sum.copy()
+                spoil(part)
+                reply.content = part.encode()
+            return reply
+
+        with InProcessGrid(app, 2) as grid:
+            record = run_on_grid(grid, Job(Tiny(), SMALL, SEEDS))
+        assert np.all(record.absent >= 1)
+        assert any(message in fault for fault in record.faults)
+        assert np.isfinite(record.final_norm)
+
+
+class TestNodes:
+    def test_a_client_on_two_nodes_is_refused(self):
+        app = ClientApp()
+
+        @app.query()
+        def query(message, context):
+            return Message(RecordDict({"held": pack(clients=np.arange(20))}), reply_to=message)
+
+        with InProcessGrid(app, 2) as grid, pytest.raises(ValueError, match="client 0 on one node"):
+            Directory(20, 1.0).wait_for_all(grid)
+
+    def test_clients_that_nobody_holds_are_waited_for(self):
+        with (
+            InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid,
+            pytest.raises(TimeoutError, match=r"all 20 clients within 0\.5 s: 2 nodes hold 7"),
+        ):
+            Directory(20, 0.5).wait_for_all(grid)
+
+    def test_a_node_without_its_configuration_says_so(self):
+        with InProcessGrid(worker_app(Tiny()), 1) as grid:
+            next(iter(grid._contexts.values())).node_config = {}
+            message = Message(RecordDict(), 1, MessageType.QUERY)
+            (reply,) = grid.send_and_receive([message])
+        assert "'partition-id' in the node's configuration" in reply.error.reason
+
+
+def test_push_and_pull():
+    with InProcessGrid(worker_app(Tiny()), 2) as grid:
+        ids = list(grid.push_messages(Message(RecordDict(), n, MessageType.QUERY) for n in (1, 2)))
+        replies = []
+        while len(replies) < 2:
+            replies += grid.pull_messages(ids)
+        assert not list(grid.pull_messages(ids))
+    assert {reply.metadata.src_node_id for reply in replies} == {1, 2}
+
+
+def test_orders_survive_the_wire():
+    order = Order(
+        np.arange(3, dtype=np.float32), 2, 0.5, [1, 2], [], 2**127 + 1, 24, 2**100, 1, 16, 0.1, True
+    )
+    decoded = Order.decode(order.encode())
+    assert np.array_equal(decoded.theta, order.theta)
+    assert dataclasses.replace(decoded, theta=0) == dataclasses.replace(order, theta=0)
+    with pytest.raises(ValueError, match="'sums' in the reply"):
+        PartialSum.decode(RecordDict())
+
+
+class TestBadInput:
+    def test_a_record_needs_a_round(self):
+        with pytest.raises(ValueError, match="after at least one round"):
+            DPFedAvg(SMALL, SEEDS).record(ArrayRecord())
+
+    def test_the_model_must_be_flat_floats(self):
+        strategy = DPFedAvg(SMALL, SEEDS)
+        arrays = pack(theta=np.zeros((2, 2), np.float32))
+        with pytest.raises(ValueError, match=r"flat float32 model, got float32 \(2, 2\)"):
+            strategy.configure_train(1, arrays, None, None)
+        with pytest.raises(ValueError, match=r"flat float32 model, got int64 \(3,\)"):
+            strategy.configure_train(1, pack(theta=np.zeros(3, int)), None, None)
+
+    def test_the_task_must_have_the_clients(self):
+        with pytest.raises(ValueError, match="clients=20 to be those of the task, 7"):
+            Job(Tiny(clients=7), SMALL, SEEDS)
+
+    def test_unknown_backends_and_numbers(self):
+        with pytest.raises(ValueError, match="backend='spark'"):
+            _run(backend="spark")
+        with pytest.raises(ValueError, match="workers=0"):
+            _run(workers=0)
+        with pytest.raises(ValueError, match="nodes=0"):
+            InProcessGrid(worker_app(Tiny()), 0)
+        with pytest.raises(ValueError, match="evaluate_every=0"):
+            Job(Tiny(), SMALL, SEEDS, evaluate_every=0)
+        with pytest.raises(ValueError, match="checkpoint_every=0"):
+            _run(checkpoint_every=0)
