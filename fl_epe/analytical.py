@@ -87,7 +87,7 @@ def poisson_epsilon(
         return gaussian_epsilon(noise_multiplier, delta, rounds)
     epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)
     step = max(_COARSEST, epsilon / _MOST_CELLS)
-    while step >= _FINEST and epsilon <= _MOST_CELLS * step:
+    while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
         coarser = epsilon
         finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, step)
         epsilon = min(coarser, finer)

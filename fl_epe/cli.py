@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.command(arguments))
     except (ValueError, OSError, RuntimeError) as error:
-        errors.print(f"[bold red]fl-epe: error:[/] {error}", highlight=False, soft_wrap=True)
+        errors.print(f"fl-epe: error: {error}", style="red", markup=False, soft_wrap=True)
         return 2
 
 
@@ -242,7 +242,7 @@ def _show(console: Console, record: AuditRecord, directory: Path) -> int:
     console.print()
     console.print(epsilon_table(summary))
     for note in notes(summary):
-        console.print(f"• {note}", style="dim", highlight=False)
+        console.print(f"• {note}", style="dim", markup=False, highlight=False)
     if "accuracy" in summary["metrics"]:
         console.print(f"Accuracy on held-out data: {summary['metrics']['accuracy']:.1%}")
     console.print(f"Report: {directory / 'report.html'}", soft_wrap=True, highlight=False)

@@ -221,7 +221,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         raise FileNotFoundError(f"Expected path={str(path)!r} to exist.")
     refusal = f"Expected path={str(path)!r} to be a record written by AuditRecord.save"
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
         meta = json.loads(bytes(arrays.pop("meta")))
     except (ValueError, KeyError, OSError, AttributeError, zipfile.BadZipFile, EOFError) as error:

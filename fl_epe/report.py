@@ -117,6 +117,11 @@ def notes(summary: dict[str, Any]) -> list[str]:
         f"a canary takes part {analytical['participations']:g} times.",
         f"Canaries are {summary['canary_share']:.0%} of a cohort of {summary['cohort_size']:.3g}.",
     ]
+    if summary["participation"] == "poisson":
+        lines.append(
+            "The analytical ε counts on the rounds being secret; the matched filter knows them, "
+            "so its ε may be larger."
+        )
     if absent := summary["metrics"]["absent"]:
         lines.append(f"{absent} updates were lost and counted as zero; see the faults.")
     return lines

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.analytical import analytical_epsilon
+from fl_epe.analytical import Analytical, analytical_epsilon
 from fl_epe.bounds import epsilon_lower_bound
 from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, scores_from_record
 from fl_epe.record import AuditRecord
 
-BOUND_METHOD = "simultaneous"
-"""The lower bound of the report: distribution-free and valid for every threshold at once."""
+BOUND_METHOD = "clopper-pearson"
+"""The lower bound of the report: valid, and free of assumptions about the scores."""
 
 
 def summarize(
@@ -39,6 +39,7 @@ def summarize(
         "rounds": record.rounds,
         "canaries": record.canaries,
         "unobserved": record.unobserved.shape[1],
+        "participation": record.participation,
         "noise_multiplier": record.noise_multiplier,
         "cohort_size": record.cohort_size,
         "canary_share": float(record.presence.sum() / record.rounds / record.cohort_size),
@@ -52,13 +53,17 @@ def summarize(
 
 
 def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
-    known = analytical_epsilon(
-        record.participation,
-        record.noise_multiplier,
-        delta,
-        rounds=record.rounds,
-        participations=record.canary_repeats,
-    )
+    if record.noise_multiplier is None:
+        known = Analytical(None, "any", "the noise is not known")
+    else:
+        known = analytical_epsilon(
+            record.participation,
+            record.noise_multiplier,
+            delta,
+            participations=math.ceil(record.canary_repeats),
+            sampling_rate=min(1.0, record.canary_repeats / record.rounds),
+            rounds=record.rounds,
+        )
     return {
         "epsilon": _finite(known.epsilon),
         "unbounded": known.epsilon == math.inf,

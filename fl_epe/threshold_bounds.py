@@ -2,10 +2,10 @@
 
 A threshold that is chosen on the scores it is then judged by makes its error rates look better
 than they are: at ε = 0 and α = 0.05 such a bound is positive in 22% of runs, and in 67% with the
-exact null (METHOD §6). Only ``jeffreys``, which is the published procedure, does that. ``held_out``
-bounds choose the threshold on a tenth of the scores and are judged by the rest; more for choosing
-costs more than the better choice gives back. The choice leans on a Gaussian fit to that tenth,
-which steadies it; the bound stays valid whatever the scores' distribution.
+exact null. Only ``jeffreys``, the published procedure, does that. The other bounds choose the
+threshold on a tenth of the scores and are judged by the rest (more for choosing costs more than
+the better choice gives back). A Gaussian fit to that tenth guides the choice; the bound is valid
+whatever the scores' distribution.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from fl_epe.two_gaussians import epsilon_two_gaussians
 
 _SHARE_FOR_CHOICE = 0.1
 _GRID = np.linspace(-5.0, 5.0, 201)  # standard deviations around each mean, to choose among
+_LUCK = np.linspace(-2.4, 2.4, 7)  # standard deviations around the expected number of errors
+_LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
 
 AtThresholds = Callable[[Errors], FloatArray]
 
@@ -81,45 +83,46 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
 
     Args:
         sample: all scores; ``sample.seed`` says which of them choose.
-        bound: the bound at each threshold; the threshold chosen is the one where it is largest
-            for the errors that a Gaussian fit foresees.
+        bound: the bound for given errors, element by element. The threshold is the one where it
+            is largest on average over the errors that a Gaussian fit foresees.
     """
     choosing, judging = sample.split(_SHARE_FOR_CHOICE)
-    foreseen, thresholds = _foresee(choosing, judging)
-    best = int(np.argmax(bound(foreseen)))
+    null_mean, std = _null_fit(choosing)
+    mean = choosing.observed.mean()
+    thresholds = np.concatenate(
+        [[(null_mean + mean) / 2], null_mean + std * _GRID, mean + std * _GRID]
+    )
+    if sample.unobserved is None:
+        thresholds = np.clip(thresholds, -1.0, 1.0)
+    foreseen = count_errors(judging, thresholds)
+    missed = _foresee(thresholds - mean, std, foreseen.observed)
+    foreseen = dataclasses.replace(foreseen, missed=missed)
+    if foreseen.false_alarms is not None:
+        false_alarms = _foresee(null_mean - thresholds, std, foreseen.unobserved)
+        foreseen = dataclasses.replace(foreseen, false_alarms=false_alarms)
+    best = int(np.argmax(_LUCK_WEIGHTS @ bound(foreseen)))
     return count_errors(judging, thresholds[best : best + 1])
 
 
-def _foresee(choosing: Sample, judging: Sample) -> tuple[Errors, FloatArray]:
-    """Errors to expect in ``judging`` if both groups are Gaussian as fitted to ``choosing``.
+def _foresee(distance: FloatArray, std: float, total: int) -> FloatArray:
+    """Errors among ``total`` Gaussian scores, from lucky to unlucky, shape (levels, j).
 
-    Pessimistic by one standard error, lest the choice hangs on a lucky mean or count.
+    Args:
+        distance: how far the threshold lies beyond the fitted mean, shape (j,).
+        std: fitted standard deviation of the scores.
+        total: number of scores.
     """
-    null_mean, std = _null_fit(choosing)
-    mean = choosing.observed.mean() - std / np.sqrt(choosing.observed.size)
-    grid = std * _GRID
-    thresholds = np.concatenate([[(null_mean + mean) / 2], null_mean + grid, mean + grid])
-    if judging.unobserved is None:
-        thresholds = np.clip(thresholds, -1.0, 1.0)
-    errors = count_errors(judging, thresholds)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        below = special.ndtr(np.nan_to_num((thresholds - mean) / std))
-        above = special.ndtr(np.nan_to_num((null_mean - thresholds) / std))
-    missed = _pessimistic(below, errors.observed)
-    if errors.false_alarms is None:
-        return dataclasses.replace(errors, missed=missed), thresholds
-    false_alarms = _pessimistic(above, errors.unobserved)
-    return dataclasses.replace(errors, missed=missed, false_alarms=false_alarms), thresholds
-
-
-def _pessimistic(rate: FloatArray, total: int) -> FloatArray:
-    return np.minimum(total * rate + np.sqrt(total * rate * (1 - rate)), total)
+    z = np.copysign(40.0, distance) if std == 0 else distance / std
+    rate = special.ndtr(z)
+    from_count = total * rate * (1 - rate)
+    from_mean = total * np.exp(-(z**2)) / (2 * np.pi * _SHARE_FOR_CHOICE)
+    spread = np.sqrt(from_count + from_mean)
+    return np.clip(total * rate + _LUCK[:, np.newaxis] * spread, 0.0, float(total))
 
 
 def _null_fit(sample: Sample) -> tuple[float, float]:
-    """High mean of the unobserved scores, and the standard deviation that both groups share."""
+    """Mean of the unobserved scores, and the standard deviation that both groups share."""
     if sample.unobserved is None:
         return 0.0, 1 / np.sqrt(sample.known_dim())
     spread = (sample.observed.var() + sample.unobserved.var()) / 2
-    std = float(np.sqrt(spread))
-    return float(sample.unobserved.mean() + std / np.sqrt(sample.unobserved.size)), std
+    return float(sample.unobserved.mean()), float(np.sqrt(spread))

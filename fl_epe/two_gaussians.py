@@ -38,7 +38,7 @@ from scipy import special
 _Array = NDArray[np.float64]
 _Mask = NDArray[np.bool_]
 
-_LARGEST = 1e140  # of m and r: the square of more than this overflows, and so does ε
+_LARGEST = 1e140  # of m and r − 1: much more and their squares overflow, and so does ε
 _LARGEST_EPSILON = 1e300  # δ has long vanished
 _LOWEST_SCORE = -9.0  # 1 − Φ is 1 to the last bit
 _HIGHEST_SCORE = 40.0  # 1 − Φ is below every double

@@ -156,6 +156,12 @@ def test_epsilon_of_two_gaussians_with_one_mean_matches_the_oracle():
         _check_rounded_up(epsilon_two_gaussians(*pair, delta), _exact_epsilon(pair, delta))
 
 
+def test_epsilon_matches_the_oracle_down_to_the_smallest_delta():
+    pairs = [(0, 1, 1e6, 1), (0, 1, 1e6, 3), (0, 1, 0.1, 1 + 1e-9), (0, 1, 0, 0.1)]
+    for pair, delta in itertools.product(pairs, [5e-324, 1e-300, 1e-50]):
+        _check_rounded_up(epsilon_two_gaussians(*pair, delta), _exact_epsilon(pair, delta))
+
+
 def test_delta_matches_the_oracle_at_every_corner_and_down_to_1e_300():
     cases = [
         (pair, at)
@@ -290,6 +296,7 @@ def test_shapes_broadcast_and_scalars_give_floats(function):
     [
         ((3, 2, 3, 2), 0),
         ((3, 0, 3, 0), 0),
+        ((0, 1e200, 1e-200, 1e200), 0),
         ((3, 0, 4, 0), INF),
         ((3, 0, 3, 1), INF),
         ((3, 1, 4, 0), INF),

@@ -8,8 +8,9 @@ import dataclasses
 import functools
 import importlib
 import typing
-from collections.abc import Iterator
-from typing import ClassVar, cast
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -73,9 +74,11 @@ class Task(abc.ABC):
 
     Attributes:
         name: what `load_task` calls it.
+        defaults: settings of `RunConfig` that suit it better than those of `RunConfig`.
     """
 
     name: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @property
     @abc.abstractmethod

@@ -1,0 +1,1 @@
+"""DP-FedAvg with canaries on handwritten digits, as a Flower app."""

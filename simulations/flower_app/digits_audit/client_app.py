@@ -1,0 +1,18 @@
+"""The worker: each node holds its share of the clients and plays its share of the canaries."""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fl_epe.flower import worker_app
+from fl_epe.tasks import load_task
+
+app = ClientApp()
+
+
+@app.query()
+@app.train()
+def answer(message: Message, context: Context) -> Message:
+    """Hand the message to the worker of the task that the run's configuration names."""
+    settings = context.run_config
+    task = load_task(str(settings["task"]), num_clients=int(settings["num-clients"]))
+    return worker_app(task)(message, context)

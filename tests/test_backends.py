@@ -1,0 +1,87 @@
+"""The same app under Ray, under `flwr run`, and on a real SuperLink with two SuperNodes."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flower_processes import Processes, flwr_run, superlink, supernode
+
+from fl_epe import AuditRecord, RunConfig
+from fl_epe.flower import Job, simulate
+from fl_epe.seeding import Seeds
+from fl_epe.tasks import load_task
+
+APP = Path(__file__).parents[1] / "simulations" / "flower_app"
+CONFIG = RunConfig(
+    clients=12, rounds=3, clients_per_round=4, canaries=30, unobserved=30, noise_multiplier=0.25
+)
+SETTINGS = {
+    "num-clients": 12,
+    "rounds": 3,
+    "clients-per-round": 4,
+    "canaries": 30,
+    "unobserved": 30,
+    "seed": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def job():
+    return Job(load_task("digits", num_clients=12), CONFIG, Seeds.derive(5))
+
+
+@pytest.fixture(scope="module")
+def in_process(job):
+    return simulate(job)
+
+
+@pytest.fixture
+def processes(tmp_path):
+    home = tmp_path / "flwr"
+    home.mkdir()
+    running = Processes(home)
+    yield running
+    running.end_all()
+
+
+def _assert_same_run(record, in_process):
+    assert np.array_equal(record.presence, in_process.presence)
+    assert np.array_equal(record.client_ids, in_process.client_ids)
+    assert not record.absent.any()
+    # the same model within 1e-5 has the same cosines within 1e-5/√d, and the same norm
+    tolerance = 1e-5 / np.sqrt(record.dim)
+    np.testing.assert_allclose(record.observed_final, in_process.observed_final, atol=tolerance)
+    np.testing.assert_allclose(record.observed, in_process.observed, atol=tolerance)
+    assert record.final_norm == pytest.approx(in_process.final_norm, rel=1e-5)
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray's, in its own threads
+def test_ray_with_two_workers(job, in_process):
+    _assert_same_run(simulate(job, backend="ray", workers=2), in_process)
+
+
+def _run_app(processes, tmp_path, *options):
+    app = shutil.copytree(APP, tmp_path / "app")
+    output = tmp_path / "out"
+    printed = flwr_run(processes, app, {**SETTINGS, "output": str(output)}, *options)
+    assert (output / "record.npz").exists(), printed + processes.log("superlink")
+    assert (output / "report.html").exists()
+    return AuditRecord.load(output / "record.npz")
+
+
+@pytest.mark.ray
+def test_flwr_run_in_simulation(processes, tmp_path, in_process):
+    superlink(processes, "--simulation")
+    federation = "num-supernodes=2 client-resources-num-cpus=1"
+    record = _run_app(processes, tmp_path, "--federation-config", federation)
+    _assert_same_run(record, in_process)
+
+
+@pytest.mark.superlink
+def test_superlink_with_two_supernodes(processes, tmp_path, in_process):
+    address = superlink(processes)
+    for partition in range(2):
+        supernode(processes, address, partition, 2)
+    _assert_same_run(_run_app(processes, tmp_path), in_process)

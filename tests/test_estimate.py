@@ -1,0 +1,183 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from records import make_record
+from scipy import stats
+
+from fl_epe import (
+    CanarySet,
+    epsilon_from_cosines,
+    epsilon_from_record,
+    epsilon_from_scores,
+    epsilon_two_gaussians,
+)
+from fl_epe.estimate import matched_filter, scores_from_record
+
+DELTA = 1e-6
+
+
+def _grid(count, mean=0.0, std=1.0):
+    """Quantiles of a Gaussian instead of draws from it, exact to the first two moments."""
+    scores = stats.norm.ppf((np.arange(count) + 0.5) / count)
+    return mean + std * (scores - scores.mean()) / scores.std(ddof=1)
+
+
+@pytest.mark.parametrize(("z", "epsilon"), [(4.22, 1.0), (1.54, 3.0), (0.541, 10.0)])
+def test_cosines_of_the_gaussian_mechanism_give_its_epsilon(z, epsilon):
+    cosines = _grid(1000, mean=1 / z) / np.sqrt(10**6)
+    for variance in ("known", "fitted"):
+        estimate = epsilon_from_cosines(cosines, 10**6, DELTA, variance=variance)
+        # the published z are rounded to three digits
+        assert estimate.epsilon == pytest.approx(epsilon, rel=5e-3)
+        assert estimate.low < estimate.epsilon < estimate.high
+
+
+@pytest.mark.parametrize(("z", "epsilon"), [(4.22, 1.0), (1.54, 3.0), (0.541, 10.0)])
+def test_real_canaries_in_the_gaussian_mechanism(z, epsilon):
+    """The experiment of Andrew et al. (2024), Table 2, at d = 10^4 and k = 100, 50 times."""
+    d, k, runs = 10_000, 100, 50
+    exact = epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA)
+    estimates = []
+    for run in range(runs):
+        canaries = CanarySet(d, k, seed=run)
+        noise = np.random.default_rng((1, run)).standard_normal(d) * z
+        released = sum(canaries.vector(i).astype(float) for i in range(k)) + noise
+        cosines = canaries.dot(released) / np.linalg.norm(released)
+        estimates.append(epsilon_from_cosines(cosines, d, DELTA).epsilon)
+    error = np.std(estimates, ddof=1) / np.sqrt(runs)
+    # k canaries are part of what is released: its norm is √(d z² + k) instead of √d z
+    shift = np.sqrt(1 / (1 + k / (d * z**2)))
+    expected = epsilon_two_gaussians(0, 1, shift / z, 1, DELTA)
+    assert abs(np.mean(estimates) - exact) < 3 * error + (exact - expected)
+    assert abs(np.mean(estimates) - expected) < 3 * error
+    assert exact == pytest.approx(epsilon, rel=5e-3)
+
+
+def test_known_variance_interval_is_exact():
+    k, mean = 400, 1.5
+    estimate = epsilon_from_cosines(_grid(k, mean) / 100, 10_000, DELTA, confidence=0.9)
+    half = stats.norm.ppf(0.95) / np.sqrt(k)
+    assert estimate.low == pytest.approx(epsilon_two_gaussians(0, 1, mean - half, 1, DELTA))
+    assert estimate.high == pytest.approx(epsilon_two_gaussians(0, 1, mean + half, 1, DELTA))
+
+
+def test_known_variance_interval_covers():
+    """1,000 draws at ε = 3: a share of 0.95 has a standard error of 0.7%."""
+    rng = np.random.default_rng(2)
+    shift, inside = 1 / 1.54, 0
+    exact = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
+    for _ in range(1000):
+        scores = rng.normal(shift, 1, 50) / 100
+        estimate = epsilon_from_cosines(scores, 10_000, DELTA)
+        inside += estimate.low <= exact <= estimate.high
+    assert abs(inside / 1000 - 0.95) < 3 * np.sqrt(0.95 * 0.05 / 1000)
+
+
+def test_scores_below_the_null_give_zero():
+    estimate = epsilon_from_cosines(_grid(100, -2) / 100, 10_000, DELTA)
+    assert (estimate.epsilon, estimate.low, estimate.high) == (0, 0, 0)
+
+
+def test_two_fitted_gaussians():
+    estimate = epsilon_from_scores(_grid(500, 3, 1.2), _grid(500, 0, 0.9), DELTA)
+    assert estimate.epsilon == pytest.approx(epsilon_two_gaussians(0, 0.9, 3, 1.2, DELTA), rel=1e-9)
+    assert estimate.low < estimate.epsilon < estimate.high
+    assert estimate == epsilon_from_scores(_grid(500, 3, 1.2), _grid(500, 0, 0.9), DELTA)
+
+
+def test_affine_changes_of_the_scores_do_not_matter():
+    a, b = _grid(300, 2), _grid(300)
+    base = epsilon_from_scores(a, b, DELTA).epsilon
+    assert epsilon_from_scores(5 * a - 3, 5 * b - 3, DELTA).epsilon == pytest.approx(base)
+
+
+class TestMatchedFilter:
+    def test_equals_a_plain_loop(self):
+        record = make_record()
+        observed, unobserved = matched_filter(record)
+        scale = np.sqrt(record.dim)
+        for scores, cosines, count in (
+            (observed, record.observed, 40),
+            (unobserved, record.unobserved, 30),
+        ):
+            for i in range(count):
+                signals, total = [], 0.0
+                for t in range(record.rounds):
+                    if record.presence[t, i % 40]:
+                        n = record.cohort_size
+                        a = scale * record.clip_norms[t] / (n * record.mean_norms[t])
+                        signals.append(a)
+                        total += a * scale * cosines[t, i]
+                assert scores[i] == pytest.approx(total / np.linalg.norm(signals))
+
+    def test_null_and_signal_are_as_predicted(self):
+        rng = np.random.default_rng(1)
+        z, k, T = 0.5, 4000, 6
+        presence = rng.random((T, k)) < 0.5
+        presence[0] |= ~presence.any(axis=0)
+        noise = rng.standard_normal((2, T, k))
+        record = make_record(
+            observed=(noise[0] + presence / z) / 100,
+            unobserved=noise[1] / 100,
+            presence=presence,
+            observed_final=np.zeros(k),
+            unobserved_final=np.zeros(k),
+            observed_displacement=np.zeros(k),
+            unobserved_displacement=np.zeros(k),
+        )
+        observed, unobserved = matched_filter(record)
+        assert stats.kstest(unobserved, "norm").pvalue > 1e-3
+        footprint = np.sqrt(presence.sum(axis=0)) / z
+        assert stats.kstest(observed - footprint, "norm").pvalue > 1e-3
+
+    def test_canaries_that_never_took_part_are_left_out(self):
+        presence = make_record().presence.copy()
+        presence[:, 3] = False
+        observed, unobserved = matched_filter(make_record(presence=presence))
+        assert len(observed) == 39
+        assert len(unobserved) == 30
+
+
+def test_final_scores_have_unit_null():
+    record = make_record()
+    observed, _ = scores_from_record(record, "final", "model")
+    np.testing.assert_allclose(observed, record.observed_final * 100)
+    observed, _ = scores_from_record(record, "final", "displacement")
+    np.testing.assert_allclose(observed, record.observed_displacement * 100)
+
+
+def test_delta_can_be_changed_afterwards():
+    record = make_record()
+    looser = epsilon_from_record(record, 0.1, threat="all")
+    assert looser.delta == 0.1
+    assert looser.epsilon < epsilon_from_record(record, threat="all").epsilon
+
+
+def test_maximum_uses_the_model_deltas():
+    record = make_record()
+    observed, unobserved = record.delta_cosines()
+    expected = epsilon_from_scores(observed.max(axis=0), unobserved.max(axis=0), record.delta)
+    estimate = epsilon_from_record(record, threat="all", statistic="maximum")
+    assert dataclasses.replace(estimate, method=expected.method) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: epsilon_from_cosines([0.1, np.nan], 9, DELTA), "cosines to be finite, got nan"),
+        (lambda: epsilon_from_cosines([0.1, np.inf], 9, DELTA), "cosines to be finite, got inf"),
+        (lambda: epsilon_from_cosines([0.1], 9, DELTA), r"cosines\.shape=\(1,\)"),
+        (lambda: epsilon_from_cosines([[0.1, 0.2]], 9, DELTA), r"cosines\.shape=\(1, 2\)"),
+        (lambda: epsilon_from_cosines([0.1, 3.0], 9, DELTA), r"cosines=3\.0 in \[-1, 1\]"),
+        (lambda: epsilon_from_cosines([0.1, 0.2], 0, DELTA), "dim=0 >= 1"),
+        (lambda: epsilon_from_cosines([0.1, 0.2], 9, 0.0), r"delta=0\.0 in \(0, 1\)"),
+        (lambda: epsilon_from_scores([1, 2], [1, np.nan], DELTA), "unobserved to be finite"),
+        (lambda: epsilon_from_scores([1], [1, 2], DELTA), r"observed\.shape=\(1,\)"),
+        (lambda: epsilon_from_scores([1, 2], [1, 2], 1.0), r"delta=1\.0 in \(0, 1\)"),
+        (lambda: epsilon_from_scores([1, 2], [1, 2], DELTA, confidence=0), "confidence=0 in"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

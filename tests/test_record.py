@@ -1,0 +1,155 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from records import make_record
+
+from fl_epe import AuditRecord, RunConfig, epsilon_from_record
+from fl_epe.seeding import Seeds
+
+
+def test_round_trip(tmp_path):
+    record = make_record(metrics={"eval_accuracy": np.array([0.1, 0.9])}, faults=("one", "two"))
+    loaded = AuditRecord.load(record.save(tmp_path / "deep" / "record.npz"))
+    for field in dataclasses.fields(AuditRecord):
+        one, other = getattr(record, field.name), getattr(loaded, field.name)
+        if isinstance(one, np.ndarray):
+            assert np.array_equal(one, other), field.name
+        elif field.name != "metrics":
+            assert one == other, field.name
+    assert np.array_equal(loaded.metrics["eval_accuracy"], [0.1, 0.9])
+    assert loaded.seeds == {"canary": 2**127, "noise": None}
+
+
+def test_no_pickle_is_written_or_read(tmp_path):
+    path = make_record().save(tmp_path / "record.npz")
+    with np.load(path, allow_pickle=False) as archive:
+        assert all(archive[key].dtype != object for key in archive.files)
+    np.savez(tmp_path / "evil.npz", meta=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(ValueError, match="to be a record"):
+        AuditRecord.load(tmp_path / "evil.npz")
+
+
+class TestBadFiles:
+    def test_missing(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"nowhere\.npz' to exist"):
+            AuditRecord.load(tmp_path / "nowhere.npz")
+
+    @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 broken", b"\x93NUMPY"])
+    def test_nonsense(self, content, tmp_path):
+        (tmp_path / "record.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"record\.npz' to be a record written by"):
+            AuditRecord.load(tmp_path / "record.npz")
+
+    def test_another_archive(self, tmp_path):
+        np.savez(tmp_path / "a.npz", x=np.ones(3))
+        with pytest.raises(ValueError, match=r"a\.npz' to be a record"):
+            AuditRecord.load(tmp_path / "a.npz")
+        np.savez(tmp_path / "b.npz", meta=np.frombuffer(b"[1]", np.uint8))
+        with pytest.raises(ValueError, match=r"b\.npz' to be a record"):
+            AuditRecord.load(tmp_path / "b.npz")
+
+    def test_newer_schema(self, tmp_path):
+        meta = json.dumps({"format": "fl_epe.AuditRecord", "schema": 99})
+        np.savez(tmp_path / "r.npz", meta=np.frombuffer(meta.encode(), np.uint8))
+        with pytest.raises(ValueError, match=r"schema=99 of .* <= 1: written by a newer fl_epe"):
+            AuditRecord.load(tmp_path / "r.npz")
+
+    def test_incomplete(self, tmp_path):
+        meta = json.dumps({"format": "fl_epe.AuditRecord", "schema": 1, "faults": []})
+        np.savez(tmp_path / "r.npz", meta=np.frombuffer(meta.encode(), np.uint8))
+        with pytest.raises(ValueError, match=r"to hold \['delta', 'dim', 'observed', 'presence'\]"):
+            AuditRecord.load(tmp_path / "r.npz")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"delta": 0.0}, r"delta=0\.0 in \(0, 1\)"),
+        ({"delta": 1.5}, r"delta=1\.5 in \(0, 1\)"),
+        ({"dim": 0}, "dim=0 >= 1"),
+        ({"observed": np.full((6, 40), np.nan)}, "observed to be finite"),
+        ({"unobserved_final": np.full(30, np.inf)}, "unobserved_final to be finite"),
+        ({"presence": np.ones((6, 3), bool)}, r"presence\.shape=\(6, 3\) to be \(6, 40\)"),
+        ({"observed_final": np.zeros(3)}, r"observed_final\.shape=\(3,\) to be \(40,\)"),
+        ({"clip_norms": np.ones(2)}, r"clip_norms\.shape=\(2,\) to be \(6,\)"),
+        ({"observed": np.zeros((6, 1)), "presence": np.ones((6, 1), bool)}, "canaries=1 >= 2"),
+    ],
+)
+def test_refuses_what_does_not_fit(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_record(**changes)
+
+
+def test_delta_cosines_need_a_linear_optimizer():
+    with pytest.raises(ValueError, match="Expected delta cosines for server="):
+        make_record(server={"name": "adam"}).delta_cosines()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clients": 0}, "clients=0 to be an integer >= 1"),
+        ({"rounds": 2.5}, "rounds=2.5 to be an integer >= 1"),
+        ({"canaries": 1}, "canaries=1 to be an integer >= 2"),
+        ({"unobserved": 1}, "unobserved=1 to be 0 or >= 2"),
+        ({"clients_per_round": 31}, "clients_per_round=31 <= clients=30"),
+        ({"canary_repeats": 61}, r"canary_repeats=61 in \(0, rounds=60\]"),
+        ({"canary_repeats": 0}, "canary_repeats=0 in"),
+        ({"noise_multiplier": -0.1}, r"noise_multiplier=-0\.1 in \[0, inf\)"),
+        ({"noise_multiplier": np.nan}, "noise_multiplier=nan"),
+        ({"noise_multiplier": 50.0}, r"noise_multiplier=50\.0 < 2 \* count_std"),
+        ({"delta": 1.0}, r"delta=1\.0 in \(0, 1\)"),
+        ({"clipping": "soft"}, "clipping='soft' to be one of"),
+        ({"participation": "weekly"}, "participation='weekly' to be one of"),
+        ({"server_optimizer": "lion"}, "server_optimizer='lion' to be one of"),
+        ({"clip_norm": -1.0}, r"initial_norm=-1\.0 in \(0, inf\)"),
+        ({"server_momentum": 1.0}, r"momentum=1\.0 in \[0, 1\)"),
+        ({"local_learning_rate": 0.0}, r"local_learning_rate=0\.0 in \(0, inf\)"),
+    ],
+)
+def test_settings_are_checked_before_anything_starts(changes, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig(**{"clients": 30, **changes})
+
+
+def test_settings_round_trip_and_defaults():
+    config = RunConfig(clients=120, delta=1e-3)
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert RunConfig(clients=120).target_delta == 120**-1.1
+    # 24 clients and 1000 canaries once in 60 rounds
+    assert RunConfig(clients=120).cohort_size == pytest.approx(24 + 1000 / 60)
+    with pytest.raises(ValueError, match=r"known settings, got \['colour'\]"):
+        RunConfig.from_dict({"clients": 3, "colour": "red"})
+
+
+def test_seeds():
+    assert Seeds.derive(3) == Seeds.derive(3)
+    assert len(set(Seeds.derive(3).to_dict().values())) == 5
+    assert Seeds.derive(None) != Seeds.derive(None)
+    assert Seeds.derive(None).noise is None  # entropy leaves no trace in records or checkpoints
+    with pytest.raises(ValueError, match="seed=-4 >= 0"):
+        Seeds.derive(-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threat": "some"}, "threat='some' to be 'final' or 'all'"),
+        ({"threat": "all", "statistic": "sum"}, "statistic='sum' to be one of"),
+        ({"threat": "final", "statistic": "maximum"}, "statistic='maximum' to be one of"),
+        ({"variance": "guessed"}, "variance='guessed'"),
+        ({"delta": 2.0}, r"delta=2\.0 in \(0, 1\)"),
+        ({"confidence": 1.0}, r"confidence=1\.0 in \(0, 1\)"),
+    ],
+)
+def test_estimates_from_a_record_check_their_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        epsilon_from_record(make_record(), **options)
+
+
+def test_the_matched_filter_needs_clip_norms():
+    record = make_record(clip_norms=np.full(6, np.nan))
+    with pytest.raises(ValueError, match="clip_norms to be known"):
+        epsilon_from_record(record, threat="all")
