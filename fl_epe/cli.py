@@ -260,7 +260,7 @@ class _ProgressLine:
         self._bar = Bar(
             TextColumn("round"),
             MofNCompleteColumn(),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=8),
             TextColumn("{task.fields[text]}"),
             console=console,
             transient=True,
@@ -290,11 +290,11 @@ class _ProgressLine:
 
 def _progress_text(progress: Progress) -> str:
     if progress.round == progress.rounds:
-        left = "scoring the canaries"
+        left = "scoring"
     else:
         left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
     return (
-        f"loss {progress.loss:.3f}  accuracy {progress.accuracy:.1%}  "
+        f"loss {progress.loss:.3f}  acc {progress.accuracy:.1%}  "
         f"clip {progress.clip_norm:.3g}  canaries {progress.canaries_seen}  {left}"
     )
 

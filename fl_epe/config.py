@@ -53,7 +53,7 @@ class RunConfig:
     participation: str = "epochs"
     canaries: int = 1000
     unobserved: int = 1000
-    canary_repeats: float = 1
+    canary_repeats: float = 1.0
     noise_multiplier: float = 0.25
     clipping: str = "adaptive"
     clip_norm: float = 0.1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.box import SIMPLE
 from rich.table import Table
 from scipy import stats
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 _OBSERVED, _NULL, _ANALYTICAL = "#c2410c", "#1d4ed8", "#15803d"
 
 ROWS = (
-    ("final", "final model", "θ_T − θ_0, known variance"),
-    ("all", "every round", "matched filter, rounds known"),
-    ("final.paper", "final model (paper)", "θ_T, fitted variance"),
-    ("all.paper", "every round (paper)", "maximum over rounds, fitted"),
+    ("final", "final model", "displacement"),
+    ("all", "every round", "matched filter"),
+    ("final.paper", "final model", "paper's cosine"),
+    ("all.paper", "every round", "paper's maximum"),
 )
 """Rows of the table: key in the summary, threat model, statistic."""
 
@@ -67,14 +68,18 @@ def pick(summary: dict[str, Any], key: str) -> dict[str, Any] | None:
 def epsilon_table(summary: dict[str, Any]) -> Table:
     """The summary as a table for the terminal."""
     confidence = f"{summary['confidence']:.0%}"
-    table = Table(title=f"Empirical privacy at δ = {summary['delta']:.2g}", title_justify="left")
-    table.add_column("threat model")
-    table.add_column("statistic")
-    for name in ("ε estimate", f"{confidence} interval", f"{confidence} lower bound"):
-        table.add_column(name, justify="right")
-    table.add_column("analytical ε", justify="right")
+    table = Table(
+        title=f"Empirical privacy at δ = {summary['delta']:.2g}",
+        title_justify="left",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("adversary sees", "statistic"):
+        table.add_column(name, no_wrap=True)
+    for name in ("ε", f"{confidence} interval", "lower bound", "analytical"):
+        table.add_column(name, justify="right", no_wrap=True)
     for cells in table_rows(summary):
-        table.add_row(*cells, style="dim" if "paper" in cells[0] else "")
+        table.add_row(*cells, style="dim" if "paper" in cells[1] else "")
     return table
 
 
@@ -111,10 +116,10 @@ def notes(summary: dict[str, Any]) -> list[str]:
     analytical = summary["analytical"]
     lines = [
         "ε estimates say what the canary attack achieves. They are not bounds.",
-        "Lower bounds hold at their confidence whatever the scores' distribution; those of the "
-        "rows marked “paper” (Jeffreys, threshold chosen on the same scores) do not.",
+        "Lower bounds hold at their confidence whatever the distribution of the scores; those of "
+        "the paper's rows (Jeffreys, threshold chosen on the same scores) do not.",
         f"Analytical ε: {analytical['assumption']}; {analytical['adjacency']} adjacency; "
-        f"a canary takes part {analytical['participations']:g} times.",
+        f"a canary takes part {_times(analytical['participations'])}.",
         f"Canaries are {summary['canary_share']:.0%} of a cohort of {summary['cohort_size']:.3g}.",
     ]
     if summary["participation"] == "poisson":
@@ -125,6 +130,10 @@ def notes(summary: dict[str, Any]) -> list[str]:
     if absent := summary["metrics"]["absent"]:
         lines.append(f"{absent} updates were lost and counted as zero; see the faults.")
     return lines
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{count:g} times"
 
 
 def number(value: float | None) -> str:

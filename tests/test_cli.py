@@ -1,0 +1,173 @@
+"""The command line as a person meets it: real processes, real files, a real kill."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_epe import AuditRecord
+from fl_epe.cli import main
+
+SMALL = [
+    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--canaries", "20",
+    "--unobserved", "20", "--evaluate-every", "2", "--seed", "3",
+]  # fmt: skip
+
+
+def _spawn(*arguments):
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "fl_epe.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of six rounds: where it wrote, and what it printed."""
+    output = tmp_path_factory.mktemp("runs") / "whole"
+    process = _spawn(*SMALL, "--rounds", 6, "--output", output)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, printed
+    return output, printed
+
+
+def test_a_run_leaves_everything_behind(finished):
+    output, printed = finished
+    files = {path.name for path in output.iterdir()}
+    pictures = {"epsilon.png", "scores_final.png", "scores_all.png", "rounds.png"}
+    assert files == {"record.npz", "report.json", "report.html", *pictures}
+    for word in ("every round", "final model", "95% interval", "lower bound", "analytical"):
+        assert word in printed
+    assert max(map(len, printed.split("Report:")[0].splitlines())) <= 80
+    assert re.search(r"round 6/6 +loss \d.*acc .*clip .*canaries 20", printed)
+
+
+def test_the_json_has_its_keys(finished):
+    report = json.loads((finished[0] / "report.json").read_text())
+    assert report["analytical"]["epsilon"] > 0
+    for part in (report["final"], report["all"], report["final"]["paper"], report["all"]["paper"]):
+        assert {"epsilon", "low", "high", "lower_bound", "method"} <= part.keys()
+        assert part["low"] <= part["epsilon"] <= part["high"]
+    assert report["all"]["method"] == "matched-filter, known variance"
+    assert report["final"]["method"] == "displacement, known variance"
+    assert report["final"]["paper"]["method"] == "model, fitted variance"
+    assert (report["dim"], report["rounds"], report["canaries"]) == (1_206_590, 6, 20)
+    assert report["delta"] == pytest.approx(12**-1.1)
+    assert 0 <= report["metrics"]["accuracy"] <= 1
+
+
+def test_the_page_is_self_contained(finished):
+    page = (finished[0] / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 4
+    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    assert "http" not in page
+
+
+def test_the_report_is_rebuilt_from_the_record_alone(finished, tmp_path, capsys):
+    (tmp_path / "record.npz").write_bytes((finished[0] / "record.npz").read_bytes())
+    assert main(["report", str(tmp_path)]) == 0
+    assert "every round" in capsys.readouterr().out
+    for name in ("report.json", "report.html"):
+        assert (tmp_path / name).read_text() == (finished[0] / name).read_text()
+
+
+def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
+    output = tmp_path / "killed"
+    process = _spawn(*SMALL, "--rounds", 6, "--checkpoint-every", 2, "--output", output)
+    checkpoint = output / "checkpoint.npz"
+    end = time.monotonic() + 200
+    while time.monotonic() < end and process.poll() is None:
+        if checkpoint.exists() and checkpoint.stat().st_size > 10_000_000:  # holds a model
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, process.stdout.read()
+    process.stdout.close()
+    assert not (output / "record.npz").exists()
+    assert checkpoint.stat().st_mode & 0o077 == 0  # it holds the canary seed
+
+    resumed = _spawn("resume", output)
+    printed, _ = resumed.communicate(timeout=240)
+    assert resumed.returncode == 0, printed
+    assert re.search(r"round [2-5]/6", printed), printed  # not from the start
+    assert not checkpoint.exists()
+    one, other = (
+        AuditRecord.load(finished[0] / "record.npz"),
+        AuditRecord.load(output / "record.npz"),
+    )
+    for name in (
+        "observed",
+        "unobserved",
+        "observed_final",
+        "clip_norms",
+        "presence",
+        "client_ids",
+    ):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert one.metrics.keys() == other.metrics.keys()
+    assert np.array_equal(one.metrics["eval_accuracy"], other.metrics["eval_accuracy"])
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["run", "chess"], "name='chess' to be one of digits, fashion-mnist"),
+            (["run", "digits", "--canaries", "1"], "canaries=1 to be an integer >= 2"),
+            (["run", "digits", "--delta", "1.5"], "delta=1.5 in (0, 1)"),
+            (["run", "digits", "--rounds", "0"], "rounds=0"),
+            (["run", "digits", "--canary-repeats", "99"], "canary_repeats=99.0 in (0, rounds=60]"),
+            (["run", "digits", "--noise-multiplier", "-1"], "noise_multiplier=-1.0"),
+            (["run", "digits", "--workers", "0"], "workers=0 >= 1"),
+            (["run", "digits", "--seed", "-3"], "seed=-3 >= 0"),
+            (["run", "fashion-mnist", "--data-dir", "/nowhere"], "dataset-fashion-mnist"),
+            (["report", "/nowhere"], "/nowhere/record.npz' to exist"),
+            (["resume", "/nowhere"], "/nowhere/checkpoint.npz' to exist"),
+        ],
+    )
+    def test_one_clear_line(self, arguments, message, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert main(arguments) == 2
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert printed.startswith("fl-epe: error: ")
+        assert "Traceback" not in printed
+        assert not list(tmp_path.rglob("record.npz"))
+
+    def test_a_finished_run_is_not_overwritten(self, finished, capsys):
+        assert main([*SMALL, "--output", str(finished[0])]) == 2
+        assert "holds a finished run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["resume"], ["report"]])
+def test_help_is_complete(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    options = re.findall(r"^  (--[a-z-]+)(?: \S+)?(.*)$", printed, re.M)
+    lines = [*printed.splitlines(), ""]
+    for option, text in options:
+        after = lines[next(i for i, line in enumerate(lines) if line.startswith(f"  {option}")) + 1]
+        assert text.strip() or after.startswith(" " * 10), option
+
+
+def test_readme_and_package_agree_on_the_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    import fl_epe
+
+    assert capsys.readouterr().out.strip() == f"fl-epe {fl_epe.__version__}"
+    changelog = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
+    assert f"## {fl_epe.__version__}" in changelog
