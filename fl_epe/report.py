@@ -120,6 +120,7 @@ def notes(summary: dict[str, Any]) -> list[str]:
         "the paper's rows (Jeffreys, threshold chosen on the same scores) do not.",
         f"Analytical ε: {analytical['assumption']}; {analytical['adjacency']} adjacency; "
         f"a canary takes part {_times(analytical['participations'])}.",
+        *_budget_note(analytical),
         f"Canaries are {summary['canary_share']:.0%} of a cohort of {summary['cohort_size']:.3g}.",
     ]
     if summary["participation"] == "poisson":
@@ -130,6 +131,16 @@ def notes(summary: dict[str, Any]) -> list[str]:
     if absent := summary["metrics"]["absent"]:
         lines.append(f"{absent} updates were lost and counted as zero; see the faults.")
     return lines
+
+
+def _budget_note(analytical: dict[str, Any]) -> list[str]:
+    whole, canary = analytical["epsilon"], analytical["canary_epsilon"]
+    if whole is None or canary is None or whole - canary < 1e-3 * whole:
+        return []
+    return [
+        f"A part of the budget goes to the count that moves the clip norm. Canaries are not in "
+        f"it: the analytical ε of what they do is {number(canary)}."
+    ]
 
 
 def _times(count: float) -> str:
@@ -198,7 +209,7 @@ def _draw_scores(
     axes: Axes, observed: NDArray[np.float64], unobserved: NDArray[np.float64], null: bool = True
 ) -> None:
     together = np.concatenate([observed, unobserved])
-    bins = np.histogram_bin_edges(together, 50)
+    bins = np.histogram_bin_edges(together, int(np.clip(np.sqrt(len(together)), 8, 50)))
     for scores, color, label in (
         (unobserved, _NULL, "canaries that never took part"),
         (observed, _OBSERVED, "canaries that took part"),
@@ -242,19 +253,15 @@ def _draw_epsilons(figure: Figure, record: AuditRecord, summary: dict[str, Any])
         )
         if math.isfinite(high):
             axes.plot([low, high], [y, y], color=_OBSERVED, lw=3, alpha=0.5, solid_capstyle="butt")
-            axes.plot(middle, y, "o", color=_OBSERVED, label=None if y else "estimate, interval")
+            axes.plot(middle, y, "o", color=_OBSERVED)
         if part["lower_bound"]:
-            axes.plot(
-                max(floor, part["lower_bound"]),
-                y,
-                ">",
-                color=_NULL,
-                label=None if y else "lower bound",
-            )
+            axes.plot(max(floor, part["lower_bound"]), y, ">", color=_NULL)
     if summary["analytical"]["epsilon"]:
         axes.axvline(
             summary["analytical"]["epsilon"], color=_ANALYTICAL, ls="--", label="analytical"
         )
+    axes.plot([], [], "o-", color=_OBSERVED, label="estimate, interval")
+    axes.plot([], [], ">", color=_NULL, label="lower bound")
     axes.set_yticks(range(len(shown)), [f"{threat}\n{statistic}" for threat, statistic, _ in shown])
     axes.invert_yaxis()
     axes.set(xscale="log", xlabel="ε", title=f"ε at δ = {summary['delta']:.2g}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.analytical import Analytical, analytical_epsilon
+from fl_epe.analytical import Analytical, analytical_epsilon, gaussian_epsilon
 from fl_epe.bounds import epsilon_lower_bound
 from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, scores_from_record
 from fl_epe.record import AuditRecord
@@ -70,7 +70,16 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
         "adjacency": known.adjacency,
         "assumption": known.assumption,
         "participations": record.canary_repeats,
+        "canary_epsilon": _canary_epsilon(record, delta),
     }
+
+
+def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
+    """Analytical ε of a canary, which takes no part in the count that moves the clip norm."""
+    if not record.sum_noise_multiplier or record.participation != "epochs":
+        return None
+    repeats = math.ceil(record.canary_repeats)
+    return _finite(gaussian_epsilon(record.sum_noise_multiplier, delta, repeats))
 
 
 def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:

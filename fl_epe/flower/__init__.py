@@ -1,6 +1,7 @@
 """Federated learning with Flower: the strategy, the worker app, the ways to run them."""
 
 from fl_epe.flower.grid import InProcessGrid
+from fl_epe.flower.protocol import pack
 from fl_epe.flower.run import Job, Progress, run_on_grid, simulate
 from fl_epe.flower.strategy import DPFedAvg
 from fl_epe.flower.worker import worker_app
@@ -10,6 +11,7 @@ __all__ = [
     "InProcessGrid",
     "Job",
     "Progress",
+    "pack",
     "run_on_grid",
     "simulate",
     "worker_app",

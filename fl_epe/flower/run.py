@@ -170,7 +170,9 @@ class _Session:
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
         """Score what is left and make the record."""
         series = {name: np.array(values, float) for name, values in self._series.items()}
-        return self.strategy.record(arrays, series)
+        record = self.strategy.record(arrays, series)
+        task = {"task": self.job.task.name, **dataclasses.asdict(self.job.task)}
+        return dataclasses.replace(record, config={**task, **record.config})
 
 
 def run_on_grid(
