@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from fl_epe import threshold_bounds
+from fl_epe import one_run, threshold_bounds, weighted
 from fl_epe.rates import FloatArray, Sample
 from fl_epe.threshold_bounds import gdp_epsilon
 
@@ -149,32 +149,82 @@ def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
 _FREE = "none (distribution-free)"
 _GDP = "Gaussian mechanism (GDP)"
 _GAUSSIAN = "Gaussian scores of equal variance"
+_COINS = "canaries included by fair coins; 2·m·δ small"
+_PRIOR = "Jeffreys prior on the error rates"
 
 BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
     {
         "jeffreys": Bound(
             threshold_bounds.jeffreys,
             "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
-            False,
-            _FREE,
+            valid=False,
+            assumption="a threshold chosen in advance",
         ),
         "clopper-pearson": Bound(
             threshold_bounds.clopper_pearson,
             "Clopper–Pearson limits at a held-out threshold",
-            True,
-            _FREE,
+            valid=True,
+            assumption=_FREE,
+        ),
+        "simultaneous": Bound(
+            threshold_bounds.simultaneous,
+            "best threshold of all with a confidence band for the whole ROC curve",
+            valid=True,
+            assumption=_FREE,
+        ),
+        "weighted": Bound(
+            weighted.weighted,
+            "sum of weighted evidence, a most powerful test for each ε",
+            valid=True,
+            assumption=_FREE,
+        ),
+        "katz-log": Bound(
+            threshold_bounds.katz_log,
+            "Katz-log interval of TPR/FPR at a held-out threshold, pure DP (δ = 0)",
+            valid=False,
+            assumption="asymptotic: tens of true and false positives",
+        ),
+        "bayesian": Bound(
+            threshold_bounds.bayesian,
+            "credible limit at a held-out threshold (Zanella-Béguelin et al. 2023)",
+            valid=False,
+            assumption=_PRIOR,
         ),
         "gdp": Bound(
             threshold_bounds.gdp,
             "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
-            True,
-            _GDP,
+            valid=True,
+            assumption=_GDP,
+        ),
+        "bayesian-gdp": Bound(
+            threshold_bounds.bayesian_gdp,
+            "credible limit at a held-out threshold, read as μ-GDP",
+            valid=False,
+            assumption=f"{_PRIOR}; {_GDP}",
         ),
         "mean": Bound(
             mean,
             "lower confidence limit of the standardised mean difference, read as μ-GDP",
-            True,
-            _GAUSSIAN,
+            valid=True,
+            assumption=_GAUSSIAN,
+        ),
+        "one-run": Bound(
+            one_run.one_run,
+            "number of right guesses (Steinke et al. 2023)",
+            valid=True,
+            assumption=_COINS,
+        ),
+        "one-run-fdp": Bound(
+            one_run.one_run_fdp,
+            "number of right guesses, read as μ-GDP (Mahloujifar et al. 2024)",
+            valid=True,
+            assumption=f"canaries included by fair coins; {_GDP}",
+        ),
+        "order-statistic": Bound(
+            one_run.order_statistic,
+            "errors of the most confident guesses, read as μ-GDP (Xiang et al. 2025)",
+            valid=True,
+            assumption=f"canaries included by fair coins; {_GDP}",
         ),
     }
 )

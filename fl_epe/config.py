@@ -56,13 +56,13 @@ class RunConfig:
     canary_repeats: float = 1.0
     noise_multiplier: float = 0.25
     clipping: str = "adaptive"
-    clip_norm: float = 0.1
+    clip_norm: float = 0.5
     clip_quantile: float = 0.5
     clip_rate: float = 0.2
     clip_count_std: float | None = None
     canaries_vote: bool = False
     server_optimizer: str = "sgd"
-    server_learning_rate: float = 1.0
+    server_learning_rate: float = 0.2
     server_momentum: float = 0.9
     local_epochs: int = 2
     local_batch_size: int = 16

@@ -9,13 +9,21 @@ Notation: d model dimension, k observed canaries, ``μ`` the mean of a score who
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from fl_epe.analytical import poisson_epsilon
 from fl_epe.record import AuditRecord
+from fl_epe.scores import (
+    STATISTICS,
+    epoch_blocks,
+    expected_signal,
+    footprints,
+    scores_from_record,
+)
+from fl_epe.secret_rounds import secret_rounds_epsilon
 from fl_epe.two_gaussians import epsilon_two_gaussians
 
 Floats = NDArray[np.float64]
@@ -113,18 +121,22 @@ def epsilon_from_record(
         statistic: for "final": "displacement" (the default: cosine with θ_T − θ_0, as the
             initial model is public) or "model" (the paper's: cosine with θ_T). For "all":
             "matched-filter" (the default: the rounds of participation are known, momentum is
-            undone) or "maximum" (the paper's: largest cosine with a round's model delta).
-        variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted.
+            undone), "full-knowledge" (the real clients' sum is known as well),
+            "likelihood-ratio" (the rounds are secret) or "maximum" (the paper's: largest cosine
+            with a round's model delta).
+        variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted,
+            "likelihood-ratio" never.
         confidence: coverage of the interval.
 
     Raises:
         ValueError: if an argument is out of range or the record lacks what the statistic needs.
     """
     delta = record.delta if delta is None else delta
-    default = {"final": "displacement", "all": "matched-filter"}
-    if threat not in default:
+    if threat not in STATISTICS:
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
-    statistic = statistic or default[threat]
+    statistic = statistic or next(iter(STATISTICS[threat]))
+    if statistic == "likelihood-ratio":
+        return _secret_rounds(record, delta, confidence)
     observed, unobserved = scores_from_record(record, threat, statistic)
     if statistic == "maximum":
         estimate = epsilon_from_scores(observed, unobserved, delta, confidence=confidence)
@@ -132,76 +144,84 @@ def epsilon_from_record(
     return _against_standard_null(observed, delta, variance, confidence, statistic)
 
 
-def scores_from_record(record: AuditRecord, threat: str, statistic: str) -> tuple[Floats, Floats]:
-    """Scores of observed ``(k,)`` and unobserved ``(u,)`` canaries; larger says "took part".
+@dataclasses.dataclass(frozen=True)
+class FootprintFit:
+    """One scale κ that makes every canary's expected score its actual one, up to N(0, 1).
 
-    All but "maximum" are scaled so that an unobserved canary's score is N(0, 1).
+    Attributes:
+        scale: κ; 1 if the footprints explain the scores.
+        low: lower end of κ's interval.
+        high: upper end of κ's interval.
+        mean: ε of a participant with the mean footprint.
+        most_exposed: ε of the participant with the largest footprint.
+    """
+
+    scale: float
+    low: float
+    high: float
+    mean: EpsilonEstimate
+    most_exposed: EpsilonEstimate
+
+
+def footprint_fit(
+    record: AuditRecord,
+    delta: float | None = None,
+    *,
+    threat: str = "final",
+    confidence: float = 0.95,
+) -> FootprintFit:
+    """Fit ``score_i = κ·m_i + N(0, 1)`` to the displacement or the matched filter.
+
+    Clip norms and participations differ, so the mean canary is not the most exposed one. The
+    expected scores ``m_i`` (`fl_epe.scores.footprints`) know both; κ is their common scale, by
+    least squares, with its exact interval.
 
     Raises:
-        ValueError: for a statistic that the threat model does not have.
+        ValueError: if an argument is out of range or the footprints cannot be computed.
     """
-    known: dict[tuple[str, str], Callable[[AuditRecord], tuple[Floats, Floats]]] = {
-        ("final", "displacement"): _displacement,
-        ("final", "model"): _model,
-        ("all", "matched-filter"): matched_filter,
-        ("all", "maximum"): _maximum,
-    }
-    if (threat, statistic) not in known:
-        names = [name for kind, name in known if kind == threat]
-        raise ValueError(f"Expected statistic={statistic!r} to be one of {names}.")
-    return known[threat, statistic](record)
+    delta = record.delta if delta is None else delta
+    _check_probability("confidence", confidence)
+    _check_probability("delta", delta)
+    expected = footprints(record, threat)
+    scores, _ = scores_from_record(record, threat, next(iter(STATISTICS[threat])))
+    energy = float(np.sum(expected**2))
+    if energy == 0:
+        raise ValueError("Expected footprints that are not all zero.")
+    half = stats.norm.ppf((1 + confidence) / 2) / np.sqrt(energy)
+    scales = np.sum(scores * expected) / energy + np.array([0.0, -half, half])
 
+    def estimate(footprint: float, name: str) -> EpsilonEstimate:
+        means = np.maximum(scales, 0.0) * footprint
+        method = f"footprint regression, {name} footprint"
+        return _estimate_at(means, delta, confidence, method)
 
-def _displacement(record: AuditRecord) -> tuple[Floats, Floats]:
-    scale = np.sqrt(record.dim)
-    return record.observed_displacement * scale, record.unobserved_displacement * scale
-
-
-def _model(record: AuditRecord) -> tuple[Floats, Floats]:
-    scale = np.sqrt(record.dim)
-    return record.observed_final * scale, record.unobserved_final * scale
-
-
-def _maximum(record: AuditRecord) -> tuple[Floats, Floats]:
-    observed, unobserved = record.delta_cosines()
-    return observed.max(axis=0), unobserved.max(axis=0)
-
-
-def expected_signal(record: AuditRecord) -> Floats:
-    """Expected score of a participant in each round, ``a_t = √d·C_t / (n·‖mean_t‖)``, ``(T,)``.
-
-    Raises:
-        ValueError: if the clip norms are not known.
-    """
-    if not np.all(np.isfinite(record.clip_norms)):
-        raise ValueError("Expected clip_norms to be known in every round.")
-    norms = record.mean_norms * record.cohort_size
-    signal = np.sqrt(record.dim) * record.clip_norms
-    return np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0)
-
-
-def matched_filter(record: AuditRecord) -> tuple[Floats, Floats]:
-    """Score of an adversary who knows the rounds: ``Σ a_t s_it / √(Σ a_t²)`` over them.
-
-    ``s_it = √d·cos(c_i, mean_t)`` with momentum undone. The null is N(0, 1); canaries that never
-    took part are left out. Each unobserved canary is scored at the rounds of an observed one.
-    """
-    signal = expected_signal(record)
-    taking_part = record.presence[:, record.presence.any(axis=0)]
-    observed = record.observed[:, record.presence.any(axis=0)]
-    borrowed = np.resize(np.arange(taking_part.shape[1]), record.unobserved.shape[1])
-    scores = (
-        _filter(signal, observed, taking_part),
-        _filter(signal, record.unobserved, taking_part[:, borrowed]),
+    scale, low, high = scales.tolist()
+    return FootprintFit(
+        scale,
+        low,
+        high,
+        mean=estimate(float(expected.mean()), "mean"),
+        most_exposed=estimate(float(expected.max()), "largest"),
     )
-    return scores[0] * np.sqrt(record.dim), scores[1] * np.sqrt(record.dim)
 
 
-def _filter(signal: Floats, cosines: Floats, presence: NDArray[np.bool_]) -> Floats:
-    weights = signal[:, None] * presence
-    energy = np.sqrt(np.sum(weights**2, axis=0))
-    total: Floats = np.sum(weights * cosines, axis=0)
-    return np.divide(total, energy, out=np.zeros_like(total), where=energy > 0)
+def _secret_rounds(record: AuditRecord, delta: float, confidence: float) -> EpsilonEstimate:
+    """How strong the signal is, from the known rounds; then what it is worth if they are secret."""
+    fit = footprint_fit(record, delta, threat="all", confidence=confidence)
+    signal = expected_signal(record)
+
+    def epsilon(scale: float) -> float:
+        if scale <= 0:
+            return 0.0
+        if record.participation == "poisson":
+            strength = scale * float(np.sqrt(np.mean(signal**2)))
+            rate = record.canary_repeats / record.rounds
+            return poisson_epsilon(1 / strength, rate, record.rounds, delta)
+        return secret_rounds_epsilon([scale * signal[b] for b in epoch_blocks(record)], delta)
+
+    method = "likelihood ratio at secret rounds, from its privacy-loss distribution"
+    middle, low, high = (epsilon(scale) for scale in (fit.scale, fit.low, fit.high))
+    return EpsilonEstimate(middle, low, high, delta, confidence, method)
 
 
 def check_scores(name: str, values: ArrayLike) -> Floats:
@@ -238,8 +258,13 @@ def _known_variance(
     """Scores are N(μ, 1), so their mean is N(μ, 1/k) and its interval is exact."""
     half = stats.norm.ppf((1 + confidence) / 2) / np.sqrt(len(scores))
     means = np.maximum(scores.mean() + np.array([0.0, -half, half]), 0.0)
-    epsilon, low, high = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, 1.0, delta))
-    return EpsilonEstimate(float(epsilon), float(low), float(high), delta, confidence, method)
+    return _estimate_at(means, delta, confidence, method)
+
+
+def _estimate_at(means: Floats, delta: float, confidence: float, method: str) -> EpsilonEstimate:
+    """ε between N(0, 1) and N(mean, 1), for the estimate and both ends of its interval."""
+    epsilon, low, high = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, 1.0, delta)).tolist()
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 
 _Fit = tuple[float, float, int | None]

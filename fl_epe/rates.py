@@ -61,7 +61,7 @@ class Sample:
 
     def split(self, share: float) -> tuple[Sample, Sample]:
         """Two disjoint random parts, the first with about ``share`` of each group of scores."""
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng((self.seed, 0))
         first, second = _split(self.observed, share, rng)
         if self.unobserved is None:
             left = right = None
@@ -112,14 +112,6 @@ def upper_rates(errors: Errors, upper: UpperLimit, alpha: float) -> tuple[FloatA
     if errors.false_alarms is None:
         return errors.log_fpr, fnr
     return np.log(upper(errors.false_alarms, errors.unobserved, alpha)), fnr
-
-
-def joint_alpha(errors: Errors, alpha: float) -> float:
-    """The level for each estimated rate at which both limits hold together with 1 − ``alpha``.
-
-    The two groups are independent, so each may fail with probability 1 − √(1 − α).
-    """
-    return alpha if errors.false_alarms is None else -np.expm1(np.log1p(-alpha) / 2)
 
 
 def clopper_pearson_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:

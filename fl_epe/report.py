@@ -17,8 +17,8 @@ from rich.box import SIMPLE
 from rich.table import Table
 from scipy import stats
 
-from fl_epe.estimate import scores_from_record
 from fl_epe.record import AuditRecord
+from fl_epe.scores import scores_from_record
 from fl_epe.summary import summarize
 
 if TYPE_CHECKING:
@@ -62,19 +62,19 @@ def pick(summary: dict[str, Any], key: str) -> dict[str, Any] | None:
     part: Any = summary
     for name in key.split("."):
         part = part.get(name) if isinstance(part, dict) else None
-    return part
+    return part if isinstance(part, dict) else None
 
 
 def epsilon_table(summary: dict[str, Any]) -> Table:
     """The summary as a table for the terminal."""
     confidence = f"{summary['confidence']:.0%}"
     table = Table(
-        title=f"Empirical privacy at δ = {summary['delta']:.2g}",
+        title=f"Empirical ε at δ = {summary['delta']:.2g}, by what an adversary sees",
         title_justify="left",
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    for name in ("adversary sees", "statistic"):
+    for name in ("sees", "statistic"):
         table.add_column(name, no_wrap=True)
     for name in ("ε", f"{confidence} interval", "lower bound", "analytical"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -85,7 +85,7 @@ def epsilon_table(summary: dict[str, Any]) -> Table:
 
 def table_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
     """The cells of the table, as text."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for key, threat, statistic in ROWS:
         part = pick(summary, key)
         if part is not None:
@@ -148,11 +148,13 @@ def _times(count: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, "∞" for what is not finite."""
+    """Three significant digits at least, "∞" for what is not finite."""
     if value is None:
         return "∞"
     if value == 0:
         return "0"
+    if value >= 1e6:
+        return f"{value:.2e}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(digits, 4)}f}"
 
@@ -209,7 +211,8 @@ def _draw_scores(
     axes: Axes, observed: NDArray[np.float64], unobserved: NDArray[np.float64], null: bool = True
 ) -> None:
     together = np.concatenate([observed, unobserved])
-    bins = np.histogram_bin_edges(together, int(np.clip(np.sqrt(len(together)), 8, 50)))
+    count = int(np.clip(np.sqrt(len(together)), 8, 50))
+    bins = np.histogram_bin_edges(together, count).tolist()
     for scores, color, label in (
         (unobserved, _NULL, "canaries that never took part"),
         (observed, _OBSERVED, "canaries that took part"),

@@ -10,8 +10,9 @@ import numpy as np
 
 from fl_epe.analytical import Analytical, analytical_epsilon, gaussian_epsilon
 from fl_epe.bounds import epsilon_lower_bound
-from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, scores_from_record
+from fl_epe.estimate import EpsilonEstimate, epsilon_from_record
 from fl_epe.record import AuditRecord
+from fl_epe.scores import scores_from_record
 
 BOUND_METHOD = "clopper-pearson"
 """The lower bound of the report: valid, and free of assumptions about the scores."""

@@ -14,17 +14,18 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special
+from scipy import optimize, special
 
+from fl_epe.band import band_upper
 from fl_epe.rates import (
     Errors,
     FloatArray,
     Sample,
+    UpperLimit,
     clopper_pearson_upper,
     count_errors,
     epsilon_from_rates,
     jeffreys_upper,
-    joint_alpha,
     mu_from_rates,
     upper_rates,
 )
@@ -34,6 +35,9 @@ _SHARE_FOR_CHOICE = 0.1
 _GRID = np.linspace(-5.0, 5.0, 201)  # standard deviations around each mean, to choose among
 _LUCK = np.linspace(-2.4, 2.4, 7)  # standard deviations around the expected number of errors
 _LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
+_QUADRATURE = (np.arange(400) + 0.5) / 400
+_TOLERANCE = 1e-6
+_TINY = 1e-9
 
 AtThresholds = Callable[[Errors], FloatArray]
 
@@ -43,32 +47,100 @@ def jeffreys(sample: Sample) -> float:
 
     Andrew et al. 2024 (after Zanella-Béguelin et al. 2023), their ``ε_lo``.
     """
-    parts = [sample.observed] if sample.unobserved is None else [*sample.both()]
-    errors = count_errors(sample, np.unique(np.concatenate(parts)))
-    log_fpr, fnr = upper_rates(errors, jeffreys_upper, sample.alpha)
-    return float(np.max(epsilon_from_rates(log_fpr, fnr, sample.delta)))
+    errors = _all_thresholds(sample)
+    return float(np.max(_epsilon(sample, jeffreys_upper, sample.alpha)(errors)))
+
+
+def simultaneous(sample: Sample) -> float:
+    """(ε, δ) from the best threshold of all, with limits that hold at all of them together."""
+    errors = _all_thresholds(sample)
+    return float(np.max(_epsilon(sample, band_upper, _joint_alpha(sample))(errors)))
 
 
 def clopper_pearson(sample: Sample) -> float:
     """(ε, δ) from Clopper–Pearson limits of both rates at a held-out threshold."""
-
-    def epsilon(errors: Errors) -> FloatArray:
-        limits = upper_rates(errors, clopper_pearson_upper, joint_alpha(errors, sample.alpha))
-        return epsilon_from_rates(*limits, sample.delta)
-
-    errors = held_out(sample, epsilon)
-    return float(epsilon(errors)[0])
+    epsilon = _exact_epsilon(sample)
+    return float(epsilon(held_out(sample, epsilon))[0])
 
 
 def gdp(sample: Sample) -> float:
     """ε of the μ-GDP that both rates rule out at a held-out threshold (Nasr et al. 2023)."""
+    mu = _exact_mu(sample)
+    return gdp_epsilon(float(mu(held_out(sample, mu))[0]), sample.delta)
 
-    def mu(errors: Errors) -> FloatArray:
-        limits = upper_rates(errors, clopper_pearson_upper, joint_alpha(errors, sample.alpha))
-        return mu_from_rates(*limits)
 
-    errors = held_out(sample, mu)
-    return gdp_epsilon(float(mu(errors)[0]), sample.delta)
+def katz_log(sample: Sample) -> float:
+    """ε at δ = 0 from Katz's interval of the log of TPR/FPR, at a held-out threshold.
+
+    Asymptotic: it wants tens of true and of false positives, and says 0 where there are none.
+    """
+
+    def epsilon(errors: Errors) -> FloatArray:
+        hits = errors.observed - errors.missed
+        log_fpr, variance = errors.log_fpr, 1 / np.maximum(hits, _TINY) - 1 / errors.observed
+        if errors.false_alarms is not None:
+            false_alarms = np.maximum(errors.false_alarms, _TINY)
+            log_fpr = np.log(false_alarms / errors.unobserved)
+            variance = variance + 1 / false_alarms - 1 / errors.unobserved
+        log_tpr = np.log(np.maximum(hits, _TINY) / errors.observed)
+        limit = log_tpr - log_fpr + special.ndtri(sample.alpha) * np.sqrt(variance)
+        return np.asarray(np.maximum(limit, 0.0))
+
+    return float(epsilon(held_out(sample, epsilon))[0])
+
+
+def bayesian(sample: Sample) -> float:
+    """(ε, δ) credible limit at a held-out threshold (Zanella-Béguelin et al. 2023)."""
+    errors = held_out(sample, _exact_epsilon(sample))
+    target = 1 - sample.delta
+
+    def least_fnr(log_fpr: FloatArray, epsilon: float) -> FloatArray:
+        by_members = target - np.exp(np.minimum(epsilon + log_fpr, 0.0))
+        return np.maximum(by_members, np.exp(-epsilon) * (target - np.exp(log_fpr)))
+
+    return _credible_limit(errors, least_fnr, sample.alpha)
+
+
+def bayesian_gdp(sample: Sample) -> float:
+    """ε of the credible limit of μ-GDP at a held-out threshold."""
+    errors = held_out(sample, _exact_mu(sample))
+
+    def least_fnr(log_fpr: FloatArray, mu: float) -> FloatArray:
+        return np.asarray(special.ndtr(-special.ndtri_exp(log_fpr) - mu))
+
+    return gdp_epsilon(_credible_limit(errors, least_fnr, sample.alpha), sample.delta)
+
+
+def _credible_limit(
+    errors: Errors, least_fnr: Callable[[FloatArray, float], FloatArray], alpha: float
+) -> float:
+    """The privacy level that the rates respect with posterior probability ``alpha``.
+
+    A posteriori FNR ~ Beta(½ + missed, ½ + hits) and, unless it is known, FPR ~ Beta(½ + false
+    alarms, ½ + rest), independently; the FPR is integrated over by its quantiles.
+
+    Args:
+        errors: at one threshold.
+        least_fnr: the smallest FNR that a privacy level allows at each log FPR; decreasing in it.
+        alpha: posterior probability.
+    """
+    missed, log_fpr = errors.missed[0], errors.log_fpr
+    if errors.false_alarms is not None:
+        false_alarms = errors.false_alarms[0]
+        rest = errors.unobserved - false_alarms
+        log_fpr = np.log(special.betaincinv(false_alarms + 0.5, rest + 0.5, _QUADRATURE))
+
+    def excess(level: float) -> float:
+        fnr = np.clip(least_fnr(log_fpr, level), 0.0, 1.0)
+        respected = special.betaincc(missed + 0.5, errors.observed - missed + 0.5, fnr)
+        return float(np.mean(respected)) - alpha
+
+    if excess(0.0) >= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) < 0:
+        high *= 2
+    return max(0.0, optimize.brentq(excess, 0.0, high, xtol=_TOLERANCE) - _TOLERANCE)
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
@@ -76,6 +148,32 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     if mu == np.inf:
         return np.inf
     return float(epsilon_two_gaussians(0.0, 1.0, mu, 1.0, delta))
+
+
+def _all_thresholds(sample: Sample) -> Errors:
+    groups = [sample.observed] if sample.unobserved is None else [*sample.both()]
+    return count_errors(sample, np.unique(np.concatenate(groups)))
+
+
+def _epsilon(sample: Sample, upper: UpperLimit, alpha: float) -> AtThresholds:
+    return lambda errors: epsilon_from_rates(*upper_rates(errors, upper, alpha), sample.delta)
+
+
+def _exact_epsilon(sample: Sample) -> AtThresholds:
+    return _epsilon(sample, clopper_pearson_upper, _joint_alpha(sample))
+
+
+def _exact_mu(sample: Sample) -> AtThresholds:
+    level = _joint_alpha(sample)
+    return lambda errors: mu_from_rates(*upper_rates(errors, clopper_pearson_upper, level))
+
+
+def _joint_alpha(sample: Sample) -> float:
+    """The level of each estimated rate at which all limits hold together with 1 − α.
+
+    The two groups are independent, so each may fail with probability 1 − √(1 − α).
+    """
+    return sample.alpha if sample.unobserved is None else -np.expm1(np.log1p(-sample.alpha) / 2)
 
 
 def held_out(sample: Sample, bound: AtThresholds) -> Errors:

@@ -18,9 +18,9 @@ MODULES = sorted(
 )
 # Left to right; a module may import from layers to its left, and from its own.
 LAYERS = [
-    {"seeding", "two_gaussians"},
-    {"canary", "mechanism", "participation", "rates", "record"},
-    {"config", "tracker", "analytical", "threshold_bounds", "coin_bounds", "one_run"},
+    {"seeding", "two_gaussians", "secret_rounds", "goodness"},
+    {"canary", "mechanism", "participation", "rates", "record", "analytical"},
+    {"config", "tracker", "scores", "threshold_bounds", "one_run"},
     {"bounds", "estimate"},
     {"summary"},
     {"tasks"},
