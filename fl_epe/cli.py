@@ -1,9 +1,10 @@
-"""The command line: ``fl-epe run``, ``resume`` and ``report``."""
+"""The command line: ``fl-epe run``, ``resume``, ``report`` and ``estimate``."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from rich.console import Console
 import fl_epe
 from fl_epe.config import RunConfig
 from fl_epe.record import AuditRecord
+from fl_epe.score_file import LAYOUT, read_scores
 from fl_epe.seeding import Seeds
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=f"holds {RECORD}")
     report.set_defaults(command=_report)
+    _add_estimate(commands)
     return parser
 
 
@@ -139,6 +142,35 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     for name, text in _FLAGS.items():
         settings.add_argument(_option(name), action="store_true", default=None, help=text)
     run.set_defaults(command=_run)
+
+
+def _add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    estimate = commands.add_parser(
+        "estimate",
+        help="every estimate and bound that a file of scores allows",
+        description=f"Every estimate and bound that a file of scores allows. FILE is CSV, NPZ, "
+        f"JSON or Parquet with {LAYOUT}. Larger scores say that a canary took part.",
+    )
+    estimate.add_argument("file", type=Path, metavar="FILE", help="the scores")
+    estimate.add_argument("--delta", type=float, default=1e-5, help="target δ (default: 1e-5)")
+    estimate.add_argument(
+        "--dim",
+        type=int,
+        help="the scores are cosines in that many dimensions: their null is then exact",
+    )
+    estimate.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="of the intervals, two-sided, and of the bounds, one-sided (default: 0.95)",
+    )
+    estimate.add_argument(
+        "--coins",
+        action="store_true",
+        help="each canary took part by an independent fair coin: show the one-run bounds too",
+    )
+    estimate.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    estimate.set_defaults(command=_estimate)
 
 
 def _add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -233,6 +265,28 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     record = AuditRecord.load(arguments.run_dir / RECORD)
     return _show(Console(), record, arguments.run_dir)
+
+
+def _estimate(arguments: argparse.Namespace) -> int:
+    from fl_epe.assess import assess_scores
+    from fl_epe.report import assessment_tables
+
+    observed, unobserved = read_scores(arguments.file)
+    result = assess_scores(
+        observed,
+        unobserved,
+        arguments.delta,
+        dim=arguments.dim,
+        confidence=arguments.confidence,
+        coins=arguments.coins,
+    )
+    if arguments.json:
+        print(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False))
+        return 0
+    console = Console()
+    for table in assessment_tables(result):
+        console.print(table)
+    return 0
 
 
 def _show(console: Console, record: AuditRecord, directory: Path) -> int:

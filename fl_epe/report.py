@@ -103,6 +103,39 @@ def table_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
+def assessment_tables(result: dict[str, Any]) -> list[Table]:
+    """What `fl_epe.assess.assess_scores` returns, as tables for the terminal."""
+    confidence = f"{result['confidence']:.0%}"
+    estimates = Table(
+        title=f"ε at δ = {result['delta']:.2g} from {result['observed']} observed and "
+        f"{result['unobserved']} unobserved scores",
+        title_justify="left",
+        box=SIMPLE,
+    )
+    for name, justify in (
+        ("estimate", "left"),
+        ("ε", "right"),
+        (f"{confidence} interval", "right"),
+    ):
+        estimates.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for row in result["estimates"]:
+        interval = f"{number(row['low'])} – {number(row['high'])}"
+        estimates.add_row(row["method"], number(row["epsilon"]), interval)
+    bounds = Table(title=f"Lower bounds, {confidence} one-sided", title_justify="left", box=SIMPLE)
+    for name, justify in (("bound", "left"), ("ε ≥", "right"), ("valid", "left")):
+        bounds.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    bounds.add_column("assumes")
+    for row in result["bounds"]:
+        valid = "yes" if row["valid"] else "no"
+        bounds.add_row(row["method"], number(row["epsilon"]), valid, row["assumption"])
+    gaussian = Table(title="Are the scores Gaussian?", title_justify="left", box=SIMPLE)
+    for name in ("scores", "Anderson–Darling A²", "p-value"):
+        gaussian.add_column(name)
+    for row in result["gaussian"]:
+        gaussian.add_row(row["scores"], f"{row['statistic']:.3f}", f"{row['p_value']:.3g}")
+    return [estimates, bounds, gaussian]
+
+
 def analytical_text(summary: dict[str, Any]) -> str:
     """The analytical ε, "∞" where there is no noise, "none known" where there is no theorem."""
     analytical = summary["analytical"]
@@ -121,6 +154,7 @@ def notes(summary: dict[str, Any]) -> list[str]:
         f"Analytical ε: {analytical['assumption']}; {analytical['adjacency']} adjacency; "
         f"a canary takes part {_times(analytical['participations'])}.",
         *_budget_note(analytical),
+        *_exposure_notes(summary),
         f"Canaries are {summary['canary_share']:.0%} of a cohort of {summary['cohort_size']:.3g}.",
     ]
     if summary["participation"] == "poisson":
@@ -128,8 +162,31 @@ def notes(summary: dict[str, Any]) -> list[str]:
             "The analytical ε counts on the rounds being secret; the matched filter knows them, "
             "so its ε may be larger."
         )
+    lines += _gaussian_warnings(summary)
     if absent := summary["metrics"]["absent"]:
         lines.append(f"{absent} updates were lost and counted as zero; see the faults.")
+    return lines
+
+
+def _exposure_notes(summary: dict[str, Any]) -> list[str]:
+    """The most exposed participant, and the adversary who does not know the rounds."""
+    lines = []
+    if fit := pick(summary, "final.footprints"):
+        lines.append(
+            f"Seeing the final model, the most exposed canary has ε = "
+            f"{number(fit['most_exposed']['epsilon'])}; footprints explain the scores with scale "
+            f"{fit['scale']:.3f} ({fit['scale_low']:.3f} – {fit['scale_high']:.3f})."
+        )
+    if secret := pick(summary, "all.secret_rounds"):
+        lines.append(
+            f"Seeing every round without knowing who took part when: ε = "
+            f"{number(secret['epsilon'])}."
+        )
+    if full := pick(summary, "all.full_knowledge"):
+        lines.append(
+            f"Knowing the real clients' sum as well: ε = {number(full['epsilon'])} "
+            f"({number(full['low'])} – {number(full['high'])})."
+        )
     return lines
 
 
@@ -141,6 +198,30 @@ def _budget_note(analytical: dict[str, Any]) -> list[str]:
         f"A part of the budget goes to the count that moves the clip norm. Canaries are not in "
         f"it: the analytical ε of what they do is {number(canary)}."
     ]
+
+
+_SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
+
+
+def _gaussian_warnings(summary: dict[str, Any]) -> list[str]:
+    """A line for each statistic whose scores are not Gaussian, and what to use instead."""
+    lines = []
+    instead = {
+        "final": "participations or clip norms differ between canaries; look at the footprint "
+        "regression (final.footprints in report.json), which gives ε of the most exposed one",
+        "all": "participations differ between canaries; look at all.footprints in report.json",
+        "all.paper": "a maximum never is; use the matched filter",
+    }
+    for key, reason in instead.items():
+        part = pick(summary, key)
+        test = part["gaussian"] if part else None
+        if test and test["p_value"] < _SUSPECT:
+            name = " ".join(next(row[1:] for row in ROWS if row[0] == key))
+            lines.append(
+                f"Warning: the scores of “{name}” are not Gaussian (Anderson–Darling "
+                f"A² = {test['statistic']:.2f}, p = {test['p_value']:.1g}): {reason}."
+            )
+    return lines
 
 
 def _times(count: float) -> str:

@@ -22,8 +22,8 @@ from scipy import optimize, signal, special
 
 Floats = NDArray[np.float64]
 
-_DRAWS = 2000
-_GRID = 4096
+_DRAWS = 500
+_GRID = 2048
 _TAIL = 8.5  # standard deviations of the participant's score that the grid covers
 
 

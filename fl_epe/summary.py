@@ -7,10 +7,12 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_epe.analytical import Analytical, analytical_epsilon, gaussian_epsilon
 from fl_epe.bounds import epsilon_lower_bound
-from fl_epe.estimate import EpsilonEstimate, epsilon_from_record
+from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, footprint_fit
+from fl_epe.goodness import anderson_darling
 from fl_epe.record import AuditRecord
 from fl_epe.scores import scores_from_record
 
@@ -90,15 +92,40 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, An
     out["paper"] = _statistic(
         record, delta, confidence, "final", "model", "jeffreys", variance="fitted"
     )
+    if np.all(np.isfinite(record.clip_norms)) and record.server.get("name") == "sgd":
+        out["footprints"] = _footprints(record, delta, confidence, "final")
     return out
 
 
 def _all(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:
     """Matched filter at the known rounds, and the paper's maximum over rounds."""
     out = _statistic(record, delta, confidence, "all", "matched-filter", BOUND_METHOD)
+    out["footprints"] = _footprints(record, delta, confidence, "all")
+    out["secret_rounds"] = _estimate(
+        epsilon_from_record(
+            record, delta, threat="all", statistic="likelihood-ratio", confidence=confidence
+        )
+    )
     if record.unobserved.shape[1] >= 2:
         out["paper"] = _statistic(record, delta, confidence, "all", "maximum", "jeffreys")
+    if record.observed_residual is not None and record.sum_noise_multiplier:
+        out["full_knowledge"] = _statistic(
+            record, delta, confidence, "all", "full-knowledge", BOUND_METHOD
+        )
     return out
+
+
+def _footprints(
+    record: AuditRecord, delta: float, confidence: float, threat: str
+) -> dict[str, Any]:
+    fit = footprint_fit(record, delta, threat=threat, confidence=confidence)
+    return {
+        "scale": fit.scale,
+        "scale_low": fit.low,
+        "scale_high": fit.high,
+        "mean": _estimate(fit.mean),
+        "most_exposed": _estimate(fit.most_exposed),
+    }
 
 
 def _statistic(
@@ -134,7 +161,16 @@ def _statistic(
         "bound_method": bound,
         "score_mean": float(observed.mean()),
         "score_std": float(observed.std(ddof=1)),
+        "gaussian": _gaussian(observed),
     }
+
+
+def _gaussian(scores: NDArray[np.float64]) -> dict[str, float] | None:
+    """Anderson–Darling for the observed scores, as in the paper's appendix B."""
+    if len(scores) < 8 or np.ptp(scores) == 0:
+        return None
+    fit = anderson_darling(scores)
+    return {"statistic": fit.statistic, "p_value": fit.p_value}
 
 
 def _estimate(estimate: EpsilonEstimate) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""Scores from a file: CSV, NPZ, JSON or Parquet, observed and unobserved."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+LAYOUT = (
+    "columns (or keys) 'observed' and, unless --dim is given, 'unobserved'; "
+    "or 'score' and 'member' (1 took part, 0 did not)"
+)
+"""What a file must hold, for messages and help."""
+
+_MEMBER = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def read_scores(path: Path) -> tuple[Floats, Floats | None]:
+    """Observed scores ``(k,)`` and unobserved ones ``(u,)``, or ``None`` if there are none.
+
+    Args:
+        path: ends with .csv, .npz, .json or .parquet; see `LAYOUT`. Empty cells are passed over.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it cannot be read as scores, in one line that names the file and the reason.
+    """
+    readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet}
+    if not path.exists():
+        raise FileNotFoundError(f"Expected path={str(path)!r} to exist.")
+    if path.suffix.lower() not in readers:
+        known = ", ".join(readers)
+        raise ValueError(f"Expected path={str(path)!r} to end with one of {known}.")
+    try:
+        columns = readers[path.suffix.lower()](path)
+        return _split(columns)
+    except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"Expected {path} to hold {LAYOUT}: {reason}") from error
+
+
+def _split(columns: Mapping[str, Iterable[Any]]) -> tuple[Floats, Floats | None]:
+    named = {str(name).strip().lower(): values for name, values in columns.items()}
+    if "score" in named and "member" in named:
+        pairs = list(zip(named["score"], named["member"], strict=True))
+        by_side = {
+            side: _numbers(s for s, m in pairs if _member(m) is side) for side in (True, False)
+        }
+        return by_side[True], by_side[False] if len(by_side[False]) else None
+    if "observed" not in named:
+        raise ValueError(f"found {sorted(named)}")
+    others = _numbers(named["unobserved"]) if "unobserved" in named else np.empty(0)
+    return _numbers(named["observed"]), others if len(others) else None
+
+
+def _member(value: Any) -> bool:
+    text = str(value).strip().lower().removesuffix(".0")
+    if text not in _MEMBER:
+        raise ValueError(f"member={value!r} is neither 1 nor 0")
+    return _MEMBER[text]
+
+
+def _numbers(values: Iterable[Any]) -> Floats:
+    cells = (value.strip() if isinstance(value, str) else value for value in values)
+    return np.array([float(cell) for cell in cells if cell is not None and cell != ""])
+
+
+def _csv(path: Path) -> Mapping[str, Iterable[Any]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.reader(file))
+    if not rows:
+        raise ValueError("the file is empty")
+    header, *body = rows
+    for number, row in enumerate(body, 2):
+        if len(row) > len(header):
+            raise ValueError(f"line {number} has {len(row)} cells, the header {len(header)}")
+    padded = [row + [""] * (len(header) - len(row)) for row in body]
+    return {name: [row[i] for row in padded] for i, name in enumerate(header)}
+
+
+def _npz(path: Path) -> Mapping[str, Iterable[Any]]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name].ravel() for name in archive.files}
+
+
+def _json(path: Path) -> Mapping[str, Iterable[Any]]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"found a {type(content).__name__}, not an object")
+    return {name: value for name, value in content.items() if isinstance(value, list)}
+
+
+def _parquet(path: Path) -> Mapping[str, Iterable[Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError("reading Parquet needs pyarrow (fl-epe's 'parquet' extra)") from error
+    columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+    return {name: [v for v in values if not _missing(v)] for name, values in columns.items()}
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
