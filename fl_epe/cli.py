@@ -33,6 +33,7 @@ _SETTINGS = {
     "participation": "schedule: 'epochs' (shuffled, as in the paper) or 'poisson'",
     "canaries": "observed canaries, which take part in training",
     "unobserved": "canaries that never take part and are only tracked",
+    "inclusion": "which canaries take part: 'fixed' numbers of them, or each by a fair 'coin'",
     "canary_repeats": "how often each observed canary takes part",
     "noise_multiplier": "DP noise on the sum over the clip norm, z; 0 for none",
     "clipping": "'adaptive' (follows a quantile of the update norms) or 'fixed'",

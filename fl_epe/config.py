@@ -29,6 +29,9 @@ class RunConfig:
         participation: "epochs" (fresh shuffled orders, as in the paper) or "poisson".
         canaries: observed canaries, which take part.
         unobserved: canaries that are only tracked.
+        inclusion: "fixed" (exactly ``canaries`` of them take part) or "coin" (each of
+            ``canaries + unobserved`` takes part by an independent fair coin, as the one-run
+            bounds need).
         canary_repeats: how often each observed canary takes part (expected, if "poisson").
         noise_multiplier: z, the noise's standard deviation over the clip norm.
         clipping: "adaptive" (Andrew et al. 2021) or "fixed".
@@ -53,6 +56,7 @@ class RunConfig:
     participation: str = "epochs"
     canaries: int = 1000
     unobserved: int = 1000
+    inclusion: str = "fixed"
     canary_repeats: float = 1.0
     noise_multiplier: float = 0.25
     clipping: str = "adaptive"
@@ -62,7 +66,7 @@ class RunConfig:
     clip_count_std: float | None = None
     canaries_vote: bool = False
     server_optimizer: str = "sgd"
-    server_learning_rate: float = 0.2
+    server_learning_rate: float = 0.25
     server_momentum: float = 0.9
     local_epochs: int = 2
     local_batch_size: int = 16
@@ -113,6 +117,7 @@ class RunConfig:
     def _check_choices(self) -> None:
         choices = {
             "participation": ("epochs", "poisson"),
+            "inclusion": ("fixed", "coin"),
             "clipping": ("adaptive", "fixed"),
             "server_optimizer": ("sgd", "adam"),
         }
@@ -129,7 +134,11 @@ class RunConfig:
     @property
     def cohort_size(self) -> float:
         """Expected number n of real clients and canaries in a round: the mean's denominator."""
-        return self.clients_per_round + self.canary_schedule().cohort_size(self.canaries)
+        taking_part: float = self.canaries
+        if self.inclusion == "coin":
+            taking_part = (self.canaries + self.unobserved) / 2
+        per_round = self.canary_schedule().participations() / self.rounds
+        return self.clients_per_round + taking_part * per_round
 
     def client_schedule(self) -> Schedule:
         """Who of the real clients takes part when."""

@@ -9,10 +9,11 @@ Notation: d model dimension, k observed canaries, ``μ`` the mean of a score who
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 from fl_epe.analytical import poisson_epsilon
 from fl_epe.record import AuditRecord
@@ -27,9 +28,6 @@ from fl_epe.secret_rounds import secret_rounds_epsilon
 from fl_epe.two_gaussians import epsilon_two_gaussians
 
 Floats = NDArray[np.float64]
-
-_BOOTSTRAP_DRAWS = 2000
-_BOOTSTRAP_SEED = 20241
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +91,7 @@ def epsilon_from_scores(
         observed: shape ``(k,)``, score of each canary that took part.
         unobserved: shape ``(u,)``, scores of canaries that did not.
         delta: target δ in (0, 1).
-        confidence: coverage of the parametric-bootstrap interval.
+        confidence: coverage of the interval, for large samples.
 
     Raises:
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
@@ -248,7 +246,7 @@ def _against_standard_null(
         return _known_variance(scores, delta, confidence, f"{statistic}, known variance")
     if variance == "fitted":
         method = f"{statistic}, fitted variance"
-        return _two_fitted((0.0, 1.0, None), _fit(scores), delta, confidence, method)
+        return _two_fitted(_Fit(0.0, 1.0), _fit(scores), delta, confidence, method)
     raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
 
 
@@ -267,32 +265,81 @@ def _estimate_at(means: Floats, delta: float, confidence: float, method: str) ->
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 
-_Fit = tuple[float, float, int | None]
-"""Mean, standard deviation, and from how many scores (``None``: known exactly)."""
+@dataclasses.dataclass(frozen=True)
+class _Fit:
+    """A Gaussian fitted to ``count`` scores; infinitely many where it is known exactly."""
+
+    mean: float
+    std: float
+    count: float = math.inf
 
 
 def _fit(scores: Floats) -> _Fit:
-    return float(scores.mean()), float(scores.std(ddof=1)), len(scores)
+    return _Fit(float(scores.mean()), float(scores.std(ddof=1)), len(scores))
 
 
 def _two_fitted(
     null: _Fit, alt: _Fit, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
     _check_probability("confidence", confidence)
-    epsilon = float(np.asarray(epsilon_two_gaussians(*null[:2], *alt[:2], delta)))
-    rng = np.random.default_rng(_BOOTSTRAP_SEED)
-    draws = np.asarray(epsilon_two_gaussians(*_redraw(null, rng), *_redraw(alt, rng), delta))
-    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return EpsilonEstimate(epsilon, float(low), float(high), delta, confidence, method)
+    epsilon = epsilon_two_gaussians(null.mean, null.std, alt.mean, alt.std, delta)
+    low = high = float(np.asarray(epsilon))
+    if null.std > 0 and alt.std > 0:
+        means, stds = _plausible(null, alt, confidence)
+        values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+    return EpsilonEstimate(float(np.asarray(epsilon)), low, high, delta, confidence, method)
 
 
-def _redraw(fit: _Fit, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Means and deviations that other samples of the fitted Gaussian would have had."""
-    mean, std, size = fit
-    if size is None:
-        return np.full(_BOOTSTRAP_DRAWS, mean), np.full(_BOOTSTRAP_DRAWS, std)
-    means = rng.normal(mean, std / np.sqrt(size), _BOOTSTRAP_DRAWS)
-    return means, std * np.sqrt(rng.chisquare(size - 1, _BOOTSTRAP_DRAWS) / (size - 1))
+def _plausible(null: _Fit, alt: _Fit, confidence: float) -> tuple[Floats, Floats]:
+    """Means and deviations of the alternative, in units of the null, that fit the scores well.
+
+    They fill the ellipse of the large-sample law of (mean, ln deviation). ε has a kink where both
+    deviations are equal, which is where the truth is in high dimension, so that its level set is
+    a cone there and not a plane: the ellipse is as large as half a χ² with one degree of freedom
+    and half a χ² with two demand. `benchmarks/estimators.py` prints the coverage.
+    """
+    mean, log_std = (alt.mean - null.mean) / null.std, math.log(alt.std / null.std)
+    null_share = 0.5 / (null.count - 1)
+    covariance = np.array(
+        [
+            [
+                math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share,
+                mean * null_share,
+            ],
+            [mean * null_share, 0.5 / (alt.count - 1) + null_share],
+        ]
+    )
+    limit = _mixed_chi2_quantile(confidence)
+    angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
+    circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
+    offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
+    means, logs = mean + offsets[0].ravel(), log_std + offsets[1].ravel()
+    kink = _chord(covariance, limit, -log_std) + mean
+    return (
+        np.maximum(np.concatenate([means, kink]), 0.0),
+        np.exp(np.concatenate([logs, np.zeros_like(kink)])),
+    )
+
+
+def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
+    """Mean offsets within the ellipse where the deviations are equal; none if it is not reached."""
+    slope = covariance[0, 1] / covariance[1, 1]
+    room = limit - log_offset**2 / covariance[1, 1]
+    if room < 0:
+        return np.empty(0)
+    spread = math.sqrt(room * (covariance[0, 0] - slope * covariance[0, 1]))
+    return np.asarray(slope * log_offset + spread * np.linspace(-1, 1, 17))
+
+
+def _mixed_chi2_quantile(confidence: float) -> float:
+    """Quantile of half a χ² with one and half a χ² with two degrees of freedom."""
+
+    def miss(value: float) -> float:
+        share = (stats.chi2.cdf(value, 1) + stats.chi2.cdf(value, 2)) / 2
+        return float(share) - confidence
+
+    return float(optimize.brentq(miss, 0.0, 1e3))
 
 
 def _check_probability(name: str, value: float) -> None:

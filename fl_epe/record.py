@@ -46,6 +46,8 @@ class AuditRecord:
             where they do not follow from the means (an optimizer that is not linear).
         observed_residual, unobserved_residual: cosines with the released mean less the real
             clients' part, where it is known; ``residual_norms`` ``(T,)``.
+        inclusion: "fixed", or "coin" if each canary took part by an independent fair coin.
+        observed_ids, unobserved_ids: numbers of the canaries in their `CanarySet`.
         client_ids, client_offsets: real clients of round t are
             ``client_ids[client_offsets[t]:client_offsets[t + 1]]``.
         absent: ``(T,)`` clients and canaries whose update was lost.
@@ -82,6 +84,9 @@ class AuditRecord:
     observed_residual: Floats | None = None
     unobserved_residual: Floats | None = None
     residual_norms: Floats | None = None
+    inclusion: str = "fixed"
+    observed_ids: NDArray[np.int64] | None = None
+    unobserved_ids: NDArray[np.int64] | None = None
     client_ids: NDArray[np.int64] | None = None
     client_offsets: NDArray[np.int64] | None = None
     absent: NDArray[np.int64] | None = None
@@ -101,7 +106,7 @@ class AuditRecord:
             raise ValueError(f"Expected observed canaries={k} >= 2.")
         shapes = {"presence": (T, k), "unobserved": (T, u), "observed_final": (k,)}
         shapes |= {"unobserved_final": (u,), "observed_displacement": (k,)}
-        shapes |= {"unobserved_displacement": (u,)}
+        shapes |= {"unobserved_displacement": (u,), "observed_ids": (k,), "unobserved_ids": (u,)}
         shapes |= dict.fromkeys(("clip_norms", "mean_norms", "delta_norms", "absent"), (T,))
         for side, size in (("observed", k), ("unobserved", u)):
             shapes |= {f"{side}_{what}": (T, size) for what in ("delta", "residual")}

@@ -13,6 +13,7 @@ from fl_epe import CanarySet, RunConfig, epsilon_from_record
 from fl_epe.flower import DPFedAvg, InProcessGrid, Job, run_on_grid, simulate, worker_app
 from fl_epe.flower.nodes import Directory
 from fl_epe.flower.protocol import Order, PartialSum, pack
+from fl_epe.scores import scores_from_record
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import load_task
 
@@ -317,3 +318,47 @@ class TestBadInput:
             Job(Tiny(), SMALL, SEEDS, evaluate_every=0)
         with pytest.raises(ValueError, match="checkpoint_every=0"):
             _run(checkpoint_every=0)
+
+
+class TestCoins:
+    config = dataclasses.replace(SMALL, inclusion="coin", canaries=200, unobserved=200)
+
+    def test_every_canary_is_on_one_side_and_the_record_says_which(self):
+        record = _run(config=self.config)
+        together = np.sort(np.concatenate([record.observed_ids, record.unobserved_ids]))
+        assert np.array_equal(together, np.arange(400))
+        # 400 fair coins
+        assert abs(len(record.observed_ids) - 200) < 4 * np.sqrt(400) / 2
+        assert record.inclusion == "coin"
+        assert np.all(record.presence.sum(axis=0) == 1)
+        assert self.config.cohort_size == 5 + 200 / 8
+
+    def test_those_whose_coin_says_so_take_part(self):
+        config = dataclasses.replace(self.config, noise_multiplier=0.0, full_knowledge=True)
+        record = _run(config=config)
+        vectors = CanarySet(record.dim, 400, SEEDS.canary)
+        ids = record.observed_ids[record.presence[0]]
+        total = sum(vectors.vector(i).astype(float) for i in ids) * record.clip_norms[0]
+        expected = np.linalg.norm(total) / config.cohort_size
+        assert record.residual_norms[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
+    """At z = 0.02 the real updates drown the noise; subtracting them leaves the mechanism."""
+    for z in (0.02, 0.1, 0.5):
+        config = dataclasses.replace(
+            SMALL,
+            canaries=400,
+            noise_multiplier=z,
+            clip_norm=1.0,
+            clip_count_std=2.0,
+            full_knowledge=True,
+        )
+        record = _run(Tiny(inputs=4000), config)
+        observed, unobserved = scores_from_record(record, "all", "full-knowledge")
+        # 50 canaries a round of dimension d overlap by 50/(z²d), and add to a variance of 1
+        overlap = np.sqrt(1 + 50 / (z**2 * record.dim))
+        assert abs(observed.mean() - 1 / config.sum_noise_multiplier()) < 4 * overlap / 20
+        assert abs(unobserved.mean()) < 4 * overlap / np.sqrt(12)
+    with pytest.raises(ValueError, match="full_knowledge=True"):
+        scores_from_record(_run(), "all", "full-knowledge")

@@ -62,8 +62,9 @@ class DPFedAvg(Strategy):
         self._noise_multiplier = config.sum_noise_multiplier()
         rng = generator(self.seeds.participation, 0)
         self._cohorts = list(config.client_schedule().cohorts(config.clients, rng))
+        self.observed_ids, self.unobserved_ids = self._include()
         rng = generator(self.seeds.participation, 1)
-        self.presence = presence(config.canary_schedule(), config.canaries, rng)
+        self.presence = presence(config.canary_schedule(), len(self.observed_ids), rng)
         self.rounds_done = 0
         self._clip_norm = self._clip_rule.init()
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
@@ -77,6 +78,14 @@ class DPFedAvg(Strategy):
     def summary(self) -> None:
         """Log what will be done."""
         logger.info("DP-FedAvg with canaries: %s", self.config)
+
+    def _include(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which canaries take part and which are only tracked."""
+        everyone = np.arange(self.config.canaries + self.config.unobserved)
+        if self.config.inclusion == "fixed":
+            return everyone[: self.config.canaries], everyone[self.config.canaries :]
+        heads = generator(self.seeds.participation, 2).random(len(everyone)) < 0.5
+        return everyone[heads], everyone[~heads]
 
     def _begin(self, theta: NDArray[np.float32]) -> Tracker:
         if theta.ndim != 1 or theta.dtype != np.float32:
@@ -104,7 +113,9 @@ class DPFedAvg(Strategy):
         t = self.rounds_done
         self._orders = {
             share.node: self._order(theta, share.clients, share.canaries)
-            for share in self._directory.share(self._cohorts[t], np.flatnonzero(self.presence[t]))
+            for share in self._directory.share(
+                self._cohorts[t], self.observed_ids[self.presence[t]]
+            )
         }
         return [
             Message(order.encode(), node, MessageType.TRAIN, group_id=str(t + 1))
@@ -179,7 +190,7 @@ class DPFedAvg(Strategy):
         self._cohorts[self.rounds_done] = np.sort(np.array(clients, np.int64))
         self.presence[self.rounds_done] = False
         for order in orders:
-            self.presence[self.rounds_done, order.canaries] = True
+            self.presence[self.rounds_done] |= np.isin(self.observed_ids, order.canaries)
 
     def _fault(self, text: str) -> None:
         logger.warning("Round %d, %s", self.rounds_done + 1, text)
@@ -297,17 +308,12 @@ def _under(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[
 def _make_record(
     strategy: DPFedAvg, tracker: Tracker, metrics: dict[str, NDArray[np.float64]]
 ) -> AuditRecord:
-    config, k = strategy.config, strategy.config.canaries
+    config = strategy.config
+    ids = {"observed": strategy.observed_ids, "unobserved": strategy.unobserved_ids}
     history = {name: np.array(values) for name, values in strategy.history.items()}
     rounds = strategy.rounds_done
     cohorts = strategy._cohorts[:rounds]
-    cosines = {name: tracker.cosines(name) for name in ("mean", "final", "displacement")}
-    optional: dict[str, Any] = {}
-    for name in ("delta", "residual"):
-        if len(scores := tracker.cosines(name)):
-            optional |= {f"observed_{name}": scores[:, :k], f"unobserved_{name}": scores[:, k:]}
-    if len(residual_norms := tracker.norms("residual")):
-        optional["residual_norms"] = residual_norms
+    residual_norms = tracker.norms("residual")
     server = dataclasses.asdict(config.optimizer()) | {"name": config.server_optimizer}
     return AuditRecord(
         dim=tracker.canaries.dim,
@@ -318,16 +324,13 @@ def _make_record(
         participation=config.participation,
         canary_repeats=config.canary_repeats,
         server=server,
-        observed=cosines["mean"][:, :k],
-        unobserved=cosines["mean"][:, k:],
+        inclusion=config.inclusion,
+        observed_ids=ids["observed"],
+        unobserved_ids=ids["unobserved"],
         presence=strategy.presence[:rounds],
         clip_norms=history["clip_norm"],
         mean_norms=tracker.norms("mean"),
         delta_norms=history["delta_norm"],
-        observed_final=cosines["final"][0, :k],
-        unobserved_final=cosines["final"][0, k:],
-        observed_displacement=cosines["displacement"][0, :k],
-        unobserved_displacement=cosines["displacement"][0, k:],
         final_norm=float(tracker.norms("final")[0]),
         displacement_norm=float(tracker.norms("displacement")[0]),
         client_ids=np.concatenate(cohorts),
@@ -344,8 +347,24 @@ def _make_record(
         seeds=strategy.seeds.to_dict(),
         versions=_versions(),
         faults=tuple(strategy._faults),
-        **optional,
+        residual_norms=residual_norms if len(residual_norms) else None,
+        **_cosines(tracker, ids),
     )
+
+
+def _cosines(
+    tracker: Tracker, ids: Mapping[str, NDArray[np.int64]]
+) -> dict[str, NDArray[np.float64]]:
+    """Cosines of every series that was tracked, by the names that they have in the record."""
+    out: dict[str, NDArray[np.float64]] = {}
+    for series in ("mean", "delta", "residual", "final", "displacement"):
+        if len(tracker.norms(series)):
+            scores = tracker.cosines(series)
+            if series in ("final", "displacement"):  # one vector, not one a round
+                scores = scores[0]
+            suffix = "" if series == "mean" else f"_{series}"
+            out |= {f"{side}{suffix}": scores[..., numbers] for side, numbers in ids.items()}
+    return out
 
 
 def _versions() -> dict[str, str]:
