@@ -13,8 +13,9 @@ add up, and their distributions are convolved on a grid.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,9 @@ from scipy import optimize, signal, special
 
 Floats = NDArray[np.float64]
 
-_DRAWS = 500
+_DRAWS = 2000
 _GRID = 2048
+_GRID_DRAWS = 500  # where there are several epochs
 _TAIL = 8.5  # standard deviations of the participant's score that the grid covers
 
 
@@ -45,71 +47,110 @@ def secret_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int =
     for rounds in epochs:
         if not (len(rounds) and np.all(np.isfinite(rounds)) and np.all(rounds > 0)):
             raise ValueError(f"Expected epochs={rounds} to be positive and finite.")
-    losses, members, others = _loss_distribution(epochs, np.random.default_rng(seed))
+    draws = [_draw(rounds, np.random.default_rng((seed, e))) for e, rounds in enumerate(epochs)]
+    curve = _one_epoch(draws[0]) if len(draws) == 1 else _several_epochs(draws)
 
     def excess(epsilon: float) -> float:
-        removed = np.sum(members * -np.expm1(np.minimum(epsilon - losses, 0.0)))
-        added = np.sum(others * -np.expm1(np.minimum(epsilon + losses, 0.0)))
-        return float(max(removed, added)) - delta
+        return curve(epsilon) - delta
 
     if excess(0.0) <= 0:
         return 0.0
     high = 1.0
-    while excess(high) > 0 and high < losses[-1]:
+    while excess(high) > 0:
         high *= 2
-    return float(optimize.brentq(excess, 0.0, high)) if excess(high) <= 0 else float(losses[-1])
+    return float(optimize.brentq(excess, 0.0, high, rtol=1e-12))
 
 
-def _loss_distribution(
-    epochs: Sequence[Floats], rng: np.random.Generator
-) -> tuple[Floats, Floats, Floats]:
-    """Losses on a grid, with their probabilities for those who took part and for the others."""
-    draws = [_draw(rounds, rng) for rounds in epochs]
-    limits = [_limits(*draw) for draw in draws]
-    step = sum(high - low for low, high in limits) / _GRID
+@dataclasses.dataclass(frozen=True)
+class _Epoch:
+    """An epoch of ``count`` rounds: draws of the participant's signal and of the others' ln W."""
+
+    count: int
+    own: Floats
+    log_background: Floats
+
+    def threshold(self, loss: float) -> Floats:
+        """The participant's score at which the loss is reached, for every draw; may be −∞."""
+        total = math.log(self.count) + loss
+        gap = np.minimum(self.log_background - total, 0.0)
+        with np.errstate(divide="ignore"):
+            return np.asarray((total + np.log(-np.expm1(gap)) + self.own**2 / 2) / self.own)
+
+    def limits(self) -> tuple[float, float]:
+        """Smallest and largest loss that matter."""
+
+        def loss(score: Floats) -> Floats:
+            term = np.logaddexp(self.own * score - self.own**2 / 2, self.log_background)
+            return np.asarray(term - math.log(self.count))
+
+        low, high = loss(np.full_like(self.own, -_TAIL)).min(), loss(self.own + _TAIL).max()
+        return float(low), float(max(high, low + 1e-9))
+
+
+def _one_epoch(epoch: _Epoch) -> Callable[[float], float]:
+    """δ as a function of ε, without a grid.
+
+    ``E_Q[(1 − e^(ε − L))_+]`` and ``E_P[(1 − e^(ε + L))_+]``: for each draw of the background an
+    integral over the participant's score, by Gauss–Legendre quadrature from where it begins.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+
+    def integral(epsilon: float, mean: Floats, start: Floats, end: Floats, sign: int) -> float:
+        half = np.maximum(end - start, 0.0) / 2
+        score = start + half * (1 + nodes[:, None])
+        loss = np.logaddexp(epoch.own * score - epoch.own**2 / 2, epoch.log_background)
+        loss -= math.log(epoch.count)
+        gain = -np.expm1(np.minimum(epsilon - sign * loss, 0.0))
+        density = np.exp(-((score - mean) ** 2) / 2) / math.sqrt(2 * math.pi)
+        return float(np.mean(weights @ (gain * density) * half))
+
+    def delta(epsilon: float) -> float:
+        own, none = epoch.own, np.zeros_like(epoch.own)
+        start = np.maximum(epoch.threshold(epsilon), own - _TAIL)
+        removed = integral(epsilon, own, start, np.maximum(start, own) + _TAIL, 1)
+        end = np.clip(epoch.threshold(-epsilon), -_TAIL, _TAIL)
+        added = integral(epsilon, none, np.minimum(end, none) - _TAIL, end, -1)
+        return max(removed, added)
+
+    return delta
+
+
+def _several_epochs(epochs: list[_Epoch]) -> Callable[[float], float]:
+    """δ as a function of ε, from the losses' distributions on a grid, convolved."""
+    epochs = [_thin(epoch) for epoch in epochs]
+    limits = [epoch.limits() for epoch in epochs]
+    step = math.fsum(high - low for low, high in limits) / _GRID
     low = math.fsum(low for low, _ in limits)
     members = others = np.ones(1)
-    for draw, (start, end) in zip(draws, limits, strict=True):
+    for epoch, (start, end) in zip(epochs, limits, strict=True):
         edges = start + step * np.arange(np.ceil((end - start) / step) + 1.0)
-        member, other = _probabilities(*draw, edges)
+        scores = np.array([epoch.threshold(edge) for edge in edges])
+        member = np.diff(special.ndtr(scores - epoch.own).mean(axis=1))
+        other = np.diff(special.ndtr(scores).mean(axis=1))
         members = np.maximum(signal.fftconvolve(members, member), 0.0)
         others = np.maximum(signal.fftconvolve(others, other), 0.0)
-    # The middle of each cell; a sum of cells from each epoch lies half a step an epoch further.
+    # The middle of each cell; a sum of cells, one from each epoch, lies half a step further each.
     losses = low + step * (np.arange(float(len(members))) + 0.5 * len(epochs))
-    return losses, members, others
+
+    def delta(epsilon: float) -> float:
+        removed = np.sum(members * -np.expm1(np.minimum(epsilon - losses, 0.0)))
+        added = np.sum(others * -np.expm1(np.minimum(epsilon + losses, 0.0)))
+        return float(max(removed, added))
+
+    return delta
 
 
-def _draw(rounds: Floats, rng: np.random.Generator) -> tuple[int, Floats, Floats]:
-    """Number of rounds, and draws of the participant's signal and of the others' ``ln W``."""
+def _thin(epoch: _Epoch) -> _Epoch:
+    """Fewer draws, evenly through those sorted by their background."""
+    order = np.argsort(epoch.log_background)[:: _DRAWS // _GRID_DRAWS]
+    return _Epoch(epoch.count, epoch.own[order], epoch.log_background[order])
+
+
+def _draw(rounds: Floats, rng: np.random.Generator) -> _Epoch:
     place = rng.integers(len(rounds), size=_DRAWS)
-    log_background = np.full(_DRAWS, -np.inf)
-    if len(rounds) > 1:
-        for i, j in enumerate(place):
-            terms = rounds * rng.standard_normal(len(rounds)) - rounds**2 / 2
-            log_background[i] = special.logsumexp(np.delete(terms, j))
-    return len(rounds), rounds[place], log_background
-
-
-def _limits(count: int, own: Floats, log_background: Floats) -> tuple[float, float]:
-    """Smallest and largest loss that matter."""
-
-    def loss(score: Floats) -> Floats:
-        return np.asarray(np.logaddexp(own * score - own**2 / 2, log_background) - np.log(count))
-
-    low, high = loss(np.full_like(own, -_TAIL)).min(), loss(own + _TAIL).max()
-    return float(low), float(max(high, low + 1e-9))
-
-
-def _probabilities(
-    count: int, own: Floats, log_background: Floats, edges: Floats
-) -> tuple[Floats, Floats]:
-    """Probability of each cell, for a participant and for another."""
-    member, other = np.empty(len(edges)), np.empty(len(edges))
-    for i, edge in enumerate(edges):
-        # The participant's term is e^total less the background; none is left where it is larger.
-        total = np.log(count) + edge
-        gap = np.minimum(log_background - total, 0.0)
-        with np.errstate(divide="ignore"):
-            score = (total + np.log(-np.expm1(gap)) + own**2 / 2) / own
-        member[i], other[i] = special.ndtr(score - own).mean(), special.ndtr(score).mean()
-    return np.diff(member), np.diff(other)
+    log_background = np.empty(_DRAWS)
+    for block in np.array_split(np.arange(_DRAWS), 1 + _DRAWS * len(rounds) // 2_000_000):
+        terms = rounds * rng.standard_normal((len(block), len(rounds))) - rounds**2 / 2
+        terms[np.arange(len(block)), place[block]] = -np.inf
+        log_background[block] = special.logsumexp(terms, axis=1)
+    return _Epoch(len(rounds), rounds[place], log_background)

@@ -1,0 +1,120 @@
+"""`fl-epe estimate FILE`: files good and bad."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fl_epe import epsilon_from_cosines, epsilon_from_scores
+from fl_epe.assess import COIN_METHODS, assess_scores
+from fl_epe.bounds import BOUNDS
+from fl_epe.cli import main
+from fl_epe.score_file import read_scores
+
+RNG = np.random.default_rng(0)
+OBSERVED, UNOBSERVED = RNG.standard_normal(60) + 2, RNG.standard_normal(50)
+
+
+def _write(path, kind):
+    if kind == "wide.csv":
+        rows = [
+            f"{a!r},{b}"
+            for a, b in zip(
+                OBSERVED.tolist(), [*map(repr, UNOBSERVED.tolist()), *[""] * 10], strict=True
+            )
+        ]
+        path.write_text("observed, unobserved\n" + "\n".join(rows))
+    elif kind == "long.csv":
+        rows = [f"{s!r},1" for s in OBSERVED.tolist()] + [
+            f"{s!r},false" for s in UNOBSERVED.tolist()
+        ]
+        path.write_text("Score,Member\n" + "\n".join(rows) + "\n")
+    elif kind == "x.npz":
+        np.savez(path, observed=OBSERVED, unobserved=UNOBSERVED)
+    elif kind == "x.json":
+        path.write_text(
+            json.dumps({"observed": OBSERVED.tolist(), "unobserved": UNOBSERVED.tolist(), "z": 3})
+        )
+    else:
+        import pyarrow
+        from pyarrow import parquet
+
+        table = pyarrow.table({"observed": OBSERVED, "unobserved": [*UNOBSERVED, *[None] * 10]})
+        parquet.write_table(table, path)
+
+
+@pytest.mark.parametrize("kind", ["wide.csv", "long.csv", "x.npz", "x.json", "x.parquet"])
+def test_every_format_gives_the_same_scores(kind, tmp_path):
+    _write(tmp_path / kind, kind)
+    observed, unobserved = read_scores(tmp_path / kind)
+    assert np.array_equal(observed, OBSERVED)
+    assert np.array_equal(unobserved, UNOBSERVED)
+
+
+def test_json_output_holds_every_estimate_and_bound(tmp_path, capsys):
+    _write(tmp_path / "x.npz", "x.npz")
+    assert main(["estimate", str(tmp_path / "x.npz"), "--json", "--delta", "1e-3", "--coins"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    expected = epsilon_from_scores(OBSERVED, UNOBSERVED, 1e-3)
+    assert result["estimates"][0]["epsilon"] == pytest.approx(expected.epsilon)
+    assert {row["method"] for row in result["bounds"]} == set(BOUNDS)
+    assert [row["scores"] for row in result["gaussian"]] == ["observed", "unobserved"]
+
+
+def test_table_output(tmp_path, capsys):
+    _write(tmp_path / "x.json", "x.json")
+    assert main(["estimate", str(tmp_path / "x.json")]) == 0
+    printed = capsys.readouterr().out
+    for word in ("two fitted Gaussians", "clopper-pearson", "valid", "Anderson–Darling"):
+        assert word in printed
+    for method in COIN_METHODS:  # nobody said that coins were thrown
+        assert f" {method} " not in printed
+
+
+def test_cosines_alone_with_their_dimension():
+    cosines = OBSERVED / 100
+    result = assess_scores(cosines, None, 1e-5, dim=10_000)
+    known = epsilon_from_cosines(cosines, 10_000, 1e-5)
+    assert result["estimates"][0]["epsilon"] == known.epsilon
+    assert result["estimates"][1]["method"] == "cosines, fitted variance"
+    assert {"mean", "clopper-pearson"} <= {row["method"] for row in result["bounds"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "", "the file is empty"),
+        ("a.csv", "junk\n1\n", "found ['junk']"),
+        ("a.csv", "observed,unobserved\n1,x\n", "could not convert string to float: 'x'"),
+        ("a.csv", "observed\n1\n1,2\n", "line 3 has 2 cells, the header 1"),
+        ("a.csv", "score,member\n1,maybe\n", "member='maybe' is neither 1 nor 0"),
+        ("a.csv", "observed,unobserved\n1,2\nnan,3\n4,5\n", "observed to be finite, got nan"),
+        ("a.csv", "observed,unobserved\n1,2\n", "observed.shape=(1,)"),
+        ("a.csv", "observed\n1\n2\n", "unobserved scores or dim, got neither"),
+        ("a.json", "{", "Expecting property name"),
+        ("a.json", "[1]", "found a list, not an object"),
+        ("a.npz", "no archive", "hold columns"),
+        ("a.parquet", "no parquet", "hold columns"),
+        ("a.txt", "1", "to end with one of .csv, .npz, .json, .parquet"),
+    ],
+)
+def test_nonsense_gets_one_clear_line(name, content, message, tmp_path, capsys):
+    (tmp_path / name).write_text(content)
+    assert main(["estimate", str(tmp_path / name)]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.startswith("fl-epe: error: ")
+    assert len(printed.strip().splitlines()) == 1
+
+
+def test_missing_file_and_bad_options(tmp_path, capsys):
+    assert main(["estimate", str(tmp_path / "none.csv")]) == 2
+    assert "none.csv' to exist" in capsys.readouterr().err
+    _write(tmp_path / "x.npz", "x.npz")
+    for option, message in (
+        (["--delta", "2"], "delta=2.0 in (0, 1)"),
+        (["--confidence", "1"], "confidence=1.0 in (0, 1)"),
+        (["--dim", "9"], "in [-1, 1]"),
+    ):
+        assert main(["estimate", str(tmp_path / "x.npz"), *option]) == 2
+        assert message in capsys.readouterr().err
