@@ -1,4 +1,4 @@
-"""The high-dimensional limit: a schedule to a record, without training (METHOD: nearly orthogonal).
+"""The high-dimensional limit: a schedule to a record, without training.
 
 In high dimension canaries are orthogonal to each other and to everything else, so all that an
 audit sees of a run are k × T numbers: each canary's share of each released mean, plus N(0, 1).
