@@ -15,6 +15,7 @@ from fl_epe.two_gaussians import epsilon_two_gaussians
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
+_LARGEST_STEP = 500.0  # dp-accounting takes its exponential
 _CLOSE_ENOUGH = 2e-3  # relative change of ε at which the grid is fine enough
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
@@ -37,7 +38,7 @@ class Analytical:
 def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int = 1) -> float:
     """ε of a client who takes part ``participations`` times, in rounds the adversary knows.
 
-    R adaptively chosen Gaussian mechanisms compose to √R/z-GDP (Dong et al. 2019, Corollary 2),
+    R adaptively chosen Gaussian mechanisms compose to √R/z-GDP (Dong, Roth, Su 2019),
     which no analysis improves on. Adjacency: zero-out, the client's updates replaced by zero.
 
     Args:
@@ -66,7 +67,8 @@ def poisson_epsilon(
 
     The privacy-loss distribution is rounded up at every step (Doroshenko et al. 2022), on a grid
     that is refined until ε settles: the answer is above the exact ε by less than 1% or so, and
-    never below. Adjacency: add or remove one client.
+    never below. Where there is so little noise that the unsampled ε passes 10⁸, it is that one.
+    Adjacency: add or remove one client.
 
     Args:
         noise_multiplier: z ≥ 0.
@@ -83,15 +85,15 @@ def poisson_epsilon(
     _check_rounds(rounds)
     if sampling_rate == 0 or rounds == 0:
         return 0.0
-    if noise_multiplier == 0 or sampling_rate == 1:
-        return gaussian_epsilon(noise_multiplier, delta, rounds)
-    epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)
-    step = max(_COARSEST, epsilon / _MOST_CELLS)
+    epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)  # as if never left out
+    if sampling_rate == 1 or math.isinf(epsilon):
+        return epsilon
+    step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
     while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
-        coarser = epsilon
         finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, step)
-        epsilon = min(coarser, finer)
-        if abs(coarser - finer) <= _CLOSE_ENOUGH * finer:
+        settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
+        epsilon = min(epsilon, finer)
+        if settled:
             break
         step /= 10
     return epsilon

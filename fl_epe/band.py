@@ -60,12 +60,12 @@ def _probability_below(nodes: FloatArray, limits: FloatArray, total: int) -> flo
     longest = int(7 * np.sqrt(total)) + 40
     ahead = np.ones(1)
     for rate, more in zip(rates, required, strict=True):
-        arrivals = _poisson(np.arange(int(rate + 10 * np.sqrt(rate)) + 25), rate)
+        arrivals = _poisson(np.arange(np.ceil(rate + 10 * np.sqrt(rate)) + 25), rate)
         ahead = np.convolve(ahead, arrivals)[more : more + longest]
-    missing = total - (nodes[-1] + 1) - np.arange(ahead.size)
+    missing = total - (nodes[-1] + 1) - np.arange(float(ahead.size))
     possible = missing >= 0
     last = _poisson(missing[possible], total * (1 - limits[-1]))
-    return float(ahead[possible] @ last / _poisson(np.array([total]), total)[0])
+    return float(ahead[possible] @ last / _poisson(np.array([float(total)]), total)[0])
 
 
 def _poisson(counts: FloatArray, rate: float) -> FloatArray:

@@ -2,8 +2,11 @@
 
 ``epsilon_lower_bound`` answers for one method, ``BOUNDS`` says what each method is, what it assumes
 and whether it keeps its confidence. "valid" means: if the assumption holds, the bound exceeds the
-true ε with probability at most 1 − confidence, for any ε, any number of canaries, and whatever
-the scores were before they were looked at.
+true ε with probability at most 1 − confidence, at every ε and for any number of canaries. The
+method is chosen before the scores are seen: the largest of several bounds is not a bound.
+
+"GDP" as an assumption means that the mechanism's trade-off curve is Gaussian: the scores may have
+any distribution, and what is ruled out is μ-GDP; its ε at δ is read off the curve.
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ def epsilon_lower_bound(
         raise ValueError(f"Expected method={method!r} to be one of {', '.join(BOUNDS)}.")
     if not 0 < confidence < 1:
         raise ValueError(f"Expected confidence={confidence} in (0, 1).")
+    if seed < 0:
+        raise ValueError(f"Expected seed={seed} >= 0.")
     if method == "katz-log":
         if delta != 0:
             raise ValueError(f"Expected delta={delta} to be 0 for method='katz-log'.")
@@ -174,7 +179,7 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
         ),
         "weighted": Bound(
             weighted.weighted,
-            "sum of weighted evidence, a most powerful test for each ε",
+            "weighted evidence of all canaries, a test for each ε; the sharpest without a model",
             valid=True,
             assumption=_FREE,
         ),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from fl_epe.rates import FloatArray, Sample
 from fl_epe.threshold_bounds import gdp_epsilon
@@ -33,7 +33,7 @@ Labels = npt.NDArray[np.bool_]
 
 
 def one_run(sample: Sample) -> float:
-    """(ε, δ) from the number of right guesses (Steinke et al. 2023, Theorem 5.2)."""
+    """(ε, δ) from the number of right guesses (Steinke et al. 2023)."""
     labels = sorted_labels(sample)
     design = guess_design(labels.size, sample.alpha)
 
@@ -44,7 +44,7 @@ def one_run(sample: Sample) -> float:
             steinke_p_value(value, labels.size, guesses, right, sample.delta) - sample.alpha
         )
 
-    return first_accepted(at, width=0.25)
+    return first_accepted(at, width=0.1)
 
 
 def one_run_fdp(sample: Sample) -> float:
@@ -76,13 +76,13 @@ def order_statistic(sample: Sample) -> float:
 def steinke_p_value(epsilon: float, canaries: int, guesses: int, right: int, delta: float) -> float:
     """How likely (ε, δ)-DP makes at least ``right`` of ``guesses`` right, at most.
 
-    Steinke et al. 2023, Theorem 5.2: β + 2·m·δ·max_i P[v > B ≥ v − i]/i, with B ~ Bin(r, q) the
+    Steinke et al. 2023: β + 2·m·δ·max_i P[v > B ≥ v − i]/i, with B ~ Bin(r, q) the
     right guesses at δ = 0, q = 1/(1 + e^−ε), β = P[B ≥ v]. It says little unless 2·m·δ is small.
     """
     if right == 0:
         return 1.0
     q = special.expit(epsilon)
-    tail = stats.binom.sf(np.arange(right - 1, -2, -1), guesses, q)
+    tail = special.bdtrc(np.arange(right - 1, -2, -1), guesses, q)
     by_leaks = np.max((tail[1:] - tail[0]) / np.arange(1, right + 1))
     return float(min(1.0, tail[0] + 2 * canaries * delta * by_leaks))
 
@@ -111,10 +111,10 @@ def order_statistic_p_value(mu: float, canaries: int, guesses: int, wrong: int) 
     probability that the best attack on N(0, 1) against N(μ, 1) has beyond that confidence.
     """
     if guesses == canaries:
-        return float(stats.binom.cdf(wrong, canaries, special.ndtr(-mu / 2)))
+        return float(special.bdtr(wrong, canaries, special.ndtr(-mu / 2)))
     less_confident = special.betaincinv(canaries - guesses, guesses + 1, _QUADRATURE)
     error = wrong_share(confidence_quantile(1 - less_confident, mu), mu)
-    return float(np.mean(stats.binom.cdf(wrong, guesses, error)))
+    return float(np.mean(special.bdtr(wrong, guesses, error)))
 
 
 def first_accepted(at: Callable[[float], Margin], width: float) -> float:
@@ -122,15 +122,16 @@ def first_accepted(at: Callable[[float], Margin], width: float) -> float:
 
     Args:
         at: for a value, the test designed for it: a function, increasing in the value it is given,
-            that is negative where that value is rejected. One design serves a whole cell.
-        width: of the first cells; later ones are a tenth of where they start.
+            that is negative where that value is rejected. One design serves the cell below.
+        width: of the first cells; later ones are a twentieth of where they start.
     """
     for low, high in itertools.pairwise(_cells(width)):
-        margin = at((low + high) / 2)
+        margin = at(high)
+        if margin(high) < 0:
+            continue
         if margin(low) >= 0:
             return low
-        if margin(high) >= 0:
-            return max(low, optimize.brentq(margin, low, high, xtol=_TOLERANCE) - _TOLERANCE)
+        return max(low, float(optimize.brentq(margin, low, high, xtol=_TOLERANCE)) - _TOLERANCE)
     return _LARGEST
 
 
@@ -194,9 +195,14 @@ def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatAr
     high = low + np.max(shift) / 2 + 40
     for _ in range(55):
         middle = (low + high) / 2
-        beyond = special.ndtr(shift / 2 - middle) + special.ndtr(-middle - shift / 2) > share
+        beyond = share_beyond(middle, shift) > share
         low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
     return low
+
+
+def share_beyond(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
+    """The share of N(0, 1) and N(shift, 1) together that is farther than this from the middle."""
+    return np.asarray(special.ndtr(shift / 2 - distance) + special.ndtr(-distance - shift / 2))
 
 
 def wrong_share(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
@@ -213,4 +219,4 @@ def _cells(width: float) -> Iterator[float]:
     edge = 0.0
     while edge < _LARGEST:
         yield edge
-        edge += max(width, edge / 10)
+        edge += max(width, edge / 20)

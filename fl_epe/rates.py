@@ -160,7 +160,7 @@ def log_null_tail(cosines: FloatArray, dim: int) -> FloatArray:
     """Log of P[C ≥ c] for the cosine C of a uniform direction in ``dim`` ≥ 2 dimensions.
 
     (C + 1)/2 ~ Beta((d−1)/2, (d−1)/2). Where the tail underflows, an upper bound stands for it,
-    c·P[C ≥ c] ≤ density(c)·(1 − c²)/(d − 1), off by a factor 1 + 1/(d·c²) < 1.002 there.
+    P[C ≥ c] ≤ density(c)·(1 − c²)/((d − 1)·c), too large by less than 0.1% there.
 
     Args:
         cosines: values in [−1, 1], any shape.

@@ -96,7 +96,8 @@ def bayesian(sample: Sample) -> float:
 
     def least_fnr(log_fpr: FloatArray, epsilon: float) -> FloatArray:
         by_members = target - np.exp(np.minimum(epsilon + log_fpr, 0.0))
-        return np.maximum(by_members, np.exp(-epsilon) * (target - np.exp(log_fpr)))
+        by_others = np.exp(-epsilon) * (target - np.exp(log_fpr))
+        return np.asarray(np.maximum(by_members, by_others))
 
     return _credible_limit(errors, least_fnr, sample.alpha)
 
@@ -140,7 +141,8 @@ def _credible_limit(
     high = 1.0
     while excess(high) < 0:
         high *= 2
-    return max(0.0, optimize.brentq(excess, 0.0, high, xtol=_TOLERANCE) - _TOLERANCE)
+    root = float(optimize.brentq(excess, 0.0, high, xtol=_TOLERANCE))
+    return max(0.0, root - _TOLERANCE)
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
@@ -215,7 +217,8 @@ def _foresee(distance: FloatArray, std: float, total: int) -> FloatArray:
     from_count = total * rate * (1 - rate)
     from_mean = total * np.exp(-(z**2)) / (2 * np.pi * _SHARE_FOR_CHOICE)
     spread = np.sqrt(from_count + from_mean)
-    return np.clip(total * rate + _LUCK[:, np.newaxis] * spread, 0.0, float(total))
+    errors = total * rate + _LUCK[:, np.newaxis] * spread
+    return np.asarray(np.clip(errors, 0.0, float(total)))
 
 
 def _null_fit(sample: Sample) -> tuple[float, float]:

@@ -15,20 +15,22 @@ import functools
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, special, stats
+from scipy import fft, special
 
 from fl_epe.one_run import (
     Margin,
     confidence_quantile,
     first_accepted,
     guess_design,
+    share_beyond,
     sorted_labels,
 )
 from fl_epe.rates import FloatArray, Sample, log_null_tail
 
-_LEVELS = 8  # the largest weight
-_ROUNDING = 1e-12  # more than the error of a probability that a Fourier transform returns
-_WIDTH = 0.25
+_LEVELS = 16  # the largest weight
+_ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
+_HOEFFDING = np.sqrt(np.log(2e12) / 2)
+_WIDTH = 0.1
 
 Law = tuple[FloatArray, int]  # probabilities of 0, 1, 2, …, and how many variables have them
 
@@ -42,7 +44,7 @@ def _two_groups(sample: Sample) -> float:
     """Weighted guesses of the labels of canaries, fair coins made of two independent groups.
 
     Given the scores the labels are independent, and each is right with odds of at most e^ε except
-    with probability δ, when it leaks (Kairouz, Oh, Viswanath 2015, Theorem 3). So the weight
+    with probability δ, when it leaks (Kairouz, Oh, Viswanath 2015). So the weight
     of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)) plus the largest weight for each
     leak. Guesses are ranked from either end; the weight at a rank is the excess over ε of the
     Gaussian log-odds there.
@@ -51,22 +53,20 @@ def _two_groups(sample: Sample) -> float:
     labels = sorted_labels(coins)
     half = labels.size // 2
     right = labels[:half].astype(int) + ~labels[::-1][:half]
-    leaks = np.arange(labels.size + 1)
-    leak_chances = stats.binom.pmf(leaks, labels.size, sample.delta)
+    leaks, leak_chances = _binomial(labels.size, sample.delta)
     design = guess_design(labels.size, sample.alpha)
     ranks = (np.arange(half) + 0.5) / half
 
     def at(epsilon: float) -> Margin:
         shift = design.shift(epsilon)
-        excess = shift * confidence_quantile(ranks, shift) - epsilon
-        weights = _to_levels(excess, excess[0])
+        weights = _rank_weights(ranks, shift, epsilon)
         still_needed = np.maximum(int(weights @ right) - _LEVELS * leaks, 0)
         counts = 2 * np.bincount(weights, minlength=_LEVELS + 1)[1:]
 
         def margin(tested: float) -> float:
             q = special.expit(tested)
-            tail = _tail_of_sum([(_coin(w, q), count) for w, count in enumerate(counts, 1)])
-            return float(leak_chances @ tail[still_needed]) - coins.alpha
+            laws = [(_coin(weight, q), count) for weight, count in enumerate(counts, 1)]
+            return float(leak_chances @ _tail_of_sum(laws, still_needed)) - coins.alpha
 
         return margin
 
@@ -87,7 +87,7 @@ def _exact_null(sample: Sample) -> float:
     def at(epsilon: float) -> Margin:
         shift = float(np.interp(epsilon, epsilons, shifts))
         cuts = _cuts(epsilon, shift, count)
-        value = int(np.searchsorted(cuts, scores, side="right").sum())
+        value = np.searchsorted(cuts, scores, side="right").sum(keepdims=True)
         log_tail = log_null_tail(np.clip(cuts / np.sqrt(dim), -1.0, 1.0), dim)
 
         def margin(tested: float) -> float:
@@ -95,7 +95,7 @@ def _exact_null(sample: Sample) -> float:
             below = np.exp(-tested) * np.maximum(-np.expm1(log_tail) - sample.delta, 0.0)
             tail = np.minimum(np.minimum(above, 1 - below), 1.0)
             law = -np.diff(tail, prepend=1.0, append=0.0)
-            return float(_tail_of_sum([(law, count)])[value]) - sample.alpha
+            return float(_tail_of_sum([(law, count)], value)[0]) - sample.alpha
 
         return margin
 
@@ -112,11 +112,11 @@ def _fair_coins(sample: Sample) -> Sample:
     observed, unobserved = sample.both()
     pairs = min(observed.size, unobserved.size)
     coins = max(2, 2 * pairs - int(2 * np.sqrt(2 * pairs)))
-    chances = stats.binom.pmf(np.arange(coins + 1), coins, 0.5)
-    chances[observed.size + 1 :] = 0.0
-    chances[: max(0, coins - unobserved.size)] = 0.0
+    heads_possible, chances = _binomial(coins, 0.5)
+    enough = (heads_possible <= observed.size) & (coins - heads_possible <= unobserved.size)
+    chances = np.where(enough, chances, 0.0)
     rng = np.random.default_rng((sample.seed, 1))
-    heads = int(rng.choice(coins + 1, p=chances / chances.sum()))
+    heads = int(rng.choice(heads_possible, p=chances / chances.sum()))
     return dataclasses.replace(
         sample,
         observed=rng.permutation(observed)[:heads],
@@ -148,9 +148,19 @@ def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
     return np.asarray(np.concatenate([-excess[::-1], excess]) / shift + shift / 2)
 
 
-def _to_levels(excess: FloatArray, largest: float) -> npt.NDArray[np.int64]:
-    share = np.maximum(excess, 0.0) / max(largest, 1e-9)
-    return np.round(_LEVELS * np.minimum(share, 1.0)).astype(np.int64)
+def _rank_weights(ranks: FloatArray, shift: float, epsilon: float) -> npt.NDArray[np.int64]:
+    """Weights of the guesses at these shares from either end, in whole steps of the largest one."""
+    distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
+    share = share_beyond(distance, shift)
+    log_odds = shift * np.interp(ranks, share[::-1], distance[::-1])
+    excess = np.maximum(log_odds - epsilon, 0.0)
+    return np.asarray(np.round(_LEVELS * excess / max(excess[0], 1e-9)), np.int64)
+
+
+def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """The values of a binomial variable, and their probabilities."""
+    values = np.arange(tosses + 1)
+    return values, -np.diff(special.bdtrc(values, tosses, chance), prepend=1.0)
 
 
 def _coin(weight: int, chance: float) -> FloatArray:
@@ -159,12 +169,19 @@ def _coin(weight: int, chance: float) -> FloatArray:
     return law
 
 
-def _tail_of_sum(laws: list[Law]) -> FloatArray:
-    """P[S ≥ s] for s = 0, 1, …, S the sum of independent variables, rounded up."""
-    length = 1 + sum((law.size - 1) * count for law, count in laws)
-    size = fft.next_fast_len(length, real=True)
+def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> FloatArray:
+    """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
+
+    The Fourier transform of the distribution of S is a product. It is inverted on a window around
+    the mean of S that S misses with probability below 10⁻¹² (Hoeffding's inequality).
+    """
+    mean = sum(count * (law @ np.arange(law.size)) for law, count in laws)
+    reach = _HOEFFDING * np.sqrt(sum(count * (law.size - 1) ** 2 for law, count in laws))
+    first, last = int(mean - reach), int(mean + reach) + 1
+    size = fft.next_fast_len(last - first + 1, real=True)
     transform = np.ones(size // 2 + 1, np.complex128)
     for law, count in laws:
         transform *= fft.rfft(law, size) ** count
-    density = fft.irfft(transform, size)[:length]
-    return np.cumsum(density[::-1])[::-1] + _ROUNDING
+    density = np.roll(fft.irfft(transform, size), -first)
+    tail = np.append(np.cumsum(density[::-1])[::-1], 0.0)
+    return np.asarray(tail[np.clip(values - first, 0, size)] + _ROUNDING)

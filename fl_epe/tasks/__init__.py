@@ -27,7 +27,7 @@ __all__ = [
     "task_names",
 ]
 
-_EVALUATION_BATCH = 256
+_EVALUATION_BATCH = 64
 _TASKS = {
     "digits": ("fl_epe.tasks.digits", "Digits"),
     "fashion-mnist": ("fl_epe.tasks.fashion_mnist", "FashionMnist"),

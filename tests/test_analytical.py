@@ -1,0 +1,152 @@
+"""Analytical ε against dp-accounting and against what each schedule must satisfy."""
+
+import math
+import re
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from fl_epe import delta_two_gaussians
+from fl_epe.analytical import (
+    analytical_epsilon,
+    fixed_size_epsilon,
+    gaussian_epsilon,
+    poisson_epsilon,
+)
+
+
+@pytest.mark.parametrize(
+    ("noise_multiplier", "delta", "epsilon"),
+    [
+        (4.22, 1e-6, 1.0),
+        (1.54, 1e-6, 3.0),
+        (0.541, 1e-6, 10.0),
+        (0.0496, 341_000**-1.1, 299.0),
+        (0.0986, 341_000**-1.1, 99.2),
+        (0.2317, 341_000**-1.1, 29.3),
+    ],
+)
+def test_gaussian_facts(noise_multiplier, delta, epsilon):
+    assert gaussian_epsilon(noise_multiplier, delta) == pytest.approx(epsilon, rel=0.005)
+
+
+@pytest.mark.parametrize("participations", [1, 4, 15])
+@pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 20.0])
+def test_gaussian_is_dp_accountings(noise_multiplier, participations):
+    standard_deviation = noise_multiplier / math.sqrt(participations)
+    theirs = dp_accounting.get_epsilon_gaussian(standard_deviation, 1e-6)
+    ours = gaussian_epsilon(noise_multiplier, 1e-6, participations)
+    assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+
+
+def test_gaussian_round_trip():
+    epsilon = gaussian_epsilon(0.8, 1e-7, 3)
+    assert delta_two_gaussians(0, 1, math.sqrt(3) / 0.8, 1, epsilon) == pytest.approx(1e-7)
+
+
+@pytest.mark.parametrize(
+    "epsilon_of",
+    [
+        lambda z: gaussian_epsilon(z, 1e-6, 2),
+        lambda z: poisson_epsilon(z, 0.1, 10, 1e-6),
+        lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6),
+    ],
+)
+def test_no_noise_no_privacy_and_more_noise_more(epsilon_of):
+    assert epsilon_of(0.0) == math.inf
+    values = [epsilon_of(z) for z in (0.3, 1.0, 3.0, 30.0)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_who_never_takes_part_loses_nothing():
+    assert gaussian_epsilon(0.0, 1e-6, 0) == 0.0
+    assert poisson_epsilon(0.0, 0.0, 10, 1e-6) == 0.0
+    assert poisson_epsilon(1.0, 0.1, 0, 1e-6) == 0.0
+    assert fixed_size_epsilon(0.0, 100, 0, 10, 1e-6) == 0.0
+    assert fixed_size_epsilon(1.0, 100, 10, 0, 1e-6) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("noise_multiplier", "sampling_rate", "rounds"),
+    [(1.0, 0.01, 500), (0.5, 0.3, 20), (5, 0.2, 100)],
+)
+def test_poisson_is_dp_accountings(noise_multiplier, sampling_rate, rounds):
+    """Above their optimistic estimate, and close to their pessimistic one on a fine grid."""
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+    event = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
+    fine = PLDAccountant(value_discretization_interval=5e-5).compose(event, rounds)
+    ours = poisson_epsilon(noise_multiplier, sampling_rate, rounds, 1e-6)
+    assert ours == pytest.approx(fine.get_epsilon(1e-6), rel=0.005)
+    optimistic = dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier,
+        sampling_prob=sampling_rate,
+        value_discretization_interval=1e-3,
+        pessimistic_estimate=False,
+    ).self_compose(rounds)
+    assert ours >= optimistic.get_epsilon_for_delta(1e-6)
+
+
+def test_poisson_amplifies():
+    whole = gaussian_epsilon(1.0, 1e-6, 20)
+    assert poisson_epsilon(1.0, 1.0, 20, 1e-6) == whole
+    assert poisson_epsilon(1.0, 0.99, 20, 1e-6) <= whole
+    assert poisson_epsilon(1.0, 0.1, 20, 1e-6) < whole / 3
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e-9, 0.001, 0.02, 0.05])
+def test_poisson_without_much_noise_ends(noise_multiplier):
+    """Losses of millions of nats must not be cut into steps of a hundredth."""
+    epsilon = poisson_epsilon(noise_multiplier, 0.0005, 2048, 1e-6)
+    once, ever = (gaussian_epsilon(noise_multiplier, 1e-6, times) for times in (1, 2048))
+    assert once < epsilon <= ever  # some clients are drawn more than once in a run
+    assert (epsilon < ever / 100) == (noise_multiplier > 0.01)
+
+
+def test_fixed_size_is_dp_accountings_at_twice_the_sensitivity():
+    gaussian = dp_accounting.GaussianDpEvent(0.5)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 20, gaussian)
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    theirs = RdpAccountant(neighboring_relation=relation).compose(event, 50).get_epsilon(1e-6)
+    assert fixed_size_epsilon(1.0, 1000, 20, 50, 1e-6) == pytest.approx(theirs)
+
+
+def test_fixed_size_is_never_worse_than_without_sampling():
+    whole = gaussian_epsilon(0.5, 1e-6, 10)
+    assert fixed_size_epsilon(1.0, 100, 100, 10, 1e-6) == whole
+    assert fixed_size_epsilon(1.0, 100, 90, 10, 1e-6) <= whole
+
+
+def test_analytical_epsilon_says_what_it_means():
+    epochs = analytical_epsilon("epochs", 1.0, 1e-6, participations=3)
+    assert epochs.epsilon == gaussian_epsilon(1.0, 1e-6, 3)
+    assert epochs.adjacency == "zero-out"
+    poisson = analytical_epsilon("poisson", 1.0, 1e-6, sampling_rate=0.1, rounds=5)
+    assert poisson.epsilon == poisson_epsilon(1.0, 0.1, 5, 1e-6)
+    assert poisson.adjacency == "add-or-remove"
+    unknown = analytical_epsilon("balls-in-bins", 1.0, 1e-6)
+    assert unknown.epsilon is None
+    assert "balls-in-bins" in unknown.assumption
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gaussian_epsilon(-1.0, 1e-6), "Expected noise_multiplier=-1.0 >= 0 and finite."),
+        (lambda: gaussian_epsilon(math.nan, 1e-6), "Expected noise_multiplier=nan >= 0"),
+        (lambda: gaussian_epsilon(1.0, 0.0), "Expected delta=0.0 in (0, 1)."),
+        (lambda: gaussian_epsilon(1.0, 1e-6, -1), "Expected participations=-1 >= 0."),
+        (lambda: poisson_epsilon(1.0, 1.5, 1, 1e-6), "Expected sampling_rate=1.5 in [0, 1]."),
+        (lambda: poisson_epsilon(1.0, 0.5, -1, 1e-6), "Expected rounds=-1 >= 0."),
+        (lambda: fixed_size_epsilon(1.0, 5, 6, 1, 1e-6), "Expected cohort=6 in [0, population=5]."),
+        (
+            lambda: analytical_epsilon("poisson", 1.0, 1e-6),
+            "Expected sampling_rate=None and rounds=None for kind='poisson'.",
+        ),
+        (lambda: analytical_epsilon("other", 1.0, 2.0), "Expected delta=2.0 in (0, 1)."),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()

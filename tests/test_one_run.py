@@ -1,0 +1,235 @@
+"""Bounds that test each ε with guesses: published special values, naive versions, simulation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_epe import epsilon_two_gaussians
+from fl_epe.bounds import epsilon_lower_bound
+from fl_epe.one_run import (
+    confidence_quantile,
+    fdp_margin,
+    first_accepted,
+    guess_design,
+    order_statistic_p_value,
+    right_guesses,
+    sorted_labels,
+    steinke_p_value,
+    wrong_share,
+)
+from fl_epe.rates import Sample
+from fl_epe.weighted import _detectable_shifts, _fair_coins, _tail_of_sum
+
+ALPHA = 0.05
+DELTA = 1e-5
+
+
+def _sample(observed, unobserved, seed=0):
+    return Sample(np.array(observed, float), np.array(unobserved, float), None, DELTA, ALPHA, seed)
+
+
+# Steinke, Nasr, Jagielski 2023.
+
+
+@pytest.mark.parametrize("guesses", [1, 10, 1000])
+def test_steinke_ceiling(guesses):
+    """All right, δ = 0: the bound is logit(α^(1/r))."""
+    ceiling = math.log(ALPHA ** (1 / guesses) / -math.expm1(math.log(ALPHA) / guesses))
+    assert steinke_p_value(ceiling, 2000, guesses, guesses, 0.0) == pytest.approx(ALPHA, rel=1e-9)
+
+
+def _naive_steinke(epsilon, canaries, guesses, right, delta):
+    q = 1 / (1 + math.exp(-epsilon))
+    law = [stats.binom.pmf(j, guesses, q) for j in range(guesses + 1)]
+    beta = sum(law[right:])
+    leaks = max((sum(law[max(right - i, 0) : right]) / i for i in range(1, right + 1)), default=1.0)
+    return min(1.0, beta + 2 * canaries * delta * leaks)
+
+
+@pytest.mark.parametrize(
+    ("right", "delta"), [(0, 0.0), (1, 1e-3), (17, 1e-4), (20, 0.0), (20, 0.3)]
+)
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 4.0])
+def test_steinke_p_value_is_its_formula(epsilon, right, delta):
+    naive = _naive_steinke(epsilon, 50, 20, right, delta)
+    assert steinke_p_value(epsilon, 50, 20, right, delta) == pytest.approx(naive, rel=1e-9)
+
+
+def test_steinke_p_value_increases_where_it_is_small():
+    values = [steinke_p_value(e, 1000, 100, 90, 1e-4) for e in np.linspace(0, 5, 400)]
+    assert all(a <= b for a, b in itertools.pairwise(values) if a < 0.5)
+
+
+def test_one_run_says_nothing_where_delta_is_large():
+    observed, unobserved = np.arange(100.0, 200), np.arange(100.0)
+    assert epsilon_lower_bound(observed, unobserved, 1e-6, method="one-run") > 3
+    assert epsilon_lower_bound(observed, unobserved, 0.01, method="one-run") < 1
+
+
+# Mahloujifar, Melis, Chaudhuri 2024.
+
+
+def test_fdp_margin_is_its_recursion():
+    canaries, guesses, right, mu = 200, 60, 48, 0.8
+    r, h = ALPHA * right / canaries, ALPHA * (guesses - right) / canaries
+    for i in reversed(range(right)):
+        next_h = max(h, stats.norm.cdf(stats.norm.ppf(r) - mu))
+        r += i / (guesses - i) * (next_h - h)
+        h = next_h
+    margin = fdp_margin(mu, canaries, guesses, right, ALPHA)
+    assert margin == pytest.approx(guesses / canaries - r - h, rel=1e-9)
+
+
+def test_fdp_margin_at_its_ends():
+    """No guess right says nothing; a mechanism that reveals all can have all of them right."""
+    assert fdp_margin(0.0, 100, 50, 0, ALPHA) > 0
+    assert fdp_margin(0.0, 100, 50, 50, ALPHA) < 0
+    assert fdp_margin(50.0, 100, 50, 50, ALPHA) >= 0
+
+
+# Xiang et al. 2025.
+
+
+def test_order_statistic_without_abstention_is_binomial():
+    p_value = order_statistic_p_value(1.0, 200, 200, 50)
+    assert p_value == pytest.approx(stats.binom.cdf(50, 200, stats.norm.cdf(-0.5)), rel=1e-9)
+
+
+def test_order_statistic_is_the_law_of_the_best_attack():
+    """Against the attack it describes: guess the labels of the most extreme of 50 canaries."""
+    mu, canaries, guesses, trials = 1.0, 50, 20, 20_000
+    rng = np.random.default_rng(1)
+    labels = rng.random((trials, canaries)) < 0.5
+    scores = rng.normal(np.where(labels, mu / 2, -mu / 2))
+    wrong = (scores > 0) != labels
+    order = np.argsort(-np.abs(scores), axis=1)[:, :guesses]
+    counts = np.take_along_axis(wrong, order, axis=1).sum(axis=1)
+    for most in (0, 1, 3):
+        p_value = order_statistic_p_value(mu, canaries, guesses, most)
+        error = math.sqrt(p_value * (1 - p_value) / trials)
+        assert np.mean(counts <= most) == pytest.approx(p_value, abs=4 * error)
+
+
+# Guesses.
+
+
+def test_guesses_are_from_both_ends():
+    sample = _sample([5, 4, 1], [3, 2, 0])
+    labels = sorted_labels(sample)
+    assert labels.tolist() == [True, True, False, False, True, False]
+    assert [right_guesses(labels, guesses) for guesses in (2, 4, 6)] == [2, 3, 4]
+
+
+def test_ties_do_not_reveal_the_labels():
+    """Concatenation puts the observed first; sorting alone would leave them there."""
+    right = [
+        right_guesses(sorted_labels(_sample(np.ones(50), np.ones(50), seed)), 100)
+        for seed in range(200)
+    ]
+    # A hypergeometric count of "in" in the top half, twice: standard deviation 5.
+    assert np.mean(right) == pytest.approx(50, abs=4 * 5 / math.sqrt(200))
+
+
+def test_confidence_is_about_the_middle():
+    share = np.array([0.01, 0.3, 0.9])
+    distance = confidence_quantile(share, 1.4)
+    far = stats.norm.sf(0.7 + distance), stats.norm.sf(distance - 0.7)
+    assert sum(far) == pytest.approx(share, rel=1e-9)
+    assert wrong_share(distance, 1.4) == pytest.approx(far[0] / share, rel=1e-9)
+
+
+def test_design_has_even_odds_at_its_epsilon():
+    """With the expected number of right guesses its ε is just not ruled out."""
+    design = guess_design(1000, ALPHA)
+    for epsilon in (0.5, 2.0, 4.0):
+        guesses, shift = design.guess_count(epsilon), design.shift(epsilon)
+        wrong = wrong_share(confidence_quantile(np.array([guesses / 1000]), shift), shift)[0]
+        right = round(guesses * (1 - wrong))
+        assert steinke_p_value(epsilon - 0.3, 1000, guesses, right, 0.0) < ALPHA
+        assert steinke_p_value(epsilon + 0.3, 1000, guesses, right, 0.0) > ALPHA
+
+
+def test_first_accepted_finds_the_end_of_the_first_stretch():
+    assert first_accepted(lambda _: lambda value: value - 1.234, 0.1) == pytest.approx(
+        1.234, abs=2e-4
+    )
+    assert first_accepted(lambda _: lambda value: value - 1.234, 0.1) <= 1.234
+    assert first_accepted(lambda _: lambda _: 1.0, 0.1) == 0.0
+    # Rejected again after an accepted cell: that does not count.
+    assert first_accepted(lambda high: lambda _: 1.0 if 2 < high < 3 else -1.0, 0.5) == 2.0
+
+
+# Weighted evidence.
+
+
+def test_tail_of_sum_is_the_convolution():
+    laws = [(np.array([0.5, 0.2, 0.0, 0.3]), 5), (np.array([0.9, 0.1]), 40), (np.ones(1), 3)]
+    law = np.ones(1)
+    for part, count in laws:
+        for _ in range(count):
+            law = np.convolve(law, part)
+    values = np.arange(-3, law.size + 3)
+    exact = [law[max(value, 0) :].sum() for value in values]
+    tail = _tail_of_sum(laws, values)
+    assert tail == pytest.approx(exact, abs=1e-10)
+    assert np.all(tail >= exact)
+
+
+def test_tail_of_sum_sees_far_into_a_long_one():
+    """40,000 coins of weight 16: the window is a small part of the range."""
+    coin = np.zeros(17)
+    coin[0], coin[-1] = 0.7, 0.3
+    heads = np.array([11_500, 12_000, 12_200, 12_400])
+    tail = _tail_of_sum([(coin, 40_000)], 16 * heads)
+    exact = stats.binom.sf(heads - 1, 40_000, 0.3)
+    assert tail == pytest.approx(exact, abs=2e-11)
+    assert np.all(tail >= exact)
+
+
+@pytest.mark.parametrize(("observed", "unobserved"), [(2, 2), (10, 7), (100, 100), (100, 1000)])
+def test_fair_coins_use_fresh_scores_and_pay_for_running_out(observed, unobserved):
+    heads = []
+    for seed in range(300):
+        coins = _fair_coins(_sample(np.arange(observed), -1 - np.arange(unobserved), seed))
+        used = np.concatenate(coins.both())
+        assert np.unique(used).size == used.size
+        heads.append(coins.observed.size)
+    tosses = used.size
+    assert tosses >= 2 * min(observed, unobserved) - 2 * math.sqrt(2 * min(observed, unobserved))
+    enough = stats.binom.cdf(observed, tosses, 0.5) - stats.binom.cdf(
+        tosses - unobserved - 1, tosses, 0.5
+    )
+    assert coins.alpha == pytest.approx(ALPHA * enough, rel=1e-9)
+    assert np.mean(heads) == pytest.approx(tosses / 2, abs=4 * math.sqrt(tosses / 4 / 300))
+
+
+def test_weighted_pays_for_leaks():
+    """(0, δ)-DP can reveal some canaries outright: as many as δ says are no evidence."""
+    trials, failures = 200, 0
+    for trial in range(trials):
+        rng = np.random.default_rng((2, trial))
+        observed, unobserved = rng.random((2, 100))
+        observed[rng.random(100) < 0.05] += 1
+        unobserved[rng.random(100) < 0.05] -= 1
+        failures += epsilon_lower_bound(observed, unobserved, 0.05, method="weighted") > 0
+    assert failures / trials <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
+
+
+def test_weighted_beats_unweighted_guesses():
+    gains = []
+    for trial in range(20):
+        rng = np.random.default_rng((3, trial))
+        scores = rng.normal(1.0, 1.0, 500), rng.normal(0.0, 1.0, 500)
+        bounds = [epsilon_lower_bound(*scores, DELTA, method=m) for m in ("weighted", "one-run")]
+        gains.append(bounds[0] - bounds[1])
+    assert np.mean(gains) > 0
+
+
+def test_detectable_shift_increases_with_epsilon():
+    shifts, epsilons = _detectable_shifts(500, ALPHA)
+    assert np.all(np.diff(epsilons) >= 0)
+    at_one = np.interp(1.0, shifts, epsilons)
+    assert 0 < at_one < epsilon_two_gaussians(0, 1, 1, 1, DELTA)
