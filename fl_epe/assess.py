@@ -10,12 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.bounds import BOUNDS, epsilon_lower_bound
-from fl_epe.estimate import (
-    EpsilonEstimate,
-    check_scores,
-    epsilon_from_cosines,
-    epsilon_from_scores,
-)
+from fl_epe.checks import check_scores
+from fl_epe.estimate import EpsilonEstimate, epsilon_from_cosines, epsilon_from_scores
 from fl_epe.goodness import anderson_darling
 
 Floats = NDArray[np.float64]
@@ -62,7 +58,7 @@ def assess_scores(
         "observed": len(observed),
         "unobserved": 0 if unobserved is None else len(unobserved),
         "estimates": _estimates(observed, unobserved, delta, dim, confidence),
-        "bounds": _bounds(observed, unobserved, delta, dim, confidence, coins),
+        "bounds": all_bounds(observed, unobserved, delta, dim, confidence, coins),
         "gaussian": _gaussian(observed, unobserved),
     }
 
@@ -87,7 +83,7 @@ def _estimates(
     ]
 
 
-def _bounds(
+def all_bounds(
     observed: Floats,
     unobserved: Floats | None,
     delta: float,
@@ -95,6 +91,7 @@ def _bounds(
     confidence: float,
     coins: bool,
 ) -> list[dict[str, Any]]:
+    """Every lower bound that applies, with its assumption; arguments as in `assess_scores`."""
     out = []
     for method, bound in BOUNDS.items():
         if method in COIN_METHODS and (unobserved is None or not coins):

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from fl_epe import one_run, threshold_bounds, weighted
+from fl_epe.checks import check_probability, check_scores
 from fl_epe.rates import FloatArray, Sample
 from fl_epe.threshold_bounds import gdp_epsilon
 
@@ -77,17 +78,16 @@ def epsilon_lower_bound(
     bound = BOUNDS.get(method)
     if bound is None:
         raise ValueError(f"Expected method={method!r} to be one of {', '.join(BOUNDS)}.")
-    if not 0 < confidence < 1:
-        raise ValueError(f"Expected confidence={confidence} in (0, 1).")
+    check_probability("confidence", confidence)
     if seed < 0:
         raise ValueError(f"Expected seed={seed} >= 0.")
     if method == "katz-log":
         if delta != 0:
             raise ValueError(f"Expected delta={delta} to be 0 for method='katz-log'.")
-    elif not 0 < delta < 1:
-        raise ValueError(f"Expected delta={delta} in (0, 1).")
-    members = _check_scores("observed", observed)
-    others = None if unobserved is None else _check_scores("unobserved", unobserved)
+    else:
+        check_probability("delta", delta)
+    members = check_scores("observed", observed)
+    others = None if unobserved is None else check_scores("unobserved", unobserved)
     if others is None:
         _check_cosines(members, dim)
     if np.ptp(members if others is None else np.concatenate([members, others])) == 0:
@@ -98,7 +98,7 @@ def epsilon_lower_bound(
 def mean(sample: Sample) -> float:
     """ε of the smallest shift between two Gaussians of equal variance that the means allow.
 
-    With the exact null √d·(mean cosine) ~ N(μ, 1/k) (METHOD §5.1); with two groups of scores the
+    With the exact null √d·(mean cosine) ~ N(μ, 1/k); with two groups of scores the
     t statistic of their means is noncentral t, and its noncentrality is inverted.
     """
     shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
@@ -129,16 +129,6 @@ def _squares(scores: FloatArray) -> float:
     """Sum of squared deviations from the mean; exactly 0 for tied scores."""
     shifted = scores - scores[0]
     return float(np.sum((shifted - shifted.mean()) ** 2))
-
-
-def _check_scores(name: str, values: ArrayLike) -> FloatArray:
-    scores = np.asarray(values, np.float64)
-    if scores.ndim != 1 or scores.size < 2:
-        raise ValueError(f"Expected {name}.shape={scores.shape} to be (k,) with k >= 2.")
-    bad = scores[~np.isfinite(scores)]
-    if bad.size:
-        raise ValueError(f"Expected {name} to be finite, got {bad[0]} ({bad.size} such values).")
-    return scores
 
 
 def _check_cosines(cosines: FloatArray, dim: int | None) -> None:

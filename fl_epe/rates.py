@@ -3,7 +3,7 @@
 The attack calls a canary a member when its score is at least the threshold. ``FNR`` is the share
 of observed canaries that it misses, ``FPR`` the share of unobserved canaries that it takes for
 members. The unobserved canaries are either scored too, or, when the scores are cosines, replaced
-by the exact null distribution (METHOD §2), which makes the ``FPR`` of every threshold known.
+by the exact null distribution, which makes the ``FPR`` of every threshold known.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.analytical import Analytical, analytical_epsilon, gaussian_epsilon
+from fl_epe.assess import all_bounds
 from fl_epe.bounds import epsilon_lower_bound
 from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, footprint_fit
 from fl_epe.goodness import anderson_darling
@@ -92,6 +93,7 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, An
     out["paper"] = _statistic(
         record, delta, confidence, "final", "model", "jeffreys", variance="fitted"
     )
+    out["bounds"] = _bounds(record, delta, confidence, "final", "displacement")
     if np.all(np.isfinite(record.clip_norms)) and record.server.get("name") == "sgd":
         out["footprints"] = _footprints(record, delta, confidence, "final")
     return out
@@ -100,6 +102,7 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, An
 def _all(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:
     """Matched filter at the known rounds, and the paper's maximum over rounds."""
     out = _statistic(record, delta, confidence, "all", "matched-filter", BOUND_METHOD)
+    out["bounds"] = _bounds(record, delta, confidence, "all", "matched-filter")
     out["footprints"] = _footprints(record, delta, confidence, "all")
     out["secret_rounds"] = _estimate(
         epsilon_from_record(
@@ -145,16 +148,14 @@ def _statistic(
         variance=variance,
         confidence=confidence,
     )
-    observed, unobserved = scores_from_record(record, threat, statistic)
-    exact = threat == "final"  # one vector: the null of its cosines is known at every dimension
-    lower = epsilon_lower_bound(
-        observed / math.sqrt(record.dim) if exact else observed,
-        None if exact else unobserved,
-        delta,
-        dim=record.dim if exact else None,
-        confidence=confidence,
-        method=bound,
-    )
+    observed, unobserved, dim = _for_bounds(record, threat, statistic)
+    lower = None
+    if dim is not None or len(unobserved) >= 2:
+        others = None if dim else unobserved
+        lower = epsilon_lower_bound(
+            observed, others, delta, dim=dim, confidence=confidence, method=bound
+        )
+    observed, _ = scores_from_record(record, threat, statistic)
     return {
         **_estimate(estimate),
         "lower_bound": _finite(lower),
@@ -163,6 +164,31 @@ def _statistic(
         "score_std": float(observed.std(ddof=1)),
         "gaussian": _gaussian(observed),
     }
+
+
+def _for_bounds(
+    record: AuditRecord, threat: str, statistic: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int | None]:
+    """Scores and, for the final model, the dimension in which they are cosines.
+
+    The null of cosines with one vector is known exactly at every dimension.
+    """
+    observed, unobserved = scores_from_record(record, threat, statistic)
+    if threat == "final":
+        scale = math.sqrt(record.dim)
+        return observed / scale, unobserved / scale, record.dim
+    return observed, unobserved, None
+
+
+def _bounds(
+    record: AuditRecord, delta: float, confidence: float, threat: str, statistic: str
+) -> list[dict[str, Any]]:
+    observed, unobserved, dim = _for_bounds(record, threat, statistic)
+    if dim is None and len(unobserved) < 2:
+        return []
+    others = unobserved if len(unobserved) >= 2 else None
+    coins = record.inclusion == "coin"
+    return all_bounds(observed, others, delta, dim, confidence, coins)
 
 
 def _gaussian(scores: NDArray[np.float64]) -> dict[str, float] | None:

@@ -1,7 +1,7 @@
 """Local training: one client's data and the global model in, the client's update out.
 
 Several cores serve best as several threads with a `Trainer` each. On two cores of a Xeon (AVX-512,
-torch 2.13, EMNIST CNN, digits, 2.4 steps a client), clients per second: one thread 35, two threads
+torch 2.13, EMNIST CNN, digits, 2.2 steps a client), clients per second: one thread 35, two threads
 67, two processes 66, one trainer whose operations use both cores 55.
 """
 

@@ -37,7 +37,7 @@ def cosines_of_one_run(dim: int, count: int, z: float, seed: int) -> NDArray[np.
     released = np.random.default_rng((seed, 1)).standard_normal(dim) * z
     for i in range(count):
         released += canaries.vector(i)
-    return canaries.dot(released) / np.linalg.norm(released)
+    return np.asarray(canaries.dot(released) / np.linalg.norm(released))
 
 
 def estimates(dim: int, count: int, z: float, runs: int, variance: str) -> NDArray[np.float64]:

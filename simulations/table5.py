@@ -51,7 +51,7 @@ def cosines_in_the_limit(z: float, count: int, seed: int) -> NDArray[np.float64]
     record = limit_record(
         ShuffledEpochs(2048, 1), z, DELTA, canaries=count, unobserved=2, seed=seed
     )
-    return record.observed_final * np.sqrt(record.dim / _DIM)
+    return np.asarray(record.observed_final * np.sqrt(record.dim / _DIM))
 
 
 def cosines_of_vectors(z: float, count: int, seed: int) -> NDArray[np.float64]:
@@ -61,7 +61,7 @@ def cosines_of_vectors(z: float, count: int, seed: int) -> NDArray[np.float64]:
     model = rng.standard_normal(_DIM) * z * np.sqrt(2048)
     for i in range(count):
         model += canaries.vector(i)
-    return canaries.dot(model) / np.linalg.norm(model)
+    return np.asarray(canaries.dot(model) / np.linalg.norm(model))
 
 
 def main() -> None:

@@ -152,7 +152,7 @@ def test_published_sweep_is_not_valid():
 def test_sharper_than_the_peers():
     """The medians at μ = 1, δ = 1e-5, 500 + 500 scores: 1.72 and, with the Gaussian model, 3.61."""
     trials = [_scores(1.0, 500, (9, t)) for t in range(25)]
-    free = [max(_bound(m, *scores) for m in ("clopper-pearson", "weighted")) for scores in trials]
+    free = [_bound("weighted", *scores) for scores in trials]
     model = [_bound("mean", *scores) for scores in trials]
     # Standard deviations of a bound: 0.35 and 0.33; of the median of 25 about a quarter of it.
     assert np.median(free) > 1.72 - 3 * 0.35 / 4
@@ -218,7 +218,7 @@ def test_null_tail(dim):
     for cosine, log_tail in zip(cosines, log_null_tail(cosines, dim), strict=True):
         c = mp.mpf(abs(cosine))
         # ∫ (1 − x²)^(a − 1) = ∫ cos(θ)^(dim − 2), cut where it has fallen by e^−60.
-        start, end = mp.asin(c), mp.asin(min(1, mp.sqrt(c**2 + 60 / a)))
+        start, end = mp.asin(c), mp.acos(mp.sqrt(1 - c**2) * mp.exp(-30 / a))
         nodes = [start + (end - start) * k / 8 for k in range(9)]
         tail = norm * mp.quad(lambda angle: mp.cos(angle) ** (dim - 2), nodes)
         exact = float(mp.log(tail if cosine >= 0 else 1 - tail))

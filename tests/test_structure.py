@@ -18,7 +18,7 @@ MODULES = sorted(
 )
 # Left to right; a module may import from layers to its left, and from its own.
 LAYERS = [
-    {"seeding", "two_gaussians", "secret_rounds", "goodness", "score_file"},
+    {"checks", "seeding", "two_gaussians", "secret_rounds", "goodness", "score_file"},
     {"canary", "mechanism", "participation", "record", "rates", "analytical"},
     {"config", "tracker", "scores", "limit", "band", "threshold_bounds", "one_run", "weighted"},
     {"bounds", "estimate"},

@@ -1,0 +1,31 @@
+"""Checks of arguments that several modules share; each error names the argument and its value."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """``values`` as a float64 vector of at least two finite scores.
+
+    Raises:
+        ValueError: naming the argument and what is wrong with it.
+    """
+    scores = np.asarray(values, np.float64)
+    if scores.ndim != 1 or scores.size < 2:
+        raise ValueError(f"Expected {name}.shape={scores.shape} to be (k,) with k >= 2.")
+    bad = scores[~np.isfinite(scores)]
+    if bad.size:
+        raise ValueError(f"Expected {name} to be finite, got {bad[0]} ({bad.size} such values).")
+    return scores
+
+
+def check_probability(name: str, value: float) -> None:
+    """Refuse a ``value`` outside (0, 1).
+
+    Raises:
+        ValueError: naming the argument and its value.
+    """
+    if not 0 < value < 1:
+        raise ValueError(f"Expected {name}={value} in (0, 1).")
