@@ -303,7 +303,7 @@ def _draw_scores(
     if null:
         grid = np.linspace(together.min(), together.max(), 400)
         axes.plot(grid, stats.norm.pdf(grid), color="black", lw=1, label="null, N(0, 1)")
-    axes.set_ylabel("density")
+    axes.set(ylabel="density", ylim=(0, 1.3 * axes.get_ylim()[1]))
     axes.legend(fontsize=7, frameon=False)
 
 
@@ -322,7 +322,7 @@ def _draw_rounds(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -
         twin.plot(record.metrics["eval_round"], accuracy, color=_ANALYTICAL, ls="--")
         twin.set(ylabel="accuracy, held out (dashed)", ylim=(0, 1))
     if right.has_data():
-        right.legend(fontsize=7, frameon=False)
+        right.legend(fontsize=7, frameon=False, loc="center right")
 
 
 def _draw_epsilons(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
