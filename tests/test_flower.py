@@ -295,6 +295,14 @@ class TestBadInput:
         with pytest.raises(ValueError, match="after at least one round"):
             DPFedAvg(SMALL, SEEDS).record(ArrayRecord())
 
+    def test_a_final_model_of_another_dimension(self):
+        """A record is of one dimension; a model that does not match it is refused."""
+        strategy = DPFedAvg(SMALL, SEEDS)
+        with InProcessGrid(worker_app(Tiny()), 1) as grid:
+            strategy.start(grid, pack(theta=Tiny().initial(1)), num_rounds=1)
+            with pytest.raises(ValueError, match=r"final\.shape=\(7,\) to be \(2005,\)"):
+                strategy.record(pack(theta=np.zeros(7, np.float32)))
+
     def test_the_model_must_be_flat_floats(self):
         strategy = DPFedAvg(SMALL, SEEDS)
         arrays = pack(theta=np.zeros((2, 2), np.float32))
