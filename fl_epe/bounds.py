@@ -141,9 +141,9 @@ def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
         raise ValueError(f"Expected observed={largest} in [-1, 1]: with dim, scores are cosines.")
 
 
-_FREE = "none (distribution-free)"
+_FREE = "independent scores, of any distribution"
 _GDP = "Gaussian mechanism (GDP)"
-_GAUSSIAN = "Gaussian scores of equal variance"
+_GAUSSIAN = "Gaussian scores with the null's variance"
 _COINS = "canaries included by fair coins; 2·m·δ small"
 _PRIOR = "Jeffreys prior on the error rates"
 

@@ -51,6 +51,7 @@ from fl_epe.scores import (
     epoch_blocks,
     expected_signal,
     footprints,
+    full_knowledge_spread,
     scores_from_record,
 )
 from fl_epe.secret_rounds import secret_rounds_epsilon
@@ -165,6 +166,11 @@ def epsilon_from_record(
     if statistic == "likelihood-ratio":
         return _secret_rounds(record, delta, confidence)
     observed, unobserved = scores_from_record(record, threat, statistic)
+    check_scores("observed", observed)
+    if statistic == "full-knowledge" and variance == "known":
+        method = "full-knowledge, known variance"
+        spread = full_knowledge_spread(record)
+        return _known_variance(observed, delta, confidence, method, spread)
     if statistic == "maximum":
         estimate = epsilon_from_scores(observed, unobserved, delta, confidence=confidence)
         return dataclasses.replace(estimate, method="maximum over rounds, two fitted Gaussians")
@@ -235,14 +241,18 @@ def footprint_fit(
 def _secret_rounds(record: AuditRecord, delta: float, confidence: float) -> EpsilonEstimate:
     """How strong the signal is, from the known rounds; then what it is worth if they are secret."""
     fit = footprint_fit(record, delta, threat="all", confidence=confidence)
-    signal = expected_signal(record)
+    if record.participation not in ("epochs", "poisson"):
+        raise ValueError(f"Expected participation={record.participation!r} to be known.")
+    if record.participation == "epochs" and record.canary_repeats != round(record.canary_repeats):
+        raise ValueError(f"Expected canary_repeats={record.canary_repeats} to be whole.")
+    signal = np.maximum(expected_signal(record), 1e-9)  # a round that released nothing
 
     def epsilon(scale: float) -> float:
         if scale <= 0:
             return 0.0
         if record.participation == "poisson":
             strength = scale * float(np.sqrt(np.mean(signal**2)))
-            rate = record.canary_repeats / record.rounds
+            rate = min(1.0, record.canary_repeats / record.rounds)
             return poisson_epsilon(1 / strength, rate, record.rounds, delta)
         return secret_rounds_epsilon([scale * signal[b] for b in epoch_blocks(record)], delta)
 
@@ -265,10 +275,10 @@ def _against_standard_null(
 
 
 def _known_variance(
-    scores: Floats, delta: float, confidence: float, method: str
+    scores: Floats, delta: float, confidence: float, method: str, spread: float = 1.0
 ) -> EpsilonEstimate:
-    """Scores are N(μ, 1), so their mean is N(μ, 1/k) and its interval is exact."""
-    half = stats.norm.ppf((1 + confidence) / 2) / np.sqrt(len(scores))
+    """Scores are N(μ, spread²), so their mean is N(μ, spread²/k) and its interval is exact."""
+    half = spread * stats.norm.ppf((1 + confidence) / 2) / np.sqrt(len(scores))
     means = np.maximum(scores.mean() + np.array([0.0, -half, half]), 0.0)
     return _estimate_at(means, delta, confidence, method)
 
@@ -289,20 +299,24 @@ class _Fit:
 
 
 def _fit(scores: Floats) -> _Fit:
-    return _Fit(float(scores.mean()), float(scores.std(ddof=1)), len(scores))
+    offsets = scores - scores[0]  # ties then have a deviation of exactly zero
+    return _Fit(float(scores[0] + offsets.mean()), float(offsets.std(ddof=1)), len(scores))
 
 
 def _two_fitted(
     null: _Fit, alt: _Fit, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
     check_probability("confidence", confidence)
-    epsilon = epsilon_two_gaussians(null.mean, null.std, alt.mean, alt.std, delta)
-    low = high = float(np.asarray(epsilon))
-    if null.std > 0 and alt.std > 0:
+    # Larger scores say "took part": an attack that is wrong about it is worth nothing.
+    mean = max(alt.mean, null.mean)
+    epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))
+    if null.std == 0 or alt.std == 0:
+        low, high = 0.0, epsilon  # ties prove nothing
+    else:
         means, stds = _plausible(null, alt, confidence)
         values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))
-        low, high = min(low, float(values.min())), max(high, float(values.max()))
-    return EpsilonEstimate(float(np.asarray(epsilon)), low, high, delta, confidence, method)
+        low, high = min(epsilon, float(values.min())), max(epsilon, float(values.max()))
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 
 def _plausible(null: _Fit, alt: _Fit, confidence: float) -> tuple[Floats, Floats]:

@@ -53,8 +53,9 @@ def limit_record(
     rng = generator(seed, 1)
     observed = rng.standard_normal((rounds, canaries)) + taking_part / noise_multiplier
     others = rng.standard_normal((rounds, unobserved))
-    # Each released mean is noise of this norm (the cohort size cancels).
-    lengths = noise_multiplier * norms * np.sqrt(_DIM)
+    # Each released mean is noise of this norm.
+    cohort_size = schedule.cohort_size(canaries)
+    lengths = noise_multiplier * norms * np.sqrt(_DIM) / cohort_size
     weighted = server.weights(rounds) * lengths
     moved = float(np.linalg.norm(weighted))
     final = weighted @ observed / moved, weighted @ others / moved
@@ -62,7 +63,7 @@ def limit_record(
     return AuditRecord(
         dim=_DIM,
         delta=delta,
-        cohort_size=1.0,
+        cohort_size=cohort_size,
         noise_multiplier=noise_multiplier,
         sum_noise_multiplier=noise_multiplier,
         participation="poisson" if type(schedule).__name__ == "Poisson" else "epochs",

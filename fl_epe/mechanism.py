@@ -60,7 +60,7 @@ def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np
 
 
 def split_noise_multiplier(noise_multiplier: float, count_std: float) -> float:
-    """Noise multiplier of the sum when a noisy count is released beside it.
+    """Noise multiplier of the sum when a noisy count of sensitivity 1/2 is released beside it.
 
     ``z_sum = (z^-2 - (2 count_std)^-2)^(-1/2)`` (Andrew et al. 2021, Theorem 1), so that sum and
     count together cost what one Gaussian mechanism with ``noise_multiplier`` costs.
@@ -92,7 +92,9 @@ class FixedClip:
         """The clip norm of the first round."""
         return self.norm
 
-    def update(self, clip_norm: float, unclipped: float, rng: np.random.Generator) -> float:
+    def update(
+        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+    ) -> float:
         """The clip norm of the next round: the same."""
         return clip_norm
 
@@ -106,7 +108,10 @@ class AdaptiveClip:
     """A clip norm that follows a quantile of the update norms (Andrew et al. 2021).
 
     ``C' = C * exp(-rate * (b - quantile))``, with ``b`` the noisy share of voters whose update was
-    not clipped: ``(count + N(0, count_std^2)) / voters``.
+    not clipped. What is released is the sum of ``1/2`` for each update that was not clipped and
+    ``-1/2`` for each that was, plus N(0, count_std^2): one client more or less moves it by 1/2,
+    which is what `split_noise_multiplier` takes for granted, and a client who is absent moves
+    nothing. ``b`` is that sum over the expected ``voters``, plus 1/2.
 
     Attributes:
         initial_norm: clip norm of the first round.
@@ -135,10 +140,12 @@ class AdaptiveClip:
         """The clip norm of the first round."""
         return self.initial_norm
 
-    def update(self, clip_norm: float, unclipped: float, rng: np.random.Generator) -> float:
-        """The clip norm of the next round, from the count of ``unclipped`` voters of this one."""
-        noisy = unclipped + rng.normal(0.0, self.count_std)
-        return clip_norm * math.exp(-self.rate * (noisy / self.voters - self.quantile))
+    def update(
+        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+    ) -> float:
+        """The clip norm of the next round, from the ``unclipped`` among those who ``voted``."""
+        noisy = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
+        return clip_norm * math.exp(-self.rate * (noisy / self.voters + 0.5 - self.quantile))
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
         """What is left for the sum, see `split_noise_multiplier`."""

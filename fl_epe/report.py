@@ -88,15 +88,16 @@ def table_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for key, threat, statistic in ROWS:
         part = pick(summary, key)
-        if part is not None:
+        if part is not None and "epsilon" in part:
             interval = f"{number(part['low'])} – {number(part['high'])}"
+            proven = part["lower_bound"] is not None or part["lower_bound_unbounded"]
             rows.append(
                 (
                     threat,
                     statistic,
                     number(part["epsilon"]),
                     interval,
-                    number(part["lower_bound"]),
+                    number(part["lower_bound"]) if proven else "–",
                     analytical_text(summary),
                 )
             )
@@ -149,19 +150,14 @@ def notes(summary: dict[str, Any]) -> list[str]:
     analytical = summary["analytical"]
     lines = [
         "ε estimates say what the canary attack achieves. They are not bounds.",
-        "Lower bounds hold at their confidence whatever the distribution of the scores; those of "
-        "the paper's rows (Jeffreys, threshold chosen on the same scores) do not.",
-        f"Analytical ε: {analytical['assumption']}; {analytical['adjacency']} adjacency; "
-        f"a canary takes part {_times(analytical['participations'])}.",
+        "Lower bounds hold against the adversary of their row, for independent scores of any "
+        "distribution; those of the paper's rows (Jeffreys, threshold chosen on the same scores) "
+        "do not.",
+        *_analytical_note(summary),
         *_budget_note(analytical),
         *_exposure_notes(summary),
         f"Canaries are {summary['canary_share']:.0%} of a cohort of {summary['cohort_size']:.3g}.",
     ]
-    if summary["participation"] == "poisson":
-        lines.append(
-            "The analytical ε counts on the rounds being secret; the matched filter knows them, "
-            "so its ε may be larger."
-        )
     lines += _gaussian_warnings(summary)
     if absent := summary["metrics"]["absent"]:
         lines.append(f"{absent} updates were lost and counted as zero; see the faults.")
@@ -209,12 +205,13 @@ def _gaussian_warnings(summary: dict[str, Any]) -> list[str]:
     instead = {
         "final": "participations or clip norms differ between canaries; look at the footprint "
         "regression (final.footprints in report.json), which gives ε of the most exposed one",
-        "all": "participations differ between canaries; look at all.footprints in report.json",
+        "all": "participations or clip norms differ between canaries; look at all.footprints in "
+        "report.json",
         "all.paper": "a maximum never is; use the matched filter",
     }
     for key, reason in instead.items():
         part = pick(summary, key)
-        test = part["gaussian"] if part else None
+        test = part.get("gaussian") if part else None
         if test and test["p_value"] < _SUSPECT:
             name = " ".join(next(row[1:] for row in ROWS if row[0] == key))
             lines.append(
@@ -224,8 +221,23 @@ def _gaussian_warnings(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _times(count: float) -> str:
-    return "once" if count == 1 else f"{count:g} times"
+def _analytical_note(summary: dict[str, Any]) -> list[str]:
+    """What the analytical ε takes for granted."""
+    analytical = summary["analytical"]
+    if analytical["epsilon"] is None and not analytical["unbounded"]:
+        return [f"Analytical ε: none known ({analytical['assumption']})."]
+    counted = analytical["participations"]
+    times = "once" if counted == 1 else f"{counted:g} times"
+    line = f"Analytical ε: {analytical['assumption']}; {analytical['adjacency']} adjacency; "
+    if summary["participation"] != "poisson":
+        up = f", counted as {math.ceil(counted)}" if counted != round(counted) else ""
+        return [f"{line}a canary takes part {times}{up}."]
+    return [
+        f"{line}a canary takes part {times} on average.",
+        "It counts on the rounds being secret. The matched filter knows them: its ε and its lower "
+        "bound may be larger. Both rows are for a canary of mean footprint; see "
+        "all.footprints in report.json for the most exposed one.",
+    ]
 
 
 def number(value: float | None) -> str:
@@ -280,8 +292,9 @@ def _draw_final(figure: Figure, record: AuditRecord, summary: dict[str, Any]) ->
 
 def _draw_all(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
     left, right = figure.subplots(1, 2)
-    _draw_scores(left, *scores_from_record(record, "all", "matched-filter"))
-    left.set(title="every round, matched filter", xlabel="score")
+    if "epsilon" in summary["all"]:
+        _draw_scores(left, *scores_from_record(record, "all", "matched-filter"))
+        left.set(title="every round, matched filter", xlabel="score")
     observed, unobserved = scores_from_record(record, "all", "maximum")
     scale = math.sqrt(record.dim)
     _draw_scores(right, observed * scale, unobserved * scale, null=False)
@@ -327,8 +340,8 @@ def _draw_rounds(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -
 
 def _draw_epsilons(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
     axes = figure.subplots()
-    parts = [(threat, statistic, pick(summary, key)) for key, threat, statistic in ROWS]
-    shown = [(threat, statistic, part) for threat, statistic, part in parts if part]
+    parts = [(threat, statistic, pick(summary, key) or {}) for key, threat, statistic in ROWS]
+    shown = [row for row in parts if "epsilon" in row[2]]
     floor = 1e-2
     for y, (_, _, part) in enumerate(shown):
         middle, low, high = (

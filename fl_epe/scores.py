@@ -77,8 +77,9 @@ def full_knowledge(record: AuditRecord) -> Scores:
     """Matched filter of the adversary in the definition of DP, who knows the real clients' sum.
 
     It is subtracted from what was released; noise is left, and canaries. The noise's scale
-    ``z·C_t`` is known as well, so ``s_it`` is the inner product over it. Null N(0, 1), observed
-    N(√R/z, 1) for R participations, up to the canaries' own overlap.
+    ``z·C_t`` is known as well, so ``s_it`` is the inner product over it. Observed scores have the
+    mean √R/z for R participations; the deviation of all is 1, but for the canaries' overlap, see
+    `full_knowledge_spread`.
 
     Raises:
         ValueError: if the run was not made with ``full_knowledge``, or had no noise.
@@ -100,6 +101,16 @@ def full_knowledge(record: AuditRecord) -> Scores:
     )
 
 
+def full_knowledge_spread(record: AuditRecord) -> float:
+    """Deviation of the full-knowledge scores: other canaries are part of what is left.
+
+    ``√(1 + (K − 1)/(d·z²))`` for K canaries a round on average: 1 in high dimension.
+    """
+    z = record.sum_noise_multiplier or 0.0
+    others = max(float(record.presence.sum(axis=1).mean()) - 1, 0.0)
+    return float(np.sqrt(1 + others / (record.dim * z**2))) if z else np.inf
+
+
 def likelihood_ratio(record: AuditRecord) -> Scores:
     """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``: the rounds are not known.
 
@@ -113,7 +124,7 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
         signal * scale * cosines - signal**2 / 2 for cosines in (record.observed, record.unobserved)
     ]
     if record.participation == "poisson":
-        rate = record.canary_repeats / record.rounds
+        rate = min(record.canary_repeats / record.rounds, 1 - 1e-12)
         observed, unobserved = (
             np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + term), axis=0) for term in terms
         )
@@ -169,6 +180,8 @@ def footprints(record: AuditRecord, threat: str) -> Floats:
     if record.server.get("name") != "sgd":
         raise ValueError(f"Expected server={record.server} to be sgd for footprints.")
     server = ServerSGD(record.server["learning_rate"], record.server["momentum"])
+    if record.displacement_norm == 0:
+        raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
     share = server.weights(record.rounds) * record.clip_norms @ record.presence
     scale = np.sqrt(record.dim) / (record.cohort_size * record.displacement_norm)
     return np.asarray(share * scale)

@@ -80,7 +80,8 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
     """Analytical ε of a canary, which takes no part in the count that moves the clip norm."""
-    if not record.sum_noise_multiplier or record.participation != "epochs":
+    votes = record.config.get("canaries_vote", False)
+    if not record.sum_noise_multiplier or record.participation != "epochs" or votes:
         return None
     repeats = math.ceil(record.canary_repeats)
     return _finite(gaussian_epsilon(record.sum_noise_multiplier, delta, repeats))
@@ -94,28 +95,42 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, An
         record, delta, confidence, "final", "model", "jeffreys", variance="fitted"
     )
     out["bounds"] = _bounds(record, delta, confidence, "final", "displacement")
-    if np.all(np.isfinite(record.clip_norms)) and record.server.get("name") == "sgd":
+    linear = record.server.get("name") == "sgd" and record.displacement_norm > 0
+    linear = linear and bool(record.presence.any())
+    if linear and np.all(np.isfinite(record.clip_norms)):
         out["footprints"] = _footprints(record, delta, confidence, "final")
     return out
 
 
 def _all(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:
-    """Matched filter at the known rounds, and the paper's maximum over rounds."""
+    """Matched filter at the known rounds, and the paper's maximum over rounds.
+
+    Without known clip norms, or with fewer than two participants, only the latter is left.
+    """
+    if not np.all(np.isfinite(record.clip_norms)) or record.presence.any(axis=0).sum() < 2:
+        return _paper_all(record, delta, confidence)
     out = _statistic(record, delta, confidence, "all", "matched-filter", BOUND_METHOD)
+    out |= _paper_all(record, delta, confidence)
     out["bounds"] = _bounds(record, delta, confidence, "all", "matched-filter")
     out["footprints"] = _footprints(record, delta, confidence, "all")
-    out["secret_rounds"] = _estimate(
-        epsilon_from_record(
-            record, delta, threat="all", statistic="likelihood-ratio", confidence=confidence
+    whole = record.canary_repeats == round(record.canary_repeats)
+    if record.participation == "poisson" or (record.participation == "epochs" and whole):
+        out["secret_rounds"] = _estimate(
+            epsilon_from_record(
+                record, delta, threat="all", statistic="likelihood-ratio", confidence=confidence
+            )
         )
-    )
-    if record.unobserved.shape[1] >= 2:
-        out["paper"] = _statistic(record, delta, confidence, "all", "maximum", "jeffreys")
     if record.observed_residual is not None and record.sum_noise_multiplier:
         out["full_knowledge"] = _statistic(
             record, delta, confidence, "all", "full-knowledge", BOUND_METHOD
         )
     return out
+
+
+def _paper_all(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:
+    if record.unobserved.shape[1] < 2:
+        return {}
+    return {"paper": _statistic(record, delta, confidence, "all", "maximum", "jeffreys")}
 
 
 def _footprints(
@@ -159,6 +174,7 @@ def _statistic(
     return {
         **_estimate(estimate),
         "lower_bound": _finite(lower),
+        "lower_bound_unbounded": lower == math.inf,
         "bound_method": bound,
         "score_mean": float(observed.mean()),
         "score_std": float(observed.std(ddof=1)),
@@ -187,7 +203,8 @@ def _bounds(
     if dim is None and len(unobserved) < 2:
         return []
     others = unobserved if len(unobserved) >= 2 else None
-    coins = record.inclusion == "coin"
+    # Dropping canaries that never took part would spoil the coins.
+    coins = record.inclusion == "coin" and bool(record.presence.any(axis=0).all())
     return all_bounds(observed, others, delta, dim, confidence, coins)
 
 

@@ -48,6 +48,7 @@ def train(task: Task, config: RunConfig, seeds: Seeds):
         theta = (theta + config.server_learning_rate * velocity).astype(np.float32)
         theta = theta.astype(np.float64)
         clip_norms.append(C)
-        share = (unclipped + generator(seeds.noise, t, 1).normal(0, count_std)) / voters
+        votes = unclipped - clients[t].sum() / 2  # 1/2 for each short update, -1/2 for others
+        share = (votes + generator(seeds.noise, t, 1).normal(0, count_std)) / voters + 0.5
         C *= np.exp(-config.clip_rate * (share - config.clip_quantile))
     return theta, clients, taking_part, np.array(clip_norms)

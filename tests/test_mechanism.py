@@ -84,15 +84,27 @@ def test_adaptive_norm_converges_to_the_median(start, noisy):
     trail = []
     for _ in range(60):
         cohort = rng.choice(norms, 100, replace=False)
-        clip_norm = rule.update(clip_norm, float(np.sum(cohort <= clip_norm)), rng)
+        clip_norm = rule.update(clip_norm, float(np.sum(cohort <= clip_norm)), 100, rng)
         trail.append(clip_norm)
     assert trail[-1] == pytest.approx(median, rel=0.1)
 
 
 def test_adaptive_norm_moves_as_published():
     rule = AdaptiveClip(1.0, 0.5, 0.2, 0.0, 10)
-    assert rule.update(1.0, 10, RNG) == pytest.approx(np.exp(-0.1))  # nobody clipped: down
-    assert rule.update(1.0, 0, RNG) == pytest.approx(np.exp(0.1))  # everybody clipped: up
+    assert rule.update(1.0, 10, 10, RNG) == pytest.approx(np.exp(-0.1))  # nobody clipped: down
+    assert rule.update(1.0, 0, 10, RNG) == pytest.approx(np.exp(0.1))  # everybody clipped: up
+
+
+def test_one_vote_more_or_less_moves_the_released_count_by_a_half():
+    rule = AdaptiveClip(1.0, 0.5, 0.2, 0.0, 10)
+
+    def released(unclipped, voted):
+        return -np.log(rule.update(1.0, unclipped, voted, RNG)) / 0.2 * 10
+
+    for unclipped, voted in ((3, 9), (0, 1), (9, 9)):
+        for with_one in (released(unclipped + 1, voted + 1), released(unclipped, voted + 1)):
+            assert abs(with_one - released(unclipped, voted)) == pytest.approx(0.5)
+    assert rule.update(1.0, 0, 0, RNG) == 1.0  # a round that was lost moves nothing
 
 
 def test_budget_is_split_as_published():

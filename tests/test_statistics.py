@@ -5,13 +5,19 @@ import pytest
 from records import make_record
 from scipy import stats
 
-from fl_epe import epsilon_from_record, epsilon_from_scores, epsilon_two_gaussians
+from fl_epe import (
+    epsilon_from_cosines,
+    epsilon_from_record,
+    epsilon_from_scores,
+    epsilon_two_gaussians,
+)
 from fl_epe.estimate import footprint_fit
 from fl_epe.goodness import anderson_darling
 from fl_epe.limit import limit_record
 from fl_epe.mechanism import ServerSGD
 from fl_epe.participation import Poisson, ShuffledEpochs
-from fl_epe.scores import footprints, scores_from_record
+from fl_epe.report import notes, table_rows, write_report
+from fl_epe.scores import footprints, full_knowledge_spread, scores_from_record
 from fl_epe.secret_rounds import secret_rounds_epsilon
 
 DELTA = 341_000**-1.1
@@ -211,3 +217,78 @@ def test_interval_of_fitted_gaussians_covers():
         )
         inside += estimate.low <= exact <= estimate.high
     assert 0.95 - 3 * 0.009 < inside / 600 < 0.98
+
+
+class TestDegenerate:
+    """What an attack that sees nothing, or is wrong, is worth."""
+
+    def test_ties_are_no_proof(self):
+        same = epsilon_from_scores([0.1] * 3, [0.1] * 5, 1e-5)
+        assert (same.epsilon, same.low, same.high) == (0, 0, 0)
+        apart = epsilon_from_scores([0.2, 0.2], np.linspace(-1, 1, 50), 1e-5)
+        assert apart.low == 0
+        assert apart.high == np.inf
+
+    @pytest.mark.parametrize("variance", ["known", "fitted"])
+    def test_scores_on_the_wrong_side_are_worth_little(self, variance):
+        quantiles = stats.norm.ppf((np.arange(500) + 0.5) / 500)
+        cosines = (quantiles / quantiles.std(ddof=1) - 3) / 100
+        estimate = epsilon_from_cosines(cosines, 10_000, 1e-5, variance=variance)
+        assert estimate.low == 0
+        assert estimate.low <= estimate.epsilon <= estimate.high
+        assert estimate.epsilon == pytest.approx(0, abs=1e-6)
+
+    def test_full_knowledge_interval_knows_the_overlap(self):
+        record = make_record(dim=400)
+        # 20 canaries a round at z = 0.5 in 400 dimensions
+        assert full_knowledge_spread(record) == pytest.approx(np.sqrt(1 + 19 / (400 * 0.25)))
+
+
+class TestReports:
+    """Every kind of record has a report, and no sentence in it that is not true of it."""
+
+    RECORDS = {  # noqa: RUF012 - made once
+        "epochs": lambda: limit_record(ShuffledEpochs(6, 2), 0.5, 1e-3, canaries=40, unobserved=40),
+        "part of an epoch": lambda: limit_record(
+            ShuffledEpochs(6, 1.5), 0.5, 1e-3, canaries=40, unobserved=40
+        ),
+        "poisson": lambda: limit_record(Poisson(6, 0.3), 0.5, 1e-3, canaries=40, unobserved=40),
+        "no unobserved": lambda: limit_record(
+            ShuffledEpochs(6, 2), 0.5, 1e-3, canaries=40, unobserved=0
+        ),
+        "no clip norms": lambda: make_record(clip_norms=np.full(6, np.nan)),
+        "unknown schedule": lambda: make_record(participation="other"),
+        "no noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
+        "unknown noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
+        "an empty round": lambda: make_record(
+            mean_norms=np.array([0.0, *make_record().mean_norms[1:]])
+        ),
+        "nobody took part": lambda: make_record(presence=np.zeros((6, 40), bool)),
+        "nothing moved": lambda: make_record(displacement_norm=0.0),
+        "lost updates": lambda: make_record(absent=np.array([0, 3, 0, 0, 1, 0]), faults=("x",)),
+        "coins": lambda: make_record(inclusion="coin"),
+    }
+
+    @pytest.mark.parametrize("kind", RECORDS)
+    def test_is_written(self, kind, tmp_path):
+        summary = write_report(self.RECORDS[kind](), tmp_path)
+        page = (tmp_path / "report.html").read_text()
+        rows = {(row[0], row[1]): row for row in table_rows(summary)}
+        assert ("final model", "displacement") in rows
+        text = " ".join(notes(summary))
+        if kind == "no unobserved":
+            assert rows["every round", "matched filter"][4] == "–"
+        if kind == "poisson":
+            assert "on average" in text
+            assert "rounds being secret" in text
+        if kind == "part of an epoch":
+            assert "1.5 times, counted as 2" in text
+        if kind in ("unknown schedule", "unknown noise"):
+            assert "none known" in text
+            assert "none known" in page
+        if kind in ("unknown schedule", "part of an epoch"):
+            assert "secret_rounds" not in summary["all"]
+        if kind == "lost updates":
+            assert "4 updates were lost" in text
+        methods = {bound["method"] for bound in summary["all"].get("bounds", [])}
+        assert ("one-run" in methods) == (kind == "coins")

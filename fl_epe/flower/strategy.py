@@ -149,9 +149,11 @@ class DPFedAvg(Strategy):
         self._note_participation(parts)
         clip_norm, mean = self._clip_norm, self._release(list(parts.values()))
         theta = self._move(mean)
-        self._clip_norm = self._clip_rule.update(
-            clip_norm, counts["unclipped"], generator(self.seeds.noise, self.rounds_done, 1)
-        )
+        rng = generator(self.seeds.noise, self.rounds_done, 1)
+        voted = counts["cohort"]
+        if self.config.canaries_vote:  # always clipped, as they are scaled far above the norm
+            voted += sum(part.canaries for part in parts.values())
+        self._clip_norm = self._clip_rule.update(clip_norm, counts["unclipped"], voted, rng)
         row = {**counts, "clip_norm": clip_norm, "delta_norm": norm(theta - self._theta)}
         for name in _PER_ROUND:
             self.history[name].append(row[name])
@@ -184,7 +186,10 @@ class DPFedAvg(Strategy):
         return {node: parts[node] for node in self._orders if node in parts}
 
     def _note_participation(self, nodes: Iterable[int]) -> None:
-        """Who really took part: those ordered from nodes whose answer could be used."""
+        """Who took part: those ordered from nodes whose answer could be used.
+
+        Clients that such a node lost one by one are among the faults.
+        """
         orders = [self._orders[node] for node in nodes]
         clients = [client for order in orders for client in order.clients]
         self._cohorts[self.rounds_done] = np.sort(np.array(clients, np.int64))
