@@ -116,8 +116,8 @@ def _pooled_shift(sample: Sample) -> float:
     error = np.sqrt(1 / observed.size + 1 / unobserved.size)
     difference = observed.mean() - unobserved.mean()
     squares = _squares(observed) + _squares(unobserved)
-    if difference <= 0 or squares == 0:
-        return np.inf if difference > 0 else 0.0
+    if difference <= 0 or squares == 0:  # scores of zero variance are not Gaussian
+        return 0.0
     t = difference / (np.sqrt(squares / freedom) * error)
     # For large t noncentrality / t only rises with t, so the ratio at the cap is on the safe side.
     capped = min(t, _LARGEST_T)

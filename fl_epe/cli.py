@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -63,10 +64,16 @@ _EXAMPLES = """examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status: 0, 2 for bad input, 130 when interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
+            stream.reconfigure(errors="replace")
     arguments = _parser().parse_args(argv)
     errors = Console(stderr=True)
     try:
         return int(arguments.command(arguments))
+    except KeyboardInterrupt:
+        errors.print("Stopped.")
+        return 130
     except (ValueError, OSError, RuntimeError) as error:
         errors.print(f"fl-epe: error: {error}", style="red", markup=False, soft_wrap=True)
         return 2
@@ -223,6 +230,8 @@ def _run(arguments: argparse.Namespace) -> int:
     config = RunConfig(clients=task.num_clients, **{**task.defaults, **given})
     job = Job(task, config, Seeds.derive(arguments.seed), arguments.evaluate_every)
     output = arguments.output or Path("runs", time.strftime(f"{arguments.task}-%Y%m%d-%H%M%S"))
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"Expected output={str(output)!r} to be a directory.")
     if (output / RECORD).exists():
         raise ValueError(f"Expected output={str(output)!r} to be free: it holds a finished run.")
     if (output / CHECKPOINT).exists():
@@ -236,6 +245,11 @@ def _run(arguments: argparse.Namespace) -> int:
 def _resume(arguments: argparse.Namespace) -> int:
     from fl_epe.flower.run import load_checkpoint
 
+    if (arguments.run_dir / RECORD).exists():
+        raise ValueError(
+            f"Expected run_dir={str(arguments.run_dir)!r} to hold an unfinished run: this one is "
+            f"finished. See: fl-epe report {arguments.run_dir}"
+        )
     job, _ = load_checkpoint(arguments.run_dir / CHECKPOINT)
     return _carry_out(job, arguments.run_dir, arguments)
 
@@ -348,8 +362,9 @@ def _progress_text(progress: Progress) -> str:
         left = "scoring"
     else:
         left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
+    loss = f"loss {progress.loss:.4g}  " if progress.round else ""
     return (
-        f"loss {progress.loss:.3f}  acc {progress.accuracy:.1%}  "
+        f"{loss}acc {progress.accuracy:.1%}  "
         f"clip {progress.clip_norm:.3g}  canaries {progress.canaries_seen}  {left}"
     )
 

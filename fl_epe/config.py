@@ -78,6 +78,8 @@ class RunConfig:
         self._check_numbers()
         self._check_choices()
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
+        if not 0 < self.clip_norm < math.inf:
+            raise ValueError(f"Expected clip_norm={self.clip_norm} in (0, inf).")
         self.client_schedule()
         self.canary_schedule()
         self.optimizer()

@@ -76,8 +76,9 @@ def epsilon_table(summary: dict[str, Any]) -> Table:
     )
     for name in ("sees", "statistic"):
         table.add_column(name, no_wrap=True)
-    for name in ("ε", f"{confidence} interval", "lower bound", "analytical"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name, width in (("ε", 5), (f"{confidence} interval", 13), ("lower bound", 6)):
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    table.add_column("analytical", justify="right", no_wrap=True)
     for cells in table_rows(summary):
         table.add_row(*cells, style="dim" if "paper" in cells[1] else "")
     return table
@@ -108,8 +109,8 @@ def assessment_tables(result: dict[str, Any]) -> list[Table]:
     """What `fl_epe.assess.assess_scores` returns, as tables for the terminal."""
     confidence = f"{result['confidence']:.0%}"
     estimates = Table(
-        title=f"ε at δ = {result['delta']:.2g} from {result['observed']} observed and "
-        f"{result['unobserved']} unobserved scores",
+        title=f"ε at δ = {result['delta']:.2g} from {result['observed']} + "
+        f"{result['unobserved']} scores",
         title_justify="left",
         box=SIMPLE,
     )
@@ -134,7 +135,7 @@ def assessment_tables(result: dict[str, Any]) -> list[Table]:
         gaussian.add_column(name)
     for row in result["gaussian"]:
         gaussian.add_row(row["scores"], f"{row['statistic']:.3f}", f"{row['p_value']:.3g}")
-    return [estimates, bounds, gaussian]
+    return [estimates, bounds, gaussian] if result["gaussian"] else [estimates, bounds]
 
 
 def analytical_text(summary: dict[str, Any]) -> str:
@@ -159,8 +160,18 @@ def notes(summary: dict[str, Any]) -> list[str]:
         f"Canaries are {summary['canary_share']:.0%} of a cohort of {summary['cohort_size']:.3g}.",
     ]
     lines += _gaussian_warnings(summary)
+    for key, threat, statistic in ROWS:
+        part = pick(summary, key)
+        if part and part.get("lower_bound") and part["lower_bound"] > (part["high"] or math.inf):
+            lines.append(
+                f"The lower bound of “{threat} {statistic}” lies above its interval: canaries "
+                "differ, the estimate is for their mean, and the most exposed ones show."
+            )
     if absent := summary["metrics"]["absent"]:
-        lines.append(f"{absent} updates were lost and counted as zero; see the faults.")
+        were = "update was" if absent == 1 else "updates were"
+        lines.append(
+            f"{absent} {were} lost and counted as zero: see “Lost updates” in report.html."
+        )
     return lines
 
 
@@ -176,7 +187,8 @@ def _exposure_notes(summary: dict[str, Any]) -> list[str]:
     if secret := pick(summary, "all.secret_rounds"):
         lines.append(
             f"Seeing every round without knowing who took part when: ε = "
-            f"{number(secret['epsilon'])}."
+            f"{number(secret['epsilon'])}, for a canary whose rounds are drawn at random, strong "
+            f"rounds and weak (the rows of the table are for one of mean footprint)."
         )
     if full := pick(summary, "all.full_knowledge"):
         lines.append(

@@ -58,8 +58,11 @@ def _split(columns: Mapping[str, Iterable[Any]]) -> tuple[Floats, Floats | None]
         return by_side[True], by_side[False] if len(by_side[False]) else None
     if "observed" not in named:
         raise ValueError(f"found {sorted(named)}")
+    observed = _numbers(named["observed"])
     others = _numbers(named["unobserved"]) if "unobserved" in named else np.empty(0)
-    return _numbers(named["observed"]), others if len(others) else None
+    if not len(observed):
+        raise ValueError("there is no observed score")
+    return observed, others if len(others) else None
 
 
 def _member(value: Any) -> bool:
@@ -89,7 +92,13 @@ def _csv(path: Path) -> Mapping[str, Iterable[Any]]:
 
 def _npz(path: Path) -> Mapping[str, Iterable[Any]]:
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        return {name: archive[name].ravel() for name in archive.files}
+        if {"meta", "presence"} <= set(archive.files):
+            raise ValueError("this is a run's record; see 'fl-epe report RUN_DIR'")
+        columns = {name: archive[name] for name in archive.files}
+    for name, values in columns.items():
+        if values.ndim > 1 and name.lower() in ("observed", "unobserved", "score", "member"):
+            raise ValueError(f"{name}.shape={values.shape} is not (k,)")
+    return {name: np.atleast_1d(values) for name, values in columns.items()}
 
 
 def _json(path: Path) -> Mapping[str, Iterable[Any]]:

@@ -36,6 +36,7 @@ _GRID = np.linspace(-5.0, 5.0, 201)  # standard deviations around each mean, to 
 _LUCK = np.linspace(-2.4, 2.4, 7)  # standard deviations around the expected number of errors
 _LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
 _QUADRATURE = (np.arange(400) + 0.5) / 400
+_LARGEST = 1e12  # a privacy level above it is none
 _TOLERANCE = 1e-6
 _TINY = 1e-9
 
@@ -145,6 +146,8 @@ def _credible_limit(
     high = 1.0
     while excess(high) < 0:
         high *= 2
+        if high > _LARGEST:
+            return np.inf
     root = float(optimize.brentq(excess, 0.0, high, xtol=_TOLERANCE))
     return max(0.0, root - _TOLERANCE)
 

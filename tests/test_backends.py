@@ -59,7 +59,9 @@ def _assert_same_run(record, in_process):
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray's, in its own threads
 def test_ray_with_two_workers(job, in_process):
-    _assert_same_run(simulate(job, backend="ray", workers=2), in_process)
+    record = simulate(job, backend="ray", workers=2)
+    _assert_same_run(record, in_process)
+    assert np.array_equal(record.observed_final, in_process.observed_final)  # to the last bit
 
 
 def _run_app(processes, tmp_path, *options):

@@ -371,8 +371,18 @@ def test_mean_of_two_groups_inverts_the_noncentral_t(shift):
     assert bound == pytest.approx(exact, rel=2e-3)
 
 
-def test_mean_without_noise_is_infinite():
-    assert _bound("mean", np.full(5, 0.3), np.full(5, 0.1)) == np.inf
+def test_mean_claims_nothing_where_scores_have_no_spread():
+    """Two constants are no Gaussians, and five draws of each prove no infinite ε."""
+    assert _bound("mean", np.full(5, 0.3), np.full(5, 0.1)) == 0
+
+
+@pytest.mark.parametrize("method", ["bayesian", "bayesian-gdp"])
+@pytest.mark.parametrize("dim", [2, 3, 10])
+def test_cosines_of_one_rule_out_every_level(method, dim):
+    """No independent direction has a cosine of 1: at such a threshold the null's tail is empty."""
+    cosines = np.array([0.9] * 50 + [1.0] * 20)
+    bound = epsilon_lower_bound(cosines, None, 1e-5, dim=dim, method=method)
+    assert bound >= 0  # and no warning, no error
     assert _bound("mean", np.full(5, 0.1), np.full(5, 0.3)) == 0.0
 
 

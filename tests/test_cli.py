@@ -74,6 +74,15 @@ def test_the_page_is_self_contained(finished):
     assert "http" not in page
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_greek_letters_gets_a_table_too(finished, encoding):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "fl_epe.cli", "report", str(finished[0])]
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"matched filter" in done.stdout
+
+
 def test_the_report_is_rebuilt_from_the_record_alone(finished, tmp_path, capsys):
     (tmp_path / "record.npz").write_bytes((finished[0] / "record.npz").read_bytes())
     assert main(["report", str(tmp_path)]) == 0
@@ -144,6 +153,27 @@ class TestErrors:
         assert printed.startswith("fl-epe: error: ")
         assert "Traceback" not in printed
         assert not list(tmp_path.rglob("record.npz"))
+
+    def test_a_finished_run_is_not_resumed(self, finished, capsys):
+        assert main(["resume", str(finished[0])]) == 2
+        assert "this one is finished. See: fl-epe report" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("content", ["garbage", "truncated", "record"])
+    def test_a_broken_checkpoint_is_named(self, content, finished, tmp_path, capsys):
+        record = (finished[0] / "record.npz").read_bytes()
+        broken = {"garbage": b"garbage", "truncated": record[:5000], "record": record}[content]
+        (tmp_path / "checkpoint.npz").write_bytes(broken)
+        assert main(["resume", str(tmp_path)]) == 2
+        assert "checkpoint.npz' to be a checkpoint of fl-epe" in capsys.readouterr().err
+
+    def test_a_record_is_no_file_of_scores(self, finished, capsys):
+        assert main(["estimate", str(finished[0] / "record.npz")]) == 2
+        assert "this is a run's record; see 'fl-epe report RUN_DIR'" in capsys.readouterr().err
+
+    def test_output_must_be_a_directory(self, tmp_path, capsys):
+        (tmp_path / "file").write_text("")
+        assert main([*SMALL, "--output", str(tmp_path / "file")]) == 2
+        assert "file' to be a directory" in capsys.readouterr().err
 
     def test_a_finished_run_is_not_overwritten(self, finished, capsys):
         assert main([*SMALL, "--output", str(finished[0])]) == 2

@@ -104,7 +104,7 @@ def test_delta_cosines_need_a_linear_optimizer():
         ({"clipping": "soft"}, "clipping='soft' to be one of"),
         ({"participation": "weekly"}, "participation='weekly' to be one of"),
         ({"server_optimizer": "lion"}, "server_optimizer='lion' to be one of"),
-        ({"clip_norm": -1.0}, r"initial_norm=-1\.0 in \(0, inf\)"),
+        ({"clip_norm": -1.0}, r"clip_norm=-1\.0 in \(0, inf\)"),
         ({"server_momentum": 1.0}, r"momentum=1\.0 in \[0, 1\)"),
         ({"local_learning_rate": 0.0}, r"local_learning_rate=0\.0 in \(0, inf\)"),
     ],

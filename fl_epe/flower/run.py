@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -275,9 +276,15 @@ def load_checkpoint(path: Path) -> tuple[Job, dict[str, NDArray[Any]]]:
 
     Raises:
         FileNotFoundError: if there is none.
+        ValueError: if the file is not a checkpoint.
     """
     if not path.exists():
         raise FileNotFoundError(f"Expected path={str(path)!r} to exist: no unfinished run there.")
-    with np.load(path, allow_pickle=False) as archive:
-        state = {key: archive[key] for key in archive.files}
-    return Job.from_json(bytes(state.pop("job")).decode()), state
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            state = {key: archive[key] for key in archive.files}
+        return Job.from_json(bytes(state.pop("job")).decode()), state
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        raise ValueError(
+            f"Expected path={str(path)!r} to be a checkpoint of fl-epe ({type(error).__name__})."
+        ) from error
