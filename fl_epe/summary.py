@@ -21,6 +21,15 @@ BOUND_METHOD = "clopper-pearson"
 """The lower bound of the report: valid, and free of assumptions about the scores."""
 
 
+ROWS = (
+    ("final", "final model", "displacement"),
+    ("all", "every round", "matched filter"),
+    ("final.paper", "final model", "paper's cosine"),
+    ("all.paper", "every round", "paper's maximum"),
+)
+"""Rows of the table: key in the summary, threat model, statistic."""
+
+
 def summarize(
     record: AuditRecord, delta: float | None = None, confidence: float = 0.95
 ) -> dict[str, Any]:
@@ -54,6 +63,14 @@ def summarize(
         "faults": list(record.faults),
         "versions": record.versions,
     }
+
+
+def pick(summary: dict[str, Any], key: str) -> dict[str, Any] | None:
+    """The part of a summary under a dotted key, such as "final.paper"; ``None`` if missing."""
+    part: Any = summary
+    for name in key.split("."):
+        part = part.get(name) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else None
 
 
 def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:

@@ -26,6 +26,7 @@ LAYERS = [
     {"tasks"},
     {"training"},
     {"flower"},
+    {"figures"},
     {"report"},
     {"cli"},
 ]
@@ -36,7 +37,8 @@ MAY_IMPORT = {
     "flower": {"flwr", "torch", "ray"},
     "analytical": {"dp_accounting"},
     "score_file": {"pyarrow"},
-    "report": {"matplotlib", "jinja2"},
+    "figures": {"matplotlib"},
+    "report": {"jinja2"},
 }
 
 
