@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from fl_epe.checks import check_probability
 from fl_epe.two_gaussians import epsilon_two_gaussians
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
@@ -196,8 +197,7 @@ def _rdp_epsilon(
 def _check(noise_multiplier: float, delta: float) -> None:
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
         raise ValueError(f"Expected noise_multiplier={noise_multiplier} >= 0 and finite.")
-    if not 0 < delta < 1:
-        raise ValueError(f"Expected delta={delta} in (0, 1).")
+    check_probability("delta", delta)
 
 
 def _check_rounds(rounds: int) -> None:

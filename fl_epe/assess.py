@@ -74,13 +74,15 @@ def _estimates(
         ]
     if unobserved is not None:
         found.append(epsilon_from_scores(observed, unobserved, delta, confidence=confidence))
-    return [
-        {
-            key: _finite(value) if isinstance(value, float) else value
-            for key, value in dataclasses.asdict(estimate).items()
-        }
-        for estimate in found
-    ]
+    return [estimate_values(estimate) for estimate in found]
+
+
+def estimate_values(estimate: EpsilonEstimate) -> dict[str, Any]:
+    """An estimate as JSON values."""
+    return {
+        key: finite(value) if isinstance(value, float) else value
+        for key, value in dataclasses.asdict(estimate).items()
+    }
 
 
 def all_bounds(
@@ -108,7 +110,7 @@ def all_bounds(
         out.append(
             {
                 "method": method,
-                "epsilon": _finite(value),
+                "epsilon": finite(value),
                 "valid": bound.valid,
                 "assumption": bound.assumption,
                 "description": bound.description,
@@ -120,11 +122,19 @@ def all_bounds(
 def _gaussian(observed: Floats, unobserved: Floats | None) -> list[dict[str, Any]]:
     out = []
     for name, scores in (("observed", observed), ("unobserved", unobserved)):
-        if scores is not None and len(scores) >= 8 and np.ptp(scores) > 0:
-            fit = anderson_darling(scores)
-            out.append({"scores": name, "statistic": fit.statistic, "p_value": fit.p_value})
+        if scores is not None and (test := gaussian_test(scores)):
+            out.append({"scores": name, **test})
     return out
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def gaussian_test(scores: Floats) -> dict[str, float] | None:
+    """Anderson–Darling, as in the paper's appendix B; ``None`` for scores that cannot be tested."""
+    if len(scores) < 8 or np.ptp(scores) == 0:
+        return None
+    fit = anderson_darling(scores)
+    return {"statistic": fit.statistic, "p_value": fit.p_value}
+
+
+def finite(value: float | None) -> float | None:
+    """``None`` for what JSON has no number for."""
+    return value if value is not None and math.isfinite(value) else None

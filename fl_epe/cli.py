@@ -243,14 +243,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from fl_epe.flower.run import load_checkpoint
+    from fl_epe.flower.run import load_job
 
     if (arguments.run_dir / RECORD).exists():
         raise ValueError(
             f"Expected run_dir={str(arguments.run_dir)!r} to hold an unfinished run: this one is "
             f"finished. See: fl-epe report {arguments.run_dir}"
         )
-    job, _ = load_checkpoint(arguments.run_dir / CHECKPOINT)
+    job = load_job(arguments.run_dir / CHECKPOINT)
     return _carry_out(job, arguments.run_dir, arguments)
 
 

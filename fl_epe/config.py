@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fl_epe.checks import check_probability
 from fl_epe.mechanism import (
     AdaptiveClip,
     ClipNorm,
@@ -111,8 +112,8 @@ class RunConfig:
             raise ValueError(
                 f"Expected local_learning_rate={self.local_learning_rate} in (0, inf)."
             )
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise ValueError(f"Expected delta={self.delta} in (0, 1).")
+        if self.delta is not None:
+            check_probability("delta", self.delta)
         if self.delta is None and self.clients < 2:
             raise ValueError(f"Expected clients={self.clients} >= 2, or a delta.")
 

@@ -12,6 +12,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.checks import check_probability
+
 Vector = NDArray[np.floating]
 
 # Clipped updates are whole multiples of about clip_norm / 2^32, so that float64 adds up to 2^20 of
@@ -131,8 +133,7 @@ class AdaptiveClip:
         _check_positive("initial_norm", self.initial_norm)
         _check_positive("rate", self.rate)
         _check_positive("voters", self.voters)
-        if not 0 < self.quantile < 1:
-            raise ValueError(f"Expected quantile={self.quantile} in (0, 1).")
+        check_probability("quantile", self.quantile)
         if not 0 <= self.count_std < math.inf:
             raise ValueError(f"Expected count_std={self.count_std} in [0, inf).")
 

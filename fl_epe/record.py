@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.checks import check_probability
+
 Floats = NDArray[np.float64]
 
 SCHEMA = 1
@@ -97,7 +99,7 @@ class AuditRecord:
     faults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_delta(self.delta)
+        check_probability("delta", self.delta)
         if self.dim < 1:
             raise ValueError(f"Expected dim={self.dim} >= 1.")
         T, k = np.shape(self.observed)
@@ -127,14 +129,6 @@ class AuditRecord:
     def canaries(self) -> int:
         """Number of observed canaries k."""
         return int(self.observed.shape[1])
-
-    @property
-    def noise_limited(self) -> float | None:
-        """Effective share of noise in the released means: 1 where nothing but noise is seen."""
-        if not self.sum_noise_multiplier:
-            return None
-        noise = self.sum_noise_multiplier * self.clip_norms / self.cohort_size
-        return float(np.mean(noise * np.sqrt(self.dim) / self.mean_norms))
 
     def delta_cosines(self) -> tuple[Floats, Floats]:
         """Cosines with the model deltas θ_t − θ_{t−1}, for observed and unobserved canaries.
@@ -196,11 +190,6 @@ class AuditRecord:
             raise ValueError(f"Expected {path} to hold {sorted(missing)}: not a whole record.")
         values = {key: value for key, value in {**meta, **arrays}.items() if key in known}
         return cls(metrics=metrics, **values)
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ValueError(f"Expected delta={delta} in (0, 1).")
 
 
 def _split(record: AuditRecord) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

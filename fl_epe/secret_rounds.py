@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, signal, special
 
+from fl_epe.checks import check_probability
+
 Floats = NDArray[np.float64]
 
 _DRAWS = 2000
@@ -41,8 +43,7 @@ def secret_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int =
     Raises:
         ValueError: if there is no epoch, a signal is not positive and finite, or δ is out of range.
     """
-    if not 0 < delta < 1:
-        raise ValueError(f"Expected delta={delta} in (0, 1).")
+    check_probability("delta", delta)
     if not len(epochs):
         raise ValueError("Expected epochs=[] to hold at least one epoch.")
     for rounds in epochs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -10,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.analytical import Analytical, analytical_epsilon, gaussian_epsilon
-from fl_epe.assess import all_bounds
+from fl_epe.assess import all_bounds, estimate_values, finite, gaussian_test
 from fl_epe.bounds import epsilon_lower_bound
 from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, footprint_fit
-from fl_epe.goodness import anderson_darling
 from fl_epe.record import AuditRecord
 from fl_epe.scores import scores_from_record
 
@@ -86,7 +84,7 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
             rounds=record.rounds,
         )
     return {
-        "epsilon": _finite(known.epsilon),
+        "epsilon": finite(known.epsilon),
         "unbounded": known.epsilon == math.inf,
         "adjacency": known.adjacency,
         "assumption": known.assumption,
@@ -101,7 +99,7 @@ def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
     if not record.sum_noise_multiplier or record.participation != "epochs" or votes:
         return None
     repeats = math.ceil(record.canary_repeats)
-    return _finite(gaussian_epsilon(record.sum_noise_multiplier, delta, repeats))
+    return finite(gaussian_epsilon(record.sum_noise_multiplier, delta, repeats))
 
 
 def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:
@@ -180,33 +178,39 @@ def _statistic(
         variance=variance,
         confidence=confidence,
     )
-    observed, unobserved, dim = _for_bounds(record, threat, statistic)
+    observed, unobserved = scores_from_record(record, threat, statistic)
+    members, others, dim = _for_bounds(record, threat, observed, unobserved)
     lower = None
-    if dim is not None or len(unobserved) >= 2:
-        others = None if dim else unobserved
+    if dim is not None or len(others) >= 2:
         lower = epsilon_lower_bound(
-            observed, others, delta, dim=dim, confidence=confidence, method=bound
+            members,
+            None if dim else others,
+            delta,
+            dim=dim,
+            confidence=confidence,
+            method=bound,
         )
-    observed, _ = scores_from_record(record, threat, statistic)
     return {
         **_estimate(estimate),
-        "lower_bound": _finite(lower),
+        "lower_bound": finite(lower),
         "lower_bound_unbounded": lower == math.inf,
         "bound_method": bound,
         "score_mean": float(observed.mean()),
         "score_std": float(observed.std(ddof=1)),
-        "gaussian": _gaussian(observed),
+        "gaussian": gaussian_test(observed),
     }
 
 
 def _for_bounds(
-    record: AuditRecord, threat: str, statistic: str
+    record: AuditRecord,
+    threat: str,
+    observed: NDArray[np.float64],
+    unobserved: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int | None]:
     """Scores and, for the final model, the dimension in which they are cosines.
 
     The null of cosines with one vector is known exactly at every dimension.
     """
-    observed, unobserved = scores_from_record(record, threat, statistic)
     if threat == "final":
         scale = math.sqrt(record.dim)
         return observed / scale, unobserved / scale, record.dim
@@ -216,7 +220,8 @@ def _for_bounds(
 def _bounds(
     record: AuditRecord, delta: float, confidence: float, threat: str, statistic: str
 ) -> list[dict[str, Any]]:
-    observed, unobserved, dim = _for_bounds(record, threat, statistic)
+    scores = scores_from_record(record, threat, statistic)
+    observed, unobserved, dim = _for_bounds(record, threat, *scores)
     if dim is None and len(unobserved) < 2:
         return []
     others = unobserved if len(unobserved) >= 2 else None
@@ -225,34 +230,19 @@ def _bounds(
     return all_bounds(observed, others, delta, dim, confidence, coins)
 
 
-def _gaussian(scores: NDArray[np.float64]) -> dict[str, float] | None:
-    """Anderson–Darling for the observed scores, as in the paper's appendix B."""
-    if len(scores) < 8 or np.ptp(scores) == 0:
-        return None
-    fit = anderson_darling(scores)
-    return {"statistic": fit.statistic, "p_value": fit.p_value}
-
-
 def _estimate(estimate: EpsilonEstimate) -> dict[str, Any]:
-    values = dataclasses.asdict(estimate)
-    return {
-        key: _finite(value) if isinstance(value, float) else value
-        for key, value in values.items()
-        if key not in ("delta", "confidence")
-    }
+    values = estimate_values(estimate)
+    del values["delta"], values["confidence"]  # the same for all of the summary
+    return values
 
 
 def _metrics(record: AuditRecord) -> dict[str, Any]:
     series = record.metrics
     out: dict[str, Any] = {
-        "clip_norm": _finite(float(record.clip_norms[-1])),
+        "clip_norm": finite(float(record.clip_norms[-1])),
         "absent": 0 if record.absent is None else int(record.absent.sum()),
     }
     for name, key in (("accuracy", "eval_accuracy"), ("loss", "eval_loss")):
         if len(values := series.get(key, np.empty(0))):
-            out[name] = _finite(float(values[-1]))
+            out[name] = finite(float(values[-1]))
     return out
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -151,7 +150,3 @@ class PartialSum:
         if self.canaries_sum is None:
             return self.clients_sum
         return self.clients_sum + self.canaries_sum
-
-    def mean_loss(self) -> float:
-        """Mean training loss; NaN where nothing was trained."""
-        return self.loss_sum / self.examples if self.examples else math.nan

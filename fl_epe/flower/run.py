@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -121,7 +122,7 @@ class _Session:
     def initial(self) -> ArrayRecord:
         """The initial model, or that of the checkpoint."""
         if self._checkpoint is not None and self._checkpoint.exists():
-            state = load_checkpoint(self._checkpoint)[1]
+            state = load_checkpoint(self._checkpoint)
             if "rounds_done" in state:
                 self.strategy.restore(state)
                 self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
@@ -271,19 +272,30 @@ def save_checkpoint(path: Path, job: Job, state: Mapping[str, NDArray[Any]]) -> 
     part.replace(path)
 
 
-def load_checkpoint(path: Path) -> tuple[Job, dict[str, NDArray[Any]]]:
-    """Read what `save_checkpoint` wrote.
+def load_job(path: Path) -> Job:
+    """The job of an unfinished run, without reading its state.
 
     Raises:
         FileNotFoundError: if there is none.
         ValueError: if the file is not a checkpoint.
     """
+    with _open_checkpoint(path) as archive:
+        return Job.from_json(bytes(archive["job"]).decode())
+
+
+def load_checkpoint(path: Path) -> dict[str, NDArray[Any]]:
+    """The state that `save_checkpoint` wrote; raises what `load_job` does."""
+    with _open_checkpoint(path) as archive:
+        return {key: archive[key] for key in archive.files if key != "job"}
+
+
+@contextlib.contextmanager
+def _open_checkpoint(path: Path) -> Iterator[Any]:
     if not path.exists():
         raise FileNotFoundError(f"Expected path={str(path)!r} to exist: no unfinished run there.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            state = {key: archive[key] for key in archive.files}
-        return Job.from_json(bytes(state.pop("job")).decode()), state
+            yield archive
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise ValueError(
             f"Expected path={str(path)!r} to be a checkpoint of fl-epe ({type(error).__name__})."
