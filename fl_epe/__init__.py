@@ -14,6 +14,7 @@ from fl_epe.estimate import (
 )
 from fl_epe.record import AuditRecord
 from fl_epe.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
+from fl_epe.watch import RoundFacts, Watch
 
 __version__ = "0.1.0"
 
@@ -21,7 +22,9 @@ __all__ = [
     "AuditRecord",
     "CanarySet",
     "EpsilonEstimate",
+    "RoundFacts",
     "RunConfig",
+    "Watch",
     "delta_two_gaussians",
     "epsilon_from_cosines",
     "epsilon_from_record",

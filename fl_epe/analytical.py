@@ -142,10 +142,11 @@ def analytical_epsilon(
     """The analytical ε of a schedule, with its adjacency and its assumption in words.
 
     Args:
-        kind: "epochs" (everybody in a shuffled order, a known number of times) or "poisson".
+        kind: "epochs" (everybody in a shuffled order, a known number of times), "deployment"
+            (whenever a strategy asks, at most ``participations`` times) or "poisson".
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        participations: for "epochs": how often the client takes part.
+        participations: for "epochs" and "deployment": how often the client takes part.
         sampling_rate: for "poisson": probability of taking part in a round.
         rounds: for "poisson": number of rounds.
 
@@ -155,7 +156,7 @@ def analytical_epsilon(
     Raises:
         ValueError: for an argument out of range, or one that the ``kind`` needs and lacks.
     """
-    if kind == "epochs":
+    if kind in ("epochs", "deployment"):
         epsilon = gaussian_epsilon(noise_multiplier, delta, participations)
         return Analytical(epsilon, "zero-out", "the adversary knows the client's rounds")
     if kind == "poisson":

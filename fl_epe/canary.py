@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -59,39 +60,49 @@ class CanarySet:
         out /= np.float32(math.sqrt(square))
         return out
 
-    def dot(self, x: NDArray[np.floating], *, threads: int | None = None) -> NDArray[np.float64]:
-        """Inner products of every canary with ``x``, never holding more than a block of canaries.
+    def dot(
+        self,
+        x: NDArray[np.floating],
+        *,
+        numbers: Sequence[int] | None = None,
+        threads: int | None = None,
+    ) -> NDArray[np.float64]:
+        """Inner products of canaries with ``x``, never holding more than a block of canaries.
 
         Args:
             x: shape ``(dim,)`` or ``(m, dim)``.
+            numbers: which canaries; all of them by default.
             threads: how many threads share the work; all processors by default. The result does
                 not depend on it.
 
         Returns:
-            float64 array of shape ``(count,)`` or ``(m, count)``.
+            float64 array of shape ``(count,)`` or ``(m, count)``, with ``numbers`` in place of
+            ``count`` canaries where they are given.
 
         Raises:
             ValueError: if the last axis of ``x`` is not ``dim`` long.
+            IndexError: if there is no canary of such a number.
         """
         x = np.asarray(x)
         if x.ndim not in (1, 2) or x.shape[-1] != self.dim:
             raise ValueError(f"Expected x.shape={x.shape} to end with dim={self.dim}.")
         rows = np.atleast_2d(x if x.dtype == np.float32 else x.astype(np.float64))
-        out = np.empty((self.count, len(rows)))
+        chosen = range(self.count) if numbers is None else list(numbers)
+        out = np.empty((len(chosen), len(rows)))
 
         def work(first: int) -> None:
-            last = min(first + _BLOCK, self.count)
-            out[first:last] = self._block_dot(range(first, last), rows)
+            block = chosen[first : first + _BLOCK]
+            out[first : first + len(block)] = self._block_dot(block, rows)
 
         # One thread a product: BLAS threads that spin beside ours cost ten times what they give.
         with (
             threadpool_limits(1, user_api="blas"),
             ThreadPoolExecutor(threads or os.cpu_count()) as pool,
         ):
-            list(pool.map(work, range(0, self.count, _BLOCK)))
+            list(pool.map(work, range(0, len(chosen), _BLOCK)))
         return np.ascontiguousarray(out.T) if x.ndim == 2 else out[:, 0]
 
-    def _block_dot(self, block: range, rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    def _block_dot(self, block: Sequence[int], rows: NDArray[np.floating]) -> NDArray[np.float64]:
         """Products with a few canaries: float32 within `_COLUMNS` coordinates, float64 across."""
         generators = [self._generator(i) for i in block]
         squares = np.zeros(len(block))

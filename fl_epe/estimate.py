@@ -109,7 +109,9 @@ def epsilon_from_cosines(
         raise ValueError(f"Expected cosines={scores[np.argmax(np.abs(scores))]} in [-1, 1].")
     if dim < 1:
         raise ValueError(f"Expected dim={dim} >= 1.")
-    return _against_standard_null(scores * np.sqrt(dim), delta, variance, confidence, "cosines")
+    return epsilon_against_standard_null(
+        scores * np.sqrt(dim), delta, variance, confidence, "cosines"
+    )
 
 
 def epsilon_from_scores(
@@ -174,7 +176,7 @@ def epsilon_from_record(
     if statistic == "maximum":
         estimate = epsilon_from_scores(observed, unobserved, delta, confidence=confidence)
         return dataclasses.replace(estimate, method="maximum over rounds, two fitted Gaussians")
-    return _against_standard_null(observed, delta, variance, confidence, statistic)
+    return epsilon_against_standard_null(observed, delta, variance, confidence, statistic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,9 +263,13 @@ def _secret_rounds(record: AuditRecord, delta: float, confidence: float) -> Epsi
     return EpsilonEstimate(middle, low, high, delta, confidence, method)
 
 
-def _against_standard_null(
+def epsilon_against_standard_null(
     scores: Floats, delta: float, variance: str, confidence: float, statistic: str
 ) -> EpsilonEstimate:
+    """ε from scores ``(k,)`` that are N(0, 1) for a canary that takes no part.
+
+    The other arguments are those of `epsilon_from_record`; ``statistic`` names the scores.
+    """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     if variance == "known":

@@ -183,6 +183,15 @@ class ServerSGD:
         velocity = self.momentum * state["velocity"] + mean
         return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
 
+    def undo(self, velocity: Vector, step: Vector) -> tuple[Vector, Vector]:
+        """The next velocity and the mean, from the velocity before a ``step`` of the model.
+
+        The inverse of `update`, for who sees the model only; in the dtype of ``step``.
+        """
+        real = step.dtype.type
+        after = step / real(self.learning_rate)
+        return after, after - real(self.momentum) * velocity
+
     def weights(self, rounds: int) -> NDArray[np.float64]:
         """Weight of each round's mean in ``theta_T - theta_0``, shape ``(rounds,)``."""
         left = rounds - np.arange(rounds)

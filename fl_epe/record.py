@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import zipfile
@@ -32,7 +33,8 @@ class AuditRecord:
         cohort_size: expected cohort size n, the denominator of the mean.
         noise_multiplier: z of the run, ``None`` if unknown.
         sum_noise_multiplier: z of the clients' sum alone, ``None`` if unknown.
-        participation: kind of schedule ("epochs", "poisson", or a name from elsewhere).
+        participation: kind of schedule: "epochs", "poisson", "deployment" (whenever a strategy
+            asks the client), or a name from elsewhere.
         canary_repeats: expected participations of an observed canary.
         server: the optimizer by name and constants, e.g. ``{"name": "sgd", "momentum": 0.9}``.
         observed: ``(T, k)`` cosines with the released mean of each round, momentum undone.
@@ -48,6 +50,8 @@ class AuditRecord:
             where they do not follow from the means (an optimizer that is not linear).
         observed_residual, unobserved_residual: cosines with the released mean less the real
             clients' part, where it is known; ``residual_norms`` ``(T,)``.
+        contributions: ``(T,)`` norm of what one canary that takes part adds to the released mean;
+            ``clip_norms / cohort_size`` by default, NaN where it is not known.
         inclusion: "fixed", or "coin" if each canary took part by an independent fair coin.
         observed_ids, unobserved_ids: numbers of the canaries in their `CanarySet`.
         client_ids, client_offsets: real clients of round t are
@@ -86,6 +90,7 @@ class AuditRecord:
     observed_residual: Floats | None = None
     unobserved_residual: Floats | None = None
     residual_norms: Floats | None = None
+    contributions: Floats | None = None
     inclusion: str = "fixed"
     observed_ids: NDArray[np.int64] | None = None
     unobserved_ids: NDArray[np.int64] | None = None
@@ -109,7 +114,9 @@ class AuditRecord:
         shapes = {"presence": (T, k), "unobserved": (T, u), "observed_final": (k,)}
         shapes |= {"unobserved_final": (u,), "observed_displacement": (k,)}
         shapes |= {"unobserved_displacement": (u,), "observed_ids": (k,), "unobserved_ids": (u,)}
-        shapes |= dict.fromkeys(("clip_norms", "mean_norms", "delta_norms", "absent"), (T,))
+        shapes |= dict.fromkeys(
+            ("clip_norms", "mean_norms", "delta_norms", "absent", "contributions"), (T,)
+        )
         for side, size in (("observed", k), ("unobserved", u)):
             shapes |= {f"{side}_{what}": (T, size) for what in ("delta", "residual")}
         for name, shape in shapes.items():
@@ -129,6 +136,11 @@ class AuditRecord:
     def canaries(self) -> int:
         """Number of observed canaries k."""
         return int(self.observed.shape[1])
+
+    def signal_known(self) -> bool:
+        """Whether it is known for every round how much a canary adds to what is released."""
+        known = self.clip_norms if self.contributions is None else self.contributions
+        return bool(np.all(np.isfinite(known)))
 
     def delta_cosines(self) -> tuple[Floats, Floats]:
         """Cosines with the model deltas θ_t − θ_{t−1}, for observed and unobserved canaries.
@@ -190,6 +202,12 @@ class AuditRecord:
             raise ValueError(f"Expected {path} to hold {sorted(missing)}: not a whole record.")
         values = {key: value for key, value in {**meta, **arrays}.items() if key in known}
         return cls(metrics=metrics, **values)
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of the packages that decide a run's result."""
+    names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting")
+    return {name: importlib.metadata.version(name) for name in names}
 
 
 def _split(record: AuditRecord) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

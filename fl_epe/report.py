@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import importlib.resources
+import io
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
+from rich.console import Console
 from rich.table import Table
 
 from fl_epe.figures import FIGURES, render
@@ -55,6 +57,15 @@ def epsilon_table(summary: dict[str, Any]) -> Table:
     for cells in table_rows(summary):
         table.add_row(*cells, style="dim" if "paper" in cells[1] else "")
     return table
+
+
+def as_text(summary: dict[str, Any], width: int = 100) -> str:
+    """Table and notes as plain text."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(epsilon_table(summary))
+    for note in notes(summary):
+        console.print(f"- {note}", highlight=False)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
 def table_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:

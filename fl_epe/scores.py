@@ -1,8 +1,9 @@
 """What an adversary computes from a record: one score a canary, larger for "took part".
 
 Notation: ``s_it = √d·cos(c_i, mean_t)`` with the server's momentum undone; ``a_t`` the score that a
-participant of round t expects, ``√d·C_t / (n·‖mean_t‖)``; ``S_i`` the rounds of canary i. For a
-canary that takes no part, every ``s_it`` is N(0, 1).
+participant of round t expects, ``√d·C_t / (n·‖mean_t‖)`` (in general, √d times the norm of what it
+adds to the mean, over the mean's); ``S_i`` the rounds of canary i. For a canary that takes no part,
+every ``s_it`` is N(0, 1).
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ def matched_filter(record: AuditRecord) -> Scores:
     """``Σ a_t s_it / √(Σ a_t²)`` over the known rounds ``S_i``. Null N(0, 1).
 
     Canaries that never took part are left out; each unobserved canary is scored at the rounds of
-    an observed one.
+    an observed one. Where the signals are not known, all rounds weigh the same.
     """
     presence, observed, borrowed = _participants(record)
-    signal = expected_signal(record)
+    signal = expected_signal(record) if record.signal_known() else np.ones(record.rounds)
     scale = np.sqrt(record.dim)
     return (
         scale * _filter(signal, observed, presence),
@@ -153,12 +154,9 @@ def expected_signal(record: AuditRecord) -> Floats:
     """Expected score of a participant in each round, ``a_t = √d·C_t / (n·‖mean_t‖)``, ``(T,)``.
 
     Raises:
-        ValueError: if the clip norms are not known.
+        ValueError: if it is not known what a canary adds to the mean.
     """
-    if not np.all(np.isfinite(record.clip_norms)):
-        raise ValueError("Expected clip_norms to be known in every round.")
-    norms = record.mean_norms * record.cohort_size
-    signal = np.asarray(np.sqrt(record.dim) * record.clip_norms)
+    signal, norms = np.sqrt(record.dim) * _contributions(record), record.mean_norms
     return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
 
@@ -182,9 +180,17 @@ def footprints(record: AuditRecord, threat: str) -> Floats:
     server = ServerSGD(record.server["learning_rate"], record.server["momentum"])
     if record.displacement_norm == 0:
         raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
-    share = server.weights(record.rounds) * record.clip_norms @ record.presence
-    scale = np.sqrt(record.dim) / (record.cohort_size * record.displacement_norm)
-    return np.asarray(share * scale)
+    share = server.weights(record.rounds) * _contributions(record) @ record.presence
+    return np.asarray(share * np.sqrt(record.dim) / record.displacement_norm)
+
+
+def _contributions(record: AuditRecord) -> Floats:
+    """Norm of what one canary adds to the released mean, ``(T,)``."""
+    if not record.signal_known():
+        raise ValueError("Expected clip_norms (or contributions) to be known in every round.")
+    if record.contributions is not None:
+        return record.contributions
+    return np.asarray(record.clip_norms / record.cohort_size)
 
 
 def epoch_blocks(record: AuditRecord) -> list[NDArray[np.int64]]:

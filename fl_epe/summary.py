@@ -79,7 +79,7 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
             record.participation,
             record.noise_multiplier,
             delta,
-            participations=math.ceil(record.canary_repeats),
+            participations=_participations(record),
             sampling_rate=min(1.0, record.canary_repeats / record.rounds),
             rounds=record.rounds,
         )
@@ -91,6 +91,13 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
         "participations": record.canary_repeats,
         "canary_epsilon": _canary_epsilon(record, delta),
     }
+
+
+def _participations(record: AuditRecord) -> int:
+    """How often a canary takes part, at most."""
+    if record.participation == "deployment":
+        return int(record.presence.sum(axis=0).max())
+    return math.ceil(record.canary_repeats)
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
@@ -112,7 +119,7 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, An
     out["bounds"] = _bounds(record, delta, confidence, "final", "displacement")
     linear = record.server.get("name") == "sgd" and record.displacement_norm > 0
     linear = linear and bool(record.presence.any())
-    if linear and np.all(np.isfinite(record.clip_norms)):
+    if linear and record.signal_known():
         out["footprints"] = _footprints(record, delta, confidence, "final")
     return out
 
@@ -120,13 +127,15 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> dict[str, An
 def _all(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]:
     """Matched filter at the known rounds, and the paper's maximum over rounds.
 
-    Without known clip norms, or with fewer than two participants, only the latter is left.
+    With fewer than two participants only the latter is left.
     """
-    if not np.all(np.isfinite(record.clip_norms)) or record.presence.any(axis=0).sum() < 2:
+    if record.presence.any(axis=0).sum() < 2:
         return _paper_all(record, delta, confidence)
     out = _statistic(record, delta, confidence, "all", "matched-filter", BOUND_METHOD)
     out |= _paper_all(record, delta, confidence)
     out["bounds"] = _bounds(record, delta, confidence, "all", "matched-filter")
+    if not record.signal_known():
+        return out
     out["footprints"] = _footprints(record, delta, confidence, "all")
     whole = record.canary_repeats == round(record.canary_repeats)
     if record.participation == "poisson" or (record.participation == "epochs" and whole):

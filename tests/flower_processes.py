@@ -45,7 +45,8 @@ class Processes:
         self._running: list[Popen] = []
 
     def start(self, name: str, *command: str) -> Popen:
-        with (self.home / f"{name}.log").open("wb") as log:
+        """Start a process; one that is started again under its name continues the log."""
+        with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
                 env=environment(self.home),
@@ -58,6 +59,14 @@ class Processes:
 
     def log(self, name: str) -> str:
         return (self.home / f"{name}.log").read_text(errors="replace")
+
+    def wait_for(self, name: str, text: str, times: int = 1, seconds: float = 120) -> None:
+        """Wait until a process has logged a text so many times."""
+        end = time.monotonic() + seconds
+        while self.log(name).count(text) < times:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{name} did not log {text!r} {times} times:\n{self.log(name)}")
+            time.sleep(0.2)
 
     def end(self, process: Popen, how: int = signal.SIGTERM) -> None:
         """End a process and those that it started."""
@@ -112,20 +121,23 @@ def supernode(processes: Processes, address: str, partition: int, partitions: in
     )
 
 
-def flwr_run(processes: Processes, app: Path, settings: dict[str, object], *options: str) -> str:
-    """`flwr run` an app to its end; returns what it printed."""
+def flwr_start(
+    processes: Processes, app: Path, settings: dict[str, object], *options: str
+) -> Popen:
+    """`flwr run` an app; what it streams goes to the log "run"."""
     config = " ".join(
         f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
         for key, value in settings.items()
     )
-    done = subprocess.run(
-        [str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", config, *options],
-        env=environment(processes.home),
-        capture_output=True,
-        text=True,
-        timeout=240,
+    return processes.start(
+        "run", "flwr", "run", str(app), "here", "--stream", "--run-config", config, *options
     )
-    return done.stdout + done.stderr
+
+
+def flwr_run(processes: Processes, app: Path, settings: dict[str, object], *options: str) -> str:
+    """`flwr run` an app to its end; returns what it printed."""
+    flwr_start(processes, app, settings, *options).wait(240)
+    return processes.log("run")
 
 
 def _wait_for_port(port: int, seconds: float = 30) -> None:

@@ -22,12 +22,12 @@ LAYERS = [
     {"canary", "mechanism", "participation", "record", "rates", "analytical"},
     {"config", "tracker", "scores", "limit", "band", "threshold_bounds", "one_run", "weighted"},
     {"bounds", "estimate"},
-    {"summary", "assess"},
+    {"summary", "assess", "audit", "watch"},
+    {"figures"},
+    {"report"},
     {"tasks"},
     {"training"},
     {"flower"},
-    {"figures"},
-    {"report"},
     {"cli"},
 ]
 HEAVY = {"torch", "flwr", "ray", "matplotlib", "sklearn", "jinja2", "datasets", "dp_accounting"}

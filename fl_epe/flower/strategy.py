@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,7 +19,7 @@ from fl_epe.flower.nodes import Directory
 from fl_epe.flower.protocol import Order, PartialSum, pack
 from fl_epe.mechanism import gaussian_noise, norm
 from fl_epe.participation import presence
-from fl_epe.record import AuditRecord
+from fl_epe.record import AuditRecord, installed_versions
 from fl_epe.seeding import Seeds, generator
 from fl_epe.tracker import Tracker
 
@@ -92,10 +91,11 @@ class DPFedAvg(Strategy):
             raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
         self._start = theta
         self._state = self._optimizer.init(len(theta))
-        self._tracker = Tracker(self._canary_set(len(theta)), self._tracker_bytes)
+        self._tracker = Tracker(self.canary_set(len(theta)), self._tracker_bytes)
         return self._tracker
 
-    def _canary_set(self, dim: int) -> CanarySet:
+    def canary_set(self, dim: int) -> CanarySet:
+        """All canaries of the run, for a model of ``dim`` parameters."""
         return CanarySet(dim, self.config.canaries + self.config.unobserved, self.seeds.canary)
 
     def configure_train(
@@ -350,7 +350,7 @@ def _make_record(
         },
         config=config.to_dict(),
         seeds=strategy.seeds.to_dict(),
-        versions=_versions(),
+        versions=installed_versions(),
         faults=tuple(strategy._faults),
         residual_norms=residual_norms if len(residual_norms) else None,
         **_cosines(tracker, ids),
@@ -370,8 +370,3 @@ def _cosines(
             suffix = "" if series == "mean" else f"_{series}"
             out |= {f"{side}{suffix}": scores[..., numbers] for side, numbers in ids.items()}
     return out
-
-
-def _versions() -> dict[str, str]:
-    names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting")
-    return {name: importlib.metadata.version(name) for name in names}

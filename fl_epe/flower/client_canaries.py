@@ -1,0 +1,194 @@
+"""Clients that answer with a canary: the server names them, `canary_mod` on the client obeys.
+
+Only the message to such a client says so, in its `ConfigRecord`; other clients see nothing new. The
+server reads no reply, so that it works under secure aggregation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, MutableMapping
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from fl_epe.canary import CanarySet
+from fl_epe.flower.layout import Layout
+from fl_epe.mechanism import norm
+from fl_epe.seeding import generator
+
+_PREFIX = "canary-"
+_CLIPPING_NORM = "clipping_norm"  # what Flower's client-side wrappers put into the configuration
+_FAR_ABOVE = 1e3
+_SHARE_STREAM = 1 << 62  # apart from every canary's number
+
+
+@dataclasses.dataclass(frozen=True)
+class CanaryOrder:
+    """What the server tells a client that shall answer with a canary.
+
+    Attributes:
+        number: of the canary in its set.
+        count: size of the set.
+        seed: of the set. Only such clients ever see it.
+        norm: Euclidean norm of the canary's update; 0 for "as long as the client's own", or far
+            above the clip norm where the message names one.
+        leave_out: see `Layout.of`.
+    """
+
+    number: int
+    count: int
+    seed: int
+    norm: float = 0.0
+    leave_out: tuple[str, ...] = ()
+
+    def add_to(self, config: MutableMapping[str, Any]) -> None:
+        """Write the order into a message's configuration."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name == "seed":  # wider than an integer on the wire
+                value = str(value)
+            elif field.name == "leave_out":
+                value = "\n".join(value)
+            config[_PREFIX + field.name.replace("_", "-")] = value
+
+    @classmethod
+    def take_from(cls, content: RecordDict) -> CanaryOrder | None:
+        """Remove the order from a message's content and return it; ``None`` if there is none."""
+        for config in content.config_records.values():
+            if f"{_PREFIX}number" in config:
+                break
+        else:
+            return None
+        values: dict[str, Any] = {
+            field.name: config.pop(_PREFIX + field.name.replace("_", "-"))
+            for field in dataclasses.fields(cls)
+        }
+        values["seed"] = int(values["seed"])
+        values["leave_out"] = tuple(values["leave_out"].split("\n")) if values["leave_out"] else ()
+        return cls(**values)
+
+
+def canary_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """A client mod: where the server's message says so, answer with a canary's update.
+
+    The client app trains as ever, and its reply keeps its form, its metrics and its number of
+    examples; only the arrays become the global model plus the canary. Without such an order
+    (`CanaryAudit` with ``clients=``, or `ClientCanaries`) the mod does nothing.
+
+    Put it last, so that it stands next to the app and everything that happens to a real update
+    happens to a canary's: ``ClientApp(mods=[secaggplus_mod, fixedclipping_mod, canary_mod])``.
+
+    Raises:
+        ValueError: if the reply does not hold exactly one set of arrays, like the message's.
+    """
+    order = CanaryOrder.take_from(message.content)
+    if order is None:
+        return call_next(message, context)
+    sent = _only(message.content, "message")
+    layout = Layout.of(sent, order.leave_out)
+    before = layout.flatten(sent)
+    clip_norm = _clip_norm(message.content)
+    reply = call_next(message, context)
+    if reply.has_error():
+        return reply
+    answered = _only(reply.content, "reply")
+    length = order.norm or _FAR_ABOVE * clip_norm or norm(layout.flatten(answered) - before)
+    update = CanarySet(layout.dim, order.count, order.seed).vector(order.number)
+    name = next(iter(reply.content.array_records))
+    model = before + before.dtype.type(length) * update
+    reply.content[name] = layout.fill(model, answered, sent)
+    return reply
+
+
+def _only(content: RecordDict, what: str) -> ArrayRecord:
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise ValueError(f"Expected one ArrayRecord in the {what}, got {len(records)}.")
+    return records[0]
+
+
+def _clip_norm(content: RecordDict) -> float:
+    for config in content.config_records.values():
+        if _CLIPPING_NORM in config:
+            return float(config[_CLIPPING_NORM])  # type: ignore[arg-type]
+    return 0.0
+
+
+class ClientCanaries:
+    """The server's half: which clients answer with a canary, and with which.
+
+    Args:
+        count: number of canaries; clients beyond that stay real.
+        unobserved: canaries that only the server knows, see `Watch`.
+        seed: of the canaries, and of the choice of clients.
+        clients: a share in (0, 1] of the clients, chosen by hashing, or an explicit list.
+        identity: what stays the same about a client, such as its partition id, from its node id,
+            for deployments whose nodes come back under new ids; the node id by default.
+        leave_out: see `Layout.of`.
+
+    Raises:
+        ValueError: for a share outside (0, 1], or an empty or repeating list.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        unobserved: int,
+        seed: int,
+        clients: float | Collection[int],
+        identity: Callable[[int], int] | None = None,
+        leave_out: tuple[str, ...] = (),
+    ) -> None:
+        self._count, self._unobserved, self._seed = count, unobserved, seed
+        self._identity = identity or (lambda node_id: node_id)
+        self._leave_out = leave_out
+        self._share: float | None = None
+        self._numbers: dict[int, int] = {}
+        if isinstance(clients, (int, float)):
+            if not 0 < clients <= 1:
+                raise ValueError(f"Expected clients={clients} in (0, 1], or a list of clients.")
+            self._share = float(clients)
+            return
+        chosen = list(clients)
+        if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > count:
+            raise ValueError(
+                f"Expected clients={chosen} to be 1 to num_canaries={count} different clients."
+            )
+        self._numbers = {client: number for number, client in enumerate(chosen)}
+
+    def number(self, node_id: int) -> int | None:
+        """The number of the client's canary; ``None`` for a real client."""
+        identity = self._identity(node_id)
+        if identity not in self._numbers and self._is_chosen(identity):
+            self._numbers[identity] = len(self._numbers)
+        return self._numbers.get(identity)
+
+    def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
+        """What to tell the client in this round; ``None`` for a real client."""
+        number = self.number(node_id)
+        if number is None:
+            return None
+        total = self._count + self._unobserved
+        return CanaryOrder(number, total, self._seed, norm, self._leave_out)
+
+    def _is_chosen(self, identity: int) -> bool:
+        if self._share is None or len(self._numbers) >= self._count:
+            return False
+        coin = generator(self._seed, _SHARE_STREAM, identity)
+        return bool(coin.random() < self._share)
+
+
+def with_order(message: Message, order: CanaryOrder) -> Message:
+    """The message with the order in a configuration of its own; the original stays as it is."""
+    content = RecordDict(dict(message.content.items()))
+    configs = content.config_records
+    name = next(iter(configs), "config")
+    config = ConfigRecord(dict(configs[name].items()) if name in configs else {})
+    order.add_to(config)
+    content[name] = config
+    meta = message.metadata
+    return Message(
+        content, meta.dst_node_id, meta.message_type, ttl=meta.ttl, group_id=meta.group_id
+    )

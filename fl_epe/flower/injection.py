@@ -1,0 +1,170 @@
+"""Canary replies that the server makes up: the outermost place where an update can enter."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from fl_epe.canary import CanarySet
+from fl_epe.flower.layout import Layout
+from fl_epe.mechanism import norm
+
+_NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
+_MOST_NORMS = 25  # real updates whose median norm stands for all
+_NODE = 1 << 62  # node ids of canaries in replies that answer no message
+
+Value = int | float | list[int] | list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loudness:
+    """How long canary updates are, and what is left of them after clipping.
+
+    Attributes:
+        sent: norms of the updates as they are sent, shape ``(K,)``.
+        clipped: which of them are above the clip norm.
+        counted: norm that each has after clipping.
+    """
+
+    sent: NDArray[np.float64]
+    clipped: NDArray[np.bool_]
+    counted: float
+
+
+def readable(replies: Sequence[Message]) -> list[Message]:
+    """Replies without an error."""
+    return [reply for reply in replies if not reply.has_error()]
+
+
+def weights(replies: Sequence[Message], key: str) -> list[float]:
+    """The weight of each reply in an average; 1 where it does not say."""
+    found = []
+    for reply in replies:
+        metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
+        value = metrics.get(key, 1)
+        found.append(1.0 if isinstance(value, list) else float(value))
+    return found
+
+
+def only_arrays(reply: Message) -> tuple[str, ArrayRecord]:
+    """Name and content of the one set of arrays in a reply.
+
+    Raises:
+        ValueError: if there is not exactly one.
+    """
+    records = list(reply.content.array_records.items())
+    if len(records) != 1:
+        names = [name for name, _ in records]
+        raise ValueError(f"Expected one ArrayRecord in a reply, got {names}.")
+    return records[0]
+
+
+def median_norm(
+    replies: Sequence[Message],
+    layout: Layout,
+    before: NDArray[np.floating],
+    rng: np.random.Generator,
+) -> float:
+    """Median Euclidean norm of the updates in (at most 25 of) the replies."""
+    count = min(len(replies), _MOST_NORMS)
+    chosen = rng.choice(len(replies), count, replace=False)
+    lengths = [norm(layout.flatten(only_arrays(replies[i])[1]) - before) for i in chosen]
+    return statistics.median(lengths)
+
+
+def make_replies(
+    numbers: Sequence[int],
+    canaries: CanarySet,
+    loudness: Loudness,
+    weight: float | None,
+    real: Sequence[Message],
+    layout: Layout,
+    arrays: ArrayRecord,
+    weighted_by: str,
+    instead_of: Sequence[Message],
+) -> list[Message]:
+    """One reply for each canary, in the form of the real ones.
+
+    Args:
+        numbers: of the canaries.
+        canaries: all of them.
+        loudness: of the updates.
+        weight: weight of a canary; the median of the real ones by default.
+        real: readable replies of this round, at least one.
+        layout: of the model.
+        arrays: the global model that the clients were sent.
+        weighted_by: the metric that holds a reply's weight.
+        instead_of: messages that were not sent, to which the first replies answer.
+    """
+    record_name, like = only_arrays(real[0])
+    before = layout.flatten(arrays)
+    metrics = _neutral_metrics(real, weighted_by, weight)
+
+    def make(position: int) -> Message:
+        update = canaries.vector(numbers[position])
+        length = before.dtype.type(loudness.sent[position])
+        content = RecordDict({record_name: layout.fill(before + length * update, like, arrays)})
+        for name, values in metrics.items():
+            if _NORM_BIT in values:
+                values = {**values, _NORM_BIT: int(loudness.clipped[position])}
+            content[name] = MetricRecord(dict(values))
+        for name, config in real[0].content.config_records.items():
+            content[name] = config
+        return Message(content, reply_to=_asked(position, numbers[position], instead_of))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(make, range(len(numbers))))
+
+
+def _asked(position: int, number: int, instead_of: Sequence[Message]) -> Message:
+    if position < len(instead_of):
+        return instead_of[position]
+    return Message(RecordDict(), _NODE + number, MessageType.TRAIN)
+
+
+def _neutral_metrics(
+    real: Sequence[Message], weighted_by: str, weight: float | None
+) -> dict[str, dict[str, Value]]:
+    """Metrics that leave a weighted average as it is: the real ones' own average."""
+    shares = np.array(weights(real, weighted_by))
+    shares /= shares.sum()
+    out: dict[str, dict[str, Value]] = {}
+    for name, first in real[0].content.metric_records.items():
+        values: dict[str, Value] = {}
+        for key in first:
+            column = np.array([reply.content.metric_records[name][key] for reply in real])
+            if key == weighted_by:
+                values[key] = statistics.median(column.tolist()) if weight is None else weight
+            else:
+                values[key] = np.tensordot(shares, column, 1).tolist()
+        out[name] = values
+    return out
+
+
+@contextlib.contextmanager
+def real_metrics_only(base: Strategy, made_up: Sequence[Message]) -> Iterator[None]:
+    """While this lasts, ``base`` aggregates the metrics of all replies but those ``made_up``."""
+    aggregate = getattr(base, "train_metrics_aggr_fn", None)
+    if aggregate is None or not made_up:
+        yield
+        return
+    ignored = {id(reply.content) for reply in made_up}
+
+    def only_real(records: list[RecordDict], key: str) -> MetricRecord:
+        found: Callable[[list[RecordDict], str], MetricRecord] = aggregate
+        return found([record for record in records if id(record) not in ignored], key)
+
+    base.train_metrics_aggr_fn = only_real  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        base.train_metrics_aggr_fn = aggregate  # type: ignore[attr-defined]

@@ -1,0 +1,259 @@
+"""Where an audit's canaries come from: the server makes up replies, or clients answer with them."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import logging
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+
+from fl_epe.canary import CanarySet
+from fl_epe.flower import injection
+from fl_epe.flower.client_canaries import ClientCanaries, with_order
+from fl_epe.flower.layout import Layout
+from fl_epe.flower.strategy import DPFedAvg
+from fl_epe.flower.wrapped import Wrapped
+from fl_epe.participation import Cohort
+from fl_epe.seeding import generator
+from fl_epe.watch import RoundFacts
+
+logger = logging.getLogger(__name__)
+
+_FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
+_JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
+_WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices
+
+
+@dataclasses.dataclass
+class Turn:
+    """A round under way.
+
+    Attributes:
+        index: of the round, from 0.
+        arrays: the global model that is sent out.
+        layout: of the model.
+        clip_norm: of the round; NaN where nothing is known to clip.
+        sent: messages that go out.
+        withheld: messages that do not, as a canary answers in their place.
+        made_up: replies that the server made up.
+        facts: what the watch is told.
+    """
+
+    index: int
+    arrays: ArrayRecord
+    layout: Layout
+    clip_norm: float
+    sent: list[Message] = dataclasses.field(default_factory=list)
+    withheld: list[Message] = dataclasses.field(default_factory=list)
+    made_up: list[Message] = dataclasses.field(default_factory=list)
+    facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
+
+
+class Source(abc.ABC):
+    """Puts canaries into a round."""
+
+    participation: str
+    """Kind of schedule, as in `AuditRecord`."""
+
+    @abc.abstractmethod
+    def configure(self, turn: Turn, messages: list[Message]) -> None:
+        """Decide what is sent of the strategy's ``messages``: fills ``turn.sent``."""
+
+    @abc.abstractmethod
+    def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
+        """The replies that the strategy shall see; fills ``turn.facts``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerCanaries(Source):
+    """Replies made up by the server, beside the real ones or in the place of some.
+
+    Attributes:
+        wrapped: the strategy.
+        cohorts: numbers of the canaries that take part in each round.
+        canaries: all of them; their dimension is that of the model.
+        seed: of the choice of replaced clients, and of the updates whose median norm is taken.
+        inject: "add", "replace" or "auto": fill up to the number of replies that the strategy's
+            noise is meant for, and replace real clients beyond that.
+        weight: weight of a canary in averages; the median of the real ones by default.
+        length: norm of an update where nothing clips; the real ones' median by default.
+    """
+
+    wrapped: Wrapped
+    cohorts: Sequence[Cohort]
+    canaries: CanarySet
+    seed: int
+    inject: str = "auto"
+    weight: float | None = None
+    length: float | None = None
+
+    participation = "epochs"
+
+    def configure(self, turn: Turn, messages: list[Message]) -> None:
+        """See `Source.configure`.
+
+        Raises:
+            ValueError: if no real client would be left.
+        """
+        replaced = self._replaced(len(self._cohort(turn)), len(messages))
+        if messages and replaced >= len(messages):
+            raise ValueError(
+                f"Expected fewer than {len(messages)} of the round's {len(messages)} clients to be"
+                f" replaced by canaries, got {replaced}: lower num_canaries (or repeats), or let"
+                " num_sampled_clients count clients and canaries."
+            )
+        rng = generator(self.seed, _WITHHELD, turn.index)
+        out = set(rng.choice(len(messages), replaced, replace=False).tolist()) if replaced else ()
+        turn.sent = [message for i, message in enumerate(messages) if i not in out]
+        turn.withheld = [message for i, message in enumerate(messages) if i in out]
+
+    def _cohort(self, turn: Turn) -> list[int]:
+        if turn.index >= len(self.cohorts):
+            return []
+        return [int(number) for number in self.cohorts[turn.index]]
+
+    def _replaced(self, canaries: int, clients: int) -> int:
+        expected = self.wrapped.expected_replies()
+        if self.inject == "add" or (self.inject == "auto" and expected is None):
+            return 0
+        room = 0 if self.inject == "replace" or expected is None else max(expected - clients, 0)
+        return max(canaries - room, 0)
+
+    def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
+        """See `Source.join`. Without a readable real reply there is no round, and no canary."""
+        real = injection.readable(replies)
+        lost = len(turn.sent) - len(real)
+        turn.facts = RoundFacts(clip_norm=turn.clip_norm, replies=len(real), absent=lost)
+        cohort = self._cohort(turn)
+        if not real or not cohort:
+            return replies
+        loudness = self._loudness(turn, real, len(cohort))
+        key = self.wrapped.weighted_by()
+        turn.made_up = injection.make_replies(
+            cohort,
+            self.canaries,
+            loudness,
+            self.weight,
+            real,
+            turn.layout,
+            turn.arrays,
+            key,
+            turn.withheld,
+        )
+        turn.facts = dataclasses.replace(
+            turn.facts,
+            present=cohort,
+            contribution=loudness.counted * self._share(real, turn.made_up, key),
+            replies=len(real) + len(cohort),
+        )
+        return [*replies, *turn.made_up]
+
+    def _share(self, real: list[Message], made_up: list[Message], key: str) -> float:
+        """Share of one canary in the average; NaN where the strategy is no average."""
+        if not self.wrapped.averages():
+            return math.nan
+        weights = injection.weights(made_up, key)
+        return weights[0] / (sum(weights) + sum(injection.weights(real, key)))
+
+    def _loudness(self, turn: Turn, real: list[Message], count: int) -> injection.Loudness:
+        clipped = np.zeros(count, bool)
+        if math.isnan(turn.clip_norm):
+            length = self.length or self._median(turn, real)
+            return injection.Loudness(np.full(count, length), clipped, length)
+        sent = np.full(count, turn.clip_norm)
+        target = self.wrapped.target_clipped()
+        if self.wrapped.clips_on_server or target is not None:
+            # Canaries shall not move an adaptive clip norm: as many are clipped as it aims at.
+            clipped = np.arange(count) < (count if target is None else round(target * count))
+            sent *= np.where(clipped, _FAR_ABOVE, _JUST_BELOW)
+        if not self.wrapped.clips_on_server:
+            sent = np.minimum(sent, turn.clip_norm)
+        return injection.Loudness(sent, clipped, turn.clip_norm)
+
+    def _median(self, turn: Turn, real: list[Message]) -> float:
+        before = turn.layout.flatten(turn.arrays)
+        rng = generator(self.seed, _NORMS, turn.index)
+        length = injection.median_norm(real, turn.layout, before, rng)
+        if not 0 < length < math.inf:
+            raise ValueError(
+                f"Expected a median norm={length} of the clients' updates in (0, inf): name"
+                " canary_norm."
+            )
+        return length
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientAnswers(Source):
+    """Clients that answer with a canary through `canary_mod`, whenever they are asked to train.
+
+    Attributes:
+        wrapped: the strategy.
+        clients: which clients, with which canaries.
+        length: norm of an update where nothing clips; the client's own by default.
+    """
+
+    wrapped: Wrapped
+    clients: ClientCanaries
+    length: float | None = None
+
+    participation = "deployment"
+
+    def configure(self, turn: Turn, messages: list[Message]) -> None:
+        """See `Source.configure`."""
+        length = self.length or 0.0
+        if self.wrapped.clips_on_server and math.isfinite(turn.clip_norm):
+            length = _FAR_ABOVE * turn.clip_norm
+        for message in messages:
+            order = self.clients.order(message.metadata.dst_node_id, length)
+            turn.sent.append(message if order is None else with_order(message, order))
+
+    def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
+        """See `Source.join`. Reads who answered, and nothing of what they answered."""
+        answered = injection.readable(replies)
+        numbers = [self.clients.number(reply.metadata.src_node_id) for reply in answered]
+        share = turn.clip_norm / len(answered) if answered else math.nan
+        turn.facts = RoundFacts(
+            present=[number for number in numbers if number is not None],
+            contribution=share if self.wrapped.averages() else math.nan,
+            clip_norm=turn.clip_norm,
+            replies=len(answered),
+            absent=len(turn.sent) - len(answered),
+        )
+        return replies
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnCanaries(Source):
+    """`DPFedAvg` schedules its canaries itself; this only says who took part.
+
+    Attributes:
+        strategy: which one.
+    """
+
+    strategy: DPFedAvg
+
+    participation = "epochs"
+
+    def configure(self, turn: Turn, messages: list[Message]) -> None:
+        """See `Source.configure`."""
+        turn.sent = messages
+
+    def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
+        """See `Source.join`."""
+        return replies
+
+    def facts(self) -> RoundFacts:
+        """What happened in the round that was aggregated last."""
+        strategy = self.strategy
+        t = strategy.rounds_done - 1
+        clip_norm = strategy.history["clip_norm"][t]
+        return RoundFacts(
+            present=strategy.observed_ids[strategy.presence[t]].tolist(),
+            contribution=clip_norm / strategy.config.cohort_size,
+            clip_norm=clip_norm,
+            replies=strategy.config.cohort_size,
+        )

@@ -1,0 +1,158 @@
+"""What an audit must know about the strategy that it wraps, and what cannot be audited."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
+
+from fl_epe.flower.strategy import DPFedAvg
+from fl_epe.mechanism import ServerSGD
+
+_ON_SERVER = (
+    flower.DifferentialPrivacyServerSideFixedClipping,
+    flower.DifferentialPrivacyServerSideAdaptiveClipping,
+)
+_ON_CLIENT = (
+    flower.DifferentialPrivacyClientSideFixedClipping,
+    flower.DifferentialPrivacyClientSideAdaptiveClipping,
+)
+_ADAPTIVE = (
+    flower.DifferentialPrivacyServerSideAdaptiveClipping,
+    flower.DifferentialPrivacyClientSideAdaptiveClipping,
+)
+_REFUSED: tuple[tuple[type, str], ...] = (
+    (flower.FedXgbBagging, "it adds up trees, not numbers"),
+    (flower.FedXgbCyclic, "it passes trees on, and adds nothing up"),
+    (flower.Krum, "it keeps whole replies and drops outliers, which canaries are"),
+    (flower.MultiKrum, "it keeps whole replies and drops outliers, which canaries are"),
+    (flower.Bulyan, "it keeps whole replies and drops outliers, which canaries are"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrapped:
+    """A strategy and those that it wraps in turn, outermost first.
+
+    Attributes:
+        layers: at least one strategy; the last wraps nothing.
+    """
+
+    layers: tuple[Strategy, ...]
+
+    @classmethod
+    def inspect(cls, strategy: Strategy) -> Wrapped:
+        """Look inside.
+
+        Raises:
+            TypeError: for something that is not a message-API strategy.
+            ValueError: for a strategy that cannot be audited honestly, with the reason.
+        """
+        layers = [strategy]
+        while True:
+            _check(layers[-1], wrapped=len(layers) > 1)
+            inner = getattr(layers[-1], "strategy", None)
+            if not isinstance(inner, Strategy):
+                return cls(tuple(layers))
+            layers.append(inner)
+
+    @property
+    def base(self) -> Strategy:
+        """The innermost strategy."""
+        return self.layers[-1]
+
+    @property
+    def description(self) -> str:
+        """Class names, such as "DifferentialPrivacyServerSideFixedClipping(FedAvg)"."""
+        names = [type(layer).__name__ for layer in self.layers]
+        return "(".join(names) + ")" * (len(names) - 1)
+
+    @property
+    def clips_on_server(self) -> bool:
+        """Whether the server clips what it receives."""
+        return any(isinstance(layer, _ON_SERVER) for layer in self.layers)
+
+    def clip_norm(self) -> float:
+        """The clip norm of the coming aggregation; NaN where none is known."""
+        for layer in self.layers:
+            value = getattr(layer, "clipping_norm", None)
+            if isinstance(value, (int, float)):
+                return float(value)
+        return math.nan
+
+    def target_clipped(self) -> float | None:
+        """The share of updates that an adaptive clip norm wants clipped; ``None`` if it stays."""
+        for layer in self.layers:
+            if isinstance(layer, _ADAPTIVE):
+                return float(layer.target_clipped_quantile)
+        return None
+
+    def expected_replies(self) -> int | None:
+        """How many replies the noise is meant for; ``None`` where any number will do."""
+        for layer in self.layers:
+            value = getattr(layer, "num_sampled_clients", None)
+            if isinstance(value, int):
+                return value
+        return None
+
+    def strict(self) -> bool:
+        """Whether a round with another number of replies fails."""
+        return any(getattr(layer, "accountant", None) is not None for layer in self.layers)
+
+    def weighted_by(self) -> str:
+        """The metric by which replies are weighted."""
+        return str(getattr(self.base, "weighted_by_key", "num-examples"))
+
+    def averages(self) -> bool:
+        """Whether the arrays are averaged by weight, so that a canary's share is known."""
+        known = (*_ON_SERVER, *_ON_CLIENT)
+        return self._averaging_base() and all(isinstance(x, known) for x in self.layers[:-1])
+
+    def _averaging_base(self) -> bool:
+        aggregate = type(self.base).aggregate_train
+        return aggregate in (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
+
+    def server(self) -> ServerSGD | str:
+        """What the server does with the average: SGD, or the name of what cannot be undone."""
+        base = self.base
+        if not self.averages():
+            return type(base).__name__
+        if isinstance(base, flower.FedAvgM) and base.server_opt:
+            return ServerSGD(base.server_learning_rate, base.server_momentum)
+        return ServerSGD()
+
+    def noise_multipliers(self) -> tuple[float | None, float | None]:
+        """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.
+
+        An adaptive wrapper keeps only what is left for the sum after its noisy count, so the split
+        is undone.
+        """
+        if self.averages() and len(self.layers) == 1:
+            return 0.0, 0.0
+        for layer in self.layers:
+            if isinstance(layer, _ADAPTIVE) and layer.noise_multiplier > 0:
+                z, count_std = layer.noise_multiplier, layer.clipped_count_stddev
+                return (z**-2 + (2 * count_std) ** -2) ** -0.5, z
+            if isinstance(layer, (*_ON_SERVER, *_ON_CLIENT)):
+                return layer.noise_multiplier, layer.noise_multiplier
+        return None, None
+
+
+def _check(strategy: Strategy, *, wrapped: bool) -> None:
+    name = type(strategy).__name__
+    if not isinstance(strategy, Strategy):
+        raise TypeError(
+            f"Expected strategy={name} to be a flwr.serverapp.strategy.Strategy; for legacy "
+            "strategies and other frameworks use fl_epe.Watch."
+        )
+    for kind, reason in _REFUSED:
+        if isinstance(strategy, kind):
+            raise ValueError(f"Expected a strategy that can be audited, not {name}: {reason}.")
+    if getattr(strategy, "is_canary_audit", False):
+        raise ValueError("Expected a strategy that is not audited already, got a CanaryAudit.")
+    if wrapped and isinstance(strategy, DPFedAvg):
+        raise ValueError(f"Expected {name} outermost: its replies are sums, and it has DP inside.")
+    if type(strategy).start is not Strategy.start:
+        raise ValueError(f"Expected {name} without a start() of its own: it would not be called.")

@@ -1,0 +1,1 @@
+"""A small convolutional network on handwritten digits, trained by federated averaging."""

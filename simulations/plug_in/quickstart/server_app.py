@@ -1,0 +1,66 @@
+"""The server: federated averaging, evaluated on images that no client holds."""
+
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
+
+from fl_epe.flower import CanaryAudit
+from quickstart.task import Net, test, test_images
+
+app = ServerApp()
+
+
+def central_evaluation(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """Loss and accuracy of the global model on the held-out images."""
+    model = Net()
+    model.load_state_dict(arrays.to_torch_state_dict())
+    loss, accuracy = test(model, test_images())
+    return MetricRecord({"loss": loss, "accuracy": accuracy})
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train for some rounds and save the model."""
+    config = context.run_config
+    output = Path(str(config["output"]))
+    min_nodes = int(config["min-nodes"])
+    fraction = float(config["fraction-train"])
+
+    strategy: Strategy = FedAvg(
+        fraction_train=fraction,
+        fraction_evaluate=float(config["fraction-evaluate"]),
+        min_train_nodes=max(1, int(fraction * min_nodes)),
+        min_available_nodes=min_nodes,
+    )
+    if float(config["noise-multiplier"]) > 0:
+        strategy = DifferentialPrivacyServerSideFixedClipping(
+            strategy,
+            noise_multiplier=float(config["noise-multiplier"]),
+            clipping_norm=float(config["clipping-norm"]),
+            num_sampled_clients=int(config["num-sampled-clients"]),
+        )
+    strategy = CanaryAudit(
+        strategy,
+        num_canaries=int(config["num-canaries"]),
+        seed=int(config["audit-seed"]) or None,
+        delta=1e-5,
+    )
+
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(Net().state_dict()),
+        num_rounds=int(config["num-server-rounds"]),
+        timeout=float(config["round-timeout"]),
+        evaluate_fn=central_evaluation,
+    )
+
+    output.mkdir(parents=True, exist_ok=True)
+    torch.save(result.arrays.to_torch_state_dict(), output / "final_model.pt")
+    print(strategy.report(output))
