@@ -3,6 +3,7 @@
 Importing this package loads NumPy and SciPy only; `fl_epe.flower` brings Flower and PyTorch.
 """
 
+from fl_epe.audit import assert_private, find_evidence
 from fl_epe.bounds import epsilon_lower_bound
 from fl_epe.canary import CanarySet
 from fl_epe.config import RunConfig
@@ -25,10 +26,12 @@ __all__ = [
     "RoundFacts",
     "RunConfig",
     "Watch",
+    "assert_private",
     "delta_two_gaussians",
     "epsilon_from_cosines",
     "epsilon_from_record",
     "epsilon_from_scores",
     "epsilon_lower_bound",
     "epsilon_two_gaussians",
+    "find_evidence",
 ]

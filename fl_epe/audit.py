@@ -18,7 +18,12 @@ from numpy.typing import ArrayLike
 
 from fl_epe.bounds import BOUNDS, epsilon_lower_bound
 from fl_epe.checks import check_probability, check_scores
-from fl_epe.estimate import EpsilonEstimate, epsilon_from_cosines, epsilon_from_scores
+from fl_epe.estimate import (
+    EpsilonEstimate,
+    epsilon_against_standard_null,
+    epsilon_from_cosines,
+    epsilon_from_scores,
+)
 from fl_epe.rates import FloatArray
 from fl_epe.record import AuditRecord
 from fl_epe.scores import scores_from_record
@@ -37,12 +42,15 @@ class Scores:
             scores are cosines in ``dim`` dimensions, and their null is known exactly.
         dim: dimension of the canaries, at least 2; not used where ``unobserved`` is given.
         statistic: what the scores are, in words.
+        standard_null: scores are N(0, 1) for a canary that takes no part; the estimate, not the
+            bound, makes use of it.
     """
 
     observed: FloatArray
     unobserved: FloatArray | None = None
     dim: int | None = None
     statistic: str = "scores"
+    standard_null: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observed", check_scores("observed", self.observed))
@@ -106,7 +114,7 @@ def scores_of(run: object) -> Scores:
             where no canary took part more than once, they are cosines and their null is exact.
 
     Raises:
-        ValueError: for a record without known clip norms, or too few canaries in it.
+        ValueError: for a record with too few canaries that took part, or unobserved, where needed.
         TypeError: for something else.
     """
     found = run() if callable(run) and not hasattr(run, "record") else run
@@ -145,13 +153,15 @@ def find_evidence(
     scores = scores_of(run)
     observed, unobserved, dim = scores.observed, scores.unobserved, scores.dim
     bound = functools.partial(epsilon_lower_bound, dim=dim, confidence=confidence, method=method)
+    why, words = BOUNDS[method].assumption, scores.statistic
     lower, ceiling = bound(observed, unobserved, delta), bound(*_telling_all(scores), delta)
     if unobserved is None:
         estimate = epsilon_from_cosines(observed, dim or 0, delta, confidence=confidence)
+    elif scores.standard_null:
+        estimate = epsilon_against_standard_null(observed, delta, "known", confidence, words)
     else:
         estimate = epsilon_from_scores(observed, unobserved, delta, confidence=confidence)
     k, u = observed.size, 0 if unobserved is None else unobserved.size
-    why, words = BOUNDS[method].assumption, scores.statistic
     return Evidence(epsilon, delta, confidence, lower, method, why, estimate, k, u, words, ceiling)
 
 
@@ -171,8 +181,8 @@ def assert_private(
         raise AssertionError(str(evidence))
     if evidence.ceiling <= epsilon:
         raise ValueError(
-            f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}: by {method=}, {evidence.observed} "
-            f"+ {evidence.unobserved} scores cannot show more, so this test cannot fail. Use more "
+            f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}: that is all that "
+            f"{evidence.observed} + {evidence.unobserved} scores can show by {method=}. Use more "
             "canaries (or trials), or method='gdp' or 'mean' if the noise is Gaussian."
         )
     return evidence
@@ -230,7 +240,7 @@ def _scores_of_record(record: AuditRecord) -> Scores:
         raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
     members, others = scores_from_record(record, "all", "matched-filter")
     if most > 1:
-        return Scores(members, others, statistic="matched filter")
+        return Scores(members, others, statistic="matched filter", standard_null=True)
     return Scores(members / np.sqrt(record.dim), None, record.dim, "matched filter")
 
 

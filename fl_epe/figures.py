@@ -76,8 +76,10 @@ def _draw_scores(
 def _draw_rounds(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
     left, right = figure.subplots(1, 2)
     rounds = np.arange(1, record.rounds + 1)
-    left.plot(rounds, record.clip_norms, color=_OBSERVED)
-    left.set(title="clip norm", xlabel="round", yscale="log")
+    clipped = np.isfinite(record.clip_norms).any()
+    left.plot(rounds, record.clip_norms if clipped else record.delta_norms, color=_OBSERVED)
+    title = "clip norm" if clipped else "norm of the model's change"
+    left.set(title=title, xlabel="round", yscale="log")
     for key, label, axis in (("train_loss", "training", None), ("eval_loss", "held out", "eval")):
         if len(values := record.metrics.get(key, np.empty(0))):
             steps = rounds if axis is None else record.metrics["eval_round"]
@@ -87,10 +89,13 @@ def _draw_rounds(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -
         twin = right.twinx()
         twin.plot(record.metrics["eval_round"], accuracy, color=_ANALYTICAL, ls="--")
         twin.set(ylabel="accuracy, held out (dashed)", ylim=(0, 1))
-    for axes in (left, right):
-        axes.xaxis.get_major_locator().set_params(integer=True)
     if right.has_data():
         right.legend(fontsize=7, frameon=False, loc="center right")
+    else:
+        right.plot(rounds, np.sum(record.presence, axis=1), color=_OBSERVED)
+        right.set(title="canaries that took part", ylabel="")
+    for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_epsilons(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:

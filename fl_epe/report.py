@@ -140,6 +140,7 @@ def notes(summary: dict[str, Any]) -> list[str]:
         "do not.",
         *_analytical_note(summary),
         *_budget_note(analytical),
+        *_participation_note(analytical),
         *_exposure_notes(summary),
         f"Canaries are {summary['canary_share']:.0%} of a cohort of {summary['cohort_size']:.3g}.",
     ]
@@ -189,6 +190,18 @@ def _budget_note(analytical: dict[str, Any]) -> list[str]:
     return [
         f"A part of the budget goes to the count that moves the clip norm. Canaries are not in "
         f"it: the analytical ε of what they do is {number(canary)}."
+    ]
+
+
+def _participation_note(analytical: dict[str, Any]) -> list[str]:
+    clients, canaries = analytical["client_participations"], analytical["participations"]
+    if not clients or clients < 1.5 * canaries:
+        return []
+    return [
+        f"A client took part {clients:.3g} times on average, a canary {canaries:.3g} times: what "
+        f"was measured is for {canaries:.3g}, and a client gives away more (about "
+        f"{math.sqrt(clients / canaries):.2g} times the shift between the two Gaussians). Raise "
+        "repeats to measure it."
     ]
 
 

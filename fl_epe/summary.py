@@ -89,6 +89,7 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
         "adjacency": known.adjacency,
         "assumption": known.assumption,
         "participations": record.canary_repeats,
+        "client_participations": record.config.get("client_participations"),
         "canary_epsilon": _canary_epsilon(record, delta),
     }
 

@@ -229,8 +229,12 @@ def _foresee(distance: FloatArray, std: float, total: int) -> FloatArray:
 
 
 def _null_fit(sample: Sample) -> tuple[float, float]:
-    """Mean of the unobserved scores, and the standard deviation that both groups share."""
+    """Mean of the unobserved scores, and the deviation of the observed ones (or of both groups).
+
+    Cosines with mean m spread by (1 − m²)^1.5 / √d: a strong signal leaves them little room.
+    """
     if sample.unobserved is None:
-        return 0.0, 1 / np.sqrt(sample.known_dim())
+        mean = float(np.clip(sample.observed.mean(), -1.0, 1.0))
+        return 0.0, float(max(1 - mean**2, 1e-12) ** 1.5 / np.sqrt(sample.known_dim()))
     spread = (sample.observed.var() + sample.unobserved.var()) / 2
     return float(sample.unobserved.mean()), float(np.sqrt(spread))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flower_processes import Processes, flwr_run, superlink, supernode
+from flower_processes import flwr_run, superlink, supernode
 
 from fl_epe import AuditRecord, RunConfig
 from fl_epe.flower import Job, simulate
@@ -34,15 +34,6 @@ def job():
 @pytest.fixture(scope="module")
 def in_process(job):
     return simulate(job)
-
-
-@pytest.fixture
-def processes(tmp_path):
-    home = tmp_path / "flwr"
-    home.mkdir()
-    running = Processes(home)
-    yield running
-    running.end_all()
 
 
 def _assert_same_run(record, in_process):

@@ -27,6 +27,7 @@ from fl_epe.flower.protocol import pack
 from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source, Turn
 from fl_epe.flower.strategy import DPFedAvg
 from fl_epe.flower.wrapped import Wrapped
+from fl_epe.mechanism import norm
 from fl_epe.participation import ShuffledEpochs
 from fl_epe.record import AuditRecord
 from fl_epe.report import as_text, write_report
@@ -311,9 +312,13 @@ class CanaryAudit(Strategy):
     def _observe(self, turn: Turn, arrays: ArrayRecord | None) -> None:
         if isinstance(self._source, OwnCanaries):
             turn.facts = self._source.facts()
-        if not arrays:
+        theta = turn.layout.flatten(arrays) if arrays else None
+        if theta is None:
             self._fault(turn, "the strategy released no model")
-        self._watch.observe(turn.layout.flatten(arrays) if arrays else None, turn.facts)
+        elif not math.isfinite(norm(theta)):
+            self._fault(turn, "the strategy released a model with NaN or infinite entries")
+            theta = None
+        self._watch.observe(theta, turn.facts)
         self._turn = self._finished = None
 
     def _with_epsilon(

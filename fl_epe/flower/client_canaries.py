@@ -98,7 +98,7 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     update = CanarySet(layout.dim, order.count, order.seed).vector(order.number)
     name = next(iter(reply.content.array_records))
     model = before + before.dtype.type(length) * update
-    reply.content[name] = layout.fill(model, answered, sent)
+    reply.content[name] = layout.form(answered, sent).fill(model)
     return reply
 
 

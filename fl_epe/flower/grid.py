@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -10,7 +11,12 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fl_epe.flower.internals import CLIENT_RAISED, ensure_task_identity, set_message_id
+from fl_epe.flower.internals import (
+    CLIENT_RAISED,
+    ensure_task_identity,
+    set_message_id,
+    with_own_records,
+)
 
 _SERVER = 0
 
@@ -18,9 +24,9 @@ _SERVER = 0
 class InProcessGrid(Grid):
     """Runs a `ClientApp` on ``nodes`` nodes of this process, one thread for each.
 
-    Messages are handed over as they are, so a client app must not change what it receives. A
-    client app that raises answers with an error message, as on a real node. Use as a context
-    manager, or call `close`.
+    Each node gets records of its own, as from a wire; the arrays in them are not copied. A client
+    app that raises answers with an error message, as on a real node. Use as a context manager, or
+    call `close`.
 
     Args:
         client_app: answers the messages.
@@ -64,8 +70,8 @@ class InProcessGrid(Grid):
 
     @property
     def run(self) -> object:  # type: ignore[override]
-        """Nothing is known about a run here."""
-        return None
+        """The one run that there is."""
+        return types.SimpleNamespace(run_id=0)
 
     def create_message(
         self,
@@ -85,8 +91,9 @@ class InProcessGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Start answering each message; returns their ids."""
         ids = []
-        for message in messages:
+        for original in messages:
             number = str(next(self._numbers))
+            message = with_own_records(original)
             set_message_id(message, number)
             self._replies[number] = self._pool.submit(self._answer, message)
             ids.append(number)

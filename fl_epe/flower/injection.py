@@ -107,12 +107,13 @@ def make_replies(
     """
     record_name, like = only_arrays(real[0])
     before = layout.flatten(arrays)
+    form = layout.form(like, arrays)
     metrics = _neutral_metrics(real, weighted_by, weight)
 
     def make(position: int) -> Message:
         update = canaries.vector(numbers[position])
         length = before.dtype.type(loudness.sent[position])
-        content = RecordDict({record_name: layout.fill(before + length * update, like, arrays)})
+        content = RecordDict({record_name: form.fill(before + length * update)})
         for name, values in metrics.items():
             if _NORM_BIT in values:
                 values = {**values, _NORM_BIT: int(loudness.clipped[position])}

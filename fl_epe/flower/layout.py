@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
-
-_FLOATS = ("float16", "float32", "float64")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +46,17 @@ class Layout:
             ValueError: for an array of a type that cannot be added up (bfloat16, complex, text,
                 another serialisation than NumPy's), or if nothing is left to move.
         """
+        values = _decode(arrays)
         moved = []
-        for name, array in arrays.items():
-            _check_type(name, array)
+        for name, value in values.items():
             match = any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out)
-            moved.append(array.dtype in _FLOATS and len(array.shape) > 0 and not match)
+            moved.append(value.dtype.kind == "f" and value.ndim > 0 and not match)
+        kinds = {v.dtype.name for v, use in zip(values.values(), moved, strict=True) if use}
         layout = cls(
-            names=tuple(arrays),
-            shapes=tuple(tuple(array.shape) for array in arrays.values()),
+            names=tuple(values),
+            shapes=tuple(value.shape for value in values.values()),
             moved=tuple(moved),
-            dtype="float64" if "float64" in _dtypes(arrays, moved) else "float32",
+            dtype="float64" if "float64" in kinds else "float32",
         )
         if layout.dim < 2:
             raise ValueError(
@@ -86,48 +85,46 @@ class Layout:
         Raises:
             ValueError: naming what does not fit.
         """
-        found = self._match(arrays)
-        pairs = zip(self.names, self.moved, strict=True)
-        parts = [arrays[found[name]].numpy().ravel() for name, moved in pairs if moved]
+        values = _decode(arrays)
+        theirs = self._match(values)
+        pairs = zip(theirs, self.moved, strict=True)
+        parts = [values[name].ravel() for name, moved in pairs if moved]
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
-    def fill(
-        self, flat: NDArray[np.floating], like: ArrayRecord, arrays: ArrayRecord
-    ) -> ArrayRecord:
-        """A model with the moved entries of ``flat`` and all else from ``arrays``.
+    def form(self, like: ArrayRecord, arrays: ArrayRecord) -> Form:
+        """How a reply like the one given is filled in.
 
         Args:
-            flat: shape ``(dim,)``.
             like: its names, their order and its types are kept, as a client answered them.
-            arrays: the global model.
+            arrays: the global model, from which all comes that canaries leave alone.
 
         Raises:
             ValueError: naming what does not fit.
         """
-        theirs, ours = self._match(like), self._match(arrays)
-        values: dict[str, NDArray[Any]] = {}
+        answered, ours = _decode(like), _decode(arrays)
+        theirs, known = self._match(answered), self._match(ours)
+        slots: dict[str, slice | NDArray[Any]] = {}
         start = 0
-        for name, shape, moved in zip(self.names, self.shapes, self.moved, strict=True):
+        for name, source, shape, moved in zip(theirs, known, self.shapes, self.moved, strict=True):
             if moved:
-                stop = start + math.prod(shape)
-                value = flat[start:stop].reshape(shape)
-                start = stop
+                slots[name] = slice(start, start + math.prod(shape))
+                start += math.prod(shape)
             else:
-                value = arrays[ours[name]].numpy()
-            values[theirs[name]] = np.asarray(value).astype(like[theirs[name]].dtype)
-        return ArrayRecord({name: Array(values[name]) for name in like})
+                slots[name] = ours[source].astype(answered[name].dtype)
+        return Form(
+            {name: (slots[name], value.dtype, value.shape) for name, value in answered.items()}
+        )
 
-    def _match(self, arrays: ArrayRecord) -> dict[str, str]:
-        """Our names to those of ``arrays``."""
-        shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+    def _match(self, values: Mapping[str, NDArray[Any]]) -> list[str]:
+        """The names in ``values`` of our arrays, in our order."""
+        shapes = {name: value.shape for name, value in values.items()}
         if shapes.keys() == set(self.names):
-            wrong = [n for n, s in zip(self.names, self.shapes, strict=True) if shapes[n] != s]
-            if not wrong:
-                return {name: name for name in self.names}
-            known = dict(zip(self.names, self.shapes, strict=True))[wrong[0]]
-            raise ValueError(f"Expected {wrong[0]}.shape={shapes[wrong[0]]} to be {known}.")
+            for name, shape in zip(self.names, self.shapes, strict=True):
+                if shapes[name] != shape:
+                    raise ValueError(f"Expected {name}.shape={shapes[name]} to be {shape}.")
+            return list(self.names)
         if tuple(shapes.values()) == self.shapes:  # renamed, in the same order
-            return dict(zip(self.names, shapes, strict=True))
+            return list(shapes)
         missing = sorted(set(self.names) - shapes.keys())
         new = sorted(shapes.keys() - set(self.names))
         raise ValueError(
@@ -136,15 +133,37 @@ class Layout:
         )
 
 
-def _dtypes(arrays: ArrayRecord, moved: Sequence[bool]) -> set[str]:
-    return {array.dtype for array, use in zip(arrays.values(), moved, strict=True) if use}
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A reply's arrays with room for a flat vector.
+
+    Attributes:
+        slots: by name, in order: where in the vector the array stands (or the array itself, if
+            canaries leave it alone), its dtype, and its shape.
+    """
+
+    slots: dict[str, tuple[slice | NDArray[Any], np.dtype[Any], tuple[int, ...]]]
+
+    def fill(self, flat: NDArray[np.floating]) -> ArrayRecord:
+        """The reply's arrays for a model with the moved entries ``flat`` of shape ``(dim,)``."""
+        out = {}
+        for name, (slot, dtype, shape) in self.slots.items():
+            value = flat[slot].reshape(shape).astype(dtype) if isinstance(slot, slice) else slot
+            out[name] = Array(value)
+        return ArrayRecord(out)
 
 
-def _check_type(name: str, array: Array) -> None:
-    if array.stype != "numpy.ndarray":
-        raise ValueError(f"Expected {name}.stype={array.stype!r} to be 'numpy.ndarray'.")
-    if array.dtype not in _FLOATS and not array.dtype.startswith(("int", "uint", "bool")):
-        raise ValueError(
-            f"Expected {name}.dtype={array.dtype!r} to be one of {', '.join(_FLOATS)}, or an"
-            " integer: Flower's strategies cannot add it up."
-        )
+def _decode(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """The arrays' values; refuses by name what no strategy can add up."""
+    values = {}
+    for name, array in arrays.items():
+        if array.stype != "numpy.ndarray":
+            raise ValueError(f"Expected {name}.stype={array.stype!r} to be 'numpy.ndarray'.")
+        values[name] = value = array.numpy()
+        if value.dtype.kind not in "fiub" or value.dtype.itemsize > 8:
+            shown = array.dtype or value.dtype.name
+            raise ValueError(
+                f"Expected {name}.dtype={shown!r} to be float16, float32, float64 or an integer:"
+                " Flower's strategies cannot add it up."
+            )
+    return values

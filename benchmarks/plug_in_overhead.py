@@ -1,0 +1,282 @@
+"""What does the plug-in audit cost? Wall time that `CanaryAudit` adds to a round.
+
+python benchmarks/plug_in_overhead.py                # both strategies, in process
+python benchmarks/plug_in_overhead.py --ray          # under Flower's simulation, two workers
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
+
+from fl_epe.canary import CanarySet
+from fl_epe.flower import CanaryAudit, InProcessGrid, injection
+from fl_epe.flower.internals import quiet_flower, simulate_with_ray
+from fl_epe.seeding import generator
+from fl_epe.tasks import bind_parameters, one_thread
+from fl_epe.tasks.cnn import Cnn
+from fl_epe.tasks.digits import Digits
+from fl_epe.tracker import Tracker
+from fl_epe.watch import RunningEstimate
+
+_BATCH, _BATCHES = 16, 2
+_RAY_WORKERS = 2
+_PARTS = (
+    (injection, "median_norm", "median norm of real updates"),
+    (injection, "make_replies", "making the replies"),
+    (RunningEstimate, "add", "running ε, inner products"),
+    (RunningEstimate, "epsilon", "running ε, estimate"),
+    (Tracker, "add", "keeping the delta"),
+    (Tracker, "flush", "scoring"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is measured.
+
+    Attributes:
+        clients: that train in every round, each on a node of its own.
+        canaries: that take part once in ``rounds``; as many again never do.
+        rounds: of the run that the timed ones are taken from.
+        pairs: of timed rounds.
+        tracker_bytes: see `CanaryAudit`.
+    """
+
+    clients: int
+    canaries: int
+    rounds: int
+    pairs: int
+    tracker_bytes: int
+
+    def fedavg(self, extra: int) -> Strategy:
+        """Any number of replies will do."""
+        return FedAvg(min_available_nodes=self.clients)
+
+    def fixed_clipping(self, extra: int) -> Strategy:
+        """With ``extra`` replies in its count, so that canaries replace no client."""
+        return DifferentialPrivacyServerSideFixedClipping(
+            self.fedavg(extra),
+            noise_multiplier=0.1,
+            clipping_norm=0.5,
+            num_sampled_clients=self.clients + extra,
+        )
+
+    def audited(self, make: Callable[[int], Strategy]) -> CanaryAudit:
+        """The strategy with room for a round's canaries, and with canaries."""
+        return CanaryAudit(
+            make(-(-self.canaries // self.rounds)),
+            num_canaries=self.canaries,
+            delta=1e-5,
+            seed=1,
+            rounds=self.rounds,
+            tracker_bytes=self.tracker_bytes,
+        )
+
+
+class Stopwatch:
+    """Adds up the time spent in functions, by label."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = collections.defaultdict(float)
+
+    @contextlib.contextmanager
+    def on(self, owner: object, name: str, label: str) -> Iterator[None]:
+        """Time the calls of ``owner.name`` while this lasts."""
+        inner = getattr(owner, name)
+
+        @functools.wraps(inner)
+        def timed(*values: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return inner(*values, **named)
+            finally:
+                self.seconds[label] += time.perf_counter() - began
+
+        with mock.patch.object(owner, name, timed):
+            yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """Seconds of a round: all of it, the wait for the clients, and parts by name."""
+
+    total: float
+    clients: float
+    parts: dict[str, float]
+
+
+class Player:
+    """Leads a strategy through its rounds, one at a time."""
+
+    def __init__(self, strategy: Strategy, inner: Strategy, grid: Grid, arrays: ArrayRecord):
+        self._strategy, self._inner = strategy, inner
+        self._grid, self._arrays = grid, arrays
+        self._round = 0
+
+    def play(self) -> Timed:
+        """The next round."""
+        self._round += 1
+        watch = Stopwatch()
+        with contextlib.ExitStack() as stack:
+            for owner, name, label in (*_PARTS, (self._inner, "aggregate_train", "aggregating")):
+                stack.enter_context(watch.on(owner, name, label))
+            began = time.perf_counter()
+            messages = self._strategy.configure_train(
+                self._round, self._arrays, ConfigRecord(), self._grid
+            )
+            asked = time.perf_counter()
+            replies = list(self._grid.send_and_receive(messages, timeout=3600))
+            answered = time.perf_counter()
+            errors = [reply.error.reason for reply in replies if reply.has_error()]
+            assert not errors, errors[0]
+            arrays, _ = self._strategy.aggregate_train(self._round, replies)
+            ended = time.perf_counter()
+        assert arrays is not None
+        self._arrays = arrays
+        return Timed(ended - began, answered - asked, watch.seconds)
+
+
+def client_app(clients: int) -> ClientApp:
+    """Loads the model that came, trains two batches of real digits, sends the model back."""
+    app, task = ClientApp(), Digits(num_clients=clients)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        data = task.client(int(context.node_config["partition-id"]))
+        model = Cnn()
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        for layer in (model.dropout1, model.dropout2):
+            layer.random = np.random.default_rng()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        order = torch.randperm(len(data)).repeat(_BATCH * _BATCHES)[: _BATCH * _BATCHES]
+        with one_thread():
+            for batch in torch.split(order, _BATCH):
+                optimizer.zero_grad()
+                loss = task.loss(model(data.inputs[batch]), data.targets[batch]).loss / _BATCH
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(order)})
+        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def initial_arrays() -> ArrayRecord:
+    model = Cnn()
+    bind_parameters(model, torch.from_numpy(Digits().initial(1)))
+    return ArrayRecord(model.state_dict())
+
+
+def measure(grid: Grid, setting: Setting) -> None:
+    scoring = seconds_of_scoring(setting)
+    print(
+        f"{Digits().dim} parameters, {setting.clients} clients a round, {setting.canaries} + "
+        f"{setting.canaries} canaries in {setting.rounds} rounds; scoring takes {scoring:.1f} s",
+        flush=True,
+    )
+    for name, make in (("FedAvg", setting.fedavg), ("Fixed clipping", setting.fixed_clipping)):
+        plain = make(0)
+        audit = setting.audited(make)
+        players = [
+            Player(plain, plain, grid, initial_arrays()),
+            Player(audit, audit.strategy, grid, initial_arrays()),
+        ]
+        pairs = []
+        for pair in range(-1, setting.pairs):  # the first one warms up
+            first = pair % 2
+            timed = {which: players[which].play() for which in (first, 1 - first)}
+            if pair >= 0:
+                pairs.append((timed[0], timed[1]))
+        show(name, pairs, scoring / setting.rounds)
+
+
+def seconds_of_scoring(setting: Setting) -> float:
+    """Of a whole run: all canaries against every round's delta, the last model and its way."""
+    watch = Stopwatch()
+    canaries = CanarySet(Digits().dim, 2 * setting.canaries, 1)
+    tracker = Tracker(canaries, setting.tracker_bytes)
+    deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
+    with watch.on(Tracker, "flush", "scoring"):
+        for t in range(setting.rounds + 2):
+            tracker.add("mean", deltas[t % len(deltas)])
+        tracker.flush()
+    return watch.seconds["scoring"]
+
+
+def show(name: str, pairs: list[tuple[Timed, Timed]], scoring: float) -> None:
+    plain = np.array([a.total for a, _ in pairs])
+    audited = np.array([b.total + scoring for _, b in pairs])
+    server = np.array([b.total - b.clients - a.total + a.clients + scoring for a, b in pairs])
+    print(f"\n{name}, seconds of a round")
+    print(f"    plain    {spread(plain, '.2f')}")
+    print(f"    audited  {spread(audited, '.2f')}")
+    print(f"    overhead {spread(100 * (audited / plain - 1), '.1f', '%')}")
+    print(f"    server's {spread(100 * server / np.median(plain), '.1f', '%')}")
+    rows = {
+        label: np.median([b.parts[label] for _, b in pairs])
+        for _, _, label in _PARTS
+        if label != "scoring"
+    }
+    more = [b.parts["aggregating"] - a.parts["aggregating"] for a, b in pairs]
+    rows["aggregating more replies"] = np.median(more)
+    rows["scoring, deferred"] = np.float64(scoring)
+    rows["all else"] = np.median(server) - sum(rows.values())
+    for label, seconds in rows.items():
+        print(f"    {label:<30}{1e3 * seconds:6.0f} ms {seconds / np.median(plain):7.2%}")
+    print(end="", flush=True)
+
+
+def spread(values: np.ndarray, form: str, unit: str = "") -> str:
+    """Median, quartiles and range."""
+    low, q1, middle, q3, high = (
+        f"{x:{form}}{unit}" for x in np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
+    )
+    return f"{middle:>6}  (half of them {q1} – {q3}, all {low} – {high})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--canaries", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--tracker-mb", type=int, default=384)
+    options = parser.parse_args()
+    setting = Setting(
+        options.clients, options.canaries, options.rounds, options.pairs, options.tracker_mb << 20
+    )
+    quiet_flower()
+    if not options.ray:
+        with InProcessGrid(client_app(setting.clients), setting.clients) as grid:
+            measure(grid, setting)
+        return
+    server = ServerApp()
+
+    @server.main()
+    def serve(grid: Grid, context: Context) -> None:
+        measure(grid, setting)
+
+    ray = {"num_cpus": _RAY_WORKERS, "include_dashboard": False, "log_to_driver": False}
+    backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    simulate_with_ray(server, client_app(setting.clients), setting.clients, backend)
+
+
+if __name__ == "__main__":
+    main()

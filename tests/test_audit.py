@@ -1,0 +1,371 @@
+"""A privacy claim as a test: who is accused, who is not, and which tests are refused."""
+
+import dataclasses
+import math
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from records import make_record
+
+from fl_epe import epsilon_two_gaussians
+from fl_epe.audit import Evidence, Scores, assert_private, find_evidence, play, scores_of
+from fl_epe.bounds import BOUNDS, epsilon_lower_bound
+from fl_epe.limit import limit_record
+from fl_epe.participation import Poisson, ShuffledEpochs
+from fl_epe.scores import scores_from_record
+
+DELTA = 1e-2
+CLIP = 2.0
+OTHERS = np.array([[3.0, 4.0, 0.0], [0.1, -0.2, 0.3]])
+CANARY = np.array([0.0, 0.0, 50.0])
+VALID = [name for name, bound in BOUNDS.items() if bound.valid]
+
+
+def _gaussian(multiplier):
+    """ε of one Gaussian mechanism."""
+    return float(epsilon_two_gaussians(0, 1, 1 / multiplier, 1, DELTA))
+
+
+def _aggregate(multiplier, seed, drift=0.0, clip=CLIP):
+    """Clipped sum plus noise of ``multiplier·CLIP``; each call adds a little more ``drift``."""
+    rng, calls = np.random.default_rng(seed), [0]
+
+    def aggregate(updates):
+        calls[0] += 1
+        clipped = [u * min(1.0, clip / max(np.linalg.norm(u), 1e-12)) for u in updates]
+        noise = multiplier * CLIP * rng.standard_normal(len(updates[0]))
+        return np.sum(clipped, axis=0) + noise + drift * calls[0]
+
+    return aggregate
+
+
+def _play(multiplier, seed, trials=400, **options):
+    return play(_aggregate(multiplier, seed, **options), OTHERS, CANARY, trials=trials, seed=seed)
+
+
+def _two_groups(shift, count=300, seed=0):
+    rng = np.random.default_rng(seed)
+    return Scores(rng.normal(shift, 1, count), rng.normal(0, 1, count))
+
+
+# The verdict.
+
+
+@pytest.mark.parametrize("method", ["clopper-pearson", "mean"])
+def test_right_aggregate_passes_at_its_claim(method):
+    for seed in range(20):
+        evidence = assert_private(_play(1.5, seed), _gaussian(1.5), DELTA, method=method)
+        assert not evidence.violated
+
+
+def test_aggregate_with_half_the_noise_is_found_out():
+    with pytest.raises(AssertionError, match="violated"):
+        assert_private(_play(0.75, 0), _gaussian(1.5), DELTA, method="mean")
+    with pytest.raises(AssertionError, match="violated"):
+        assert_private(_play(0.75, 1, trials=4000), _gaussian(1.5), DELTA)
+
+
+def test_aggregate_without_clipping_or_without_noise_is_found_out():
+    for scores in (_play(1.5, 0, clip=np.inf), _play(0.0, 0)):
+        with pytest.raises(AssertionError, match="violated"):
+            assert_private(scores, _gaussian(1.5), DELTA)
+
+
+@pytest.mark.parametrize("participations", [1, 4])
+def test_record_with_half_the_noise_is_found_out(participations):
+    schedule = ShuffledEpochs(20, participations)
+    claim = _gaussian(1 / math.sqrt(participations))
+    honest, false = (
+        limit_record(schedule, z, DELTA, canaries=500, unobserved=500, seed=3) for z in (1, 0.5)
+    )
+    assert not assert_private(honest, claim, DELTA, method="gdp").violated
+    with pytest.raises(AssertionError, match="violated"):
+        assert_private(false, claim, DELTA, method="gdp")
+
+
+def _tight_scores(method, epsilon, rng):
+    """200 scores of a mechanism of just that ε, of the kind that ``method`` is sharpest for."""
+    if method == "mean":  # Gaussians; 0.5 is the shift of 1/0.5 as a noise multiplier
+        return Scores(rng.normal(0.5, 1, 200) / 1e4, None, 10**8)
+    tell = 1 / (1 + math.exp(-epsilon))  # all that ε allows sits in one bit
+    return Scores(*((rng.random(200) < p) + 0.1 * rng.random(200) for p in (tell, 1 - tell)))
+
+
+@pytest.mark.parametrize("method", ["mean", "clopper-pearson"])
+def test_false_alarms_are_as_rare_as_the_confidence_says(method):
+    claim, delta = (_gaussian(1 / 0.5), DELTA) if method == "mean" else (1.0, 1e-9)
+    runs = 300
+    alarms = 0
+    for run in range(runs):
+        scores = _tight_scores(method, claim, np.random.default_rng((11, run)))
+        alarms += find_evidence(scores, claim, delta, method=method).violated
+    # 1 − confidence, and three standard errors of a share of 300 runs: 8 alarms.
+    assert alarms <= runs * (0.01 + 3 * math.sqrt(0.01 * 0.99 / runs))
+
+
+# The evidence.
+
+
+@pytest.mark.parametrize("dim", [None, 10**6])
+def test_evidence_is_what_bound_and_estimate_say(dim):
+    scores = _two_groups(1.0)
+    if dim:
+        scores = Scores(scores.observed / math.sqrt(dim), None, dim, "cosines")
+    evidence = find_evidence(scores, 0.25, DELTA, 0.9, method="gdp")
+    expected = epsilon_lower_bound(
+        scores.observed, scores.unobserved, DELTA, dim=dim, confidence=0.9, method="gdp"
+    )
+    assert evidence.lower_bound == expected > 0.25
+    assert evidence.violated
+    assert evidence.estimate.low < evidence.estimate.epsilon < evidence.estimate.high
+    assert evidence.estimate.confidence == evidence.confidence == 0.9
+    assert ("known variance" in evidence.estimate.method) == bool(dim)
+    assert (evidence.observed, evidence.unobserved) == (300, 0 if dim else 300)
+    assert evidence.assumption == BOUNDS["gdp"].assumption
+    assert not dataclasses.replace(evidence, claimed=expected).violated
+
+
+def test_failure_shows_all_the_evidence():
+    with pytest.raises(AssertionError) as failure:
+        assert_private(_two_groups(3.0), 0.321, DELTA, 0.975)
+    text = str(failure.value)
+    evidence = find_evidence(_two_groups(3.0), 0.321, DELTA, 0.975)
+    assert text == str(evidence)
+    assert len(text.splitlines()) == 5
+    found = evidence.estimate
+    for number in (0.321, DELTA, found.epsilon, found.low, found.high, evidence.lower_bound):
+        assert f"{number:.4g}" in text
+    for words in ("97.5%", "clopper-pearson", evidence.assumption, "300 observed against 300"):
+        assert words in text
+    assert text.endswith(" violated")
+
+
+def test_pass_shows_what_could_have_been_shown():
+    evidence = assert_private(_two_groups(0.0), 1.0, DELTA)
+    assert str(evidence).endswith(
+        f"not violated: what could have been shown at most is ε = {evidence.ceiling:.4g}"
+    )
+    cosines = Scores(_two_groups(0.0).observed / 1e3, None, 10**6, "of my own")
+    text = str(assert_private(cosines, 1.0, DELTA, method="mean"))
+    assert "300 observed against the exact null: of my own" in text
+
+
+@pytest.mark.parametrize("method", VALID)
+@pytest.mark.parametrize("counts", [(60, 60), (100, 30)])
+def test_no_scores_pass_the_ceiling(method, counts):
+    rng = np.random.default_rng(5)
+    for shift in (3.0, 10.0, 1e3, 1e9):
+        scores = Scores(rng.normal(shift, 1, counts[0]), rng.normal(0, 1, counts[1]))
+        evidence = find_evidence(scores, 1.0, 1e-5, method=method)
+        assert 0 <= evidence.lower_bound <= evidence.ceiling
+    assert (evidence.ceiling == math.inf) == (method == "mean")
+
+
+@pytest.mark.parametrize("method", ["clopper-pearson", "simultaneous", "weighted", "gdp", "mean"])
+def test_no_cosines_pass_the_ceiling(method):
+    rng = np.random.default_rng(6)
+    for shift in (1.0, 4.0, 30.0):
+        cosines = np.minimum(rng.normal(shift, 1, 100) / 30, 1.0)
+        evidence = find_evidence(Scores(cosines, None, 900), 1.0, 1e-5, method=method)
+        assert 0 <= evidence.lower_bound <= evidence.ceiling
+
+
+def test_noise_that_is_the_same_in_every_call_hides_nothing():
+    evidence = find_evidence(_play(0.0, 0, trials=50), 1.0, DELTA)
+    assert evidence.lower_bound == evidence.ceiling
+    assert evidence.violated
+
+
+# Refusals.
+
+
+def test_test_that_cannot_fail_is_refused():
+    message = (
+        r"epsilon=8\.0 < 2\.97.*30 \+ 40 scores.*clopper-pearson.*[mM]ore canaries \(or trials\).*"
+        "'gdp' or 'mean'"
+    )
+    scores = Scores(np.arange(30.0), np.arange(40.0))
+    ceiling = find_evidence(scores, 8.0, DELTA).ceiling
+    with pytest.raises(ValueError, match=message.replace("2\\.97", re.escape(f"{ceiling:.4g}"))):
+        assert_private(scores, 8.0, DELTA)
+    assert not assert_private(scores, 8.0, DELTA, method="mean").violated
+    assert_private(scores, ceiling - 1e-9, DELTA)
+    with pytest.raises(ValueError, match="epsilon"):
+        assert_private(scores, ceiling, DELTA)
+
+
+def test_infinite_claim_has_evidence_and_no_test():
+    assert not find_evidence(_two_groups(9.0), math.inf, DELTA).violated
+    for method in ("clopper-pearson", "mean"):
+        with pytest.raises(ValueError, match="epsilon=inf"):
+            assert_private(_two_groups(9.0), math.inf, DELTA, method=method)
+
+
+def test_arguments_are_checked_before_the_run():
+    def run():
+        raise AssertionError("ran")
+
+    for name, options in {
+        "epsilon=-1": {"epsilon": -1},
+        "epsilon=nan": {"epsilon": math.nan},
+        "delta=0": {"delta": 0},
+        "delta=nan": {"delta": math.nan},
+        "confidence=1": {"confidence": 1},
+        "method='jeffreys'.*one of clopper-pearson, simul": {"method": "jeffreys"},
+        "method='katz-log'": {"method": "katz-log"},
+        "method='best'": {"method": "best"},
+    }.items():
+        for call in (find_evidence, assert_private):
+            with pytest.raises(ValueError, match=name):
+                call(run, **{"epsilon": 1.0, "delta": DELTA, **options})
+
+
+def test_coins_need_unobserved_scores():
+    with pytest.raises(ValueError, match="unobserved"):
+        find_evidence(Scores(np.arange(5.0) / 10, None, 100), 1.0, DELTA, method="one-run")
+    assert find_evidence(_two_groups(9.0), 1.0, 1e-6, method="one-run").violated
+
+
+def test_scores_are_checked():
+    good = [0.1, 0.2]
+    assert Scores(good, good).observed.dtype == np.float64
+    for name, arguments in {
+        "observed to be finite": ([0.1, math.nan], good),
+        "unobserved to be finite": (good, [math.inf, 0.0]),
+        "observed.shape": ([0.1], good),
+        "unobserved.shape": (good, []),
+        "dim=None": (good,),
+        "dim=1 ": (good, None, 1),
+    }.items():
+        with pytest.raises(ValueError, match=name):
+            Scores(*arguments)
+    with pytest.raises(ValueError, match=r"1\.5 in \[-1, 1\]"):
+        find_evidence(Scores([0.1, 1.5], None, 10), 1.0, DELTA)
+
+
+# What can be tested.
+
+
+@pytest.mark.parametrize("schedule", [ShuffledEpochs(5, 1), ShuffledEpochs(5, 0.5)])
+def test_single_participation_has_the_exact_null(schedule):
+    record = limit_record(schedule, 0.5, DELTA, canaries=40, unobserved=0)
+    scores = scores_of(record)
+    assert scores.unobserved is None
+    assert scores.dim == record.dim
+    assert scores.statistic == "matched filter"
+    there = record.observed[record.presence]  # a cosine each, round by round
+    assert np.sort(scores.observed) == pytest.approx(np.sort(there), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "schedule", [ShuffledEpochs(5, 2), ShuffledEpochs(5, 1.5), Poisson(5, 0.3)]
+)
+def test_several_participations_have_unobserved_scores(schedule):
+    record = limit_record(schedule, 0.5, DELTA, canaries=40, unobserved=30)
+    scores = scores_of(record)
+    expected = scores_from_record(record, "all", "matched-filter")
+    assert np.array_equal(scores.observed, expected[0])
+    assert np.array_equal(scores.unobserved, expected[1])
+    assert find_evidence(record, 1.0, DELTA).unobserved == 30
+
+
+def test_record_with_too_few_canaries_is_refused():
+    record = limit_record(ShuffledEpochs(5, 2), 0.5, DELTA, canaries=40, unobserved=1)
+    with pytest.raises(ValueError, match=r"unobserved=1 >= 2.*2 times"):
+        scores_of(record)
+    nobody = make_record(presence=np.zeros((6, 40), bool))
+    with pytest.raises(ValueError, match="participants=0 >= 2"):
+        scores_of(nobody)
+
+
+def test_whatever_has_or_makes_a_record_can_be_tested():
+    record, scores = make_record(), _two_groups(1.0)
+    assert scores_of(scores) is scores
+    assert scores_of(lambda: scores) is scores
+    recorded = SimpleNamespace(record=lambda: record)
+    expected = scores_of(record).observed
+    for run in (recorded, lambda: record, lambda: recorded):
+        assert np.array_equal(scores_of(run).observed, expected)
+
+
+@pytest.mark.parametrize("run", [3, None, "runs/a", lambda: 3, lambda: lambda: 3])
+def test_anything_else_is_named(run):
+    found = run() if callable(run) else run
+    with pytest.raises(TypeError, match=f"type {type(found).__name__} "):
+        scores_of(run)
+
+
+# The game.
+
+
+def test_game_calls_the_aggregate_in_random_order_on_fresh_copies():
+    calls = []
+
+    def aggregate(updates):
+        calls.append([u.copy() for u in updates])
+        for u in updates:
+            u *= np.nan
+        return calls[-1][-1]
+
+    scores = play(aggregate, OTHERS, CANARY, trials=30, seed=4)
+    with_canary = [bool(updates[-1].any()) for updates in calls]
+    assert len(calls) == 60
+    assert sum(with_canary) == 30
+    # In order there would be one change, or 59; at random 30 on average, with a deviation of 3.9.
+    assert abs(np.sum(np.diff(with_canary)) - 30) < 3 * 3.9
+    assert all(np.array_equal(updates[:2], OTHERS) for updates in calls)
+    assert np.array_equal(scores.observed, np.full(30, 50.0))
+    assert np.array_equal(scores.unobserved, np.zeros(30))
+    assert scores.dim is None
+    first = calls[:]
+    calls.clear()
+    play(aggregate, OTHERS, CANARY, trials=30, seed=4)
+    assert np.array_equal(first, calls)
+    calls.clear()
+    play(aggregate, OTHERS, CANARY, trials=30, seed=5)
+    assert not np.array_equal(first, calls)
+
+
+def test_drift_is_not_mistaken_for_a_leak():
+    """The drift over the calls is 40 times the noise; the canary is clipped to nothing."""
+    for seed in range(20):
+        scores = _play(1.5, seed, clip=0.0, drift=0.1, trials=600)
+        assert assert_private(scores, 0.1, DELTA).lower_bound < 0.1
+
+
+def test_baseline_stands_in_the_canarys_place():
+    def release(updates):
+        return np.sum(updates, axis=0)
+
+    scores = play(release, [], CANARY, trials=2, baseline=-CANARY)
+    assert (scores.observed[0], scores.unobserved[0]) == (50.0, -50.0)
+    scores = play(release, [], CANARY.tolist(), trials=2)
+    assert (scores.observed[0], scores.unobserved[0]) == (50.0, 0.0)
+
+
+def test_game_names_what_is_wrong():
+    def release(updates):
+        return np.sum(updates, axis=0)
+
+    for name, change in {
+        r"canary of norm=0\.0 > 0": {"canary": np.zeros(3)},
+        r"canary\.shape=\(1, 3\) to be \(d,\)": {"canary": CANARY[None]},
+        r"canary\.shape=\(3,\).*finite": {"canary": CANARY * np.nan},
+        r"updates\[1\]\.shape=\(2,\) to be \(3,\)": {"updates": [OTHERS[0], OTHERS[1][:2]]},
+        r"baseline\.shape=\(4,\) to be \(3,\)": {"baseline": np.zeros(4)},
+        r"aggregate\(\.\.\.\)\.shape=\(\) to be \(3,\)": {"aggregate": np.sum},
+        r"aggregate.*finite": {"aggregate": lambda updates: updates[0] * np.nan},
+        r"trials=1 >= 2": {"trials": 1},
+    }.items():
+        arguments = {"aggregate": release, "updates": OTHERS, "canary": CANARY, "trials": 3}
+        with pytest.raises(ValueError, match=name):
+            play(**{**arguments, **change})
+
+
+def test_evidence_is_plain_data():
+    evidence = find_evidence(_two_groups(1.0), 1.0, DELTA)
+    assert evidence == find_evidence(_two_groups(1.0), 1.0, DELTA)
+    assert isinstance(evidence, Evidence)
+    assert isinstance(evidence.violated, bool)

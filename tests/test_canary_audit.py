@@ -1,0 +1,488 @@
+"""`CanaryAudit` around real Flower strategies, with clients that know nothing of it."""
+
+import numpy as np
+import pytest
+from flower_clients import DIM, SHAPES, drifting_app, model
+from flwr.app import Array, ArrayRecord
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp import strategy as flower
+from tiny import Tiny
+
+from fl_epe import AuditRecord, RunConfig, epsilon_from_record
+from fl_epe.analytical import gaussian_epsilon
+from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, pack, worker_app
+from fl_epe.seeding import Seeds
+
+NODES, ROUNDS, CANARIES = 10, 12, 60  # 5 canaries a round
+REPLIES = NODES + CANARIES // ROUNDS
+PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": NODES}
+DELTA = 1e-3
+
+
+def run(strategy, app=None, arrays=None, rounds=ROUNDS, nodes=NODES, **settings):
+    """The audit after a whole run, and Flower's own result."""
+    settings = {"num_canaries": CANARIES, "seed": 1, "delta": DELTA, **settings}
+    audit = CanaryAudit(strategy, **settings)
+    np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
+    with InProcessGrid(app or drifting_app(), nodes) as grid:
+        result = audit.start(grid, model() if arrays is None else arrays, num_rounds=rounds)
+    return audit, result
+
+
+def fixed(base=None, z=1.0, expected=REPLIES, **more):
+    base = base or flower.FedAvg(**PLAIN)
+    return flower.DifferentialPrivacyServerSideFixedClipping(base, z, 0.1, expected, **more)
+
+
+def adaptive(side, z=0.5):
+    wrapper = getattr(flower, f"DifferentialPrivacy{side}SideAdaptiveClipping")
+    return wrapper(flower.FedAvg(**PLAIN), z, REPLIES, initial_clipping_norm=0.1)
+
+
+STRATEGIES = {
+    "FedAvg": lambda: flower.FedAvg(**PLAIN),
+    "FedAvgM": lambda: flower.FedAvgM(**PLAIN, server_momentum=0.9, server_learning_rate=0.5),
+    "FedAdam": lambda: flower.FedAdam(**PLAIN),
+    "FedYogi": lambda: flower.FedYogi(**PLAIN),
+    "FedAdagrad": lambda: flower.FedAdagrad(**PLAIN),
+    "FedProx": lambda: flower.FedProx(**PLAIN, proximal_mu=0.1),
+    "FedMedian": lambda: flower.FedMedian(**PLAIN),
+    "FedTrimmedAvg": lambda: flower.FedTrimmedAvg(**PLAIN),
+    "server-side fixed": fixed,
+    "server-side adaptive": lambda: adaptive("Server"),
+    "fixed around FedAdam": lambda: fixed(flower.FedAdam(**PLAIN)),
+    "fixed around FedAvgM": lambda: fixed(flower.FedAvgM(**PLAIN, server_momentum=0.9)),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_is_audited_to_a_valid_record(name, tmp_path):
+    audit, result = run(STRATEGIES[name]())
+    record = audit.record()
+    assert record.dim == DIM
+    assert (record.rounds, record.canaries) == (ROUNDS, CANARIES)
+    assert np.all(record.presence.sum(axis=0) == 1)
+    assert np.all(record.presence.sum(axis=1) == CANARIES // ROUNDS)
+    assert record.faults == ()
+    for threat in ("final", "all"):
+        estimate = epsilon_from_record(record, threat=threat)
+        assert 0 <= estimate.low <= estimate.epsilon <= estimate.high
+    # The canaries are remembered: ten standard errors in every one of these strategies.
+    scores = record.observed[record.presence] * np.sqrt(DIM)
+    assert scores.mean() * np.sqrt(CANARIES) > (4 if "fixed" in name else 3)
+    metrics = result.train_metrics_clientapp
+    assert metrics[ROUNDS]["epsilon-all"] == pytest.approx(
+        epsilon_from_record(record, threat="all").epsilon, rel=1e-3
+    )
+    assert metrics[ROUNDS]["epsilon-final"] == epsilon_from_record(record).epsilon
+    assert all(metrics[t]["epsilon-all-low"] <= metrics[t]["epsilon-all"] for t in metrics)
+    text = audit.report(tmp_path)
+    assert "matched filter" in text
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    loaded = AuditRecord.load(tmp_path / "record.npz")
+    np.testing.assert_array_equal(loaded.observed, record.observed)
+
+
+def test_the_running_estimate_is_that_of_the_record_with_repeats_and_momentum():
+    strategy = flower.FedAvgM(**PLAIN, server_momentum=0.9, server_learning_rate=0.5)
+    audit, result = run(strategy, repeats=3, num_canaries=20)
+    record = audit.record()
+    assert np.all(record.presence.sum(axis=0) == 3)
+    expected = epsilon_from_record(record, threat="all")
+    shown = result.train_metrics_clientapp[ROUNDS]
+    assert shown["epsilon-all"] == pytest.approx(expected.epsilon, rel=1e-4)
+    assert shown["epsilon-all-high"] == pytest.approx(expected.high, rel=1e-4)
+
+
+def test_fed_avg_footprints_explain_the_scores():
+    """Nothing clips: canaries are as loud as the median client, and the share is known."""
+    audit, _ = run(flower.FedAvg(**PLAIN), repeats=6)
+    record = audit.record()
+    np.testing.assert_allclose(record.contributions, 0.1 / (NODES + 30), rtol=1e-3)
+    from fl_epe.estimate import footprint_fit
+
+    fit = footprint_fit(record, threat="all")
+    assert fit.low < 1 < fit.high
+
+
+def test_the_dp_wrapper_keeps_its_promise():
+    """Canaries of single participation see a Gaussian mechanism with the wrapper's z."""
+    audit, _ = run(fixed(z=0.5, expected=NODES + 50), num_canaries=600)
+    record = audit.record()
+    assert record.noise_multiplier == 0.5
+    np.testing.assert_allclose(record.contributions, 0.1 / (NODES + 50), rtol=1e-6)
+    estimate = epsilon_from_record(record, threat="all")
+    claim = gaussian_epsilon(0.5, DELTA)
+    # The real clients' updates and the canaries are part of what the canary must stand out from:
+    # noise of norm 0.5·C·√d against K updates of norm C.
+    seen = gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 50) / DIM), DELTA)
+    assert estimate.low < seen < estimate.high
+    assert estimate.low < claim
+
+
+def test_an_adaptive_wrapper_s_claim_is_read_from_it():
+    wrapper = adaptive("Server")
+    audit, _ = run(wrapper)
+    record = audit.record()
+    assert record.noise_multiplier == pytest.approx(0.5)
+    assert record.sum_noise_multiplier == wrapper.noise_multiplier > 0.5
+    assert len(set(record.clip_norms)) == ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("mod", "make"),
+    [
+        (
+            fixedclipping_mod,
+            lambda: flower.DifferentialPrivacyClientSideFixedClipping(
+                flower.FedAvg(**PLAIN), 0.5, 0.1, REPLIES
+            ),
+        ),
+        (adaptiveclipping_mod, lambda: adaptive("Client")),
+    ],
+)
+def test_client_side_clipping(mod, make):
+    audit, result = run(make(), drifting_app([mod]))
+    record = audit.record()
+    np.testing.assert_allclose(record.contributions, record.clip_norms / REPLIES, rtol=1e-6)
+    assert np.all(record.presence.sum(axis=0) == 1)
+    if "norm_bit" in result.train_metrics_clientapp[1]:  # a real client's vote, not a canary's
+        assert set(record.clip_norms) != {0.1}
+    scores = record.observed[record.presence] * np.sqrt(DIM)
+    expected = 1 / np.sqrt(0.5**2 + REPLIES / DIM)
+    assert abs(scores.mean() - expected) < 4 / np.sqrt(CANARIES) + 0.1
+
+
+def accounted():
+    config = PrivacyConfig(
+        DELTA, NODES, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+    )
+    return fixed(expected=NODES, accountant=RdpAccountant(config))
+
+
+def test_with_an_accountant_canaries_replace_clients():
+    audit, result = run(accounted(), num_canaries=36)
+    record = audit.record()
+    assert np.all(record.presence.sum(axis=1) == 3)
+    assert record.cohort_size == NODES
+    asked = audit.record().config["client_participations"]
+    assert asked == pytest.approx(ROUNDS * (NODES - 3) / NODES)
+    assert len(result.train_metrics_clientapp) == ROUNDS
+
+
+def test_replacing_leaves_a_client_at_least():
+    with pytest.raises(ValueError, match="fewer than 10 of the round's 10 clients"):
+        run(accounted(), num_canaries=ROUNDS * NODES)
+
+
+def test_adding_to_an_accounted_strategy_is_refused():
+    with pytest.raises(ValueError, match="got 'add'"):
+        CanaryAudit(accounted(), num_canaries=10, delta=DELTA, inject="add")
+
+
+def test_the_same_seed_gives_the_same_audit_and_none_is_drawn_from_entropy():
+    first, _ = run(fixed())
+    again, _ = run(fixed())
+    np.testing.assert_array_equal(first.record().presence, again.record().presence)
+    # Flower draws the order of its nodes, and so of its float32 sum, from a generator of its own.
+    np.testing.assert_allclose(first.record().observed, again.record().observed, atol=1e-6)
+    drawn = [run(fixed(), seed=None)[0].record() for _ in range(2)]
+    assert drawn[0].seeds["canary"] != drawn[1].seeds["canary"]
+    assert drawn[0].seeds["canary"].bit_length() > 64
+
+
+def test_aggregated_metrics_stay_as_they_were():
+    def examples(partition):
+        return 10 + partition
+
+    def total(records, key):
+        from flwr.app import MetricRecord
+
+        metrics = [record["metrics"] for record in records]
+        return MetricRecord({"most": max(m[key] for m in metrics), "clients": len(metrics)})
+
+    for more in ({}, {"train_metrics_aggr_fn": total}):
+        with InProcessGrid(drifting_app(examples=examples), NODES) as grid:
+            plain = flower.FedAvg(**PLAIN, **more).start(grid, model(), num_rounds=3)
+        _, audited = run(flower.FedAvg(**PLAIN, **more), drifting_app(examples=examples), rounds=3)
+        for t in (1, 2, 3):
+            before = dict(plain.train_metrics_clientapp[t])
+            after = dict(audited.train_metrics_clientapp[t])
+            assert {key for key in after if not key.startswith("epsilon")} == set(before)
+            for key, value in before.items():
+                assert after[key] == pytest.approx(value, rel=1e-12)
+
+
+def test_a_strategy_without_that_hook_sees_neutral_metrics():
+    """A weighted average over replies and canaries is that over the replies."""
+
+    class Own(flower.FedAvg):
+        def aggregate_train(self, server_round, replies):
+            aggregate = flower.FedAvg(**PLAIN)
+            return aggregate.aggregate_train(server_round, replies)
+
+    def examples(partition):
+        return 10 + 3 * partition
+
+    with InProcessGrid(drifting_app(examples=examples), NODES) as grid:
+        plain = flower.FedAvg(**PLAIN).start(grid, model(), num_rounds=1)
+    _, audited = run(Own(**PLAIN), drifting_app(examples=examples), rounds=1, num_canaries=7)
+    before, after = (r.train_metrics_clientapp[1]["loss"] for r in (plain, audited))
+    assert after == pytest.approx(before, rel=1e-12)
+
+
+def test_dp_fed_avg_is_audited_with_its_own_canaries():
+    task = Tiny()
+    config = RunConfig(
+        clients=20,
+        rounds=6,
+        clients_per_round=10,
+        canaries=30,
+        unobserved=20,
+        noise_multiplier=0.5,
+        clipping="fixed",
+    )
+    strategy = DPFedAvg(config, Seeds.derive(3))
+    audit = CanaryAudit(strategy, num_canaries=30, seed=5, delta=0.02)
+    initial = pack(theta=task.initial(1))
+    with InProcessGrid(worker_app(task), 2) as grid:
+        result = audit.start(grid, initial, num_rounds=6)
+    record = audit.record()
+    assert record.seeds["canary"] == 5
+    assert record.delta == 0.02
+    assert record.config["canaries"] == 30
+    shown = result.train_metrics_clientapp[6]["epsilon-all"]
+    assert shown == pytest.approx(epsilon_from_record(record, threat="all").epsilon, rel=1e-4)
+    with pytest.raises(ValueError, match=r"num_canaries=7 to be config.canaries=30"):
+        CanaryAudit(DPFedAvg(config), num_canaries=7, delta=0.1)
+    with pytest.raises(ValueError, match="no canary_norm with DPFedAvg"):
+        CanaryAudit(DPFedAvg(config), num_canaries=30, delta=0.1, canary_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [
+        (lambda: flower.Krum(**PLAIN, num_malicious_nodes=1), "drops outliers"),
+        (lambda: flower.Bulyan(**PLAIN, num_malicious_nodes=1), "drops outliers"),
+        (lambda: flower.FedXgbBagging(**PLAIN), "trees"),
+        (lambda: fixed(flower.MultiKrum(**PLAIN)), "drops outliers"),
+        (lambda: CanaryAudit(fixed(), num_canaries=5, delta=DELTA), "not audited already"),
+        (
+            lambda: fixed(DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10))),
+            "DPFedAvg outermost",
+        ),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_at_construction(strategy, reason):
+    with pytest.raises(ValueError, match=reason):
+        CanaryAudit(strategy(), num_canaries=10, delta=DELTA)
+
+
+def test_a_strategy_with_a_start_of_its_own_is_refused():
+    class Own(flower.FedAvg):
+        def start(self, *args, **more):
+            return super().start(*args, **more)
+
+    with pytest.raises(ValueError, match=r"Own without a start\(\)"):
+        CanaryAudit(Own(**PLAIN), num_canaries=10, delta=DELTA)
+
+
+def test_a_legacy_strategy_is_refused_with_the_way_out():
+    with pytest.raises(TypeError, match=r"FedAvg to be a flwr.serverapp.*fl_epe.Watch"):
+        CanaryAudit(LegacyFedAvg(), num_canaries=10, delta=DELTA)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_canaries": 1}, "num_canaries=1 >= 2"),
+        ({"delta": 0.0}, "delta=0.0 in"),
+        ({"seed": -1}, "seed=-1 >= 0"),
+        ({"unobserved": -1}, "unobserved=-1 >= 0"),
+        ({"repeats": 0}, "repeats=0 in"),
+        ({"rounds": 0}, "rounds=0 >= 1"),
+        ({"inject": "both"}, "inject='both'"),
+        ({"num_examples": 0}, "num_examples=0 in"),
+        ({"canary_norm": float("nan")}, "canary_norm=nan in"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier=-1.0 in"),
+        ({"clients": 1.5}, "clients=1.5 in"),
+        ({"clients": []}, r"clients=\[\] to be"),
+        ({"clients": [4, 4]}, r"clients=\[4, 4\] to be"),
+    ],
+)
+def test_bad_arguments_are_named(settings, message):
+    given = {"num_canaries": 10, "delta": DELTA, **settings}
+    with pytest.raises(ValueError, match=message):
+        CanaryAudit(flower.FedAvg(**PLAIN), **given)
+
+
+def test_rounds_must_be_known_and_agree():
+    audit = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, rounds=3)
+    with InProcessGrid(drifting_app(), NODES) as grid:
+        with pytest.raises(ValueError, match="num_rounds=4 to be rounds=3"):
+            audit.start(grid, model(), num_rounds=4)
+        unknown = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA)
+        from flwr.app import ConfigRecord
+
+        with pytest.raises(ValueError, match="rounds=None"):
+            unknown.configure_train(1, model(), ConfigRecord(), grid)
+    with pytest.raises(ValueError, match="configure_train before"):
+        unknown.aggregate_train(1, [])
+
+
+def test_more_repeats_than_rounds_are_refused():
+    with pytest.raises(ValueError, match="epochs=13"):
+        run(flower.FedAvg(**PLAIN), repeats=13)
+
+
+# ---- arrays of every kind
+
+
+def mixed(**more):
+    arrays = {
+        "half": np.zeros((30, 40), np.float16),
+        "single": np.zeros((30, 40), np.float32),
+        "double": np.zeros((30, 40), np.float64),
+        "steps": np.asarray(7),
+        "counts": np.arange(5),
+        "temperature": np.asarray(2.0, np.float32),
+        **more,
+    }
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
+
+
+def test_mixed_types_integer_buffers_and_scalars():
+    audit, result = run(flower.FedAvg(**PLAIN), arrays=mixed())
+    record = audit.record()
+    assert record.dim == 3600
+    assert record.config["arrays_left_out"] == ["steps", "counts", "temperature"]
+    scores = record.observed[record.presence] * 60
+    assert scores.mean() * np.sqrt(CANARIES) > 10
+    final = {name: array.numpy() for name, array in result.arrays.items()}
+    assert final["half"].dtype == np.float16
+    np.testing.assert_allclose(final["counts"], np.arange(5))
+    np.testing.assert_allclose(final["temperature"], 2.0)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "U3"])
+def test_types_that_nobody_can_add_up_are_refused_by_name(dtype):
+    with pytest.raises(ValueError, match=r"odd.dtype='(complex64|<U3|str96)'"):
+        run(flower.FedAvg(**PLAIN), arrays=mixed(odd=np.zeros(3, dtype)))
+
+
+def test_bfloat16_is_refused_by_name():
+    """NumPy has no bfloat16: what travels under that name cannot be averaged."""
+    arrays = model()
+    arrays["brain"] = Array("bfloat16", (3,), "numpy.ndarray", _saved(np.zeros(3, "V2")))
+    with pytest.raises(ValueError, match=r"brain.dtype='bfloat16'"):
+        run(flower.FedAvg(**PLAIN), arrays=arrays)
+    arrays["brain"] = Array("bfloat16", (3,), "torch.tensor", b"")
+    with pytest.raises(ValueError, match=r"brain.stype='torch.tensor'"):
+        run(flower.FedAvg(**PLAIN), arrays=arrays)
+
+
+def _saved(value):
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, value)
+    return buffer.getvalue()
+
+
+def test_nothing_to_move_is_refused():
+    arrays = ArrayRecord({"steps": Array(np.arange(5))})
+    with pytest.raises(ValueError, match="could move 0 entries"):
+        run(flower.FedAvg(**PLAIN), arrays=arrays)
+
+
+def test_arrays_can_be_left_out_by_pattern():
+    shapes = {**SHAPES, "norm.running_var": (40,)}
+    audit, _ = run(flower.FedAvg(**PLAIN), arrays=model(shapes), leave_out=["*.running_*"])
+    assert audit.record().dim == DIM
+    assert audit.record().config["arrays_left_out"] == ["norm.running_var"]
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        lambda arrays: dict(reversed(arrays.items())),
+        lambda arrays: {str(i): value for i, value in enumerate(arrays.values())},
+    ],
+    ids=["reordered", "renamed"],
+)
+def test_reordered_and_renamed_arrays(arrange):
+    plain, _ = run(flower.FedAvg(**PLAIN))
+    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(arrange=arrange))
+    np.testing.assert_allclose(audit.record().observed, plain.record().observed, atol=1e-5)
+
+
+def test_arrays_of_another_model_are_refused_by_name():
+    def arrange(arrays):
+        return {"other": np.zeros((3, 3), np.float32)}
+
+    with pytest.raises(ValueError, match=r"'layer.weight'.* are missing, \['other'\] are new"):
+        run(flower.FedAvg(**PLAIN), drifting_app(arrange=arrange))
+
+    def transposed(arrays):
+        return {name: value.T for name, value in arrays.items()}
+
+    with pytest.raises(ValueError, match=r"layer.weight.shape=\(100, 40\) to be \(40, 100\)"):
+        run(flower.FedAvg(**PLAIN), drifting_app(arrange=transposed))
+
+
+# ---- replies that fail
+
+
+def test_error_replies_do_not_stop_the_audit():
+    app = drifting_app(fails=lambda node, t: node == 3 and t > 5)
+    audit, _ = run(flower.FedAvg(**PLAIN), app)
+    record = audit.record()
+    assert record.absent.tolist() == [0] * 5 + [1] * 7
+    assert "client 3 is broken" in record.faults[0]
+    assert np.all(record.presence.sum(axis=0) == 1)
+
+
+def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
+    app = drifting_app(fails=lambda node, t: node == 3 and t == 6)
+    audit, _ = run(fixed(), app)
+    record = audit.record()
+    assert record.presence.sum(axis=1).tolist() == [5] * 5 + [0] + [5] * 6
+    assert record.canaries == CANARIES - 5  # the others count as unobserved
+    assert record.unobserved.shape[1] == CANARIES + 5
+    assert any("released no model" in fault for fault in record.faults)
+    assert np.all(record.observed[5] == 0)
+    assert epsilon_from_record(record, threat="all").epsilon > 0
+
+
+def test_a_round_in_which_everybody_fails():
+    app = drifting_app(fails=lambda node, t: t == 6)
+    audit, _ = run(flower.FedAvg(**PLAIN), app)
+    assert audit.record().presence.sum(axis=1).tolist() == [5] * 5 + [0] + [5] * 6
+
+
+def test_a_run_in_which_nothing_works_says_why():
+    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=lambda node, t: True), rounds=2)
+    with pytest.raises(ValueError, match=r"at least 2 canaries.*client . is broken"):
+        audit.record()
+
+
+def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
+    def arrange(arrays):
+        return {name: value * np.nan for name, value in arrays.items()}
+
+    audit, result = run(
+        flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=3, canary_norm=1.0
+    )
+    assert len(result.train_metrics_clientapp) == 3
+    with pytest.raises(ValueError, match="NaN or infinite entries"):
+        audit.record()
+
+
+def test_a_canary_heavier_than_the_rest_shows():
+    plain, _ = run(fixed())
+    heavy, _ = run(fixed(), num_examples=1000)
+    assert heavy.record().contributions[0] > 2.5 * plain.record().contributions[0]
+    estimates = [epsilon_from_record(a.record(), threat="all") for a in (plain, heavy)]
+    assert estimates[1].low > estimates[0].high

@@ -1,0 +1,77 @@
+"""An app that is not ours, audited by three lines, on a SuperLink whose SuperNodes die."""
+
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flower_processes import flwr_start, superlink, supernode
+
+from fl_epe import AuditRecord, epsilon_from_record
+from fl_epe.analytical import gaussian_epsilon
+
+APP = Path(__file__).parents[1] / "simulations" / "plug_in"
+NODES, ROUNDS, DEADLY = 3, 5, 3
+CANARIES = 40  # eight in a round, beside three clients
+SETTINGS = {
+    "num-server-rounds": ROUNDS,
+    "min-nodes": NODES,
+    "fraction-train": 1.0,
+    "fraction-evaluate": 0.0,
+    "num-canaries": CANARIES,
+    "noise-multiplier": 0.5,
+    "num-sampled-clients": NODES + CANARIES // ROUNDS,
+}
+
+
+def _die_and_return(processes, victim, address):
+    """Kill partition 0's SuperNode while it trains, and start it again."""
+    processes.wait_for("supernode-0", "Receiving: train", times=DEADLY)
+    processes.end(victim, signal.SIGKILL)
+    assert processes.log("supernode-0").count("Sending: train") == DEADLY - 1  # it owes a reply
+    supernode(processes, address, 0, NODES)
+
+
+def _lost_rounds(record):
+    found = [re.match(r"round (\d+), the strategy released no model", x) for x in record.faults]
+    return [int(match[1]) - 1 for match in found if match]
+
+
+@pytest.mark.superlink
+def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
+    address = superlink(processes)
+    victim, *_ = [supernode(processes, address, i, NODES) for i in range(NODES)]
+    output = tmp_path / "out"
+    app = shutil.copytree(APP, tmp_path / "app")
+    run = flwr_start(processes, app, {**SETTINGS, "output": str(output)})
+    _die_and_return(processes, victim, address)
+    assert run.wait(240) == 0, processes.log("run")
+
+    printed = processes.log("run")
+    assert "Strategy execution finished" in printed
+    assert "Empirical ε" in printed
+    assert (output / "final_model.pt").exists()
+    assert (output / "report.html").exists()
+    # Flower knows the SuperNode that returned by another id, and it has answered
+    first_id, second_id = re.findall(r"SuperNode ID: (\d+)", processes.log("supernode-0"))
+    assert first_id != second_id
+    assert processes.log("supernode-0").count("Sending: train") > DEADLY - 1
+
+    record = AuditRecord.load(output / "record.npz")
+    lost = _lost_rounds(record)
+    assert record.rounds == ROUNDS
+    assert record.absent.tolist() == [int(t == DEADLY - 1) for t in range(ROUNDS)]
+    # every round has its eight canaries, each once; those of a lost round count as unobserved
+    expected = [0 if t in lost else CANARIES // ROUNDS for t in range(ROUNDS)]
+    assert record.presence.sum(axis=1).tolist() == expected
+    assert np.array_equal(record.presence.sum(axis=0), np.ones(sum(expected)))
+    assert len(record.unobserved_ids) == 2 * CANARIES - sum(expected)
+    # ε so far in the metrics of every round that released a model, as it happens and in the result
+    assert printed.count("'epsilon-all'") == 2 * (ROUNDS - len(lost))
+    # Eleven equal shares: the noise multiplier is what it says, and ε is known. The interval
+    # misses it with probability 1e-6.
+    estimate = epsilon_from_record(record, threat="all", confidence=1 - 1e-6)
+    known = gaussian_epsilon(SETTINGS["noise-multiplier"], record.delta)
+    assert 0 < estimate.low < known < estimate.high
