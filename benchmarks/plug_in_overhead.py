@@ -35,14 +35,15 @@ from fl_epe.watch import RunningEstimate
 
 _BATCH, _BATCHES = 16, 2
 _RAY_WORKERS = 2
-_PARTS = (
+_PARTS: tuple[tuple[object, str, str], ...] = (
+    (None, "aggregate_train", "the strategy, for more replies"),
     (injection, "median_norm", "median norm of real updates"),
     (injection, "make_replies", "making the replies"),
     (RunningEstimate, "add", "running ε, inner products"),
     (RunningEstimate, "epsilon", "running ε, estimate"),
     (Tracker, "add", "keeping the delta"),
-    (Tracker, "flush", "scoring"),
 )
+_SCORED = 128  # canaries, beside every pair of rounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +114,10 @@ class Stopwatch:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Seconds of a round: all of it, the wait for the clients, and parts by name."""
+    """Seconds of a round: all of it, what the server takes before and after, parts by label."""
 
     total: float
-    clients: float
+    server: float
     parts: dict[str, float]
 
 
@@ -133,8 +134,8 @@ class Player:
         self._round += 1
         watch = Stopwatch()
         with contextlib.ExitStack() as stack:
-            for owner, name, label in (*_PARTS, (self._inner, "aggregate_train", "aggregating")):
-                stack.enter_context(watch.on(owner, name, label))
+            for owner, name, label in _PARTS:
+                stack.enter_context(watch.on(owner or self._inner, name, label))
             began = time.perf_counter()
             messages = self._strategy.configure_train(
                 self._round, self._arrays, ConfigRecord(), self._grid
@@ -148,7 +149,7 @@ class Player:
             ended = time.perf_counter()
         assert arrays is not None
         self._arrays = arrays
-        return Timed(ended - began, answered - asked, watch.seconds)
+        return Timed(ended - began, asked - began + ended - answered, watch.seconds)
 
 
 def client_app(clients: int) -> ClientApp:
@@ -183,13 +184,36 @@ def initial_arrays() -> ArrayRecord:
     return ArrayRecord(model.state_dict())
 
 
+class Scoring:
+    """What a run leaves for later: all canaries against every delta, the last model and its way.
+
+    Measured with some of the canaries, so that it can be done beside every pair of rounds.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        canaries = CanarySet(Digits().dim, _SCORED, 1)
+        self._vectors = setting.rounds + 2
+        self._tracker = Tracker(canaries, setting.tracker_bytes)
+        self._deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
+        self._factor = 2 * setting.canaries / _SCORED / setting.rounds
+
+    def seconds(self) -> float:
+        """A round's share."""
+        watch = Stopwatch()
+        with watch.on(Tracker, "flush", "scoring"):
+            for t in range(self._vectors):
+                self._tracker.add("mean", self._deltas[t % len(self._deltas)])
+            self._tracker.flush()
+        return self._factor * watch.seconds["scoring"]
+
+
 def measure(grid: Grid, setting: Setting) -> None:
-    scoring = seconds_of_scoring(setting)
     print(
         f"{Digits().dim} parameters, {setting.clients} clients a round, {setting.canaries} + "
-        f"{setting.canaries} canaries in {setting.rounds} rounds; scoring takes {scoring:.1f} s",
+        f"{setting.canaries} canaries in {setting.rounds} rounds, {setting.pairs} pairs of rounds",
         flush=True,
     )
+    scoring = Scoring(setting)
     for name, make in (("FedAvg", setting.fedavg), ("Fixed clipping", setting.fixed_clipping)):
         plain = make(0)
         audit = setting.audited(make)
@@ -201,45 +225,30 @@ def measure(grid: Grid, setting: Setting) -> None:
         for pair in range(-1, setting.pairs):  # the first one warms up
             first = pair % 2
             timed = {which: players[which].play() for which in (first, 1 - first)}
+            later = scoring.seconds()
             if pair >= 0:
+                timed[1].parts["scoring, deferred"] = later
                 pairs.append((timed[0], timed[1]))
-        show(name, pairs, scoring / setting.rounds)
+        show(name, pairs)
 
 
-def seconds_of_scoring(setting: Setting) -> float:
-    """Of a whole run: all canaries against every round's delta, the last model and its way."""
-    watch = Stopwatch()
-    canaries = CanarySet(Digits().dim, 2 * setting.canaries, 1)
-    tracker = Tracker(canaries, setting.tracker_bytes)
-    deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
-    with watch.on(Tracker, "flush", "scoring"):
-        for t in range(setting.rounds + 2):
-            tracker.add("mean", deltas[t % len(deltas)])
-        tracker.flush()
-    return watch.seconds["scoring"]
-
-
-def show(name: str, pairs: list[tuple[Timed, Timed]], scoring: float) -> None:
+def show(name: str, pairs: list[tuple[Timed, Timed]]) -> None:
+    later = np.array([b.parts["scoring, deferred"] for _, b in pairs])
     plain = np.array([a.total for a, _ in pairs])
-    audited = np.array([b.total + scoring for _, b in pairs])
-    server = np.array([b.total - b.clients - a.total + a.clients + scoring for a, b in pairs])
-    print(f"\n{name}, seconds of a round")
-    print(f"    plain    {spread(plain, '.2f')}")
-    print(f"    audited  {spread(audited, '.2f')}")
-    print(f"    overhead {spread(100 * (audited / plain - 1), '.1f', '%')}")
-    print(f"    server's {spread(100 * server / np.median(plain), '.1f', '%')}")
-    rows = {
-        label: np.median([b.parts[label] for _, b in pairs])
-        for _, _, label in _PARTS
-        if label != "scoring"
-    }
-    more = [b.parts["aggregating"] - a.parts["aggregating"] for a, b in pairs]
-    rows["aggregating more replies"] = np.median(more)
-    rows["scoring, deferred"] = np.float64(scoring)
-    rows["all else"] = np.median(server) - sum(rows.values())
-    for label, seconds in rows.items():
-        print(f"    {label:<30}{1e3 * seconds:6.0f} ms {seconds / np.median(plain):7.2%}")
-    print(end="", flush=True)
+    audited = np.array([b.total for _, b in pairs]) + later
+    server = np.array([b.server - a.server for a, b in pairs]) + later
+    print(f"\n{name}")
+    print(f"    plain round    {spread(plain, '.2f', ' s')}")
+    print(f"    audited round  {spread(audited, '.2f', ' s')}")
+    print(f"    overhead       {spread(100 * (audited / plain - 1), '.1f', '%')}")
+    print(f"    the server's   {spread(100 * server / plain, '.1f', '%')}")
+    shown = 0.0
+    for label in (*(label for _, _, label in _PARTS), "scoring, deferred"):
+        shares = np.array([(b.parts[label] - a.parts[label]) / a.total for a, b in pairs])
+        seconds = np.median([b.parts[label] - a.parts[label] for a, b in pairs])
+        shown += float(np.median(shares))
+        print(f"    {label:<30}{1e3 * seconds:6.0f} ms {np.median(shares):7.2%}")
+    print(f"    {'all else':<39} {np.median(server / plain) - shown:7.2%}", flush=True)
 
 
 def spread(values: np.ndarray, form: str, unit: str = "") -> str:

@@ -24,6 +24,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",  # seconds, instead of 1
         "OMP_NUM_THREADS": "1",
     }
 

@@ -418,3 +418,14 @@ def test_bad_input_is_named(changes, message):
     arguments = {"observed": [1.0, 3.0], "unobserved": [0.0, 1.0], "delta": DELTA, **changes}
     with pytest.raises(ValueError, match=re.escape(message)):
         epsilon_lower_bound(**arguments)
+
+
+@pytest.mark.parametrize("method", ["clopper-pearson", "gdp"])
+@pytest.mark.parametrize("signal", [0.1, 0.5, 0.9])
+def test_the_held_out_threshold_stays_among_loud_scores(method, signal):
+    """Cosines near 1 spread less than 1/√d: a threshold placed by the null's spread misses them."""
+    dim, rng = 10_000, np.random.default_rng(1)
+    spread = (1 - signal**2) ** 1.5 / np.sqrt(dim)
+    for _ in range(20):
+        cosines = signal + spread * rng.standard_normal(1000)
+        assert epsilon_lower_bound(cosines, None, 1e-5, dim=dim, method=method) > 20

@@ -79,3 +79,16 @@ def test_refuses_bad_vectors_and_indices():
 
 def test_the_seed_is_not_shown():
     assert "987654" not in repr(CanarySet(4, 3, 987654))
+
+
+def test_dot_with_some_of_the_canaries():
+    canaries = CanarySet(70_000, 50, 3)
+    x = np.random.default_rng(0).standard_normal((2, 70_000)).astype(np.float32)
+    chosen = [40, 3, 3, 0]
+    # float32 products of blocks of another shape: 10⁻⁶ of |x| = 265, where the null spreads by 1
+    np.testing.assert_allclose(
+        canaries.dot(x, numbers=chosen), canaries.dot(x)[:, chosen], atol=3e-5
+    )
+    assert canaries.dot(x[0], numbers=[]).shape == (0,)
+    with pytest.raises(IndexError, match="i=50"):
+        canaries.dot(x, numbers=[50])

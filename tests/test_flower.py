@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import reference
-from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from tiny import Tiny
 
@@ -370,3 +370,23 @@ def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
         assert abs(unobserved.mean()) < 4 * overlap / np.sqrt(12)
     with pytest.raises(ValueError, match="full_knowledge=True"):
         scores_from_record(_run(), "all", "full-knowledge")
+
+
+def test_nodes_in_process_cannot_change_each_other_s_messages():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        message.content["config"].pop("secret")
+        message.content["arrays"].pop("theta")
+        return Message(RecordDict(), reply_to=message)
+
+    with InProcessGrid(app, 3) as grid:
+        content = RecordDict(
+            {"arrays": pack(theta=np.zeros(2)), "config": ConfigRecord({"secret": 1})}
+        )
+        messages = [Message(content, node, MessageType.TRAIN) for node in grid.get_node_ids()]
+        replies = list(grid.send_and_receive(messages))
+    assert [reply.has_error() for reply in replies] == [False] * 3
+    assert dict(content["config"]) == {"secret": 1}
+    assert list(content["arrays"]) == ["theta"]

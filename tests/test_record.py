@@ -6,6 +6,8 @@ import pytest
 from records import make_record
 
 from fl_epe import AuditRecord, RunConfig, epsilon_from_record
+from fl_epe.report import write_report
+from fl_epe.scores import footprints
 from fl_epe.seeding import Seeds
 
 
@@ -149,7 +151,25 @@ def test_estimates_from_a_record_check_their_arguments(options, message):
         epsilon_from_record(make_record(), **options)
 
 
-def test_the_matched_filter_needs_clip_norms():
+def test_without_known_signals_the_matched_filter_weighs_rounds_alike(tmp_path):
     record = make_record(clip_norms=np.full(6, np.nan))
-    with pytest.raises(ValueError, match="clip_norms to be known"):
-        epsilon_from_record(record, threat="all")
+    assert not record.signal_known()
+    assert epsilon_from_record(record, threat="all").epsilon > 0
+    for statistic in ("likelihood-ratio",):
+        with pytest.raises(ValueError, match="to be known in every round"):
+            epsilon_from_record(record, threat="all", statistic=statistic)
+    summary = write_report(record, tmp_path)
+    assert "footprints" not in summary["all"]
+    assert summary["all"]["epsilon"] > 0
+
+
+def test_contributions_stand_for_clip_norms():
+    """A strategy that weighs replies: what counts is what a canary adds to the mean."""
+    plain = make_record()
+    told = make_record(contributions=plain.clip_norms / plain.cohort_size, cohort_size=1e6)
+    for threat in ("all", "final"):
+        np.testing.assert_allclose(footprints(told, threat), footprints(plain, threat))
+    unknown = make_record(contributions=np.full(6, np.nan))
+    assert not unknown.signal_known()
+    with pytest.raises(ValueError, match=r"contributions\.shape"):
+        make_record(contributions=np.ones(5))

@@ -106,10 +106,11 @@ class ServerCanaries(Source):
                 f" replaced by canaries, got {replaced}: lower num_canaries (or repeats), or let"
                 " num_sampled_clients count clients and canaries."
             )
+        nodes = sorted(message.metadata.dst_node_id for message in messages)
         rng = generator(self.seed, _WITHHELD, turn.index)
-        out = set(rng.choice(len(messages), replaced, replace=False).tolist()) if replaced else ()
-        turn.sent = [message for i, message in enumerate(messages) if i not in out]
-        turn.withheld = [message for i, message in enumerate(messages) if i in out]
+        out = {nodes[i] for i in rng.choice(len(nodes), replaced, replace=False)} if nodes else ()
+        turn.sent = [message for message in messages if message.metadata.dst_node_id not in out]
+        turn.withheld = [message for message in messages if message.metadata.dst_node_id in out]
 
     def _cohort(self, turn: Turn) -> list[int]:
         if turn.index >= len(self.cohorts):

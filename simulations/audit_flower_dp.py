@@ -1,0 +1,424 @@
+"""DOC."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import itertools
+import logging
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from flower_dp_checks import CHECKS, trajectories
+from flower_federation import (
+    Digits,
+    LossyGrid,
+    Model,
+    client_app,
+    one_round,
+    seed_flower,
+    to_record,
+)
+from flwr.app import ArrayRecord
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.typing import Mod
+from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp.exception import AggregationError
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    Strategy,
+)
+from numpy.typing import NDArray
+
+from fl_epe import CanarySet
+from fl_epe.analytical import gaussian_epsilon
+from fl_epe.audit import Evidence, Scores, find_evidence, play
+from fl_epe.flower import CanaryAudit, Layout
+from fl_epe.flower.internals import quiet_flower
+
+DELTA = 1e-5
+CONFIDENCE = 0.99
+CLIP = 0.1  # clip norm, and the adaptive ones' first
+Floats = NDArray[np.float64]
+Build = Callable[[float, int], Strategy]
+"""From the noise multiplier and the number of replies that its noise is for to a strategy."""
+
+
+# The strategies.
+
+
+def fixed(
+    base: type[FedAvg] = FedAvg,
+    *,
+    on_client: bool = False,
+    accountant: bool = False,
+    **options: Any,
+) -> Build:
+    """Fixed clipping around ``base``, which takes the ``options``."""
+    kind = (
+        DifferentialPrivacyClientSideFixedClipping
+        if on_client
+        else DifferentialPrivacyServerSideFixedClipping
+    )
+
+    def build(z: float, replies: int) -> Strategy:
+        inner = base(fraction_evaluate=0, **options)
+        ledger = _accountant(replies) if accountant else None
+        return kind(inner, z, CLIP, replies, accountant=ledger)
+
+    return build
+
+
+def _accountant(population: int) -> RdpAccountant:
+    relation, sampling = NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+    return RdpAccountant(PrivacyConfig(DELTA, population, relation, sampling))
+
+
+def adaptive(rate: float, *, on_client: bool = False) -> Build:
+    """Adaptive clipping around FedAvg, for the median, with ``clip_norm_lr=rate``."""
+    kind = (
+        DifferentialPrivacyClientSideAdaptiveClipping
+        if on_client
+        else DifferentialPrivacyServerSideAdaptiveClipping
+    )
+    return lambda z, replies: kind(FedAvg(fraction_evaluate=0), z, replies, CLIP, 0.5, rate)
+
+
+# What is run, and scored.
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """Clients train on digits, and canaries take part beside them, each in one round.
+
+    Attributes:
+        build: the strategy.
+        mods: of the clients.
+        clients: asked in every round.
+        canaries: in every round.
+        replace: canaries take the place of clients, so that the noise is for ``clients`` replies;
+            otherwise they come on top, and it is for both together.
+        weight: num-examples of a canary; as the clients' by default.
+        arriving: share of the clients' replies that arrives.
+    """
+
+    build: Build
+    mods: tuple[Mod, ...] = ()
+    clients: int = 20
+    canaries: int = 20
+    replace: bool = False
+    weight: float | None = None
+    arriving: float = 1.0
+
+    def __call__(self, z: float, canaries: int, seed: int) -> object:
+        """The audit after a run in which about so many canaries took part."""
+        audit, _ = self.run(z, canaries, seed)
+        return audit
+
+    def run(self, z: float, canaries: int, seed: int) -> tuple[CanaryAudit, list[ArrayRecord]]:
+        """The audit, and the models from the initial one to the last round's."""
+        seed_flower(seed)
+        rounds = max(1, canaries // self.canaries)
+        replies = self.clients + (0 if self.replace else self.canaries)
+        audit = CanaryAudit(
+            self.build(z, replies),
+            num_canaries=rounds * self.canaries,
+            delta=DELTA,
+            seed=seed,
+            unobserved=0,
+            num_examples=self.weight,
+        )
+        clients, models = Digits(self.clients), []
+        with LossyGrid(client_app(clients, self.mods), self.clients, self.arriving) as grid:
+            start = to_record(clients.initial())
+            audit.start(grid, start, rounds, evaluate_fn=lambda _, model: models.append(model))
+        if all(model is models[0] for model in models):
+            raise ValueError("every round is skipped")
+        return audit, models
+
+
+@dataclasses.dataclass(frozen=True)
+class EchoOfMomentum:
+    """Scores that know how Flower wraps FedAvgM, from the same models that `CanaryAudit` sees.
+
+    The noise of a round is added behind the optimizer, which takes it for the clients' next
+    update. So the rounds after a canary's tell of it, too: all noise is rebuilt from the models,
+    and a canary is looked for in its own round and the echoes of it.
+
+    Attributes:
+        training: with FedAvgM.
+        momentum: its own; its learning rate is 1.
+    """
+
+    training: Training
+    momentum: float
+
+    def __call__(self, z: float, canaries: int, seed: int) -> Scores:
+        """Cosines of the canaries, each with what its round and the later ones say together."""
+        audit, models = self.training.run(z, canaries, seed)
+        record, layout = audit.record(), Layout.of(models[0])
+        noise = self._noise([layout.flatten(model) for model in models])
+        echo = self._echo(len(noise))
+        everyone = CanarySet(record.dim, audit.num_canaries, seed)
+        cosines = np.zeros(len(everyone))
+        for t, present in enumerate(record.presence):
+            trace = echo[: len(noise) - t] @ noise[t:]
+            numbers = np.flatnonzero(present).tolist()
+            cosines[present] = everyone.dot(trace / np.linalg.norm(trace), numbers=numbers)
+        return Scores(cosines, None, record.dim, "own round and its echoes")
+
+    def _noise(self, models: Sequence[NDArray[np.floating]]) -> Floats:
+        """The noise of each round, clients' updates aside, shape (rounds, d)."""
+        state, velocity, found = np.array(models[0], np.float64), np.zeros(models[0].size), []
+        for before, after in itertools.pairwise(models):
+            velocity = self.momentum * velocity + (before - state)
+            state = state + velocity
+            found.append(after - state)
+        return np.array(found)
+
+    def _echo(self, rounds: int) -> Floats:
+        """What an update of 1 in the first round does to what `_noise` finds."""
+        moved, velocity, found = 0.0, 1.0, []
+        for _ in range(rounds):
+            moved += velocity
+            found.append(moved)
+            velocity = self.momentum * velocity - moved
+        return np.array(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRound:
+    """The membership game on single rounds, for what random canaries leave alone: 0-d parameters.
+
+    Attributes:
+        large_in: what the canary's update is large in; it is zero in all else.
+    """
+
+    large_in: str
+
+    def __call__(self, z: float, canaries: int, seed: int) -> Scores:
+        """Half of ``canaries`` rounds with the canary and half without."""
+        seed_flower(seed)
+        before: Model = {"w": np.zeros(4), "temperature": np.array(0.0)}
+        coordinate = {"w": 0, "temperature": 4}[self.large_in]
+        others = 0.05 * CLIP * np.random.default_rng(seed).standard_normal((4, 5))
+
+        def aggregate(updates: list[Floats]) -> Floats:
+            answers: list[Model] = [{"w": x[:4], "temperature": np.array(x[4])} for x in updates]
+            after = one_round(fixed()(z, len(updates)), before, answers)
+            if after is None:
+                raise ValueError("the round is skipped")
+            return np.append(after["w"], after["temperature"]).astype(np.float64)
+
+        canary, absent = 20 * CLIP * np.eye(5)[coordinate], np.full(5, 1e-6)
+        return play(
+            aggregate, list(others), canary, trials=canaries // 2, baseline=absent, seed=seed
+        )
+
+
+def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:
+    """The same game on the adaptive clip norm alone: does one client's update get clipped?
+
+    The wrapper's budget has it that the count's noise of deviation σ_b is worth z = 2·σ_b.
+    """
+    seed_flower(seed)
+
+    def aggregate(updates: list[Floats]) -> Floats:
+        strategy = DifferentialPrivacyServerSideAdaptiveClipping(
+            FedAvg(fraction_evaluate=0), 0.0, len(updates), CLIP, clipped_count_stddev=z / 2
+        )
+        one_round(strategy, {"w": np.zeros(2)}, [{"w": update} for update in updates])
+        return np.array([-np.log(strategy.clipping_norm), 0.0])
+
+    others, canary = [np.full(2, 1e-6)] * 4, np.array([10 * CLIP, 0.0])
+    return play(aggregate, others, canary, trials=canaries // 2, baseline=others[0], seed=seed)
+
+
+# Table 1.
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A use of the wrappers that promises ε(z) for one participation.
+
+    Attributes:
+        name: in the table.
+        run: from z, the number of canaries and a seed to what `find_evidence` takes.
+        z: noise multiplier of the promise.
+        method: of the lower bound: "weighted" assumes nothing, "gdp" that the noise is Gaussian.
+        control: whether the wrapper is used as it is meant to be.
+    """
+
+    name: str
+    run: Callable[[float, int, int], object]
+    z: float = 1.0
+    method: str = "weighted"
+    control: bool = False
+
+    @property
+    def claimed(self) -> float:
+        """The ε that is promised."""
+        return gaussian_epsilon(self.z, DELTA)
+
+
+_ACCOUNTED = fixed(accountant=True)
+_MOMENTUM = Training(fixed(FedAvgM, server_momentum=0.9))
+_FASTER = Training(fixed(FedAvgM, server_momentum=0.9, server_learning_rate=2.0))
+_CLIPS, _VOTES = (fixedclipping_mod,), (adaptiveclipping_mod,)
+
+CASES = (
+    Case("fixed, server side", Training(fixed()), control=True),
+    Case("fixed, client side", Training(fixed(on_client=True), _CLIPS), control=True),
+    Case("fixed, accountant", Training(_ACCOUNTED, clients=40, replace=True), control=True),
+    Case("one round, array", OneRound("w"), z=2.0, control=True),
+    Case("one round, 0-d array", OneRound("temperature"), z=2.0),
+    Case("1,000 examples", Training(fixed(), canaries=4, weight=1000)),
+    Case("1,000 examples, accountant", Training(_ACCOUNTED, clients=40, replace=True, weight=1000)),
+    Case("half lost", Training(fixed(), canaries=2, arriving=0.5)),
+    Case("half lost, accountant", Training(_ACCOUNTED, clients=40, replace=True, arriving=0.5)),
+    Case("FedAdam", Training(fixed(FedAdam), canaries=4)),
+    Case("FedAdam, accountant", Training(fixed(FedAdam, accountant=True), replace=True)),
+    Case("FedAvgM, momentum 0.9", _MOMENTUM),
+    Case("FedAvgM, momentum 0.9, echoes", EchoOfMomentum(_MOMENTUM, 0.9)),
+    Case("FedAvgM, momentum 0.9, rate 2", _FASTER, method="gdp"),
+    Case("adaptive, server side", Training(adaptive(0.2)), method="gdp"),
+    Case("adaptive, client side", Training(adaptive(0.2, on_client=True), _VOTES), method="gdp"),
+    Case("adaptive, server side, rate 2", Training(adaptive(2.0)), method="gdp"),
+    Case(
+        "adaptive, client side, rate 2",
+        Training(adaptive(2.0, on_client=True), _VOTES),
+        method="gdp",
+    ),
+    Case("adaptive, clip norm alone", clip_norm_game, z=2.0, method="gdp"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What became of a case.
+
+    Attributes:
+        case: which.
+        evidence: ``None`` if the wrapper refused to be used like that.
+        refusal: its words, or none.
+    """
+
+    case: Case
+    evidence: Evidence | None
+    refusal: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In a few words."""
+        found = self.evidence
+        if found is None:
+            return f"refused: {self.refusal}"
+        if found.violated:
+            return "violation, proved"
+        if found.estimate.low > found.claimed:
+            return "measured more, not proved"
+        if found.ceiling <= found.claimed:
+            return "too few canaries to tell"
+        return "no violation found"
+
+    def __str__(self) -> str:
+        row = f"{self.case.name:30} {self.case.claimed:7.2f}"
+        if (found := self.evidence) is None:
+            return f"{row} {'':42} {self.verdict}"
+        low, high = found.estimate.low, found.estimate.high
+        interval = f"{found.estimate.epsilon:7.4g} ({low:.2f} to {high:.2f})"
+        return f"{row} {interval:27} {found.lower_bound:7.2f} {found.method:8} {self.verdict}"
+
+
+def examine(case: Case, canaries: int, seed: int) -> Finding:
+    """Run a case and weigh the evidence."""
+    try:
+        run = case.run(case.z, canaries, seed)
+    except (ValueError, AggregationError) as error:
+        return Finding(case, None, textwrap.shorten(str(error), 70))
+    evidence = find_evidence(run, case.claimed, DELTA, CONFIDENCE, method=case.method)
+    return Finding(case, evidence)
+
+
+def print_privacy(cases: Sequence[Case], canaries: int, seed: int) -> list[Finding]:
+    """Table 1."""
+    print(f"Table 1: ε at δ = {DELTA:g}, {canaries} canaries, {CONFIDENCE:.0%} confidence")
+    print(f"{'':30} claimed {'measured':>8} {'':18} {'proved':>7} {'by':8} verdict")
+    findings = []
+    for case in cases:
+        findings.append(examine(case, canaries, seed))
+        print(findings[-1], flush=True)
+    return findings
+
+
+def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -> None:
+    """The honest cases in many seeds: a bound above the claim is a false accusation."""
+    print(f"\nControls in {len(seeds)} seeds: bounds at or below the claim, and ε measured")
+    for case in cases:
+        found = [examine(case, canaries, seed).evidence for seed in seeds]
+        passed = sum(evidence is not None and not evidence.violated for evidence in found)
+        measured = [evidence.estimate.epsilon for evidence in found if evidence is not None]
+        spread = f"{np.mean(measured):.2f} ({min(measured):.2f} to {max(measured):.2f})"
+        print(
+            f"{case.name:30} {case.claimed:7.2f} {spread:27} {passed} of {len(seeds)}", flush=True
+        )
+
+
+# Tables 2 and 3.
+
+
+def print_clip_norms(rounds: int, seed: int) -> None:
+    """Table 2."""
+    shown = sorted({min(t, rounds) for t in (1, 10, 20, 30, 45, 60, rounds)})
+    print("\nTable 2: adaptive clip norm of a round over the median of the updates' norms")
+    print(f"{'round':22}" + "".join(f"{t:>10}" for t in shown))
+    for trajectory in trajectories(rounds, seed):
+        cells = "".join(f"{trajectory.clip_norms[t - 1]:10.4g}" for t in shown)
+        print(f"{trajectory.name:22}{cells}  {trajectory.verdict}", flush=True)
+
+
+def print_checks() -> None:
+    """Table 3."""
+    print("\nTable 3: one odd round each")
+    for check in CHECKS:
+        well, words = check.result()
+        print(f"{check.name:26} {'as it should' if well else 'DEFECT':13} {words}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--canaries", type=int, default=1000, help="per case (default: 1000)")
+    parser.add_argument("--rounds", type=int, default=60, help="of Table 2 (default: 60)")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is drawn (default: 1)")
+    parser.add_argument("--seeds", type=int, default=0, help="repeat the controls in so many seeds")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
+    parser.add_argument("--tables", default="123", help="which tables (default: 123)")
+    parser.add_argument("--quick", action="store_true", help="200 canaries, half a minute")
+    options = parser.parse_args(arguments)
+    quiet_flower()
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    canaries = 200 if options.quick else options.canaries
+    cases = [case for case in CASES if options.only in case.name]
+    print(f"Flower {importlib.metadata.version('flwr')}\n")
+    if "1" in options.tables:
+        print_privacy(cases, canaries, options.seed)
+    if options.seeds:
+        controls = [case for case in cases if case.control]
+        print_controls(controls, canaries, range(options.seed, options.seed + options.seeds))
+    if "2" in options.tables:
+        print_clip_norms(options.rounds, options.seed)
+    if "3" in options.tables:
+        print_checks()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A small federation in this process, for simulations that need real Flower messages."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from fl_epe.flower import InProcessGrid
+
+Model = dict[str, NDArray[np.generic]]
+Answer = Callable[[Model, int, int], Model]
+"""From the model that came, the node (from 0) and the round (from 1) to the model it answers."""
+
+_HIDDEN, _STEPS, _RATE = 64, 3, 0.5
+
+
+class Digits:
+    """Clients that share scikit-learn's 1,797 digits, and train a small network on theirs.
+
+    Two layers with tanh, 4,810 parameters; three steps of gradient descent, a few milliseconds.
+
+    Args:
+        clients: number of them.
+    """
+
+    def __init__(self, clients: int) -> None:
+        images, labels = load_digits(return_X_y=True)
+        order = np.random.default_rng(0).permutation(len(labels))
+        parts = np.array_split(order, clients)
+        self._parts = [(images[part] / 16, np.eye(10)[labels[part]]) for part in parts]
+
+    @staticmethod
+    def initial() -> Model:
+        """The model that training begins with."""
+        rng = np.random.default_rng(1)
+        return {
+            "hidden.weight": rng.normal(0, 64**-0.5, (64, _HIDDEN)),
+            "hidden.bias": np.zeros(_HIDDEN),
+            "out.weight": rng.normal(0, _HIDDEN**-0.5, (_HIDDEN, 10)),
+            "out.bias": np.zeros(10),
+        }
+
+    def __call__(self, model: Model, node: int, server_round: int) -> Model:
+        """Train on the node's images."""
+        images, labels = self._parts[node]
+        w1, b1, w2, b2 = (np.array(values, np.float64) for values in model.values())
+        for _ in range(_STEPS):
+            hidden = np.tanh(images @ w1 + b1)
+            logits = hidden @ w2 + b2
+            shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+            shares /= shares.sum(axis=1, keepdims=True)
+            wrong = _RATE * (shares - labels) / len(images)
+            back = (wrong @ w2.T) * (1 - hidden**2)
+            w2, b2 = w2 - hidden.T @ wrong, b2 - wrong.sum(axis=0)
+            w1, b1 = w1 - images.T @ back, b1 - back.sum(axis=0)
+        return dict(zip(model, (w1, b1, w2, b2), strict=True))
+
+
+class LossyGrid(InProcessGrid):
+    """Loses the last of the replies; strategies draw the nodes' order anew in each round.
+
+    Args:
+        client_app: answers the messages.
+        nodes: number of nodes.
+        arriving: share of a round's replies that arrives.
+    """
+
+    def __init__(self, client_app: ClientApp, nodes: int, arriving: float = 1.0) -> None:
+        super().__init__(client_app, nodes)
+        self._arriving = arriving
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """The replies that arrive."""
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        return replies[: round(self._arriving * len(replies))]
+
+
+def client_app(answer: Answer, mods: Sequence[Mod] = ()) -> ClientApp:
+    """Clients that answer with the model that ``answer`` makes, all of them with one example."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        node = int(context.node_config["partition-id"])
+        server_round = message.content.config_records["config"]["server-round"]
+        model = to_model(message.content.array_records["arrays"])
+        arrays = to_record(answer(model, node, int(server_round)))  # type: ignore[arg-type]
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def one_round(
+    strategy: Strategy, model: Model, answers: Sequence[Model | None], mods: Sequence[Mod] = ()
+) -> Model | None:
+    """The model after one round in which node i answers ``answers[i]``; ``None``: it fails.
+
+    Returns:
+        ``None`` if the strategy released no model.
+    """
+
+    def answer(received: Model, node: int, server_round: int) -> Model:
+        mine = answers[node]
+        if mine is None:
+            raise RuntimeError("this client fails")
+        return mine
+
+    with InProcessGrid(client_app(answer, mods), len(answers)) as grid:
+        released = strategy.start(grid, to_record(model), 1).arrays
+    return to_model(released) if released else None
+
+
+def to_record(model: Model) -> ArrayRecord:
+    """As Flower sends it."""
+    return ArrayRecord({name: Array(values) for name, values in model.items()})
+
+
+def to_model(arrays: ArrayRecord) -> Model:
+    """From what Flower sends."""
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+def seed_flower(seed: int) -> None:
+    """Fix what Flower draws: noise from NumPy's global generator, nodes from `random`.
+
+    Neither takes a generator, so that there is no other way to have the same run twice.
+    """
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)

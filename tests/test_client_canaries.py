@@ -1,0 +1,201 @@
+"""Canaries that live on clients: `canary_mod`, its orders, and secure aggregation."""
+
+import numpy as np
+import pytest
+import secure_aggregation
+from flower_clients import DIM, digits_app, digits_model, drifting_app, model
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import strategy as flower
+
+from fl_epe import CanarySet, epsilon_from_record
+from fl_epe.flower import CanaryAudit, CanaryOrder, ClientCanaries, InProcessGrid, canary_mod
+from fl_epe.flower.internals import ensure_task_identity
+
+NODES, ROUNDS, CANARIES, DELTA = 24, 12, 8, 1e-3
+PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": NODES}
+
+
+def server_side(z=0.5, norm=0.1):
+    return flower.DifferentialPrivacyServerSideFixedClipping(flower.FedAvg(**PLAIN), z, norm, NODES)
+
+
+def client_side(z=0.5, norm=0.1):
+    return flower.DifferentialPrivacyClientSideFixedClipping(flower.FedAvg(**PLAIN), z, norm, NODES)
+
+
+def adaptive(z=0.5):
+    return flower.DifferentialPrivacyClientSideAdaptiveClipping(
+        flower.FedAvg(**PLAIN), z, NODES, initial_clipping_norm=0.1
+    )
+
+
+def run(strategy, app, arrays=None, **settings):
+    settings = {"num_canaries": CANARIES, "seed": 1, "delta": DELTA, **settings}
+    audit = CanaryAudit(strategy, **settings)
+    np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
+    with InProcessGrid(app, NODES) as grid:
+        result = audit.start(grid, model() if arrays is None else arrays, num_rounds=ROUNDS)
+    return audit, result
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mods", "length"),
+    [
+        (flower.FedAvg(**PLAIN), [], 0.05),  # nothing clips: as long as the client's own update
+        (server_side(), [], 0.1),
+        (client_side(), [fixedclipping_mod], 0.1),
+        (adaptive(), [adaptiveclipping_mod], 0.1),
+    ],
+    ids=["nothing", "server", "client", "adaptive"],
+)
+def test_chosen_clients_answer_with_their_canary_in_every_round(strategy, mods, length):
+    audit, result = run(strategy, drifting_app([*mods, canary_mod], norm=0.05), clients=range(1, 9))
+    record = audit.record()
+    assert record.participation == "deployment"
+    assert np.all(record.presence)
+    assert record.presence.shape == (ROUNDS, CANARIES)
+    assert record.config["canaries_come_from"] == "clients"
+    # The signal in the first round: the canary's share of what is released.
+    first = record.observed[0] * record.mean_norms[0]
+    assert abs(first.mean() - length / NODES) < 4 * first.std() / np.sqrt(CANARIES)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx((NODES - 1) / 2)
+    assert audit.report()
+
+
+def test_a_share_of_the_clients_is_chosen_by_hashing():
+    chosen = [
+        [node for node in range(4000) if canaries.number(node) is not None]
+        for canaries in (ClientCanaries(4000, 0, seed, 0.1) for seed in (1, 1, 2))
+    ]
+    assert chosen[0] == chosen[1] != chosen[2]
+    assert abs(len(chosen[0]) - 400) < 4 * np.sqrt(4000 * 0.1 * 0.9)
+    few = ClientCanaries(3, 0, 1, 1.0)
+    assert [few.number(node) for node in (9, 7, 9, 8, 6)] == [0, 1, 0, 2, None]
+
+
+def test_a_client_that_comes_back_under_another_node_id_keeps_its_canary():
+    canaries = ClientCanaries(4, 0, 1, [3, 5], identity=lambda node: node % 10)
+    assert [canaries.number(node) for node in (13, 25, 43, 44)] == [0, 1, 0, None]
+
+
+def test_only_canary_clients_hear_of_the_audit():
+    """The server's messages to real clients are the very objects that the strategy made."""
+    heard = []
+
+    def listen(message, context, call_next):
+        config = dict(message.content["config"])
+        reply = call_next(message, context)
+        heard.append((context.node_id, config, dict(message.content["config"])))
+        return reply
+
+    run(server_side(), drifting_app([listen, canary_mod]), clients=[1, 2, 3])
+    told = {node for node, before, _ in heard if any("canary" in key for key in before)}
+    assert told == {1, 2, 3}
+    assert not any("canary" in key for _, _, inside in heard for key in inside)
+
+
+def test_without_an_order_the_mod_does_nothing():
+    plain, _ = run(server_side(), drifting_app())
+    with_mod, _ = run(server_side(), drifting_app([canary_mod]))
+    np.testing.assert_allclose(with_mod.record().observed, plain.record().observed, atol=1e-6)
+
+
+def test_the_reply_keeps_its_form_and_carries_the_canary():
+    ensure_task_identity(0)
+    sent = model({"w": (30, 4), "b": (4,)})
+    config = ConfigRecord({"rate": 0.5})
+    CanaryOrder(number=5, count=9, seed=2**100, norm=3.0).add_to(config)
+    message = Message(RecordDict({"arrays": sent, "config": config}), 7, "train")
+
+    def app(message, context):
+        assert dict(message.content["config"]) == {"rate": 0.5}
+        arrays = ArrayRecord(
+            {k: Array(v.numpy() + 1) for k, v in message.content["arrays"].items()}
+        )
+        metrics = MetricRecord({"loss": 0.25, "num-examples": 11})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    context = Context(0, 7, {}, RecordDict(), {})
+    reply = canary_mod(message, context, app)
+    assert dict(reply.content["metrics"]) == {"loss": 0.25, "num-examples": 11}
+    flat = np.concatenate([a.numpy().ravel() for a in reply.content["arrays"].values()])
+    np.testing.assert_allclose(flat, 3 * CanarySet(124, 9, 2**100).vector(5), rtol=1e-6)
+
+
+def test_a_canary_client_that_fails_is_absent():
+    app = drifting_app([canary_mod], fails=lambda node, t: node == 2 and t > 3)
+    audit, _ = run(flower.FedAvg(**PLAIN), app, clients=[2, 3, 4])  # partition 2 is node 3
+    assert audit.record().presence.sum(axis=0).tolist() == [12, 3, 12]
+
+
+def test_a_reply_that_is_not_like_the_message_is_refused_by_name():
+    config = ConfigRecord()
+    CanaryOrder(number=0, count=2, seed=1).add_to(config)
+    sent = RecordDict({"arrays": model(), "config": config})
+    context = Context(0, 7, {}, RecordDict(), {})
+
+    def app(message, context):
+        other = ArrayRecord({"other": Array(np.zeros(3, np.float32))})
+        return Message(RecordDict({"arrays": other}), reply_to=message)
+
+    with pytest.raises(ValueError, match="'other'"):
+        canary_mod(Message(sent, 7, "train"), context, app)
+    CanaryOrder(number=0, count=2, seed=1).add_to(config)
+    with pytest.raises(ValueError, match="one ArrayRecord in the message, got 0"):
+        canary_mod(Message(RecordDict({"config": config}), 7, "train"), context, app)
+
+
+@pytest.mark.parametrize(
+    ("make", "mods"),
+    [(server_side, []), (client_side, [fixedclipping_mod])],
+    ids=["server clips", "client clips"],
+)
+def test_client_mod_and_server_injection_agree(make, mods):
+    """The same training of real digits, the same eight canaries in every round."""
+    norm = 0.5
+    by_clients, _ = run(
+        make(norm=norm), digits_app([*mods, canary_mod]), digits_model(), clients=range(1, 9)
+    )
+    by_server, _ = run(
+        make(norm=norm), digits_app(mods), digits_model(), repeats=ROUNDS, inject="replace"
+    )
+    records = [by_clients.record(), by_server.record()]
+    for record in records:
+        assert np.all(record.presence)
+    for scores in ([r.observed for r in records], [r.observed_final for r in records]):
+        # 96 cosines with the rounds' means; 8 with the final model.
+        error = np.sqrt(sum(s.var(ddof=1) / s.size for s in scores))
+        assert abs(scores[0].mean() - scores[1].mean()) < 3 * error
+    per_round = records[0].observed  # there is a signal to agree on
+    assert per_round.mean() > 5 * per_round.std() / np.sqrt(per_round.size)
+
+
+def test_secure_aggregation_is_audited_without_reading_a_reply():
+    record, strategy = secure_aggregation.audit(
+        clients=12, canaries=6, rounds=8, noise_multiplier=0.5, seed=1, delta=1e-2
+    )
+    assert strategy.sums_seen == [1] * 8  # twelve replies, one sum
+    assert record.presence.shape == (8, 6)
+    assert np.all(record.presence)
+    scores = record.observed * np.sqrt(record.dim)
+    # What is released is noise (0.5·C, in each coordinate) and the clients' sum; canaries are
+    # half of it, so that a score is at most what noise and canaries alone leave of 1/z.
+    assert scores.mean() * np.sqrt(scores.size) > 5
+    estimate = epsilon_from_record(record, threat="all")
+    assert estimate.low > 0
+
+
+def test_under_secure_aggregation_canaries_are_those_of_plain_averaging():
+    """The same clients, the same noise: what masks hide is not lost."""
+    record, _ = secure_aggregation.audit(
+        clients=12, canaries=6, rounds=4, noise_multiplier=0.0, seed=1, delta=1e-2
+    )
+    # Without noise each canary's cosine is its share of the mean's norm, exactly but for overlap.
+    share = secure_aggregation.CLIP_NORM / 12 / record.mean_norms[0]
+    error = 1 / np.sqrt(record.dim * 6)
+    assert abs(record.observed[0].mean() - share) < 4 * error
+
+
+def test_dimension_of_the_tests_model():
+    assert sum(array.numpy().size for array in model().values()) == DIM
