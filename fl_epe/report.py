@@ -141,6 +141,7 @@ def notes(summary: dict[str, Any]) -> list[str]:
         *_analytical_note(summary),
         *_budget_note(analytical),
         *_participation_note(analytical),
+        *_share_note(analytical),
         *_exposure_notes(summary),
         f"Canaries are {summary['canary_share']:.0%} of a cohort of {summary['cohort_size']:.3g}.",
     ]
@@ -154,9 +155,8 @@ def notes(summary: dict[str, Any]) -> list[str]:
             )
     if absent := summary["metrics"]["absent"]:
         were = "update was" if absent == 1 else "updates were"
-        lines.append(
-            f"{absent} {were} lost and counted as zero: see “Lost updates” in report.html."
-        )
+        zero = " and counted as zero" if summary["lost_count_as_zero"] else ""
+        lines.append(f"{absent} {were} lost{zero}: see “Lost updates” in report.html.")
     return lines
 
 
@@ -202,6 +202,17 @@ def _participation_note(analytical: dict[str, Any]) -> list[str]:
         f"was measured is for {canaries:.3g}, and a client gives away more (about "
         f"{math.sqrt(clients / canaries):.2g} times the shift between the two Gaussians). Raise "
         "repeats to measure it."
+    ]
+
+
+def _share_note(analytical: dict[str, Any]) -> list[str]:
+    largest = analytical["largest_share"]
+    if largest is None or largest < 1.01:
+        return []
+    return [
+        f"Warning: the noise is meant for updates that count C/n each, and a canary counted up to "
+        f"{largest:.3g} times that (weights that differ, or replies that are missing): the "
+        "analytical ε does not hold."
     ]
 
 

@@ -59,6 +59,7 @@ def summarize(
         "all": _all(record, delta, confidence),
         "metrics": _metrics(record),
         "faults": list(record.faults),
+        "lost_count_as_zero": "canaries_come_from" not in record.config,  # else the strategy says
         "versions": record.versions,
     }
 
@@ -90,6 +91,7 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
         "assumption": known.assumption,
         "participations": record.canary_repeats,
         "client_participations": record.config.get("client_participations"),
+        "largest_share": _largest_share(record),
         "canary_epsilon": _canary_epsilon(record, delta),
     }
 
@@ -99,6 +101,14 @@ def _participations(record: AuditRecord) -> int:
     if record.participation == "deployment":
         return int(record.presence.sum(axis=0).max())
     return math.ceil(record.canary_repeats)
+
+
+def _largest_share(record: AuditRecord) -> float | None:
+    """Largest share of a canary in a released mean, over the C/n that the noise is meant for."""
+    expected = record.config.get("noise_is_for")
+    if record.contributions is None or not expected or not record.signal_known():
+        return None
+    return float(np.max(record.contributions * expected / record.clip_norms))
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:

@@ -226,21 +226,22 @@ class OneRound:
 
 
 def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:
-    """The same game on the adaptive clip norm alone: does one client's update get clipped?
+    """The same game on the adaptive clip norm alone: is there one more client, who gets clipped?
 
     The wrapper's budget has it that the count's noise of deviation σ_b is worth z = 2·σ_b.
     """
     seed_flower(seed)
 
     def aggregate(updates: list[Floats]) -> Floats:
+        answers: list[Model] = [{"w": update} for update in updates if update.any()]
         strategy = DifferentialPrivacyServerSideAdaptiveClipping(
             FedAvg(fraction_evaluate=0), 0.0, len(updates), CLIP, clipped_count_stddev=z / 2
         )
-        one_round(strategy, {"w": np.zeros(2)}, [{"w": update} for update in updates])
+        one_round(strategy, {"w": np.zeros(2)}, answers)
         return np.array([-np.log(strategy.clipping_norm), 0.0])
 
-    others, canary = [np.full(2, 1e-6)] * 4, np.array([10 * CLIP, 0.0])
-    return play(aggregate, others, canary, trials=canaries // 2, baseline=others[0], seed=seed)
+    others, canary = [np.full(2, 1e-6)] * 20, np.array([10 * CLIP, 0.0])
+    return play(aggregate, others, canary, trials=canaries // 2, seed=seed)
 
 
 # Table 1.
@@ -335,7 +336,7 @@ class Finding:
         if (found := self.evidence) is None:
             return f"{row} {'':42} {self.verdict}"
         low, high = found.estimate.low, found.estimate.high
-        interval = f"{found.estimate.epsilon:7.4g} ({low:.2f} to {high:.2f})"
+        interval = f"{found.estimate.epsilon:7.2f} ({low:.2f} to {high:.2f})"
         return f"{row} {interval:27} {found.lower_bound:7.2f} {found.method:8} {self.verdict}"
 
 

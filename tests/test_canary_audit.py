@@ -483,6 +483,8 @@ def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
 def test_a_canary_heavier_than_the_rest_shows():
     plain, _ = run(fixed())
     heavy, _ = run(fixed(), num_examples=1000)
+    assert "does not hold" in heavy.report()
+    assert "does not hold" not in plain.report()
     assert heavy.record().contributions[0] > 2.5 * plain.record().contributions[0]
     estimates = [epsilon_from_record(a.record(), threat="all") for a in (plain, heavy)]
     assert estimates[1].low > estimates[0].high

@@ -70,8 +70,8 @@ class CanaryAudit(Strategy):
         clients: let clients answer through `canary_mod` instead of making replies up: a share in
             (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
             whenever the strategy asks them.
-        identity: with ``clients``: what stays the same about a client (a partition id), from its
-            node id.
+        identity: what stays the same about a client (a partition id), from its node id; for
+            ``clients``, and to count how often a client took part.
         num_examples: weight of a canary in averages; the median of the real ones by default.
         canary_norm: norm of a canary's update where nothing clips.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
@@ -295,12 +295,14 @@ class CanaryAudit(Strategy):
         return arrays, self._with_epsilon(arrays, metrics)
 
     def _count(self, turn: Turn, real: list[Message]) -> None:
+        # A SuperLink answers in the name of a node that died, under its own id.
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in turn.sent}
         for reply in real:
-            node = reply.metadata.src_node_id
+            node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             if reply.has_error():
                 self._fault(turn, f"node {node}: {reply.error.reason}")
             else:
-                self._answers[node] += 1
+                self._answers[self._identity(node) if self._identity else node] += 1
         silent = len(turn.sent) - len(real)
         if silent > 0:
             self._fault(turn, f"{silent} of {len(turn.sent)} clients did not answer")
@@ -388,6 +390,7 @@ class CanaryAudit(Strategy):
             "canaries_come_from": f"server ({self._inject})" if by_server else "clients",
             "num_examples": self._num_examples,
             "canary_norm": self._canary_norm,
+            "noise_is_for": self._wrapped.expected_replies(),
             "arrays_left_out": list(self._layout.left_out) if self._layout else [],
             "client_participations": self._client_participations(),
         }
