@@ -11,6 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -259,6 +260,11 @@ def spread(values: np.ndarray, form: str, unit: str = "") -> str:
     return f"{middle:>6}  (half of them {q1} – {q3}, all {low} – {high})"
 
 
+def _default_tracker_bytes() -> int:
+    default: int = inspect.signature(CanaryAudit).parameters["tracker_bytes"].default
+    return default
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ray", action="store_true")
@@ -266,7 +272,7 @@ def main() -> None:
     parser.add_argument("--canaries", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--tracker-mb", type=int, default=384)
+    parser.add_argument("--tracker-mb", type=int, default=_default_tracker_bytes() >> 20)
     options = parser.parse_args()
     setting = Setting(
         options.clients, options.canaries, options.rounds, options.pairs, options.tracker_mb << 20

@@ -29,7 +29,7 @@ from fl_epe.record import AuditRecord
 from fl_epe.scores import scores_from_record
 from fl_epe.seeding import generator
 
-_METHOD = "clopper-pearson"
+_MOST_K_DELTA = 0.05  # canaries times δ up to which "weighted" is the sharper bound
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,7 +129,12 @@ def scores_of(run: object) -> Scores:
 
 
 def find_evidence(
-    run: object, epsilon: float, delta: float, confidence: float = 0.99, *, method: str = _METHOD
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.99,
+    *,
+    method: str | None = None,
 ) -> Evidence:
     """What a run says about the claim that it was (ε, δ)-DP.
 
@@ -138,7 +143,9 @@ def find_evidence(
         epsilon: the claim, in nats, at least 0; infinite where nothing is claimed.
         delta: δ of the claim, in (0, 1).
         confidence: a true claim is called violated with probability at most 1 − this.
-        method: a valid one of `fl_epe.bounds.BOUNDS`, chosen before the scores are seen.
+        method: a valid one of `fl_epe.bounds.BOUNDS`, chosen before the scores are seen. By
+            default one that leans on no model: "weighted" for up to 0.05 / δ canaries that took
+            part, "clopper-pearson" for more, where the former's power fades.
 
     Raises:
         ValueError, TypeError: as `scores_of`; and for an argument out of range or not valid.
@@ -148,10 +155,12 @@ def find_evidence(
     check_probability("delta", delta)
     check_probability("confidence", confidence)
     valid = [name for name, bound in BOUNDS.items() if bound.valid]
-    if method not in valid:
+    if method not in (None, *valid):
         raise ValueError(f"Expected method={method!r} to be valid, one of {', '.join(valid)}.")
     scores = scores_of(run)
     observed, unobserved, dim = scores.observed, scores.unobserved, scores.dim
+    if method is None:
+        method = "weighted" if observed.size * delta <= _MOST_K_DELTA else "clopper-pearson"
     bound = functools.partial(epsilon_lower_bound, dim=dim, confidence=confidence, method=method)
     why, words = BOUNDS[method].assumption, scores.statistic
     lower, ceiling = bound(observed, unobserved, delta), bound(*_telling_all(scores), delta)
@@ -166,7 +175,12 @@ def find_evidence(
 
 
 def assert_private(
-    run: object, epsilon: float, delta: float, confidence: float = 0.99, *, method: str = _METHOD
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.99,
+    *,
+    method: str | None = None,
 ) -> Evidence:
     """Fail if a run disproves the claim that it was (ε, δ)-DP; passing does not prove it.
 
@@ -182,7 +196,8 @@ def assert_private(
     if evidence.ceiling <= epsilon:
         raise ValueError(
             f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}: that is all that "
-            f"{evidence.observed} + {evidence.unobserved} scores can show by {method=}. Use more "
+            f"{evidence.observed} + {evidence.unobserved} scores can show by "
+            f"method={evidence.method!r}. Use more "
             "canaries (or trials), or method='gdp' or 'mean' if the noise is Gaussian."
         )
     return evidence

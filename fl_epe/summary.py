@@ -92,6 +92,7 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
         "participations": record.canary_repeats,
         "client_participations": record.config.get("client_participations"),
         "largest_share": _largest_share(record),
+        "caveat": record.config.get("caveat"),
         "canary_epsilon": _canary_epsilon(record, delta),
     }
 

@@ -88,7 +88,7 @@ class Trajectory:
     def verdict(self) -> str:
         """Whether it ends near the median."""
         off = abs(self.clip_norms[-1] - 1)
-        return "reaches the median" if off <= CLOSE else "does not reach the median"
+        return "at the median" if off <= CLOSE else "elsewhere"
 
 
 def trajectories(rounds: int, seed: int) -> list[Trajectory]:
@@ -133,7 +133,7 @@ class Check:
             with np.errstate(all="ignore"):
                 return self.run()
         except Exception as error:  # noqa: BLE001 - any exception is a finding
-            return False, f"raises {type(error).__name__}: {textwrap.shorten(str(error), 60)}"
+            return False, f"raises {type(error).__name__}: {textwrap.shorten(str(error), 40)}"
 
 
 def fixed(n: int, noise_multiplier: float = 0.0) -> DifferentialPrivacyServerSideFixedClipping:

@@ -369,3 +369,10 @@ def test_evidence_is_plain_data():
     assert evidence == find_evidence(_two_groups(1.0), 1.0, DELTA)
     assert isinstance(evidence, Evidence)
     assert isinstance(evidence.violated, bool)
+
+
+def test_the_default_bound_depends_on_how_many_canaries_there_are():
+    rng = np.random.default_rng(3)
+    for count, delta, method in ((1000, 1e-5, "weighted"), (1000, 1e-3, "clopper-pearson")):
+        scores = Scores(rng.standard_normal(count) + 4, rng.standard_normal(count))
+        assert find_evidence(scores, 0.1, delta).method == method

@@ -32,7 +32,7 @@ def findings(script):
 def test_no_control_is_accused(findings):
     controls = [finding for finding in findings.values() if finding.case.control]
     assert len(controls) == 4
-    # Each passes with probability 99% at least, whatever the seed; this one is fixed.
+    # An honest case passes in 99% of all seeds at least; this one is fixed.
     assert {finding.verdict for finding in controls} <= {
         "no violation found",
         "too few canaries to tell",
@@ -103,7 +103,7 @@ def test_the_clip_norm_of_ours_finds_the_median(checks):
     assert len(rows) == 6
     for row in rows:
         assert row.clip_norms.shape == (45,)
-        near = row.verdict == "reaches the median"
+        near = row.verdict == "at the median"
         assert near == (abs(row.clip_norms[-1] - 1) <= checks.CLOSE)
         if row.name.startswith("fl_epe"):
             assert near

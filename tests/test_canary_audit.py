@@ -107,6 +107,19 @@ def test_fed_avg_footprints_explain_the_scores():
     assert fit.low < 1 < fit.high
 
 
+@pytest.mark.parametrize(
+    "base", [flower.FedAdam(**PLAIN), flower.FedAvgM(**PLAIN, server_momentum=0.9)]
+)
+def test_noise_after_the_optimizer_is_warned_of_and_not_undone(base):
+    audit, _ = run(fixed(base))
+    assert "the analytical ε does not hold" in audit.report().replace("\n", " ")
+    record = audit.record()
+    assert record.server == {"name": record.config["task"]}
+    np.testing.assert_array_equal(record.delta_cosines()[0], record.observed)
+    plain, _ = run(fixed())
+    assert "does not hold" not in plain.report().replace("\n", " ")
+
+
 def test_the_dp_wrapper_keeps_its_promise():
     """Canaries of single participation see a Gaussian mechanism with the wrapper's z."""
     audit, _ = run(fixed(z=0.5, expected=NODES + 50), num_canaries=600)

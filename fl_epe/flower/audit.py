@@ -390,6 +390,7 @@ class CanaryAudit(Strategy):
             "canaries_come_from": f"server ({self._inject})" if by_server else "clients",
             "num_examples": self._num_examples,
             "canary_norm": self._canary_norm,
+            "caveat": self._wrapped.caveat(),
             "noise_is_for": self._wrapped.expected_replies(),
             "arrays_left_out": list(self._layout.left_out) if self._layout else [],
             "client_participations": self._client_participations(),

@@ -108,7 +108,8 @@ class Wrapped:
     def averages(self) -> bool:
         """Whether the arrays are averaged by weight, so that a canary's share is known."""
         known = (*_ON_SERVER, *_ON_CLIENT)
-        return self._averaging_base() and all(isinstance(x, known) for x in self.layers[:-1])
+        plain = all(isinstance(layer, known) for layer in self.layers[:-1])
+        return plain and self._averaging_base() and not self._noise_after_optimizer()
 
     def _averaging_base(self) -> bool:
         aggregate = type(self.base).aggregate_train
@@ -118,10 +119,28 @@ class Wrapped:
         """What the server does with the average: SGD, or the name of what cannot be undone."""
         base = self.base
         if not self.averages():
-            return type(base).__name__
+            return self.description
         if isinstance(base, flower.FedAvgM) and base.server_opt:
             return ServerSGD(base.server_learning_rate, base.server_momentum)
         return ServerSGD()
+
+    def _noise_after_optimizer(self) -> bool:
+        """Whether a DP wrapper stands around a strategy that does more than average."""
+        base = self.base
+        noisy = any(isinstance(layer, (*_ON_SERVER, *_ON_CLIENT)) for layer in self.layers[:-1])
+        moves = isinstance(base, flower.FedAvgM) and base.server_opt
+        return noisy and (moves or not self._averaging_base())
+
+    def caveat(self) -> str | None:
+        """What a reader of the report must know about the combination; ``None`` if nothing."""
+        if not self._noise_after_optimizer():
+            return None
+        name = type(self.base).__name__
+        return (
+            f"The noise is added after {name} has made its step: the clip norm does not bound what"
+            f" one client moves, and the analytical ε does not hold. {name} goes on from arrays"
+            " without that noise, so that who compares rounds may learn more than measured here."
+        )
 
     def noise_multipliers(self) -> tuple[float | None, float | None]:
         """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.
