@@ -110,12 +110,9 @@ def test_fed_avg_footprints_explain_the_scores():
 @pytest.mark.parametrize(
     "base", [flower.FedAdam(**PLAIN), flower.FedAvgM(**PLAIN, server_momentum=0.9)]
 )
-def test_noise_after_the_optimizer_is_warned_of_and_not_undone(base):
+def test_noise_after_the_optimizer_is_warned_of(base):
     audit, _ = run(fixed(base))
     assert "the analytical ε does not hold" in audit.report().replace("\n", " ")
-    record = audit.record()
-    assert record.server == {"name": record.config["task"]}
-    np.testing.assert_array_equal(record.delta_cosines()[0], record.observed)
     plain, _ = run(fixed())
     assert "does not hold" not in plain.report().replace("\n", " ")
 
@@ -159,6 +156,7 @@ def test_an_adaptive_wrapper_s_claim_is_read_from_it():
 def test_client_side_clipping(mod, make):
     audit, result = run(make(), drifting_app([mod]))
     record = audit.record()
+    assert record.faults == ()
     np.testing.assert_allclose(record.contributions, record.clip_norms / REPLIES, rtol=1e-6)
     assert np.all(record.presence.sum(axis=0) == 1)
     if "norm_bit" in result.train_metrics_clientapp[1]:  # a real client's vote, not a canary's

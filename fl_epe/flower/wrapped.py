@@ -109,7 +109,7 @@ class Wrapped:
         """Whether the arrays are averaged by weight, so that a canary's share is known."""
         known = (*_ON_SERVER, *_ON_CLIENT)
         plain = all(isinstance(layer, known) for layer in self.layers[:-1])
-        return plain and self._averaging_base() and not self._noise_after_optimizer()
+        return plain and self._averaging_base()
 
     def _averaging_base(self) -> bool:
         aggregate = type(self.base).aggregate_train
