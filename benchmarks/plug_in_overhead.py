@@ -27,6 +27,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from fl_epe.canary import CanarySet
 from fl_epe.flower import CanaryAudit, InProcessGrid, injection
 from fl_epe.flower.internals import quiet_flower, simulate_with_ray
+from fl_epe.flower.sources import Turn
 from fl_epe.seeding import generator
 from fl_epe.tasks import bind_parameters, one_thread
 from fl_epe.tasks.cnn import Cnn
@@ -39,6 +40,7 @@ _RAY_WORKERS = 2
 _PARTS: tuple[tuple[object, str, str], ...] = (
     (None, "aggregate_train", "the strategy, for more replies"),
     (injection, "median_norm", "median norm of real updates"),
+    (Turn, "made", "waiting for the canaries"),
     (injection, "make_replies", "making the replies"),
     (RunningEstimate, "add", "running ε, inner products"),
     (RunningEstimate, "epsilon", "running ε, estimate"),
@@ -53,7 +55,8 @@ class Setting:
 
     Attributes:
         clients: that train in every round, each on a node of its own.
-        canaries: that take part once in ``rounds``; as many again never do.
+        canaries: that take part once in ``rounds``.
+        unobserved: that never do; ``None`` for what `CanaryAudit` takes by default.
         rounds: of the run that the timed ones are taken from.
         pairs: of timed rounds.
         tracker_bytes: see `CanaryAudit`.
@@ -61,6 +64,7 @@ class Setting:
 
     clients: int
     canaries: int
+    unobserved: int | None
     rounds: int
     pairs: int
     tracker_bytes: int
@@ -83,6 +87,7 @@ class Setting:
         return CanaryAudit(
             make(-(-self.canaries // self.rounds)),
             num_canaries=self.canaries,
+            unobserved=self.unobserved,
             delta=1e-5,
             seed=1,
             rounds=self.rounds,
@@ -196,7 +201,8 @@ class Scoring:
         self._vectors = setting.rounds + 2
         self._tracker = Tracker(canaries, setting.tracker_bytes)
         self._deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
-        self._factor = 2 * setting.canaries / _SCORED / setting.rounds
+        audit = setting.audited(setting.fedavg)
+        self._factor = (audit.num_canaries + audit.unobserved) / _SCORED / setting.rounds
 
     def seconds(self) -> float:
         """A round's share."""
@@ -211,7 +217,8 @@ class Scoring:
 def measure(grid: Grid, setting: Setting) -> None:
     print(
         f"{Digits().dim} parameters, {setting.clients} clients a round, {setting.canaries} + "
-        f"{setting.canaries} canaries in {setting.rounds} rounds, {setting.pairs} pairs of rounds",
+        f"{setting.audited(setting.fedavg).unobserved} canaries in {setting.rounds} rounds, "
+        f"{setting.pairs} pairs of rounds",
         flush=True,
     )
     scoring = Scoring(setting)
@@ -270,12 +277,18 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--canaries", type=int, default=1000)
+    parser.add_argument("--unobserved", type=int)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--tracker-mb", type=int, default=_default_tracker_bytes() >> 20)
     options = parser.parse_args()
     setting = Setting(
-        options.clients, options.canaries, options.rounds, options.pairs, options.tracker_mb << 20
+        options.clients,
+        options.canaries,
+        options.unobserved,
+        options.rounds,
+        options.pairs,
+        options.tracker_mb << 20,
     )
     quiet_flower()
     if not options.ray:

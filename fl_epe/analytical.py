@@ -21,6 +21,24 @@ _CLOSE_ENOUGH = 2e-3  # relative change of ε at which the grid is fine enough
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
 
+_KNOWN_ROUNDS = (
+    "epochs",
+    "deployment",
+    "fixed-size",
+    "min-separation",
+    "device-classes",
+    "cyclic",
+    "balls-in-bins",
+    "check-in",
+    "time-of-day",
+    "trace",
+    "trace-sample",
+    "drop-out",
+    "capped",
+)
+"""Schedules for which rounds that the adversary knows are all that is counted on."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Analytical:
     """An analytical ε and what it means.
@@ -142,11 +160,12 @@ def analytical_epsilon(
     """The analytical ε of a schedule, with its adjacency and its assumption in words.
 
     Args:
-        kind: "epochs" (everybody in a shuffled order, a known number of times), "deployment"
-            (whenever a strategy asks, at most ``participations`` times) or "poisson".
+        kind: "poisson", "deployment" (whenever a strategy asks) or another of
+            `fl_epe.schedules.SCHEDULES`, in which a client takes part at most ``participations``
+            times.
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        participations: for "epochs" and "deployment": how often the client takes part.
+        participations: for all but "poisson": how often the client takes part.
         sampling_rate: for "poisson": probability of taking part in a round.
         rounds: for "poisson": number of rounds.
 
@@ -156,7 +175,7 @@ def analytical_epsilon(
     Raises:
         ValueError: for an argument out of range, or one that the ``kind`` needs and lacks.
     """
-    if kind in ("epochs", "deployment"):
+    if kind in _KNOWN_ROUNDS:
         epsilon = gaussian_epsilon(noise_multiplier, delta, participations)
         return Analytical(epsilon, "zero-out", "the adversary knows the client's rounds")
     if kind == "poisson":

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from fl_epe.seeding import generator
 
 _COLUMNS = 1 << 15  # coordinates made and used at once, so that they stay in the cache
-_BLOCK = 32  # canaries that one thread works on at once
+_BLOCK = 64  # canaries that one thread works on at once, if they share more than one product
 
 
 class CanarySet:
@@ -54,10 +54,20 @@ class CanarySet:
             IndexError: if there is no canary ``i``.
         """
         out = np.empty(self.dim, np.float32)
+        self._fill(i, out)
+        return out
+
+    def _fill(self, i: int, out: NDArray[np.float32]) -> None:
         rng, square = self._generator(i), 0.0
         for start in range(0, self.dim, _COLUMNS):
             square += _draw(rng, out[start : start + _COLUMNS])
         out /= np.float32(math.sqrt(square))
+
+    def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
+        """Canaries of these numbers, shape ``(len(numbers), dim)``; on all processors."""
+        out = np.empty((len(numbers), self.dim), np.float32)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(self._fill, numbers, out))
         return out
 
     def dot(
@@ -89,9 +99,10 @@ class CanarySet:
         rows = np.atleast_2d(x if x.dtype == np.float32 else x.astype(np.float64))
         chosen = range(self.count) if numbers is None else list(numbers)
         out = np.empty((len(chosen), len(rows)))
+        size = _BLOCK if len(rows) > 1 else 1
 
         def work(first: int) -> None:
-            block = chosen[first : first + _BLOCK]
+            block = chosen[first : first + size]
             out[first : first + len(block)] = self._block_dot(block, rows)
 
         # One thread a product: BLAS threads that spin beside ours cost ten times what they give.
@@ -99,7 +110,7 @@ class CanarySet:
             threadpool_limits(1, user_api="blas"),
             ThreadPoolExecutor(threads or os.cpu_count()) as pool,
         ):
-            list(pool.map(work, range(0, len(chosen), _BLOCK)))
+            list(pool.map(work, range(0, len(chosen), size)))
         return np.ascontiguousarray(out.T) if x.ndim == 2 else out[:, 0]
 
     def _block_dot(self, block: Sequence[int], rows: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -31,7 +31,8 @@ _TASKS = ("digits", "fashion-mnist")
 _SETTINGS = {
     "rounds": "rounds of training",
     "clients_per_round": "expected number of real clients in a round",
-    "participation": "schedule: 'epochs' (shuffled, as in the paper) or 'poisson'",
+    "participation": "schedule: 'epochs' (shuffled, as in the paper), 'poisson', "
+    "'min-separation:separation=5' or another kind of fl_epe.schedules",
     "canaries": "observed canaries, which take part in training",
     "unobserved": "canaries that never take part and are only tracked",
     "inclusion": "which canaries take part: 'fixed' numbers of them, or each by a fair 'coin'",

@@ -16,7 +16,8 @@ from fl_epe.mechanism import (
     ServerOptimizer,
     ServerSGD,
 )
-from fl_epe.participation import Schedule, make_schedule
+from fl_epe.participation import Schedule
+from fl_epe.schedules import make_schedule, parse_schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,9 @@ class RunConfig:
         clients: number of real clients, m.
         rounds: number of rounds, T.
         clients_per_round: expected number of real clients in a round.
-        participation: "epochs" (fresh shuffled orders, as in the paper) or "poisson".
+        participation: kind of schedule, with options where it has some: "epochs" (fresh shuffled
+            orders, as in the paper), "poisson", "min-separation:separation=5" and so on, see
+            `fl_epe.schedules.parse_schedule`. Canaries follow a schedule of the same kind.
         canaries: observed canaries, which take part.
         unobserved: canaries that are only tracked.
         inclusion: "fixed" (exactly ``canaries`` of them take part) or "coin" (each of
@@ -119,7 +122,6 @@ class RunConfig:
 
     def _check_choices(self) -> None:
         choices = {
-            "participation": ("epochs", "poisson"),
             "inclusion": ("fixed", "coin"),
             "clipping": ("adaptive", "fixed"),
             "server_optimizer": ("sgd", "adam"),
@@ -141,12 +143,22 @@ class RunConfig:
         if self.inclusion == "coin":
             taking_part = (self.canaries + self.unobserved) / 2
         per_round = self.canary_schedule().participations() / self.rounds
-        return self.clients_per_round + taking_part * per_round
+        clients = self.client_schedule().cohort_size(self.clients)
+        return clients + taking_part * per_round
 
     def client_schedule(self) -> Schedule:
         """Who of the real clients takes part when."""
         participations = self.rounds * self.clients_per_round / self.clients
-        return make_schedule(self.participation, self.rounds, participations)
+        return self._schedule(participations)
+
+    def _schedule(self, participations: float) -> Schedule:
+        kind, options = parse_schedule(self.participation)
+        if kind.startswith("trace"):
+            raise ValueError(
+                f"Expected participation={self.participation!r} to be no recorded trace: it is for"
+                " the limit (fl_epe.limit)."
+            )
+        return make_schedule(kind, self.rounds, participations, **options)
 
     def canary_schedule(self) -> Schedule:
         """Who of the observed canaries takes part when.
@@ -158,7 +170,7 @@ class RunConfig:
             raise ValueError(
                 f"Expected canary_repeats={self.canary_repeats} in (0, rounds={self.rounds}]."
             )
-        return make_schedule(self.participation, self.rounds, self.canary_repeats)
+        return self._schedule(self.canary_repeats)
 
     def clip_rule(self) -> ClipNorm:
         """How the clip norm of a round is chosen."""

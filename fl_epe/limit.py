@@ -66,7 +66,7 @@ def limit_record(
         cohort_size=cohort_size,
         noise_multiplier=noise_multiplier,
         sum_noise_multiplier=noise_multiplier,
-        participation="poisson" if type(schedule).__name__ == "Poisson" else "epochs",
+        participation=schedule.kind,
         canary_repeats=schedule.participations(),
         server={"name": "sgd", **dataclasses.asdict(server)},
         observed=observed / root,

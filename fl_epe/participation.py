@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,15 @@ Cohort = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """Who takes part in each of ``rounds`` rounds."""
+    """Who takes part in each of ``rounds`` rounds.
+
+    The law treats all participants alike: any permutation of the numbers in ``[0, population)``
+    leaves it as it is. So a canary that is scheduled among the clients, or by a schedule of the
+    same kind, takes part as they do.
+    """
+
+    kind: ClassVar[str]
+    """Name of the kind of schedule."""
 
     rounds: int
 
@@ -30,6 +40,10 @@ class Schedule(abc.ABC):
     @abc.abstractmethod
     def participations(self) -> float:
         """Expected number of rounds in which one participant takes part."""
+
+    @abc.abstractmethod
+    def most_participations(self) -> int:
+        """The most rounds in which any participant takes part; ``rounds`` if nothing limits it."""
 
     @abc.abstractmethod
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
@@ -53,6 +67,8 @@ class ShuffledEpochs(Schedule):
     of an epoch and the start of the next, those already in it come later in the new order.
     """
 
+    kind: ClassVar[str] = "epochs"
+
     epochs: float
 
     def __post_init__(self) -> None:
@@ -63,6 +79,10 @@ class ShuffledEpochs(Schedule):
     def participations(self) -> float:
         """Expected participations: ``epochs``."""
         return self.epochs
+
+    def most_participations(self) -> int:
+        """See `Schedule.most_participations`: ``epochs``, rounded up."""
+        return math.ceil(self.epochs)
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
@@ -96,6 +116,8 @@ class Poisson(Schedule):
     subsampled Gaussian mechanism's privacy amplification applies (add/remove adjacency).
     """
 
+    kind: ClassVar[str] = "poisson"
+
     rate: float
 
     def __post_init__(self) -> None:
@@ -107,24 +129,15 @@ class Poisson(Schedule):
         """Expected participations: ``rate * rounds``."""
         return self.rate * self.rounds
 
+    def most_participations(self) -> int:
+        """See `Schedule.most_participations`: nothing limits it."""
+        return self.rounds
+
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
         for _ in range(self.rounds):
             size = rng.binomial(population, self.rate)
             yield np.sort(rng.choice(population, size, replace=False, shuffle=False))
-
-
-def make_schedule(kind: str, rounds: int, participations: float) -> Schedule:
-    """The schedule of that ``kind`` ("epochs" or "poisson") with those expected participations.
-
-    Raises:
-        ValueError: for an unknown kind, or more participations than rounds.
-    """
-    if kind == "epochs":
-        return ShuffledEpochs(rounds, participations)
-    if kind == "poisson":
-        return Poisson(rounds, participations / rounds)
-    raise ValueError(f"Expected participation={kind!r} to be 'epochs' or 'poisson'.")
 
 
 def presence(schedule: Schedule, population: int, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -99,9 +99,9 @@ def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
 
 def _participations(record: AuditRecord) -> int:
     """How often a canary takes part, at most."""
-    if record.participation == "deployment":
-        return int(record.presence.sum(axis=0).max())
-    return math.ceil(record.canary_repeats)
+    if record.participation in ("epochs", "poisson"):
+        return math.ceil(record.canary_repeats)
+    return int(record.presence.sum(axis=0).max())
 
 
 def _largest_share(record: AuditRecord) -> float | None:
@@ -200,7 +200,7 @@ def _statistic(
         confidence=confidence,
     )
     observed, unobserved = scores_from_record(record, threat, statistic)
-    members, others, dim = _for_bounds(record, threat, observed, unobserved)
+    members, others, dim = _for_bounds(record, statistic, observed, unobserved)
     lower = None
     if dim is not None or len(others) >= 2:
         lower = epsilon_lower_bound(
@@ -224,15 +224,17 @@ def _statistic(
 
 def _for_bounds(
     record: AuditRecord,
-    threat: str,
+    statistic: str,
     observed: NDArray[np.float64],
     unobserved: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int | None]:
-    """Scores and, for the final model, the dimension in which they are cosines.
+    """Scores and, where they are cosines with one vector each, their dimension.
 
-    The null of cosines with one vector is known exactly at every dimension.
+    The null of such cosines is known exactly. For who sees every round, the matched filter is one
+    where no canary took part more than once.
     """
-    if threat == "final":
+    once = bool(record.presence.sum(axis=0).max() <= 1)
+    if statistic in ("displacement", "model") or (statistic == "matched-filter" and once):
         scale = math.sqrt(record.dim)
         return observed / scale, unobserved / scale, record.dim
     return observed, unobserved, None
@@ -242,7 +244,7 @@ def _bounds(
     record: AuditRecord, delta: float, confidence: float, threat: str, statistic: str
 ) -> list[dict[str, Any]]:
     scores = scores_from_record(record, threat, statistic)
-    observed, unobserved, dim = _for_bounds(record, threat, *scores)
+    observed, unobserved, dim = _for_bounds(record, statistic, *scores)
     if dim is None and len(unobserved) < 2:
         return []
     others = unobserved if len(unobserved) >= 2 else None

@@ -60,7 +60,7 @@ class RunningEstimate:
         self._velocity: Vector = np.zeros(canaries.dim, np.float32)
         self._total, self._energy = np.zeros(len(canaries)), np.zeros(len(canaries))
 
-    def add(self, delta: Vector, facts: RoundFacts) -> Vector:
+    def add(self, delta: Vector, facts: RoundFacts, vectors: Vector | None = None) -> Vector:
         """Score those who took part in a round that moved the model by ``delta``.
 
         Returns:
@@ -74,7 +74,11 @@ class RunningEstimate:
             scale = math.sqrt(len(mean)) / length
             known = math.isfinite(facts.contribution)
             signal = scale * facts.contribution if known else 1.0
-            self._total[present] += signal * scale * self._canaries.dot(mean, numbers=present)
+            if vectors is None:
+                dots = self._canaries.dot(mean, numbers=present)
+            else:
+                dots = np.asarray(vectors @ mean, np.float64)
+            self._total[present] += signal * scale * dots
             self._energy[present] += signal**2
         return mean
 
@@ -116,7 +120,7 @@ class Watch:
         seed: int,
         delta: float,
         server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
-        tracker_bytes: int = 384 << 20,
+        tracker_bytes: int = 512 << 20,
     ) -> None:
         for name, value, least in (("canaries", canaries, 2), ("unobserved", unobserved, 0)):
             if value < least:
@@ -162,13 +166,17 @@ class Watch:
         self._running = RunningEstimate(canaries, self._server)
         self._start = self._last = theta
 
-    def observe(self, theta: Vector | None, facts: RoundFacts) -> None:
+    def observe(
+        self, theta: Vector | None, facts: RoundFacts, vectors: Vector | None = None
+    ) -> None:
         """Note a round.
 
         Args:
             theta: the model after the round; ``None`` if the round was lost and the model stayed,
                 in which case nobody counts as present.
             facts: who took part, and how loud.
+            vectors: the canaries of ``facts.present``, shape ``(K, dim)``, if they are at hand;
+                else they are made again.
 
         Raises:
             ValueError: before `begin`, or for a model of another shape or that is not finite.
@@ -184,7 +192,7 @@ class Watch:
             if bad := [i for i in facts.present if not 0 <= i < self._count]:
                 raise IndexError(f"Expected present={bad[0]} in [0, canaries={self._count}).")
             delta = theta - self._last
-            mean = running.add(delta, facts)
+            mean = running.add(delta, facts, vectors)
             self._last = theta
         tracker.add("mean", mean)
         if self._two_series():

@@ -133,6 +133,8 @@ def test_the_matched_filter_meets_the_analytical_value():
     "changes",
     [
         {"participation": "poisson"},
+        {"participation": "min-separation:separation=2"},
+        {"participation": "drop-out:of=cyclic,rate=0.2", "canary_repeats": 2},
         {"server_optimizer": "adam", "server_learning_rate": 0.01},
         {"clipping": "fixed", "clip_norm": 0.5},
         {"canaries_vote": True},

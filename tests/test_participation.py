@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fl_epe.participation import Poisson, ShuffledEpochs, make_schedule, presence
+from fl_epe.participation import Poisson, ShuffledEpochs, presence
 
 SCHEDULES = [
     ShuffledEpochs(10, 1),
@@ -66,7 +66,6 @@ def test_poisson_rounds_are_independent_coins():
         (lambda: ShuffledEpochs(3, 4), r"Expected epochs=4 in \(0, rounds=3\]"),
         (lambda: ShuffledEpochs(3, 0), r"Expected epochs=0 in \(0, rounds=3\]"),
         (lambda: Poisson(3, 1.5), r"Expected rate=1.5 in \(0, 1\]"),
-        (lambda: make_schedule("weekly", 3, 1), "participation='weekly'"),
     ],
 )
 def test_schedules_that_cannot_be_met(make, message):

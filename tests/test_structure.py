@@ -19,7 +19,7 @@ MODULES = sorted(
 # Left to right; a module may import from layers to its left, and from its own.
 LAYERS = [
     {"checks", "seeding", "two_gaussians", "secret_rounds", "goodness", "score_file"},
-    {"canary", "mechanism", "participation", "record", "rates", "analytical"},
+    {"canary", "mechanism", "participation", "record", "rates", "analytical", "schedules"},
     {"config", "tracker", "scores", "limit", "band", "threshold_bounds", "one_run", "weighted"},
     {"bounds", "estimate"},
     {"summary", "assess", "audit", "watch"},
@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "flower": {"flwr", "torch", "ray"},
     "analytical": {"dp_accounting"},
     "score_file": {"pyarrow"},
+    "schedules": {"pyarrow"},
     "figures": {"matplotlib"},
     "report": {"jinja2"},
 }

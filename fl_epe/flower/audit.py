@@ -63,7 +63,8 @@ class CanaryAudit(Strategy):
         seed: of the canaries. Fresh from the operating system by default, and that is what a
             deployment needs: whoever can guess it can subtract the canaries.
         delta: target δ.
-        unobserved: canaries that are scored and never take part; ``num_canaries`` by default.
+        unobserved: canaries that are scored and never take part. By default a quarter of
+            ``num_canaries`` where each takes part once, as the null is then exact; else as many.
         repeats: how often a canary takes part, at most once in a round.
         rounds: of the run; `start` knows, so this is only for those who do not call it.
         inject: "auto" as described, "add" or "replace".
@@ -103,12 +104,14 @@ class CanaryAudit(Strategy):
         canary_norm: float | None = None,
         noise_multiplier: float | None = None,
         leave_out: Sequence[str] = (),
-        tracker_bytes: int = 384 << 20,
+        tracker_bytes: int = 512 << 20,
     ) -> None:
         self.strategy = strategy
         self.delta = delta
         self.num_canaries = num_canaries
-        self.unobserved = num_canaries if unobserved is None else unobserved
+        self.unobserved = unobserved if unobserved is not None else num_canaries
+        if unobserved is None and repeats <= 1 and clients is None:
+            self.unobserved = max(2, num_canaries // 4)
         self._wrapped = Wrapped.inspect(strategy)
         self._seed = secrets.randbits(128) if seed is None else seed
         self._repeats = repeats
@@ -320,7 +323,8 @@ class CanaryAudit(Strategy):
         elif not math.isfinite(norm(theta)):
             self._fault(turn, "the strategy released a model with NaN or infinite entries")
             theta = None
-        self._watch.observe(theta, turn.facts)
+        vectors = turn.made() if turn.facts.present else None
+        self._watch.observe(theta, turn.facts, vectors)
         self._turn = self._finished = None
 
     def _with_epsilon(
@@ -441,7 +445,9 @@ class _OwnWatch:
         linear = optimizer.weights(1) is not None
         return optimizer if linear else self._strategy.config.server_optimizer
 
-    def observe(self, theta: NDArray[Any] | None, facts: RoundFacts) -> None:
+    def observe(
+        self, theta: NDArray[Any] | None, facts: RoundFacts, vectors: NDArray[Any] | None = None
+    ) -> None:
         if theta is not None and self._running is not None:
             self._running.add(theta - self._last, facts)
             self._last = theta

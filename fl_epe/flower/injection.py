@@ -14,12 +14,10 @@ from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.canary import CanarySet
 from fl_epe.flower.layout import Layout
-from fl_epe.mechanism import norm
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
-_MOST_NORMS = 25  # real updates whose median norm stands for all
+_MOST_NORMS = 9  # real updates whose median norm stands for all
 _NODE = 1 << 62  # node ids of canaries in replies that answer no message
 
 Value = int | float | list[int] | list[float]
@@ -74,16 +72,16 @@ def median_norm(
     before: NDArray[np.floating],
     rng: np.random.Generator,
 ) -> float:
-    """Median Euclidean norm of the updates in (at most 25 of) the replies."""
+    """Median Euclidean norm of the updates in (at most 9 of) the replies."""
     count = min(len(replies), _MOST_NORMS)
     chosen = rng.choice(len(replies), count, replace=False)
-    lengths = [norm(layout.flatten(only_arrays(replies[i])[1]) - before) for i in chosen]
-    return statistics.median(lengths)
+    updates = (layout.flatten(only_arrays(replies[i])[1]) - before for i in chosen)
+    return statistics.median(float(np.linalg.norm(update)) for update in updates)
 
 
 def make_replies(
     numbers: Sequence[int],
-    canaries: CanarySet,
+    vectors: NDArray[np.float32],
     loudness: Loudness,
     weight: float | None,
     real: Sequence[Message],
@@ -96,7 +94,7 @@ def make_replies(
 
     Args:
         numbers: of the canaries.
-        canaries: all of them.
+        vectors: the canaries, shape ``(K, dim)``.
         loudness: of the updates.
         weight: weight of a canary; the median of the real ones by default.
         real: readable replies of this round, at least one.
@@ -111,9 +109,9 @@ def make_replies(
     metrics = _neutral_metrics(real, weighted_by, weight)
 
     def make(position: int) -> Message:
-        update = canaries.vector(numbers[position])
-        length = before.dtype.type(loudness.sent[position])
-        content = RecordDict({record_name: form.fill(before + length * update)})
+        model = vectors[position] * before.dtype.type(loudness.sent[position])
+        model += before
+        content = RecordDict({record_name: form.fill(model)})
         for name, values in metrics.items():
             if _NORM_BIT in values:
                 values = {**values, _NORM_BIT: int(loudness.clipped[position])}

@@ -148,8 +148,8 @@ class Form:
         """The reply's arrays for a model with the moved entries ``flat`` of shape ``(dim,)``."""
         out = {}
         for name, (slot, dtype, shape) in self.slots.items():
-            value = flat[slot].reshape(shape).astype(dtype) if isinstance(slot, slice) else slot
-            out[name] = Array(value)
+            value = flat[slot].reshape(shape) if isinstance(slot, slice) else slot
+            out[name] = Array(value.astype(dtype, copy=False))
         return ArrayRecord(out)
 
 

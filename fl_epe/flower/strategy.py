@@ -326,7 +326,7 @@ def _make_record(
         cohort_size=config.cohort_size,
         noise_multiplier=config.noise_multiplier,
         sum_noise_multiplier=config.sum_noise_multiplier(),
-        participation=config.participation,
+        participation=config.canary_schedule().kind,
         canary_repeats=config.canary_repeats,
         server=server,
         inclusion=config.inclusion,

@@ -1,0 +1,165 @@
+"""Devices that are there at times of their own choosing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.participation import Cohort, Schedule
+from fl_epe.schedules.base import (
+    Groups,
+    by_round,
+    check_count,
+    check_rate,
+    draw,
+    even_sizes,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckIn(Schedule):
+    """Each client checks in once in each of its windows, at a uniformly random round of the window.
+
+    A client's windows are ``window`` rounds long and follow each other; where they begin is the
+    client's own random phase, so that windows may begin before the run and end after it. A
+    check-in is kept with probability ``keep``. Guarantee: all clients are independent, the law is
+    stationary (a client is in any given round with probability ``keep / window``, in any two
+    rounds with a probability that depends on their distance only), and nobody takes part more than
+    once in a window.
+
+    Balle et al. 2020, "Privacy Amplification via Random Check-Ins", let a client check in once in
+    a run, in a window that is fixed in advance, and the server picks one of those who come to a
+    round. Here windows repeat, their phase is random, and all who are kept take part.
+    """
+
+    kind: ClassVar[str] = "check-in"
+
+    window: int
+    keep: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("window", self.window)
+        check_rate("keep", self.keep)
+
+    def participations(self) -> float:
+        """Expected participations: ``keep * rounds / window``."""
+        return self.keep * self.rounds / self.window
+
+    def most_participations(self) -> int:
+        """The most windows that a run can touch."""
+        return min(self.rounds, -(-(self.rounds + self.window - 1) // self.window))
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(population) a window: O(cohort) a round on average."""
+        # How many rounds before each multiple of `window` a client's own window begins.
+        phase = rng.integers(self.window, size=population)
+        ids, when = self._check_ins(phase, rng)
+        late = ids[when >= 0], when[when >= 0]
+        for start in range(0, self.rounds, self.window):
+            # These fall in the block of rounds from `start`, or in the next one.
+            ids, when = self._check_ins(phase, rng)
+            early = ids[when < 0], when[when < 0] + self.window
+            length = min(self.window, self.rounds - start)
+            yield from _cohorts_of(late, early, length)
+            late = ids[when >= 0], when[when >= 0]
+
+    def _check_ins(self, phase: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
+        """Who checks in, and how many rounds after the multiple of ``window`` they do."""
+        if self.keep == 1:
+            ids = np.arange(len(phase))
+        else:
+            ids = draw(rng, len(phase), rng.binomial(len(phase), self.keep))
+        return ids, rng.integers(self.window, size=len(ids)) - phase[ids]
+
+
+def _cohorts_of(
+    late: tuple[Cohort, Cohort], early: tuple[Cohort, Cohort], length: int
+) -> Iterator[Cohort]:
+    ids = np.concatenate([late[0], early[0]])
+    when = np.concatenate([late[1], early[1]])
+    inside = when < length
+    ids = ids[inside]
+    for places in by_round(when[inside], length):
+        yield np.sort(ids[places])
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeOfDay(Schedule):
+    """Clients who are available at night: a cohort of fixed size from the zones where it is night.
+
+    Each client is in one of ``zones`` time zones, uniformly at random (zones are equally full up
+    to one client, and so are any stretches of them), and available in the first ``hours`` of its
+    local day, which is ``rounds_per_day`` rounds long. Every round draws its cohort uniformly from
+    those available; if that is one too few, which only rounding can cause, it takes all of them.
+    So the population drifts with the time of day (semi-cyclic, Eichner et al. 2019).
+    Guarantee: nobody takes part outside its hours; sizes as in `FixedSize`; by symmetry everybody
+    takes part in every round with the same probability, ``rate``, if the zone is not known. For
+    an adversary who knows the zone, the rate in open hours is about ``24 / hours`` times higher.
+    """
+
+    kind: ClassVar[str] = "time-of-day"
+
+    rate: float
+    rounds_per_day: int
+    hours: float = 8
+    zones: int = 24
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rate("rate", self.rate)
+        check_count("rounds_per_day", self.rounds_per_day)
+        check_count("zones", self.zones)
+        if not 24 / self.zones <= self.hours <= 24:
+            raise ValueError(
+                f"Expected hours={self.hours} in [24/zones={24 / self.zones}, 24], "
+                f"so that some zone is always open."
+            )
+        least = self.open_zones().mean(axis=1).min()
+        if self.rate > least + 1e-12:
+            raise ValueError(
+                f"Expected rate={self.rate} <= {least}, the share of zones open in some round."
+            )
+
+    def participations(self) -> float:
+        """Expected participations: ``rate * rounds``."""
+        return self.rate * self.rounds
+
+    def most_participations(self) -> int:
+        """The most rounds for which a zone is open."""
+        days, rest = divmod(self.rounds, self.rounds_per_day)
+        is_open = self.open_zones()
+        in_full_days = days * is_open.sum(axis=0) if days else 0
+        return int(np.max(in_full_days + is_open[:rest].sum(axis=0)))
+
+    def open_zones(self) -> NDArray[np.bool_]:
+        """Which zones are open at which round of the day, shape ``(rounds of a day, zones)``.
+
+        In round r the local time of zone z is the fraction ``r / rounds_per_day + z / zones`` of
+        a day, whole days left out. A day that is longer than the run is cut to the run.
+        """
+        day, zones = self.rounds_per_day, self.zones
+        round_of_day = np.arange(min(day, self.rounds))[:, None]
+        local = (round_of_day * zones + np.arange(zones) * day) % (day * zones)
+        return np.asarray(24 * local < self.hours * day * zones)
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(cohort + zones) a round."""
+        is_open = self.open_zones()
+        filled = np.fromiter(even_sizes(population, self.zones), np.int64)
+        groups = Groups.split(rng, np.roll(filled, rng.integers(self.zones)))
+        starts = groups.starts()
+        total = round(self.rate * population * self.rounds)
+        for t, size in enumerate(even_sizes(total, self.rounds)):
+            zones = np.flatnonzero(is_open[t % len(is_open)])
+            ends = np.cumsum(groups.sizes[zones])
+            available = int(ends[-1])
+            places = draw(rng, available, min(size, available))
+            # From a place among the available to the place among all.
+            zone = np.searchsorted(ends, places, side="right")
+            shift = starts[zones] - (ends - groups.sizes[zones])
+            yield np.sort(groups.clients[places + shift[zone]])

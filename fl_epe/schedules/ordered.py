@@ -1,0 +1,90 @@
+"""Orders and blocks: everybody takes part equally often."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from fl_epe.participation import Cohort, Schedule
+from fl_epe.schedules.base import by_round, check_count, even_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Cyclic(Schedule):
+    """One random order, fixed for the whole run, gone through again and again.
+
+    Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, cohort sizes
+    differ by at most one, and the gap between two participations of a client is the floor or the
+    ceiling of ``rounds * population / total``, with ``total = round(epochs * population)`` the
+    participations of all: ``rounds / epochs`` up to rounding. Whoever sees one participation of a
+    client knows the others.
+    """
+
+    kind: ClassVar[str] = "cyclic"
+
+    epochs: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.epochs <= self.rounds:
+            raise ValueError(f"Expected epochs={self.epochs} in (0, rounds={self.rounds}].")
+
+    def participations(self) -> float:
+        """Expected participations: ``epochs``."""
+        return self.epochs
+
+    def most_participations(self) -> int:
+        """``ceil(epochs)``."""
+        return math.ceil(self.epochs)
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(cohort) a round."""
+        order = rng.permutation(population)
+        start = 0
+        for size in even_sizes(round(self.epochs * population), self.rounds):
+            end = start + size
+            beyond = max(end - population, 0)
+            yield np.sort(np.concatenate([order[start:end], order[:beyond]]))
+            start = beyond or end
+
+
+@dataclasses.dataclass(frozen=True)
+class BallsInBins(Schedule):
+    """In each block of rounds everybody takes part once, in a uniformly random round of the block.
+
+    The rounds are cut into ``epochs`` blocks whose lengths differ by at most one (the first ones
+    are the longer, as `numpy.array_split` does). This is the sampling of Chua et al. 2024,
+    "Balls-and-Bins Sampling for DP-SGD", with clients for examples. Guarantee: everybody takes
+    part exactly ``epochs`` times, once in each block, at rounds that are independent of each
+    other's and of everybody else's. So cohort sizes are binomial.
+    """
+
+    kind: ClassVar[str] = "balls-in-bins"
+
+    epochs: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("epochs", self.epochs, most=self.rounds)
+
+    def participations(self) -> float:
+        """Participations: ``epochs``, exactly."""
+        return self.epochs
+
+    def most_participations(self) -> int:
+        """``epochs``."""
+        return int(self.epochs)
+
+    def blocks(self) -> list[int]:
+        """Length of each block of rounds."""
+        short, longer = divmod(self.rounds, int(self.epochs))
+        return [short + (block < longer) for block in range(int(self.epochs))]
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
+        for length in self.blocks():
+            yield from by_round(rng.integers(length, size=population, dtype=np.int32), length)

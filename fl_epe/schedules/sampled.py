@@ -1,0 +1,160 @@
+"""Fresh random cohorts: of a fixed size, with rest between participations, by class of device."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from fl_epe.participation import Cohort, Schedule
+from fl_epe.schedules.base import Groups, check_count, check_rate, draw, even_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSize(Schedule):
+    """Every round a fresh cohort of fixed size, uniform without replacement.
+
+    Guarantee: the sizes are public, ``rate * population`` in every round if that is a whole
+    number (else its floor or ceiling, spread evenly, so that the mean is right for few canaries
+    too); given the size, every set of that many clients is equally likely, independently of the
+    other rounds. Amplification by sampling without replacement applies (substitute adjacency).
+    """
+
+    kind: ClassVar[str] = "fixed-size"
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rate("rate", self.rate)
+
+    def participations(self) -> float:
+        """Expected participations: ``rate * rounds``."""
+        return self.rate * self.rounds
+
+    def most_participations(self) -> int:
+        """``rounds``: the same client may be drawn every time."""
+        return self.rounds
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(cohort) a round."""
+        for size in even_sizes(round(self.rate * population * self.rounds), self.rounds):
+            yield np.sort(draw(rng, population, size))
+
+
+@dataclasses.dataclass(frozen=True)
+class MinSeparation(Schedule):
+    """A cohort of fixed size, uniform among those who have rested for ``separation - 1`` rounds.
+
+    Guarantee: any two participations of a client are at least ``separation`` rounds apart, so
+    nobody takes part more than ``ceil(rounds / separation)`` times: the (k, b)-participation that
+    correlated noise (DP-FTRL, banded matrix factorization) is calibrated for. Sizes as in
+    `FixedSize`. No amplification is claimed: who rested is known from the past.
+    """
+
+    kind: ClassVar[str] = "min-separation"
+
+    rate: float
+    separation: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rate("rate", self.rate)
+        check_count("separation", self.separation)
+        if self.rate * self.separation > 1 + 1e-12:
+            raise ValueError(
+                f"Expected rate={self.rate} <= 1/separation={1 / self.separation}: "
+                f"not enough clients would be rested."
+            )
+
+    def participations(self) -> float:
+        """Expected participations: ``rate * rounds``."""
+        return self.rate * self.rounds
+
+    def most_participations(self) -> int:
+        """``ceil(rounds / separation)``."""
+        return -(-self.rounds // self.separation)
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(cohort) a round."""
+        # The cap is for small populations: without it rounding could ask for one client too many.
+        most = population * self.rounds // self.separation
+        total = min(round(self.rate * population * self.rounds), most)
+        pool = np.arange(population)  # the first `rested` entries may be drawn
+        rested = population
+        resting: collections.deque[Cohort] = collections.deque()
+        for size in even_sizes(total, self.rounds):
+            cohort = _take(pool, rested, draw(rng, rested, size))
+            rested -= size
+            resting.append(cohort)
+            if len(resting) == self.separation:
+                back = resting.popleft()
+                pool[rested : rested + len(back)] = back
+                rested += len(back)
+            yield np.sort(cohort)
+
+
+def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
+    """Remove the entries at ``places`` from the first ``rested``; the last ones fill the holes."""
+    taken = pool[places]
+    left = rested - len(places)
+    holes = places[places < left]
+    moves = np.ones(len(places), bool)
+    moves[places[places >= left] - left] = False
+    pool[holes] = pool[left:rested][moves]
+    return taken
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceClasses(Schedule):
+    """Classes of devices, each with a Poisson rate of its own.
+
+    Each client is of class c with probability ``shares[c]``, independently and for the whole run,
+    and takes part in every round by an independent coin of probability ``rates[c]``.
+    Guarantee: given the classes, all coins are independent, so amplification by Poisson
+    subsampling holds for a client of class c at ``rates[c]``, and for anybody at the largest rate.
+    The average client says little about the busiest class.
+    """
+
+    kind: ClassVar[str] = "device-classes"
+
+    rates: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "rates", tuple(float(rate) for rate in self.rates))
+        object.__setattr__(self, "shares", tuple(float(share) for share in self.shares))
+        if len(self.rates) != len(self.shares):
+            raise ValueError(f"Expected rates={self.rates} to be as many as shares={self.shares}.")
+        for name in ("rates", "shares"):
+            if not all(0 <= value <= 1 for value in getattr(self, name)):
+                raise ValueError(f"Expected {name}={getattr(self, name)} in [0, 1].")
+        if not abs(sum(self.shares) - 1) < 1e-9:
+            raise ValueError(f"Expected shares={self.shares} to add up to 1.")
+        if not self.participations():
+            raise ValueError(f"Expected rates={self.rates} to let some class take part.")
+
+    def participations(self) -> float:
+        """Expected participations: ``rounds`` times the mean rate."""
+        return self.rounds * sum(r * s for r, s in zip(self.rates, self.shares, strict=True))
+
+    def most_participations(self) -> int:
+        """``rounds``: coins may all come up heads."""
+        return self.rounds
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(cohort) a round."""
+        shares = np.array(self.shares) / sum(self.shares)
+        groups = Groups.split(rng, rng.multinomial(population, shares))
+        starts = groups.starts()
+        for _ in range(self.rounds):
+            sizes = rng.binomial(groups.sizes, self.rates)
+            parts = [
+                start + draw(rng, many, size)
+                for start, many, size in zip(starts, groups.sizes, sizes, strict=True)
+            ]
+            yield np.sort(groups.clients[np.concatenate(parts)])

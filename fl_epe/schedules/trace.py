@@ -1,0 +1,197 @@
+"""The participation of a run that has happened, replayed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.participation import Cohort, Schedule, presence
+from fl_epe.schedules.trace_file import read_columns
+
+MOST_ROUNDS = 10**7
+"""More rounds than this are taken for a mistake: time stamps in place of round numbers."""
+
+
+class RepeatedRowError(ValueError):
+    """A client is in a round twice; ``row`` counts from 0."""
+
+    def __init__(self, row: int, client: Any, round_id: int) -> None:
+        self.row = row
+        self.reason = f"client_id={client!r} is in round {round_id} already"
+        super().__init__(f"Expected every client at most once in a round: row {row}: {self.reason}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trace(Schedule):
+    """Exactly the participation that was recorded: one row for each client in each round.
+
+    Guarantee: nothing is random. Client i of the population is ``clients[i]`` in the trace, and
+    takes part in the rounds that the trace gives it. Clients are not exchangeable, and the rounds
+    are no secret: claim no amplification. For canaries see `TraceSample`.
+
+    Attributes:
+        rounds: from the first round to the last, those included in which nobody took part.
+        round_ids: the round of each row, from 0, ascending. Any integers may be given: they are
+            counted from the least.
+        client_ids: the client of each row, in ``[0, population)``, ascending within a round. Any
+            integers or strings may be given: they are numbered in ascending order.
+        clients: the clients' ids as they were given, ascending.
+    """
+
+    kind: ClassVar[str] = "trace"
+
+    rounds: int = dataclasses.field(init=False)
+    round_ids: NDArray[np.int64] = dataclasses.field(repr=False)
+    client_ids: NDArray[np.int64] = dataclasses.field(repr=False)
+    clients: NDArray[Any] = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        when = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
+        names = _vector("client_ids", self.client_ids, "iuU")
+        clients, who = np.unique(names, return_inverse=True)
+        if len(when) != len(who):
+            raise ValueError(f"Expected round_ids ({len(when)}) and client_ids ({len(who)}) alike.")
+        first, last = int(when.min()), int(when.max())
+        rounds = last - first + 1
+        if rounds > MOST_ROUNDS:
+            raise ValueError(f"Expected rounds={rounds} (from {first} to {last}) <= {MOST_ROUNDS}.")
+        key = (when - first) * len(clients) + who
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        repeats = order[1:][key[1:] == key[:-1]]
+        if len(repeats):
+            row = int(repeats.min())
+            raise RepeatedRowError(row, clients[who[row]].item(), int(when[row]))
+        round_ids, client_ids = np.divmod(key, len(clients))
+        for name, values in zip(
+            ("round_ids", "client_ids", "clients"), (round_ids, client_ids, clients), strict=True
+        ):
+            values.flags.writeable = False
+            object.__setattr__(self, name, values)
+        object.__setattr__(self, "rounds", rounds)
+        super().__post_init__()
+
+    @classmethod
+    def read(cls, path: Path | str) -> Trace:
+        """The trace in a CSV file with the header ``round,client_id``, or in such a Parquet file.
+
+        Rows may be in any order; other columns are passed over. In a CSV file, client ids that
+        are all written as plain integers are numbers, otherwise strings.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it holds no trace, naming the file and the line (row) or the column.
+        """
+        path = Path(path)
+        columns = read_columns(path)
+        try:
+            return cls(columns.round_ids, columns.client_ids)
+        except RepeatedRowError as error:
+            reason = f"{columns.place(error.row)}: {error.reason}"
+            raise ValueError(f"Expected {path} to hold a participation trace: {reason}.") from error
+        except ValueError as error:
+            raise ValueError(f"Expected {path} to hold a participation trace. {error}") from error
+
+    @property
+    def population(self) -> int:
+        """How many clients take part at least once."""
+        return len(self.clients)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trace):
+            return NotImplemented
+        names = ("round_ids", "client_ids", "clients")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    def __hash__(self) -> int:
+        return hash((self.rounds, self.population, len(self.client_ids)))
+
+    def participations(self) -> float:
+        """Mean participations of the trace's clients."""
+        return len(self.client_ids) / self.population
+
+    def most_participations(self) -> int:
+        """The participations of the client with the most."""
+        return int(np.bincount(self.client_ids).max())
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`; ``rng`` is not used.
+
+        Raises:
+            ValueError: if ``population`` is not the trace's.
+        """
+        if population != self.population:
+            raise ValueError(
+                f"Expected population={population} to be {self.population}, as in the trace; "
+                f"TraceSample draws any number of clients from it."
+            )
+        ends = np.searchsorted(self.round_ids, np.arange(1, self.rounds + 1))
+        start = 0
+        for end in ends:
+            yield self.client_ids[start:end].copy()
+            start = end
+
+    def sampled(self, count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+        """When ``count`` clients of the trace take part, who are drawn at random, as canaries are.
+
+        Returns:
+            A boolean array of shape ``(rounds, count)``; see `TraceSample` for the draw.
+        """
+        return presence(TraceSample(self), count, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceSample(Schedule):
+    """Everybody takes part whenever a random client of a trace does.
+
+    This schedules canaries where clients follow a trace. Guarantee: each of the population is
+    given a uniformly random client of the trace; no client is given twice before all are given
+    once, twice before all are given twice, and so on.
+    """
+
+    kind: ClassVar[str] = "trace-sample"
+
+    rounds: int = dataclasses.field(init=False, repr=False)
+    trace: Trace
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounds", self.trace.rounds)
+        super().__post_init__()
+
+    def participations(self) -> float:
+        """Mean participations of the trace's clients."""
+        return self.trace.participations()
+
+    def most_participations(self) -> int:
+        """The participations of the trace's client with the most."""
+        return self.trace.most_participations()
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(the trace's cohort) a round."""
+        many = self.trace.population
+        members = np.full((-(-population // many), many), -1)
+        numbers = rng.permutation(population)
+        for copy, start in zip(members, range(0, population, many), strict=True):
+            part = numbers[start : start + many]
+            copy[rng.permutation(many)[: len(part)]] = part
+        for cohort in self.trace.cohorts(many, rng):
+            drawn = members[:, cohort]
+            yield np.sort(drawn[drawn >= 0])
+
+
+def _vector(name: str, values: Any, kinds: str) -> NDArray[Any]:
+    """``values`` as a vector of integers (kinds "iu") or also strings ("U")."""
+    vector = np.asarray(values)
+    if vector.dtype.kind == "O":
+        vector = np.asarray(vector.tolist())
+    if vector.ndim != 1 or not len(vector):
+        raise ValueError(f"Expected {name}.shape={vector.shape} to be (rows,) with rows >= 1.")
+    if vector.dtype.kind not in kinds:
+        wanted = "integers or strings" if "U" in kinds else "integers"
+        raise ValueError(f"Expected {name} to be {wanted}, got {vector.dtype}.")
+    return vector
