@@ -323,8 +323,7 @@ class CanaryAudit(Strategy):
         elif not math.isfinite(norm(theta)):
             self._fault(turn, "the strategy released a model with NaN or infinite entries")
             theta = None
-        vectors = turn.made() if turn.facts.present else None
-        self._watch.observe(theta, turn.facts, vectors)
+        self._watch.observe(theta, turn.facts, turn.vectors)
         self._turn = self._finished = None
 
     def _with_epsilon(

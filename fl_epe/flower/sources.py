@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -42,7 +41,7 @@ class Turn:
         sent: messages that go out.
         withheld: messages that do not, as a canary answers in their place.
         made_up: replies that the server made up.
-        making: the canaries in them, shape ``(K, dim)``, while they are made.
+        vectors: the canaries in them, shape ``(K, dim)``.
         facts: what the watch is told.
     """
 
@@ -53,12 +52,8 @@ class Turn:
     sent: list[Message] = dataclasses.field(default_factory=list)
     withheld: list[Message] = dataclasses.field(default_factory=list)
     made_up: list[Message] = dataclasses.field(default_factory=list)
-    making: Future[NDArray[np.float32]] | None = None
+    vectors: NDArray[np.float32] | None = None
     facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
-
-    def made(self) -> NDArray[np.float32] | None:
-        """The canaries that were made, shape ``(K, dim)``; waits for them."""
-        return None if self.making is None else self.making.result()
 
 
 class Source(abc.ABC):
@@ -117,17 +112,8 @@ class ServerCanaries(Source):
         nodes = sorted(message.metadata.dst_node_id for message in messages)
         rng = generator(self.seed, _WITHHELD, turn.index)
         out = {nodes[i] for i in rng.choice(len(nodes), replaced, replace=False)} if nodes else ()
-        if messages:
-            turn.making = self._start_making(self._cohort(turn))
         turn.sent = [message for message in messages if message.metadata.dst_node_id not in out]
         turn.withheld = [message for message in messages if message.metadata.dst_node_id in out]
-
-    def _start_making(self, cohort: list[int]) -> Future[NDArray[np.float32]]:
-        """Make canaries while the clients train, when a server has nothing to do."""
-        pool = ThreadPoolExecutor(1, thread_name_prefix="fl-epe-canaries")
-        making = pool.submit(self.canaries.vectors, cohort)
-        pool.shutdown(wait=False)
-        return making
 
     def _cohort(self, turn: Turn) -> list[int]:
         if turn.index >= len(self.cohorts):
@@ -147,14 +133,14 @@ class ServerCanaries(Source):
         lost = len(turn.sent) - len(real)
         turn.facts = RoundFacts(clip_norm=turn.clip_norm, replies=len(real), absent=lost)
         cohort = self._cohort(turn)
-        vectors = turn.made()
-        if not real or not cohort or vectors is None:
+        if not real or not cohort:
             return replies
+        turn.vectors = self.canaries.vectors(cohort)
         loudness = self._loudness(turn, real, len(cohort))
         key = self.wrapped.weighted_by()
         turn.made_up = injection.make_replies(
             cohort,
-            vectors,
+            turn.vectors,
             loudness,
             self.weight,
             real,
