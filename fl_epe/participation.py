@@ -58,16 +58,8 @@ class Schedule(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledEpochs(Schedule):
-    """Everybody in a fresh random order, epoch after epoch, spread evenly over the rounds.
-
-    This is the paper's schedule, for clients (epochs over the data) and for canaries (repeats).
-    Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a
-    round, and the sizes of any two cohorts differ by at most one. Where one round spans the end
-    of an epoch and the start of the next, those already in it come later in the new order.
-    """
-
-    kind: ClassVar[str] = "epochs"
+class Epochs(Schedule, abc.ABC):
+    """Everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round."""
 
     epochs: float
 
@@ -83,6 +75,19 @@ class ShuffledEpochs(Schedule):
     def most_participations(self) -> int:
         """See `Schedule.most_participations`: ``epochs``, rounded up."""
         return math.ceil(self.epochs)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShuffledEpochs(Epochs):
+    """Everybody in a fresh random order, epoch after epoch, spread evenly over the rounds.
+
+    This is the paper's schedule, for clients (epochs over the data) and for canaries (repeats).
+    Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a
+    round, and the sizes of any two cohorts differ by at most one. Where one round spans the end
+    of an epoch and the start of the next, those already in it come later in the new order.
+    """
+
+    kind: ClassVar[str] = "epochs"
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""

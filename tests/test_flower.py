@@ -1,6 +1,8 @@
 """The strategy, the worker app and the in-process grid, run for real on small tasks."""
 
 import dataclasses
+import gc
+import sys
 
 import numpy as np
 import pytest
@@ -392,3 +394,35 @@ def test_nodes_in_process_cannot_change_each_other_s_messages():
     assert [reply.has_error() for reply in replies] == [False] * 3
     assert dict(content["config"]) == {"secret": 1}
     assert list(content["arrays"]) == ["theta"]
+
+
+def test_no_client_is_lost_to_the_parser():
+    """NumPy's headers go through Python's parser, which fails now and then in threads."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        for _ in range(60):
+            for array in message.content["arrays"].values():
+                array.numpy()[:] = context.node_id  # a copy of one's own
+        return Message(RecordDict(), reply_to=message)
+
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(20, 2, 2)
+    gc.callbacks.append(_nothing)  # garbage collection then runs Python code in between
+    try:
+        with InProcessGrid(app, 24) as grid:
+            content = RecordDict({"arrays": pack(theta=np.zeros((4, 5)), other=np.ones(3))})
+            messages = [Message(content, n, MessageType.TRAIN) for n in grid.get_node_ids()]
+            replies = list(grid.send_and_receive(messages))
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(_nothing)
+    assert [reply.error.reason for reply in replies if reply.has_error()] == []
+    np.testing.assert_array_equal(content["arrays"]["theta"].numpy(), np.zeros((4, 5)))
+
+
+def _nothing(*args):
+    """A callback of the garbage collector."""

@@ -104,7 +104,7 @@ def test_delta_cosines_need_a_linear_optimizer():
         ({"noise_multiplier": 50.0}, r"noise_multiplier=50\.0 < 2 \* count_std"),
         ({"delta": 1.0}, r"delta=1\.0 in \(0, 1\)"),
         ({"clipping": "soft"}, "clipping='soft' to be one of"),
-        ({"participation": "weekly"}, "participation='weekly' to be one of"),
+        ({"participation": "weekly"}, "kind='weekly' to be one of"),
         ({"server_optimizer": "lion"}, "server_optimizer='lion' to be one of"),
         ({"clip_norm": -1.0}, r"clip_norm=-1\.0 in \(0, inf\)"),
         ({"server_momentum": 1.0}, r"momentum=1\.0 in \[0, 1\)"),

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fl_epe.flower.internals import (
     CLIENT_RAISED,
+    DecodedArray,
     ensure_task_identity,
     set_message_id,
     with_own_records,
@@ -91,9 +92,11 @@ class InProcessGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Start answering each message; returns their ids."""
         ids = []
+        messages = list(messages)  # alive, so that each array has an id of its own
+        decoded: dict[int, DecodedArray] = {}
         for original in messages:
             number = str(next(self._numbers))
-            message = with_own_records(original)
+            message = with_own_records(original, decoded)
             set_message_id(message, number)
             self._replies[number] = self._pool.submit(self._answer, message)
             ids.append(number)

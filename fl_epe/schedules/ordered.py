@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.participation import Cohort, Schedule
+from fl_epe.participation import Cohort, Epochs, Schedule
 from fl_epe.schedules.base import by_round, check_count, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)
-class Cyclic(Schedule):
+class Cyclic(Epochs):
     """One random order, fixed for the whole run, gone through again and again.
 
     Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, cohort sizes
@@ -25,21 +24,6 @@ class Cyclic(Schedule):
     """
 
     kind: ClassVar[str] = "cyclic"
-
-    epochs: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.epochs <= self.rounds:
-            raise ValueError(f"Expected epochs={self.epochs} in (0, rounds={self.rounds}].")
-
-    def participations(self) -> float:
-        """Expected participations: ``epochs``."""
-        return self.epochs
-
-    def most_participations(self) -> int:
-        """``ceil(epochs)``."""
-        return math.ceil(self.epochs)
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
