@@ -23,8 +23,9 @@ took, which is the same but for noise.
 The median over pairs is good to about 2 points; 7.5% came out for FedAvg in process in another run.
 Other work shared the machine while "fixed clipping" ran in process. With 1,000 unobserved canaries
 the overhead was 14.0% and 8.7% in process (the server's 12.8% and 9.6%, nothing else running), and
-8.5% and 7.9% under Ray (10.3% and 8.6%, the first beside other work). Making canaries while the clients train was tried: the server's share fell to 6.6%
-and 6.1%, and the whole rose to 9.3% and 11.0%, as clients on the same cores wait for it.
+8.5% and 7.9% under Ray (10.3% and 8.6%, the first beside other work). Making canaries while the
+clients train was tried: the server's share fell to 6.6% and 6.1%, and the whole rose to 9.3% and
+11.0%, as clients on the same cores wait for it.
 """
 
 from __future__ import annotations
