@@ -197,24 +197,11 @@ def _participation_note(analytical: dict[str, Any]) -> list[str]:
     clients, canaries = analytical["client_participations"], analytical["participations"]
     if not clients or clients < 1.5 * canaries:
         return []
+    times = "once" if canaries == 1 else f"{canaries:.3g} times"
     return [
-        f"A client took part {clients:.3g} times on average, a canary {canaries:.3g} times: what "
-        f"was measured is for {canaries:.3g}, and a client gives away more (about "
-        f"{math.sqrt(clients / canaries):.2g} times the shift between the two Gaussians). Raise "
-        "repeats to measure it."
-    ]
-
-
-def _share_note(analytical: dict[str, Any]) -> list[str]:
-    lines = [f"Warning: {analytical['caveat']}"] if analytical["caveat"] else []
-    largest = analytical["largest_share"]
-    if largest is None or largest < 1.01:
-        return lines
-    return [
-        *lines,
-        f"Warning: the noise is meant for updates that count C/n each, and a canary counted up to "
-        f"{largest:.3g} times that (weights that differ, or replies that are missing): the "
-        "analytical ε does not hold.",
+        f"A client took part {clients:.3g} times on average, a canary {times}: that is what was "
+        f"measured, and a client gives away more (about {math.sqrt(clients / canaries):.2g} times "
+        "the shift between the two Gaussians). Raise repeats to measure it."
     ]
 
 
