@@ -205,6 +205,19 @@ def _participation_note(analytical: dict[str, Any]) -> list[str]:
     ]
 
 
+def _share_note(analytical: dict[str, Any]) -> list[str]:
+    lines = [f"Warning: {analytical['caveat']}"] if analytical["caveat"] else []
+    largest = analytical["largest_share"]
+    if largest is None or largest < 1.01:
+        return lines
+    return [
+        *lines,
+        f"Warning: the noise is meant for updates that count C/n each, and a canary counted up to "
+        f"{largest:.3g} times that (weights that differ, or replies that are missing): the "
+        "analytical ε does not hold.",
+    ]
+
+
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 
