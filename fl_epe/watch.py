@@ -282,16 +282,10 @@ class Watch:
             "final_norm": float(tracker.norms("final")[-1]),
             "displacement_norm": float(tracker.norms("displacement")[-1]),
         }
-        cosines = {
-            "": tracker.cosines("mean"),
-            "_final": tracker.cosines("final")[-1],
-            "_displacement": tracker.cosines("displacement")[-1],
-        }
-        if delta == "delta" or not isinstance(self._server, ServerSGD):
-            cosines["_delta"] = tracker.cosines(delta)
-        for suffix, values in cosines.items():
-            out |= {f"{side}{suffix}": values[..., numbers] for side, numbers in ids.items()}
-        return out
+        sides = tracker.by_side(ids)
+        if not isinstance(self._server, ServerSGD):  # what cannot be undone stands for both
+            sides |= {f"{side}_delta": sides[side] for side in ids}
+        return out | sides
 
     def _started(self) -> tuple[Tracker, RunningEstimate]:
         if self._tracker is None or self._running is None:

@@ -264,6 +264,12 @@ def test_dp_fed_avg_is_audited_with_its_own_canaries():
     assert record.seeds["canary"] == 5
     assert record.delta == 0.02
     assert record.config["canaries"] == 30
+    # The record is against the model that it is asked for, however often.
+    start = strategy.record(initial)
+    assert start.displacement_norm == 0
+    np.testing.assert_array_equal(
+        strategy.record(result.arrays).observed_final, record.observed_final
+    )
     shown = result.train_metrics_clientapp[6]["epsilon-all"]
     assert shown == pytest.approx(epsilon_from_record(record, threat="all").epsilon, rel=1e-4)
     with pytest.raises(ValueError, match=r"num_canaries=7 to be config.canaries=30"):

@@ -437,9 +437,9 @@ class _OwnWatch:
 
     def begin(self, theta: NDArray[Any]) -> None:
         self._last = theta
-        self._running = RunningEstimate(self.canaries, self._wrapped_server())
+        self._running = RunningEstimate(self.canaries, self._server())
 
-    def _wrapped_server(self) -> Any:
+    def _server(self) -> Any:
         optimizer = self._strategy.config.optimizer()
         linear = optimizer.weights(1) is not None
         return optimizer if linear else self._strategy.config.server_optimizer

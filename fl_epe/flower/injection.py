@@ -87,6 +87,7 @@ def make_replies(
     real: Sequence[Message],
     layout: Layout,
     arrays: ArrayRecord,
+    before: NDArray[np.floating],
     weighted_by: str,
     instead_of: Sequence[Message],
 ) -> list[Message]:
@@ -100,11 +101,11 @@ def make_replies(
         real: readable replies of this round, at least one.
         layout: of the model.
         arrays: the global model that the clients were sent.
+        before: the same as one vector, shape ``(dim,)``.
         weighted_by: the metric that holds a reply's weight.
         instead_of: messages that were not sent, to which the first replies answer.
     """
     record_name, like = only_arrays(real[0])
-    before = layout.flatten(arrays)
     form = layout.form(like, arrays)
     metrics = _neutral_metrics(real, weighted_by, weight)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import logging
+import functools
 import math
 from collections.abc import Sequence
 
@@ -21,8 +21,6 @@ from fl_epe.flower.wrapped import Wrapped
 from fl_epe.participation import Cohort
 from fl_epe.seeding import generator
 from fl_epe.watch import RoundFacts
-
-logger = logging.getLogger(__name__)
 
 _FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
@@ -54,6 +52,11 @@ class Turn:
     made_up: list[Message] = dataclasses.field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
     facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
+
+    @functools.cached_property
+    def before(self) -> NDArray[np.floating]:
+        """The global model as one vector, shape ``(dim,)``."""
+        return self.layout.flatten(self.arrays)
 
 
 class Source(abc.ABC):
@@ -146,6 +149,7 @@ class ServerCanaries(Source):
             real,
             turn.layout,
             turn.arrays,
+            turn.before,
             key,
             turn.withheld,
         )
@@ -180,9 +184,8 @@ class ServerCanaries(Source):
         return injection.Loudness(sent, clipped, turn.clip_norm)
 
     def _median(self, turn: Turn, real: list[Message]) -> float:
-        before = turn.layout.flatten(turn.arrays)
         rng = generator(self.seed, _NORMS, turn.index)
-        length = injection.median_norm(real, turn.layout, before, rng)
+        length = injection.median_norm(real, turn.layout, turn.before, rng)
         if not 0 < length < math.inf:
             raise ValueError(
                 f"Expected a median norm={length} of the clients' updates in (0, inf): name"

@@ -336,8 +336,8 @@ def _make_record(
         clip_norms=history["clip_norm"],
         mean_norms=tracker.norms("mean"),
         delta_norms=history["delta_norm"],
-        final_norm=float(tracker.norms("final")[0]),
-        displacement_norm=float(tracker.norms("displacement")[0]),
+        final_norm=float(tracker.norms("final")[-1]),
+        displacement_norm=float(tracker.norms("displacement")[-1]),
         client_ids=np.concatenate(cohorts),
         client_offsets=strategy._offsets()[: rounds + 1],
         absent=history["absent"].astype(np.int64),
@@ -353,20 +353,5 @@ def _make_record(
         versions=installed_versions(),
         faults=tuple(strategy._faults),
         residual_norms=residual_norms if len(residual_norms) else None,
-        **_cosines(tracker, ids),
+        **tracker.by_side(ids),
     )
-
-
-def _cosines(
-    tracker: Tracker, ids: Mapping[str, NDArray[np.int64]]
-) -> dict[str, NDArray[np.float64]]:
-    """Cosines of every series that was tracked, by the names that they have in the record."""
-    out: dict[str, NDArray[np.float64]] = {}
-    for series in ("mean", "delta", "residual", "final", "displacement"):
-        if len(tracker.norms(series)):
-            scores = tracker.cosines(series)
-            if series in ("final", "displacement"):  # one vector, not one a round
-                scores = scores[0]
-            suffix = "" if series == "mean" else f"_{series}"
-            out |= {f"{side}{suffix}": scores[..., numbers] for side, numbers in ids.items()}
-    return out

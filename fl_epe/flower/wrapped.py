@@ -19,6 +19,7 @@ _ON_CLIENT = (
     flower.DifferentialPrivacyClientSideFixedClipping,
     flower.DifferentialPrivacyClientSideAdaptiveClipping,
 )
+_FLOWER_DP = (*_ON_SERVER, *_ON_CLIENT)
 _ADAPTIVE = (
     flower.DifferentialPrivacyServerSideAdaptiveClipping,
     flower.DifferentialPrivacyClientSideAdaptiveClipping,
@@ -107,8 +108,7 @@ class Wrapped:
 
     def averages(self) -> bool:
         """Whether the arrays are averaged by weight, so that a canary's share is known."""
-        known = (*_ON_SERVER, *_ON_CLIENT)
-        plain = all(isinstance(layer, known) for layer in self.layers[:-1])
+        plain = all(isinstance(layer, _FLOWER_DP) for layer in self.layers[:-1])
         return plain and self._averaging_base()
 
     def _averaging_base(self) -> bool:
@@ -127,7 +127,7 @@ class Wrapped:
     def _noise_after_optimizer(self) -> bool:
         """Whether a DP wrapper stands around a strategy that does more than average."""
         base = self.base
-        noisy = any(isinstance(layer, (*_ON_SERVER, *_ON_CLIENT)) for layer in self.layers[:-1])
+        noisy = any(isinstance(layer, _FLOWER_DP) for layer in self.layers[:-1])
         moves = isinstance(base, flower.FedAvgM) and base.server_opt
         return noisy and (moves or not self._averaging_base())
 
@@ -136,11 +136,16 @@ class Wrapped:
         if not self._noise_after_optimizer():
             return None
         name = type(self.base).__name__
-        return (
+        text = (
             f"The noise is added after {name} has made its step: the clip norm does not bound what"
-            f" one client moves, and the analytical ε does not hold. {name} goes on from arrays"
-            " without that noise, so that who compares rounds may learn more than measured here."
+            " one client moves, and the analytical ε does not hold."
         )
+        if isinstance(self.base, flower.FedAvgM):
+            text += (
+                " FedAvgM goes on from arrays without that noise, so that who compares rounds may"
+                " learn more than measured here."
+            )
+        return text
 
     def noise_multipliers(self) -> tuple[float | None, float | None]:
         """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.
@@ -154,7 +159,7 @@ class Wrapped:
             if isinstance(layer, _ADAPTIVE) and layer.noise_multiplier > 0:
                 z, count_std = layer.noise_multiplier, layer.clipped_count_stddev
                 return (z**-2 + (2 * count_std) ** -2) ** -0.5, z
-            if isinstance(layer, (*_ON_SERVER, *_ON_CLIENT)):
+            if isinstance(layer, _FLOWER_DP):
                 return layer.noise_multiplier, layer.noise_multiplier
         return None, None
 
