@@ -194,9 +194,19 @@ class ServerSGD:
 
     def weights(self, rounds: int) -> NDArray[np.float64]:
         """Weight of each round's mean in ``theta_T - theta_0``, shape ``(rounds,)``."""
-        left = rounds - np.arange(rounds)
-        share = np.asarray(1 - self.momentum**left, np.float64)
-        return share * (self.learning_rate / (1 - self.momentum))
+        return sgd_weights(np.full(rounds, self.learning_rate), self.momentum)
+
+
+def sgd_weights(learning_rates: NDArray[np.float64], momentum: float) -> NDArray[np.float64]:
+    """Weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
+
+    ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``; shape as ``learning_rates``,
+    ``(rounds,)``, which may decay.
+    """
+    weights = np.array(learning_rates, np.float64)
+    for t in range(len(weights) - 2, -1, -1):
+        weights[t] += momentum * weights[t + 1]
+    return weights
 
 
 @dataclasses.dataclass(frozen=True)

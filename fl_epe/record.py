@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import check_probability
+from fl_epe.mechanism import sgd_weights
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +37,8 @@ class AuditRecord:
         participation: kind of schedule: "epochs", "poisson", "deployment" (whenever a strategy
             asks the client), or a name from elsewhere.
         canary_repeats: expected participations of an observed canary.
-        server: the optimizer by name and constants, e.g. ``{"name": "sgd", "momentum": 0.9}``.
+        server: the optimizer by name and constants, e.g. ``{"name": "sgd", "momentum": 0.9}``;
+            where its step size changes, ``learning_rates`` has that of every round.
         observed: ``(T, k)`` cosines with the released mean of each round, momentum undone.
         unobserved: ``(T, u)`` the same.
         presence: ``(T, k)`` bool, which observed canary took part when.
@@ -142,6 +144,22 @@ class AuditRecord:
         known = self.clip_norms if self.contributions is None else self.contributions
         return bool(np.all(np.isfinite(known)))
 
+    def learning_rates(self) -> Floats:
+        """Step size of the server in every round, ``(T,)``."""
+        if "learning_rates" in self.server:
+            return np.asarray(self.server["learning_rates"], np.float64)
+        return np.full(self.rounds, float(self.server["learning_rate"]))
+
+    def round_weights(self) -> Floats:
+        """Weight of each round's mean in θ_T − θ_0, ``(T,)``.
+
+        Raises:
+            ValueError: with an optimizer other than SGD, whose model is no weighted sum of means.
+        """
+        if self.server.get("name") != "sgd":
+            raise ValueError(f"Expected server={self.server} to be sgd, for weights of the rounds.")
+        return sgd_weights(self.learning_rates(), self.server["momentum"])
+
     def delta_cosines(self) -> tuple[Floats, Floats]:
         """Cosines with the model deltas θ_t − θ_{t−1}, for observed and unobserved canaries.
 
@@ -158,9 +176,10 @@ class AuditRecord:
         return self._accumulate(self.observed), self._accumulate(self.unobserved)
 
     def _accumulate(self, cosines: Floats) -> Floats:
-        step: Floats = self.server["learning_rate"] * cosines * self.mean_norms[:, None]
+        step: Floats = cosines * self.mean_norms[:, None]
         for t in range(1, len(step)):
             step[t] += self.server["momentum"] * step[t - 1]
+        step *= self.learning_rates()[:, None]
         norms = self.delta_norms[:, None]
         return np.divide(step, norms, out=np.zeros_like(step), where=norms > 0)
 

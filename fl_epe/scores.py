@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from fl_epe.mechanism import ServerSGD
 from fl_epe.record import AuditRecord
 
 Floats = NDArray[np.float64]
@@ -175,12 +174,10 @@ def footprints(record: AuditRecord, threat: str) -> Floats:
     if threat == "all":
         presence, _, _ = _participants(record)
         return np.asarray(np.sqrt(np.sum((signal[:, None] * presence) ** 2, axis=0)))
-    if record.server.get("name") != "sgd":
-        raise ValueError(f"Expected server={record.server} to be sgd for footprints.")
-    server = ServerSGD(record.server["learning_rate"], record.server["momentum"])
+    weights = record.round_weights()
     if record.displacement_norm == 0:
         raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
-    share = server.weights(record.rounds) * _contributions(record) @ record.presence
+    share = weights * _contributions(record) @ record.presence
     return np.asarray(share * np.sqrt(record.dim) / record.displacement_norm)
 
 

@@ -107,7 +107,7 @@ class TestFootprints:
         assert abs(inside / 300 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 300)
 
     def test_errors(self):
-        with pytest.raises(ValueError, match="to be sgd for footprints"):
+        with pytest.raises(ValueError, match="to be sgd"):
             footprint_fit(make_record(server={"name": "adam"}))
         with pytest.raises(ValueError, match="confidence=2 in"):
             footprint_fit(make_record(), confidence=2)
