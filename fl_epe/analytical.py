@@ -11,8 +11,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize
+
 from fl_epe.checks import check_probability
-from fl_epe.two_gaussians import epsilon_two_gaussians
+from fl_epe.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
@@ -77,6 +81,47 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int 
         return math.inf
     shift = math.sqrt(participations) / noise_multiplier
     return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
+
+
+def random_participations_epsilon(
+    noise_multiplier: float, delta: float, probabilities: ArrayLike
+) -> float:
+    """ε of a client whose number of participations is random, in rounds the adversary knows.
+
+    Given its rounds, a client who takes part R times has √R/z-GDP; the rounds do not depend on
+    anybody's data, so δ(ε) is the mean over R of that of `gaussian_epsilon`. Exact, but for tails
+    below δ/1000 that count as lost. Adjacency: zero-out.
+
+    Args:
+        noise_multiplier: z ≥ 0.
+        delta: in (0, 1).
+        probabilities: of 0, 1, 2, … participations, shape ``(most + 1,)``.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+    _check(noise_multiplier, delta)
+    weights = np.asarray(probabilities, np.float64)
+    if weights.ndim != 1 or np.any(weights < 0) or not abs(weights.sum() - 1) < 1e-9:
+        raise ValueError(f"Expected probabilities={weights} >= 0 that add up to 1.")
+    beyond = np.append(np.cumsum(weights[:0:-1])[::-1], 0.0)  # more than 0, 1, 2, …
+    most = int(np.argmax(beyond <= delta / 1000))
+    if 1 - weights[0] <= delta:
+        return 0.0
+    if noise_multiplier == 0:
+        return math.inf
+    counts = np.flatnonzero(weights[: most + 1])
+    shifts = np.sqrt(counts[counts > 0]) / noise_multiplier
+    share, lost = weights[counts[counts > 0]], float(beyond[most])
+
+    def excess(epsilon: float) -> float:
+        deltas = np.asarray(delta_two_gaussians(0.0, 1.0, shifts, 1.0, epsilon))
+        return float(share @ deltas) + lost - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    high = gaussian_epsilon(noise_multiplier, (delta - lost) / 2, most)
+    return float(optimize.brentq(excess, 0.0, high, rtol=1e-10))
 
 
 def poisson_epsilon(

@@ -1,4 +1,4 @@
-"""The command line: ``fl-epe run``, ``resume``, ``report`` and ``estimate``."""
+"""The command line: ``fl-epe run``, ``resume``, ``report``, ``compare`` and ``estimate``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 import fl_epe
+from fl_epe.cli_compare import add_compare
 from fl_epe.config import RunConfig
 from fl_epe.record import AuditRecord
 from fl_epe.score_file import LAYOUT, read_scores
@@ -105,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=f"holds {RECORD}")
     report.set_defaults(command=_report)
+    add_compare(commands)
     _add_estimate(commands)
     return parser
 

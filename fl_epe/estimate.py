@@ -48,6 +48,7 @@ from fl_epe.checks import check_probability, check_scores
 from fl_epe.record import AuditRecord
 from fl_epe.scores import (
     STATISTICS,
+    check_secret_law,
     epoch_blocks,
     expected_signal,
     footprints,
@@ -242,17 +243,14 @@ def footprint_fit(
 
 def _secret_rounds(record: AuditRecord, delta: float, confidence: float) -> EpsilonEstimate:
     """How strong the signal is, from the known rounds; then what it is worth if they are secret."""
+    law = check_secret_law(record)
     fit = footprint_fit(record, delta, threat="all", confidence=confidence)
-    if record.participation not in ("epochs", "poisson"):
-        raise ValueError(f"Expected participation={record.participation!r} to be known.")
-    if record.participation == "epochs" and record.canary_repeats != round(record.canary_repeats):
-        raise ValueError(f"Expected canary_repeats={record.canary_repeats} to be whole.")
     signal = np.maximum(expected_signal(record), 1e-9)  # a round that released nothing
 
     def epsilon(scale: float) -> float:
         if scale <= 0:
             return 0.0
-        if record.participation == "poisson":
+        if law == "coins":
             strength = scale * float(np.sqrt(np.mean(signal**2)))
             rate = min(1.0, record.canary_repeats / record.rounds)
             return poisson_epsilon(1 / strength, rate, record.rounds, delta)

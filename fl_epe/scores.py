@@ -115,15 +115,19 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
     """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``: the rounds are not known.
 
     One term for each epoch e, in which a canary takes part once in a round that could be any; with
-    Poisson sampling, one term ``ln(1 − q + q·exp(…))`` for each round. The null is not Gaussian:
-    use `fl_epe.secret_rounds` for an ε.
+    rounds drawn by coins, one term ``ln(1 − q + q·exp(…))`` for each round, see `secret_law`. The
+    null is not Gaussian: use `fl_epe.secret_rounds` for an ε.
+
+    Raises:
+        ValueError: for a schedule whose law has no such form.
     """
+    law = check_secret_law(record)
     signal = expected_signal(record)[:, None]
     scale = np.sqrt(record.dim)
     terms = [
         signal * scale * cosines - signal**2 / 2 for cosines in (record.observed, record.unobserved)
     ]
-    if record.participation == "poisson":
+    if law == "coins":
         rate = min(record.canary_repeats / record.rounds, 1 - 1e-12)
         observed, unobserved = (
             np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + term), axis=0) for term in terms
@@ -188,6 +192,35 @@ def _contributions(record: AuditRecord) -> Floats:
     if record.contributions is not None:
         return record.contributions
     return np.asarray(record.clip_norms / record.cohort_size)
+
+
+def secret_law(record: AuditRecord) -> str | None:
+    """How one canary's rounds are drawn, for who does not know them: "coins" or "epochs".
+
+    With "coins" it takes part in each round independently with the same probability: Poisson, and
+    cohorts of fixed size, of which one member alone looks the same. With "epochs" it takes part
+    once in each of the `epoch_blocks`, in any of their rounds. ``None`` for other schedules.
+    """
+    whole = record.canary_repeats == round(record.canary_repeats)
+    if record.participation in ("poisson", "fixed-size"):
+        return "coins"
+    if record.participation == "balls-in-bins" or (record.participation == "epochs" and whole):
+        return "epochs"
+    return None
+
+
+def check_secret_law(record: AuditRecord) -> str:
+    """The `secret_law`, where there is one.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if law := secret_law(record):
+        return law
+    raise ValueError(
+        f"Expected participation={record.participation!r} with canary_repeats="
+        f"{record.canary_repeats} to be poisson, fixed-size, balls-in-bins or whole epochs."
+    )
 
 
 def epoch_blocks(record: AuditRecord) -> list[NDArray[np.int64]]:

@@ -13,7 +13,7 @@ from fl_epe.assess import all_bounds, estimate_values, finite, gaussian_test
 from fl_epe.bounds import epsilon_lower_bound
 from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, footprint_fit
 from fl_epe.record import AuditRecord
-from fl_epe.scores import scores_from_record
+from fl_epe.scores import scores_from_record, secret_law
 
 BOUND_METHOD = "clopper-pearson"
 """The lower bound of the report: valid, and free of assumptions about the scores."""
@@ -149,8 +149,7 @@ def _all(record: AuditRecord, delta: float, confidence: float) -> dict[str, Any]
     if not record.signal_known():
         return out
     out["footprints"] = _footprints(record, delta, confidence, "all")
-    whole = record.canary_repeats == round(record.canary_repeats)
-    if record.participation == "poisson" or (record.participation == "epochs" and whole):
+    if secret_law(record):
         out["secret_rounds"] = _estimate(
             epsilon_from_record(
                 record, delta, threat="all", statistic="likelihood-ratio", confidence=confidence

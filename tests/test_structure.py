@@ -20,14 +20,28 @@ MODULES = sorted(
 LAYERS = [
     {"checks", "seeding", "two_gaussians", "secret_rounds", "goodness", "score_file"},
     {"canary", "mechanism", "participation", "record", "rates", "analytical", "schedules"},
-    {"config", "tracker", "scores", "limit", "band", "threshold_bounds", "one_run", "weighted"},
-    {"bounds", "estimate"},
-    {"summary", "assess", "audit", "watch"},
+    {
+        "config",
+        "tracker",
+        "scores",
+        "expected",
+        "limit",
+        "band",
+        "threshold_bounds",
+        "one_run",
+        "weighted",
+    },
+    {"bounds", "estimate", "guarantee"},
+    {"summary", "assess", "audit", "watch", "advice", "exposure"},
     {"figures"},
-    {"report"},
+    {"report", "advice_text"},
+    {"data"},
     {"tasks"},
     {"training"},
     {"flower"},
+    {"compare"},
+    {"cli_compare"},
+    {"cli_advise"},
     {"cli"},
 ]
 HEAVY = {"torch", "flwr", "ray", "matplotlib", "sklearn", "jinja2", "datasets", "dp_accounting"}
@@ -40,6 +54,7 @@ MAY_IMPORT = {
     "schedules": {"pyarrow"},
     "figures": {"matplotlib"},
     "report": {"jinja2"},
+    "compare": {"matplotlib", "jinja2"},
 }
 
 

@@ -1,0 +1,177 @@
+"""The pictures of a comparison: ε by schedule, against presentations, against noise."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fl_epe.compare.rows import Epsilon, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MEAN, _EXPOSED, _SECRET, _ANALYTICAL = "#c2410c", "#7c2d12", "#1d4ed8", "#15803d"
+_MARKERS = "osD^v<>PXph*"
+_FLOOR = 1e-2
+
+
+def charts(rows: Sequence[Row], noise: float, presentations: float) -> dict[str, tuple[str, bytes]]:
+    """Caption and PNG of each picture by file name; those that would show one point are left out.
+
+    Args:
+        rows: of the comparison.
+        noise: noise multiplier at which presentations are compared.
+        presentations: number of them at which noise is compared.
+    """
+    shown = [row for row in rows if row.final is not None]
+    here = [r for r in shown if (r.noise_multiplier, r.presentations) == (noise, presentations)]
+    out = {}
+    if here:
+        caption = (
+            f"ε by schedule at z = {noise:g} and presentations {presentations:g}: the mean canary "
+            "with its interval, the most exposed canary, and the analytical value where one is "
+            "known."
+        )
+        height = 1.6 + 0.42 * len(here)
+        out["schedules"] = caption, _png(lambda figure: _by_schedule(figure, here), height)
+    for name, axis, fixed, words in (
+        ("presentations", "presentations", ("noise_multiplier", noise), f"at z = {noise:g}"),
+        (
+            "noise",
+            "noise_multiplier",
+            ("presentations", presentations),
+            f"at presentations {presentations:g}",
+        ),
+    ):
+        line = [row for row in shown if getattr(row, fixed[0]) == fixed[1]]
+        if len({getattr(row, axis) for row in line}) > 1:
+            label = "noise multiplier z" if axis == "noise_multiplier" else axis
+            caption = f"ε of the mean canary against {label}, {words}; dashes: analytical."
+            draw = _curves(line, axis, label)
+            out[name] = caption, _png(draw, 4.6)
+    return out
+
+
+def _png(draw: Callable[[Figure], None], height: float) -> bytes:
+    import io
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, height), layout="constrained", dpi=130)
+    draw(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
+    left, right = figure.subplots(1, 2, sharey=True)
+    for y, row in enumerate(rows):
+        _whisker(left, y, row.final, _MEAN)
+        _whisker(right, y - 0.12, row.every_round, _MEAN)
+        _whisker(right, y + 0.18, row.secret, _SECRET)
+    left.set_yticks(range(len(rows)), [row.schedule.replace(":", ":\n", 1) for row in rows])
+    left.tick_params(axis="y", labelsize=7)
+    left.set(title="who sees the final model")
+    left.set_ylim(len(rows) - 0.5, -0.5)
+    right.set(title="who sees every round")
+    for axes in (left, right):
+        axes.set(xscale="log", xlabel="ε")
+        axes.grid(axis="x", alpha=0.3)
+        _plain_ticks(axes)
+    for color, marker, label in (
+        (_MEAN, "o", "mean canary (right: rounds known)"),
+        (_SECRET, "o", "random canary, rounds secret"),
+        (_EXPOSED, "D", "most exposed canary"),
+        (_ANALYTICAL, "|", "analytical"),
+    ):
+        right.plot([], [], marker, color=color, label=label, mfc="none" if marker == "D" else None)
+    figure.legend(
+        *right.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=4,
+        fontsize=7,
+        frameon=False,
+    )
+
+
+def _plain_ticks(axes: Axes) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _whisker(axes: Axes, y: float, value: Epsilon | None, color: str) -> None:
+    if value is None:
+        return
+    low, middle, high = (max(_FLOOR, x) for x in (value.low, value.epsilon, value.high))
+    axes.plot([low, high], [y, y], color=color, lw=3, alpha=0.4, solid_capstyle="butt")
+    axes.plot(middle, y, "o", color=color, ms=4)
+    if value.most_exposed is not None:
+        axes.plot(max(_FLOOR, value.most_exposed), y, "D", color=_EXPOSED, ms=4, mfc="none")
+    if value.analytical is not None and math.isfinite(value.analytical.epsilon):
+        bound = max(_FLOOR, value.analytical.epsilon)
+        axes.plot(bound, y, "|", color=_ANALYTICAL, ms=11, mew=2)
+
+
+def _curves(rows: Sequence[Row], axis: str, label: str) -> Callable[[Figure], None]:
+    import matplotlib
+
+    colors = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, 2)
+        names = list(dict.fromkeys(row.schedule for row in rows))
+        styles = dict(
+            zip(names, zip(itertools.cycle(colors), itertools.cycle(_MARKERS)), strict=False)
+        )
+        for axes, part, title in zip(
+            panels,
+            ("final", "every_round"),
+            ("final model", "every round, rounds known"),
+            strict=True,
+        ):
+            for place, name in enumerate(names):
+                points = sorted(
+                    (getattr(row, axis), getattr(row, part)) for row in rows if row.schedule == name
+                )
+                shift = 1.012 ** (place - len(names) / 2)  # apart, where they coincide
+                _curve(axes, points, shift, *styles[name], name)
+            axes.set(xscale="log", yscale="log", xlabel=label, ylabel="ε", title=title)
+            ticks = sorted({getattr(row, axis) for row in rows})
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
+            axes.set_xticks([], minor=True)
+            axes.grid(alpha=0.3)
+        figure.legend(
+            *panels[0].get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=3,
+            fontsize=7,
+            frameon=False,
+        )
+
+    return draw
+
+
+def _curve(
+    axes: Axes,
+    points: list[tuple[float, Epsilon]],
+    shift: float,
+    color: tuple[float, float, float],
+    marker: str,
+    name: str,
+) -> None:
+    xs = [x * shift for x, _ in points]
+    ys = [max(_FLOOR, e.epsilon) for _, e in points]
+    down = [y - max(_FLOOR, e.low) for y, (_, e) in zip(ys, points, strict=True)]
+    up = [max(_FLOOR, e.high) - y for y, (_, e) in zip(ys, points, strict=True)]
+    axes.errorbar(xs, ys, [down, up], color=color, marker=marker, ms=4, lw=1, capsize=2, label=name)
+    known = [(x, e.analytical.epsilon) for x, e in points if e.analytical is not None]
+    if known and all(math.isfinite(epsilon) for _, epsilon in known):
+        axes.plot(*zip(*known, strict=True), color=color, lw=0.8, ls="--")

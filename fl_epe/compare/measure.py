@@ -1,0 +1,163 @@
+"""One measurement of a comparison: a schedule at one noise, in the limit or by training."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl_epe.assess import finite
+from fl_epe.compare.plan import Cell, Plan
+from fl_epe.estimate import epsilon_from_record
+from fl_epe.guarantee import guarantees
+from fl_epe.limit import RealUpdates, limit_record
+from fl_epe.mechanism import ServerSGD
+from fl_epe.participation import Schedule
+from fl_epe.record import AuditRecord
+from fl_epe.schedules import Trace, TraceSample, make_schedule, parse_schedule
+from fl_epe.scores import STATISTICS, footprints, scores_from_record, secret_law
+
+_ROUNDS, _CLIENTS, _CANARIES, _MOMENTUM = 512, 10_000, 1000, 0.9
+
+RECORD, CHECKPOINT = "record.npz", "checkpoint.npz"
+
+
+def measure(plan: Plan, cell: Cell, directory: Path) -> dict[str, Any]:
+    """What one cell of a plan gives, as JSON values; ``{"skipped": reason}`` if it cannot be.
+
+    Args:
+        plan: what all cells share.
+        cell: which one.
+        directory: where a training run keeps its record, and its checkpoint while it runs.
+    """
+    seed = int(plan.key(cell), 16) % 2**63
+    try:
+        schedule, population, record = (
+            _in_the_limit(plan, cell, seed)
+            if plan.task is None
+            else _by_training(plan, cell, seed, directory)
+        )
+    except ValueError as error:
+        return {"skipped": str(error)}
+    return {
+        "delta": record.delta,
+        "rounds": record.rounds,
+        "clients": population,
+        "participations": _counts(record),
+        **{threat: _scores(record, threat) for threat in ("final", "all")},
+        "secret": _secret(record, plan.confidence),
+        "accuracy": _last(record, "eval_accuracy"),
+        "guarantees": [
+            {**dataclasses.asdict(bound), "epsilon": finite(bound.epsilon)}
+            for bound in guarantees(schedule, cell.noise_multiplier, record.delta, population)
+        ],
+    }
+
+
+def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, AuditRecord]:
+    like = None if plan.like is None else _load(plan.like)
+    rounds = plan.rounds or (_ROUNDS if like is None else like.rounds)
+    kind, options = parse_schedule(cell.schedule)
+    schedule = make_schedule(kind, rounds, cell.presentations, **options)
+    population = plan.clients or (like and like.config.get("clients")) or _CLIENTS
+    if isinstance(schedule, Trace | TraceSample):
+        trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
+        population = trace.population
+    record = limit_record(
+        schedule,
+        cell.noise_multiplier,
+        population**-1.1 if plan.delta is None else plan.delta,
+        canaries=plan.canaries or _CANARIES,
+        unobserved=0,
+        population=None if kind == "trace-sample" else population,
+        clip_norms=1.0 if like is None else like.clip_norms,
+        server=_server(plan, like),
+        decay=plan.decay ** np.arange(rounds),
+        real=None if like is None else RealUpdates.of(like),
+        seed=seed,
+    )
+    return schedule, population, record
+
+
+@functools.lru_cache(maxsize=1)
+def _load(directory: str) -> AuditRecord:
+    return AuditRecord.load(Path(directory) / RECORD)
+
+
+def _server(plan: Plan, like: AuditRecord | None) -> ServerSGD:
+    rate, momentum = 1.0, _MOMENTUM
+    if like is not None:
+        rate, momentum = like.server["learning_rate"], like.server["momentum"]
+    if plan.server_learning_rate is not None:
+        rate = plan.server_learning_rate
+    return ServerSGD(rate, momentum if plan.server_momentum is None else plan.server_momentum)
+
+
+def _by_training(
+    plan: Plan, cell: Cell, seed: int, directory: Path
+) -> tuple[Schedule, int, AuditRecord]:
+    """Train, or go on where an earlier attempt was stopped."""
+    from fl_epe.config import RunConfig
+    from fl_epe.flower import Job, simulate
+    from fl_epe.seeding import Seeds
+    from fl_epe.tasks import load_task
+
+    task = load_task(str(plan.task), **plan.task_options)
+    common = {
+        name: getattr(plan, name)
+        for name in ("rounds", "canaries", "delta", "server_learning_rate", "server_momentum")
+        if getattr(plan, name) is not None
+    }
+    settings = {"unobserved": 0, **task.defaults, **plan.settings, **common}
+    config = RunConfig(
+        clients=task.num_clients,
+        participation=cell.schedule,
+        noise_multiplier=cell.noise_multiplier,
+        canary_repeats=cell.presentations,
+        **settings,
+    )
+    where = directory / plan.key(cell)
+    if (where / RECORD).exists():
+        record = AuditRecord.load(where / RECORD)
+    else:
+        job = Job(task, config, Seeds.derive(seed), config.rounds)
+        record = simulate(job, workers=1, checkpoint=where / CHECKPOINT)
+        record.save(where / RECORD)
+        (where / CHECKPOINT).unlink(missing_ok=True)
+    return config.canary_schedule(), task.num_clients, record
+
+
+def _counts(record: AuditRecord) -> dict[str, float]:
+    counts = record.presence.sum(axis=0)
+    return {"mean": float(counts.mean()), "most": int(counts.max())}
+
+
+def _scores(record: AuditRecord, threat: str) -> dict[str, Any]:
+    """Mean and variance of the scores, and the largest that a canary is expected to have."""
+    observed, _ = scores_from_record(record, threat, next(iter(STATISTICS[threat])))
+    linear = record.signal_known() and record.server.get("name") == "sgd"
+    largest = footprints(record, threat).max() if linear or threat == "all" else None
+    return {
+        "mean": float(observed.mean()),
+        "variance": float(observed.var(ddof=1)),
+        "count": len(observed),
+        "largest": None if largest is None else float(largest),
+    }
+
+
+def _secret(record: AuditRecord, confidence: float) -> dict[str, float] | None:
+    """ε where the rounds are secret, for schedules whose law has a closed form."""
+    if secret_law(record) is None:
+        return None
+    estimate = epsilon_from_record(
+        record, threat="all", statistic="likelihood-ratio", confidence=confidence
+    )
+    return {"epsilon": estimate.epsilon, "low": estimate.low, "high": estimate.high}
+
+
+def _last(record: AuditRecord, name: str) -> float | None:
+    values = record.metrics.get(name, np.empty(0))
+    return finite(float(values[-1])) if len(values) else None

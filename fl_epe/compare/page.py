@@ -1,0 +1,237 @@
+"""What a person reads of a comparison: table, pictures, one HTML page, CSV and JSON."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import importlib.resources
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from fl_epe.assess import finite
+from fl_epe.compare.charts import charts
+from fl_epe.compare.plan import Plan
+from fl_epe.compare.rows import Epsilon, Row
+from fl_epe.guarantee import Guarantee
+from fl_epe.record import installed_versions
+from fl_epe.report import number
+
+_COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nsecret", "analytical")
+"""Columns of the table in the terminal, after the schedule."""
+
+
+def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:
+    """Write ``compare.html``, ``compare.json``, ``compare.csv`` and the pictures.
+
+    Args:
+        plan: what was compared.
+        rows: what came out, from `fl_epe.compare.rows_of`.
+        directory: where to write; made if it is missing.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    values = {
+        "plan": plan.to_dict(),
+        "rows": [_json(dataclasses.asdict(row)) for row in rows],
+        "versions": installed_versions(),
+    }
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    (directory / "compare.json").write_text(text + "\n", encoding="utf-8")
+    _write_csv(rows, directory / "compare.csv")
+    pictures = []
+    for name, (caption, image) in charts(rows, *reference(plan)).items():
+        (directory / f"{name}.png").write_bytes(image)
+        pictures.append((caption, base64.b64encode(image).decode()))
+    (directory / "compare.html").write_text(_page(plan, rows, pictures), encoding="utf-8")
+
+
+def reference(plan: Plan) -> tuple[float, float]:
+    """The noise multiplier and the presentations that the table in the terminal shows."""
+    noise, presentations = sorted(plan.noise_multipliers), sorted(plan.presentations)
+    return noise[(len(noise) - 1) // 2], presentations[(len(presentations) - 1) // 2]
+
+
+def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
+    """The rows at the `reference` as a table for the terminal."""
+    noise, presentations = reference(plan)
+    here = [r for r in rows if (r.noise_multiplier, r.presentations) == (noise, presentations)]
+    delta = next((row.delta for row in here if row.delta is not None), plan.delta)
+    at = "" if delta is None else f", δ = {delta:.2g}"
+    table = Table(
+        title=f"ε by schedule: z = {noise:g}, presentations {presentations:g}{at}",
+        title_justify="left",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("schedule", overflow="fold", min_width=12)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in here:
+        table.add_row(row.schedule, *_narrow(row), style="red" if row.above else "")
+    return table
+
+
+def _narrow(row: Row) -> list[str]:
+    """Fewer cells: the analytical ε where rounds are secret follows that for known ones."""
+    if row.skipped is not None:
+        return ["impossible", *["–"] * (len(_COLUMNS) - 1)]
+    final, every, secret = row.final, row.every_round, row.secret
+    bounds = list(dict.fromkeys([_bound(every), _bound(final)]))
+    return [
+        _plus_minus(final),
+        _exposed(final),
+        _plus_minus(every),
+        _exposed(every),
+        _plus_minus(secret),
+        "; ".join(bounds),
+    ]
+
+
+def cells_of(row: Row) -> list[str]:
+    """The cells of a row of the page, as text; a "!" marks an ε above its bound."""
+    if row.skipped is not None:
+        return [f"impossible: {row.skipped}", *[""] * 8]
+    times = f"{row.participations:.3g} (most {row.most_participations})"
+    final, every, secret = row.final, row.every_round, row.secret
+    return [
+        times,
+        _interval(final),
+        _exposed(final),
+        _bound(final),
+        _interval(every),
+        _exposed(every),
+        _bound(every),
+        _interval(secret),
+        _bound(final),
+    ]
+
+
+def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
+    """What a reader must know about the numbers."""
+    where = (
+        "In the limit: nothing was trained; canaries and what hides them are drawn from their "
+        "exact law as dimension grows."
+        if plan.task is None
+        else f"{plan.task} was trained for every measurement."
+    )
+    if plan.task is None and plan.like is not None:
+        where += f" Clip norms, server and real updates are those measured in {plan.like}."
+    elif plan.task is None:
+        where += " Noise outweighs the real updates, so that a real run gives away less."
+    lines = [
+        where,
+        "ε estimates say what the canary attack achieves. They are not bounds.",
+        f"“Final” and “every round” are for the mean canary, intervals at {plan.confidence:.0%}, "
+        "pooled over repeats. “Largest” is for the most exposed canary of those simulated, the one "
+        "with the largest expected score; among more clients there is one who is more exposed.",
+        "“Rounds secret” is for a canary whose rounds are drawn by the schedule, many or few, so "
+        "that it can lie above the mean canary's. “–”: its law has no closed form.",
+        "Analytical: the tightest theorem for the schedule, rounds known (and secret, where that "
+        "helps), also for who sees the final model alone; “none known” where there is none. It "
+        "counts the chance of taking part often; who has been unlucky is above it. Known rounds: "
+        "zero-out adjacency; secret coins: add-or-remove; fixed size: replace-one.",
+    ]
+    if over := [row for row in rows if row.above]:
+        names = ", ".join(
+            f"{row.schedule} at z = {row.noise_multiplier:g}, presentations {row.presentations:g}"
+            for row in over[:5]
+        )
+        lines.insert(
+            0,
+            f"Warning: {len(over)} of {len(rows)} rows lie above their analytical ε by more than "
+            f"chance allows ({names}): a guarantee does not hold, or the noise is not what it "
+            "claims to be.",
+        )
+    if skipped := sum(row.skipped is not None for row in rows):
+        lines.append(f"{skipped} of {len(rows)} combinations are impossible; see compare.csv.")
+    return lines
+
+
+def _interval(value: Epsilon | None) -> str:
+    if value is None:
+        return "–"
+    mark = " !" if value.above else ""
+    return f"{number(value.epsilon)} ({number(value.low)} – {number(value.high)}){mark}"
+
+
+def _plus_minus(value: Epsilon | None) -> str:
+    if value is None:
+        return "–"
+    half = (value.high - value.low) / 2
+    digits = 0 if value.epsilon >= 100 else 1 if value.epsilon >= 10 else 2
+    mark = " !" if value.above else ""
+    return f"{value.epsilon:,.{digits}f}±{half:.{max(digits, 1)}f}{mark}"
+
+
+def _exposed(value: Epsilon | None) -> str:
+    known = value is not None and value.most_exposed is not None
+    return number(value.most_exposed) if known and value else "–"
+
+
+def _bound(value: Epsilon | None) -> str:
+    if value is None or value.analytical is None:
+        return "none known"
+    return number(finite(value.analytical.epsilon))
+
+
+def _json(value: Any) -> Any:
+    """Infinite numbers become ``None``."""
+    if isinstance(value, dict):
+        return {key: _json(part) for key, part in value.items()}
+    return finite(value) if isinstance(value, float) else value
+
+
+def _write_csv(rows: Sequence[Row], path: Path) -> None:
+    flat = [_flat(row) for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    """A row with one value a column; an unknown one is empty, infinite ones read "inf"."""
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(row):
+        value = getattr(row, field.name)
+        if not isinstance(value, Epsilon):
+            if field.name not in ("final", "every_round", "secret"):
+                out[field.name] = value
+            continue
+        for part in dataclasses.fields(value):
+            inner = getattr(value, part.name)
+            name = f"{field.name}_{part.name}"
+            if isinstance(inner, Guarantee):
+                out |= {name: inner.epsilon, f"{name}_assumption": inner.assumption}
+            else:
+                out[name] = inner
+    return out
+
+
+def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str]]) -> str:
+    import jinja2
+
+    source = importlib.resources.files("fl_epe") / "templates" / "compare.html.j2"
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
+        source.read_text(encoding="utf-8")
+    )
+    noise, presentations = reference(plan)
+    delta = next((row.delta for row in rows if row.delta is not None), math.nan)
+    return template.render(
+        plan=plan,
+        noise=noise,
+        presentations=presentations,
+        delta=delta,
+        rows=[(row, cells_of(row)) for row in rows],
+        notes=notes_of(plan, rows),
+        pictures=pictures,
+        settings={k: v for k, v in plan.to_dict().items() if v not in (None, {}, 1.0)},
+        versions=installed_versions(),
+    )

@@ -1,0 +1,196 @@
+"""What to compare: a grid of schedules × noise × presentations, each a few times."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fl_epe.checks import check_probability
+from fl_epe.config import RunConfig
+from fl_epe.schedules import parse_schedule
+
+DEFAULT_SCHEDULES = (
+    "epochs",
+    "cyclic",
+    "balls-in-bins",
+    "min-separation:separation=24",
+    "poisson",
+    "fixed-size",
+    "check-in",
+    "time-of-day:rounds_per_day=24",
+    'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}',
+    "capped:of=poisson,per_run=8",
+    "drop-out:of=epochs,rate=0.2",
+)
+"""One of each kind that needs no file."""
+
+_OWN = {"participation", "noise_multiplier", "canary_repeats", "clients"}
+_COMMON = {"rounds", "canaries", "delta", "server_learning_rate", "server_momentum"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One thing to measure.
+
+    Attributes:
+        schedule: as `fl_epe.schedules.parse_schedule` reads it.
+        noise_multiplier: z.
+        presentations: how often a client is expected to take part.
+        repeat: number of the repetition, from 0.
+    """
+
+    schedule: str
+    noise_multiplier: float
+    presentations: float
+    repeat: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A comparison, in the limit or by training.
+
+    Attributes:
+        schedules: specifications, see `fl_epe.schedules.parse_schedule`.
+        noise_multipliers: z of each.
+        presentations: expected participations of a client.
+        repeats: how often each is measured, with fresh seeds; what was measured is pooled.
+        task: what to train; ``None`` for the limit, in which noise outweighs the updates.
+        rounds: T; by default 512 in the limit, the task's own in training.
+        clients: m, canaries among them; 10,000 in the limit, the task's own in training.
+        canaries: observed canaries k; 1,000 by default.
+        delta: target δ; clients^-1.1 by default.
+        server_learning_rate: step size of the server.
+        server_momentum: momentum of the server's SGD; 0.9 by default.
+        decay: in the limit, factor of the server's step size from one round to the next.
+        like: in the limit, directory of a run whose clip norms, server and real updates are taken
+            over (and its number of rounds).
+        settings: in training, other settings of `RunConfig` by name.
+        task_options: options of the task by name.
+        confidence: of the intervals.
+        seed: of everything; measurements do not share randomness.
+    """
+
+    schedules: tuple[str, ...] = DEFAULT_SCHEDULES
+    noise_multipliers: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    presentations: tuple[float, ...] = (1, 4, 16)
+    repeats: int = 1
+    task: str | None = None
+    rounds: int | None = None
+    clients: int | None = None
+    canaries: int | None = None
+    delta: float | None = None
+    server_learning_rate: float | None = None
+    server_momentum: float | None = None
+    decay: float = 1.0
+    like: str | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("schedules", "noise_multipliers", "presentations"):
+            values = getattr(self, name)
+            if isinstance(values, str) or not len(values):
+                raise ValueError(f"Expected {name}={values!r} to be a list that is not empty.")
+            kind = str if name == "schedules" else float
+            object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
+        for spec in self.schedules:
+            parse_schedule(spec)
+        for name in ("noise_multipliers", "presentations"):
+            for value in getattr(self, name):
+                if not 0 < value < math.inf:
+                    raise ValueError(f"Expected {name}={value} > 0 and finite.")
+        for name in ("repeats", "rounds", "clients", "canaries"):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or value != int(value)):
+                raise ValueError(f"Expected {name}={value} to be an integer >= 1.")
+        check_probability("confidence", self.confidence)
+        if self.delta is not None:
+            check_probability("delta", self.delta)
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"Expected decay={self.decay} in (0, 1].")
+        if self.seed < 0:
+            raise ValueError(f"Expected seed={self.seed} >= 0.")
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        """Settings that only the limit, or only training, has."""
+        allowed = {field.name for field in dataclasses.fields(RunConfig)} - _OWN - _COMMON
+        if unknown := set(self.settings) - allowed:
+            raise ValueError(f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}.")
+        if self.task is None and (self.settings or self.task_options):
+            raise ValueError("Expected settings and task_options only with a task to train.")
+        if self.task is not None and (self.like is not None or self.decay != 1):
+            raise ValueError(
+                f"Expected like={self.like!r} and decay={self.decay} only without a task."
+            )
+        if self.task is not None and self.clients is not None:
+            raise ValueError(
+                f"Expected clients={self.clients} only without a task: it has its own "
+                "(task_options.num_clients)."
+            )
+
+    def cells(self) -> Iterator[Cell]:
+        """All that is to be measured."""
+        grid = itertools.product(
+            self.schedules, self.noise_multipliers, self.presentations, range(self.repeats)
+        )
+        return (Cell(*values) for values in grid)
+
+    def key(self, cell: Cell) -> str:
+        """Names a measurement: the same key, the same result, whatever else the plan holds."""
+        common = self.to_dict()
+        for name in ("schedules", "noise_multipliers", "presentations", "repeats", "confidence"):
+            del common[name]
+        text = json.dumps([common, dataclasses.asdict(cell)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, as JSON values."""
+        values = dataclasses.asdict(self)
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """The inverse of `to_dict`; dashes may stand for underscores in names.
+
+        Raises:
+            ValueError: for unknown names or values out of range.
+        """
+        plain = {name.replace("-", "_"): value for name, value in values.items()}
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := set(plain) - known:
+            raise ValueError(f"Unknown names {sorted(unknown)}: expected {sorted(known)}.")
+        for name in ("settings", "task_options"):
+            if name in plain:
+                given = plain[name]
+                if not isinstance(given, Mapping):
+                    raise ValueError(f"Expected {name}={given!r} to be a table.")
+                plain[name] = {key.replace("-", "_"): value for key, value in given.items()}
+        for name in ("schedules", "noise_multipliers", "presentations"):
+            if isinstance(plain.get(name), list):
+                plain[name] = tuple(plain[name])
+        return cls(**plain)
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """The fields of a plan from a TOML file, for `Plan.from_dict`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not TOML.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected path={str(path)!r} to be a TOML file.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"Expected {path} to be TOML: {error}.") from error

@@ -1,0 +1,158 @@
+"""From measurements to the rows of the comparison: pooled ε with intervals, beside theory."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from fl_epe.compare.plan import Cell, Plan
+from fl_epe.compare.runner import Results
+from fl_epe.guarantee import Guarantee, least
+from fl_epe.two_gaussians import epsilon_two_gaussians
+
+
+@dataclasses.dataclass(frozen=True)
+class Epsilon:
+    """An ε with its interval, and that of the most exposed canary.
+
+    Attributes:
+        epsilon: of the mean canary.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        most_exposed: of the canary with the largest footprint; ``None`` where it is not known.
+        analytical: the tightest bound against this adversary; ``None`` where none is known.
+        above: the estimate lies above the bound by more than chance allows, all comparisons of
+            the plan taken together. Either the bound does not apply or something is wrong.
+    """
+
+    epsilon: float
+    low: float
+    high: float
+    most_exposed: float | None
+    analytical: Guarantee | None
+    above: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One schedule at one noise multiplier and number of presentations.
+
+    Attributes:
+        schedule: its specification.
+        noise_multiplier: z.
+        presentations: expected participations asked for.
+        repeats: measurements that were pooled.
+        delta: δ of every ε.
+        participations: mean of the canaries' participations.
+        most_participations: of any canary.
+        final: who sees the final model.
+        every_round: who sees every round and knows each client's rounds.
+        secret: who sees every round and does not know them; ``None`` where there is no closed form.
+        accuracy: mean over the repeats, on held-out data; ``None`` in the limit.
+        skipped: why there is nothing, if so.
+    """
+
+    schedule: str
+    noise_multiplier: float
+    presentations: float
+    repeats: int = 0
+    delta: float | None = None
+    participations: float | None = None
+    most_participations: int | None = None
+    final: Epsilon | None = None
+    every_round: Epsilon | None = None
+    secret: Epsilon | None = None
+    accuracy: float | None = None
+    skipped: str | None = None
+
+    @property
+    def above(self) -> bool:
+        """Whether any ε lies above its bound by more than chance allows."""
+        return any(e is not None and e.above for e in (self.final, self.every_round, self.secret))
+
+
+def rows_of(plan: Plan, results: Results) -> list[Row]:
+    """The rows of a comparison, in the order of the plan.
+
+    The mean score over canaries and repeats has the standard error of its sample (at least that
+    of N(0, 1) noise), which gives the interval of ε. Whether an estimate lies above its bound is
+    tested at the plan's confidence for all of its comparisons together (Bonferroni).
+    """
+    groups: dict[tuple[str, float, float], list[dict[str, Any]]] = {}
+    for cell, result in results.items():
+        groups.setdefault(_place(cell), []).append(result)
+    tests = max(1, 3 * len(groups))
+    return [_row(place, found, plan.confidence, tests) for place, found in groups.items()]
+
+
+def _place(cell: Cell) -> tuple[str, float, float]:
+    return cell.schedule, cell.noise_multiplier, cell.presentations
+
+
+def _row(
+    place: tuple[str, float, float], results: list[dict[str, Any]], confidence: float, tests: int
+) -> Row:
+    reasons = [result["skipped"] for result in results if "skipped" in result]
+    if reasons:
+        return Row(*place, skipped=reasons[0])
+    bounds = tuple(
+        Guarantee(
+            **{**bound, "epsilon": math.inf if bound["epsilon"] is None else bound["epsilon"]}
+        )
+        for bound in results[0]["guarantees"]
+    )
+    quantiles = stats.norm.ppf([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
+    delta = results[0]["delta"]
+    accuracies = [result["accuracy"] for result in results if result["accuracy"] is not None]
+    known, secret = least(bounds, "known"), least(bounds, "secret")
+    return Row(
+        *place,
+        repeats=len(results),
+        delta=delta,
+        participations=float(np.mean([result["participations"]["mean"] for result in results])),
+        most_participations=max(result["participations"]["most"] for result in results),
+        final=_pooled([result["final"] for result in results], delta, quantiles, secret),
+        every_round=_pooled([result["all"] for result in results], delta, quantiles, known),
+        secret=_averaged([result["secret"] for result in results], quantiles, secret),
+        accuracy=float(np.mean(accuracies)) if accuracies else None,
+    )
+
+
+def _pooled(
+    parts: list[dict[str, Any]], delta: float, quantiles: Sequence[float], bound: Guarantee | None
+) -> Epsilon:
+    counts = np.array([part["count"] for part in parts])
+    mean = float(np.average([part["mean"] for part in parts], weights=counts))
+    variances = np.maximum([part["variance"] for part in parts], 1.0)
+    error = math.sqrt(float(variances @ counts)) / counts.sum()
+    usual, strict = quantiles
+    means = mean + error * np.array([0.0, -usual, usual, -strict])
+    largest = [part["largest"] for part in parts if part["largest"] is not None]
+    means = np.maximum(np.append(means, max(largest, default=0.0)), 0.0)
+    epsilon, low, high, least_likely, exposed = np.asarray(
+        epsilon_two_gaussians(0.0, 1.0, means, 1.0, delta)
+    ).tolist()
+    above = bound is not None and bool(least_likely > bound.epsilon)
+    return Epsilon(epsilon, low, high, exposed if largest else None, bound, above)
+
+
+def _averaged(
+    parts: list[dict[str, float] | None], quantiles: Sequence[float], bound: Guarantee | None
+) -> Epsilon | None:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    epsilon = float(np.mean([part["epsilon"] for part in known]))
+    down, up = (
+        math.sqrt(sum((part[end] - part["epsilon"]) ** 2 for part in known)) / len(known)
+        for end in ("low", "high")
+    )
+    low, high = max(0.0, epsilon - down), epsilon + up
+    usual, strict = quantiles
+    above = bound is not None and bool(epsilon - down * strict / usual > bound.epsilon)
+    return Epsilon(epsilon, low, high, None, bound, above)

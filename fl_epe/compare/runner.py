@@ -1,0 +1,112 @@
+"""Carries a plan out in parallel processes; what was measured before is not measured again."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import multiprocessing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from fl_epe.compare.measure import measure
+from fl_epe.compare.plan import Cell, Plan
+
+RESULTS, CELLS = "results.jsonl", "cells"
+
+Results = dict[Cell, dict[str, Any]]
+
+
+def carry_out(
+    plan: Plan,
+    directory: Path,
+    *,
+    workers: int = 1,
+    on_cell: Callable[[int, int], None] | None = None,
+) -> Results:
+    """Measure every cell of a plan that ``directory`` does not hold yet.
+
+    Each result is written to ``results.jsonl`` as soon as it is there, so that a comparison that
+    was stopped goes on where it stood, and one that grows (more schedules, more noise, more
+    repeats) measures only what is new. A training run that was cut off goes on from its
+    checkpoint.
+
+    Args:
+        plan: what to measure.
+        directory: made if it is missing.
+        workers: processes; with 1, everything happens in this one.
+        on_cell: called with how many cells are done, and of how many.
+
+    Raises:
+        ValueError: for fewer than one worker.
+        RuntimeError: if a worker process dies.
+    """
+    if workers < 1:
+        raise ValueError(f"Expected workers={workers} >= 1.")
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / RESULTS
+    cells = list(plan.cells())
+    known = _read(path)
+    results = {cell: known[plan.key(cell)] for cell in cells if plan.key(cell) in known}
+    missing = [cell for cell in cells if cell not in results]
+    report = on_cell or (lambda done, total: None)
+    report(len(results), len(cells))
+    with path.open("a", encoding="utf-8") as file:
+        for cell, result in _measured(plan, missing, directory / CELLS, workers):
+            line = {"key": plan.key(cell), "cell": dataclasses.asdict(cell), "result": result}
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.flush()
+            results[cell] = result
+            report(len(results), len(cells))
+    return {cell: results[cell] for cell in cells}
+
+
+def _measured(
+    plan: Plan, cells: list[Cell], directory: Path, workers: int
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    if workers == 1 or len(cells) < 2:
+        yield from ((cell, measure(plan, cell, directory)) for cell in cells)
+        return
+    # A fresh interpreter: threads of torch or BLAS do not survive a fork.
+    pool = concurrent.futures.ProcessPoolExecutor(
+        min(workers, len(cells)), multiprocessing.get_context("spawn"), _one_thread
+    )
+    try:
+        futures = {pool.submit(measure, plan, cell, directory): cell for cell in cells}
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], future.result()
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise RuntimeError(
+            "A worker process died (out of memory?). Run the same command again to go on, with "
+            "fewer workers."
+        ) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _one_thread() -> None:
+    threadpool_limits(1)
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Results by key; a last line that was cut off is dropped, from the file too.
+
+    Raises:
+        ValueError: if another line is not a result.
+    """
+    if not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8").split("\n")
+    if lines[-1]:  # every whole line ends in a newline
+        path.write_text("".join(line + "\n" for line in lines[:-1]), encoding="utf-8")
+    found = {}
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            entry = json.loads(line)
+            found[entry["key"]] = entry["result"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"Expected line {number} of {path} to be a result.") from error
+    return found

@@ -1,0 +1,141 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_epe.analytical import (
+    fixed_size_epsilon,
+    gaussian_epsilon,
+    poisson_epsilon,
+    random_participations_epsilon,
+)
+from fl_epe.guarantee import guarantees, least
+from fl_epe.schedules import DropOut, FixedSize, Trace, make_schedule, parse_schedule
+from fl_epe.two_gaussians import delta_two_gaussians
+
+T, CLIENTS, DELTA = 40, 200, 1e-4
+
+
+def _schedule(spec, participations=4):
+    kind, options = parse_schedule(spec)
+    return make_schedule(kind, T, participations, **options)
+
+
+def _bounds(spec, z=0.5, participations=4):
+    found = guarantees(_schedule(spec, participations), z, DELTA, CLIENTS)
+    return {bound.rounds: bound.epsilon for bound in found}
+
+
+class TestRandomParticipations:
+    def test_a_certain_number_is_the_gaussian_mechanism(self):
+        for count in (1, 3):
+            epsilon = random_participations_epsilon(0.7, DELTA, np.eye(5)[count])
+            assert epsilon == pytest.approx(gaussian_epsilon(0.7, DELTA, count), rel=1e-8)
+
+    def test_delta_is_the_mean_of_deltas(self):
+        weights = np.array([0.2, 0.5, 0.3])
+        epsilon = random_participations_epsilon(0.7, DELTA, weights)
+        shifts = np.sqrt([1, 2]) / 0.7
+        delta = weights[1:] @ np.asarray(delta_two_gaussians(0, 1, shifts, 1, epsilon))
+        assert delta == pytest.approx(DELTA, rel=1e-6)
+
+    def test_rare_participation_costs_nothing(self):
+        assert random_participations_epsilon(0.1, 0.01, [0.995, 0.005]) == 0
+        assert random_participations_epsilon(0.0, 0.01, [0.995, 0.005]) == 0
+        assert random_participations_epsilon(0.0, 0.01, [0.5, 0.5]) == math.inf
+
+    def test_tails_are_cut_on_the_safe_side(self):
+        pmf = stats.binom.pmf(np.arange(2001), 2000, 0.002)
+        pmf /= pmf.sum()
+        epsilon = random_participations_epsilon(0.4, DELTA, pmf)
+        shifts = np.sqrt(np.arange(1, 2001)) / 0.4
+        exact = pmf[1:] @ np.asarray(delta_two_gaussians(0, 1, shifts, 1, epsilon))
+        assert 0.998 * DELTA < exact <= DELTA
+
+    @pytest.mark.parametrize("wrong", [[0.5, 0.4], [-0.5, 1.5], [[1.0]]])
+    def test_errors(self, wrong):
+        with pytest.raises(ValueError, match="probabilities"):
+            random_participations_epsilon(1.0, DELTA, wrong)
+
+
+class TestGuarantees:
+    @pytest.mark.parametrize(
+        ("spec", "most"),
+        [
+            ("epochs", 4),
+            ("cyclic", 4),
+            ("balls-in-bins", 4),
+            ("min-separation:separation=8", 5),
+            ("check-in", 5),
+            ("capped:of=poisson,per_run=6", 6),
+            ("drop-out:of=epochs,rate=0.2", 5),
+        ],
+    )
+    def test_limits_give_the_gaussian_mechanism(self, spec, most):
+        assert _bounds(spec) == {"known": gaussian_epsilon(0.5, DELTA, most)}
+
+    def test_coins_have_the_accountant_and_a_count(self):
+        bounds = _bounds("poisson")
+        assert bounds["secret"] == poisson_epsilon(0.5, 0.1, T, DELTA)
+        pmf = stats.binom.pmf(np.arange(T + 1), T, 0.1)
+        assert bounds["known"] == pytest.approx(
+            random_participations_epsilon(0.5, DELTA, pmf / pmf.sum())
+        )
+
+    def test_drop_out_of_coins_is_coins(self):
+        assert _bounds("drop-out:of=poisson,rate=0.2") == pytest.approx(_bounds("poisson"))
+
+    def test_device_classes_are_for_the_busiest(self):
+        spec = 'device-classes:{"rates": [4, 1], "shares": [0.25, 0.75]}'
+        busiest = max(_schedule(spec).rates)
+        assert _bounds(spec)["secret"] == poisson_epsilon(0.5, busiest, T, DELTA)
+
+    def test_fixed_size(self):
+        bounds = _bounds("fixed-size")
+        assert bounds["secret"] == fixed_size_epsilon(0.5, CLIENTS, 20, T, DELTA)
+        assert bounds["known"] == pytest.approx(_bounds("poisson")["known"], rel=1e-6)
+        dropped = guarantees(DropOut(FixedSize(T, 0.1), 0.5), 0.5, DELTA, CLIENTS)
+        assert dropped[0].epsilon < bounds["known"]
+
+    def test_open_hours_are_fewer_rounds_at_a_higher_rate(self):
+        narrow = _bounds("time-of-day:rounds_per_day=8,hours=6")  # 10 rounds, 2 a day
+        wide = _bounds("time-of-day:rounds_per_day=8,hours=24")
+        pmf = stats.binom.pmf(np.arange(11), 10, 0.4)
+        assert narrow["known"] == pytest.approx(random_participations_epsilon(0.5, DELTA, pmf))
+        assert wide["known"] == pytest.approx(_bounds("fixed-size")["known"], rel=1e-6)
+
+    def test_a_trace_is_limited_by_its_busiest_client(self):
+        trace = Trace([0, 1, 2, 2], ["a", "a", "a", "b"])
+        (bound,) = guarantees(trace, 0.5, DELTA, 2)
+        assert bound.epsilon == gaussian_epsilon(0.5, DELTA, 3)
+
+    def test_nothing_is_promised_where_nothing_limits(self):
+        assert guarantees(_schedule("min-separation:separation=1"), 0.5, DELTA, CLIENTS) == ()
+        assert least((), "known") is None
+
+    def test_known_rounds_hold_for_secret_ones(self):
+        found = guarantees(_schedule("poisson"), 0.5, DELTA, CLIENTS)
+        assert least(found, "known").rounds == "known"
+        assert least(found, "secret").epsilon == min(bound.epsilon for bound in found)
+
+    def test_counts_cover_what_a_simulation_does(self):
+        # Everybody's rounds known: δ(ε) of a random client, from simulated participations.
+        for spec in ("poisson", "fixed-size", "time-of-day:rounds_per_day=8,hours=6"):
+            schedule = _schedule(spec)
+            rng = np.random.default_rng(3)
+            counts = np.concatenate(
+                [
+                    np.bincount(np.concatenate(list(schedule.cohorts(CLIENTS, rng))), minlength=1)
+                    for _ in range(20)
+                ]
+            )
+            shifts = np.sqrt(counts) / 0.5
+            epsilon = _bounds(spec)["known"]
+            delta = np.asarray(delta_two_gaussians(0, 1, shifts, 1, epsilon))
+            error = delta.std() / math.sqrt(len(delta))
+            assert delta.mean() <= DELTA + 3 * error
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="population=0"):
+            guarantees(_schedule("poisson"), 0.5, DELTA, 0)
