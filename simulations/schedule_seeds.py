@@ -10,6 +10,17 @@ three standard errors. Against the final model alone no theorem is tight, so the
 last schedule lets everybody in once more than it says.
 
 Expected::
+
+    schedule        sees           mean ε  analytical  above
+    epochs          final            1.47       12.65      0   as it should be
+    epochs          every_round     12.65       12.65      6   as it should be
+    epochs          secret           6.15       12.65      0   as it should be
+    poisson         final            1.49        7.64      0   as it should be
+    poisson         every_round     13.30       21.93      0   as it should be
+    poisson         secret           7.69        7.64      4   as it should be
+    one more        final            2.38       12.65      0   as it should be
+    one more        every_round     16.70       12.65    200   VIOLATION
+    one more        secret           6.16       12.65      0   as it should be
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
     for axes in (left, right):
         axes.set(xscale="log", xlabel="ε")
         axes.grid(axis="x", alpha=0.3)
-        _plain_ticks(axes)
+        plain_ticks(axes)
     for color, marker, label in (
         (_MEAN, "o", "mean canary (right: rounds known)"),
         (_SECRET, "o", "random canary, rounds secret"),
@@ -98,7 +98,8 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
     )
 
 
-def _plain_ticks(axes: Axes) -> None:
+def plain_ticks(axes: Axes) -> None:
+    """Ticks of a logarithmic x-axis at 1, 2, 5, 10, … in plain figures."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
