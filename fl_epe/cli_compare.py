@@ -48,6 +48,12 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default=os.cpu_count() or 1,
         help=f"processes; no influence on the result (default: {os.cpu_count() or 1})",
     )
+    compare.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        help="with --task: threads of each training run; no influence on the result (default: 1)",
+    )
     grid = compare.add_argument_group("the grid")
     grid.add_argument(
         "--schedules",
@@ -128,7 +134,13 @@ def _compare(arguments: argparse.Namespace) -> int:
     console = Console()
     try:
         with _Line(console) as line:
-            results = carry_out(plan, output, workers=arguments.workers, on_cell=line.show)
+            results = carry_out(
+                plan,
+                output,
+                workers=arguments.workers,
+                nodes=arguments.nodes,
+                on_cell=line.show,
+            )
     except KeyboardInterrupt:
         console.print(
             f"\nStopped. The same command with --output {output} goes on.", highlight=False

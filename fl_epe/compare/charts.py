@@ -46,7 +46,7 @@ def charts(rows: Sequence[Row], noise: float, presentations: float) -> dict[str,
             f"at presentations {presentations:g}",
         ),
     ):
-        line = [row for row in shown if getattr(row, fixed[0]) == fixed[1]]
+        line = [row for row in shown if getattr(row, fixed[0]) == fixed[1] and getattr(row, axis)]
         if len({getattr(row, axis) for row in line}) > 1:
             label = "noise multiplier z" if axis == "noise_multiplier" else axis
             caption = f"ε of the mean canary against {label}, {words}; dashes: analytical."

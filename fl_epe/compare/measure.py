@@ -25,20 +25,27 @@ _ROUNDS, _CLIENTS, _CANARIES, _MOMENTUM = 512, 10_000, 1000, 0.9
 RECORD, CHECKPOINT = "record.npz", "checkpoint.npz"
 
 
-def measure(plan: Plan, cell: Cell, directory: Path) -> dict[str, Any]:
+def record_path(plan: Plan, cell: Cell, directory: Path) -> Path:
+    """Where a training run of a comparison in ``directory`` keeps its record."""
+    return directory / "cells" / plan.key(cell) / RECORD
+
+
+def measure(plan: Plan, cell: Cell, directory: Path, nodes: int = 1) -> dict[str, Any]:
     """What one cell of a plan gives, as JSON values; ``{"skipped": reason}`` if it cannot be.
 
     Args:
         plan: what all cells share.
         cell: which one.
-        directory: where a training run keeps its record, and its checkpoint while it runs.
+        directory: of the comparison; a training run keeps its record there, and its checkpoint
+            while it runs.
+        nodes: threads of a training run; no influence on the result.
     """
     seed = int(plan.key(cell), 16) % 2**63
     try:
         schedule, population, record = (
             _in_the_limit(plan, cell, seed)
             if plan.task is None
-            else _by_training(plan, cell, seed, directory)
+            else _by_training(plan, cell, seed, record_path(plan, cell, directory), nodes)
         )
     except ValueError as error:
         return {"skipped": str(error)}
@@ -97,7 +104,7 @@ def _server(plan: Plan, like: AuditRecord | None) -> ServerSGD:
 
 
 def _by_training(
-    plan: Plan, cell: Cell, seed: int, directory: Path
+    plan: Plan, cell: Cell, seed: int, path: Path, nodes: int
 ) -> tuple[Schedule, int, AuditRecord]:
     """Train, or go on where an earlier attempt was stopped."""
     from fl_epe.config import RunConfig
@@ -119,14 +126,13 @@ def _by_training(
         canary_repeats=cell.presentations,
         **settings,
     )
-    where = directory / plan.key(cell)
-    if (where / RECORD).exists():
-        record = AuditRecord.load(where / RECORD)
-    else:
-        job = Job(task, config, Seeds.derive(seed), config.rounds)
-        record = simulate(job, workers=1, checkpoint=where / CHECKPOINT)
-        record.save(where / RECORD)
-        (where / CHECKPOINT).unlink(missing_ok=True)
+    if path.exists():
+        return config.canary_schedule(), task.num_clients, AuditRecord.load(path)
+    job = Job(task, config, Seeds.derive(seed), config.rounds)
+    checkpoint = path.with_name(CHECKPOINT)
+    record = simulate(job, workers=nodes, checkpoint=checkpoint)
+    record.save(path)
+    checkpoint.unlink(missing_ok=True)
     return config.canary_schedule(), task.num_clients, record
 
 

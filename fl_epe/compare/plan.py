@@ -58,7 +58,7 @@ class Plan:
 
     Attributes:
         schedules: specifications, see `fl_epe.schedules.parse_schedule`.
-        noise_multipliers: z of each.
+        noise_multipliers: z of each; in training it may be 0.
         presentations: expected participations of a client.
         repeats: how often each is measured, with fresh seeds; what was measured is pooled.
         task: what to train; ``None`` for the limit, in which noise outweighs the updates.
@@ -106,7 +106,8 @@ class Plan:
             parse_schedule(spec)
         for name in ("noise_multipliers", "presentations"):
             for value in getattr(self, name):
-                if not 0 < value < math.inf:
+                without_noise = name == "noise_multipliers" and self.task is not None
+                if not (0 < value < math.inf or (without_noise and value == 0)):
                     raise ValueError(f"Expected {name}={value} > 0 and finite.")
         for name in ("repeats", "rounds", "clients", "canaries"):
             value = getattr(self, name)

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from fl_epe.compare.measure import measure
 from fl_epe.compare.plan import Cell, Plan
 
-RESULTS, CELLS = "results.jsonl", "cells"
+RESULTS = "results.jsonl"
 
 Results = dict[Cell, dict[str, Any]]
 
@@ -25,6 +25,7 @@ def carry_out(
     directory: Path,
     *,
     workers: int = 1,
+    nodes: int = 1,
     on_cell: Callable[[int, int], None] | None = None,
 ) -> Results:
     """Measure every cell of a plan that ``directory`` does not hold yet.
@@ -38,14 +39,17 @@ def carry_out(
         plan: what to measure.
         directory: made if it is missing.
         workers: processes; with 1, everything happens in this one.
+        nodes: threads of each training run.
         on_cell: called with how many cells are done, and of how many.
 
     Raises:
-        ValueError: for fewer than one worker.
+        ValueError: for fewer than one worker or node.
         RuntimeError: if a worker process dies.
     """
     if workers < 1:
         raise ValueError(f"Expected workers={workers} >= 1.")
+    if nodes < 1:
+        raise ValueError(f"Expected nodes={nodes} >= 1.")
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / RESULTS
     cells = list(plan.cells())
@@ -55,7 +59,7 @@ def carry_out(
     report = on_cell or (lambda done, total: None)
     report(len(results), len(cells))
     with path.open("a", encoding="utf-8") as file:
-        for cell, result in _measured(plan, missing, directory / CELLS, workers):
+        for cell, result in _measured(plan, missing, directory, workers, nodes):
             line = {"key": plan.key(cell), "cell": dataclasses.asdict(cell), "result": result}
             file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
@@ -65,17 +69,17 @@ def carry_out(
 
 
 def _measured(
-    plan: Plan, cells: list[Cell], directory: Path, workers: int
+    plan: Plan, cells: list[Cell], directory: Path, workers: int, nodes: int
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     if workers == 1 or len(cells) < 2:
-        yield from ((cell, measure(plan, cell, directory)) for cell in cells)
+        yield from ((cell, measure(plan, cell, directory, nodes)) for cell in cells)
         return
     # A fresh interpreter: threads of torch or BLAS do not survive a fork.
     pool = concurrent.futures.ProcessPoolExecutor(
         min(workers, len(cells)), multiprocessing.get_context("spawn"), _one_thread
     )
     try:
-        futures = {pool.submit(measure, plan, cell, directory): cell for cell in cells}
+        futures = {pool.submit(measure, plan, cell, directory, nodes): cell for cell in cells}
         for future in concurrent.futures.as_completed(futures):
             yield futures[future], future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
