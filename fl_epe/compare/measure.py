@@ -118,14 +118,13 @@ def _by_training(
         for name in ("rounds", "canaries", "delta", "server_learning_rate", "server_momentum")
         if getattr(plan, name) is not None
     }
-    settings = {"unobserved": 0, **task.defaults, **plan.settings, **common}
-    config = RunConfig(
-        clients=task.num_clients,
-        participation=cell.schedule,
-        noise_multiplier=cell.noise_multiplier,
-        canary_repeats=cell.presentations,
-        **settings,
-    )
+    settings = {
+        **{"unobserved": 0, **task.defaults, **plan.settings, **common},
+        "participation": cell.schedule,
+        "noise_multiplier": cell.noise_multiplier,
+        "canary_repeats": cell.presentations,
+    }
+    config = RunConfig(clients=task.num_clients, **settings)
     if path.exists():
         return config.canary_schedule(), task.num_clients, AuditRecord.load(path)
     job = Job(task, config, Seeds.derive(seed), config.rounds)
