@@ -18,49 +18,26 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.mechanism import ServerSGD, sgd_weights
-from fl_epe.participation import Schedule, presence
+from fl_epe.expected import (
+    PARTICIPATION,
+    RealUpdates,
+    Signal,
+    canary_cohorts,
+    limit_footprints,
+    limit_weights,
+)
+from fl_epe.mechanism import ServerSGD
+from fl_epe.participation import Schedule
 from fl_epe.record import AuditRecord
 from fl_epe.schedules import Trace, TraceSample
 from fl_epe.seeding import generator
 
+__all__ = ["RealUpdates", "limit_footprints", "limit_record", "limit_weights"]
+
 Floats = NDArray[np.float64]
 
 _DIM = 10**9  # any large number: scores are cosines times its root
-_PARTICIPATION, _SCORES = 0, 1  # random streams
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class RealUpdates:
-    """What the real clients' updates add to the variance of what is released.
-
-    In units of the clip norm over the cohort size, per coordinate, as z² is for the noise.
-
-    Attributes:
-        every_round: ``(T,)``, for the released mean of each round, ≥ 0.
-        final: for θ_T − θ_0; far above the rounds' where updates agree with each other, ≥ 0.
-    """
-
-    every_round: Floats
-    final: float
-
-    @classmethod
-    def of(cls, record: AuditRecord) -> RealUpdates:
-        """As a run had them: from the norms of its means and of its displacement.
-
-        Raises:
-            ValueError: if the run's noise or clip norms are not known, or its server was not SGD.
-        """
-        z = record.sum_noise_multiplier
-        if z is None or not record.signal_known():
-            raise ValueError(
-                f"Expected sum_noise_multiplier={z} and clip_norms of the record to be known."
-            )
-        unit = record.clip_norms / record.cohort_size
-        weighted = float(np.sum((record.round_weights() * unit) ** 2))
-        every_round = (record.mean_norms / unit) ** 2 / record.dim - z**2
-        final = record.displacement_norm**2 / weighted / record.dim - z**2
-        return cls(np.maximum(every_round, 0.0), max(final, 0.0))
+_SCORES = 1  # random stream
 
 
 def limit_record(
@@ -97,19 +74,18 @@ def limit_record(
         ValueError: if nothing hides the canaries, or if an argument is out of range.
     """
     rounds, server = schedule.rounds, server or ServerSGD()
-    real = real or RealUpdates(np.zeros(rounds), 0.0)
-    norms = _per_round("clip_norms", clip_norms, rounds)
-    rates = server.learning_rate * _per_round("decay", decay, rounds)
-    hidden = _hidden(noise_multiplier, real, rounds)
     cohort_size = schedule.cohort_size(canaries if population is None else population)
-    taking_part = _presence(schedule, canaries, population, generator(seed, _PARTICIPATION))
-    unit = norms / cohort_size
-    steps = sgd_weights(rates, server.momentum) * unit
-    signal = _Signal(np.sqrt(hidden), steps, np.sqrt(noise_multiplier**2 + real.final))
+    signal = Signal.of(rounds, noise_multiplier, clip_norms, server, decay, real, cohort_size)
+    taking_part = np.zeros((rounds, canaries), bool)
+    rng = generator(seed, PARTICIPATION)
+    for row, cohort in zip(
+        taking_part, canary_cohorts(schedule, canaries, population, rng), strict=True
+    ):
+        row[cohort] = True
     rng = generator(seed, _SCORES)
-    observed, observed_final = signal.scores(canaries, rng, taking_part)
-    others, others_final = signal.scores(unobserved, rng)
-    lengths = signal.hidden * unit * np.sqrt(_DIM)
+    observed, observed_final = _scores(signal, canaries, rng, taking_part)
+    others, others_final = _scores(signal, unobserved, rng)
+    lengths = signal.hidden * signal.unit * np.sqrt(_DIM)
     moved = signal.moved * np.sqrt(_DIM)
     return AuditRecord(
         dim=_DIM,
@@ -119,13 +95,13 @@ def limit_record(
         sum_noise_multiplier=noise_multiplier,
         participation=TraceSample.kind if isinstance(schedule, Trace) else schedule.kind,
         canary_repeats=schedule.participations(),
-        server=_server(server, rates),
+        server=_server(server, signal.rates),
         observed=observed,
         unobserved=others,
         presence=taking_part,
-        clip_norms=norms,
+        clip_norms=signal.norms,
         mean_norms=lengths,
-        delta_norms=rates * _discounted(lengths, server.momentum),
+        delta_norms=signal.rates * _discounted(lengths, server.momentum),
         observed_final=observed_final,
         unobserved_final=others_final,
         observed_displacement=observed_final,
@@ -137,90 +113,23 @@ def limit_record(
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Signal:
-    """What a participation adds to a canary's scores, and what hides it.
-
-    Attributes:
-        hidden: ``(T,)`` deviation of each round's mean along a canary, per C_t/n.
-        steps: ``(T,)`` what a participation in each round adds to θ_T − θ_0.
-        final_hidden: deviation of θ_T − θ_0 along a canary, per length of ``steps``.
-    """
-
-    hidden: Floats
-    steps: Floats
-    final_hidden: float
-
-    @property
-    def moved(self) -> float:
-        """Deviation of θ_T − θ_0 along a canary."""
-        return float(np.linalg.norm(self.steps) * self.final_hidden)
-
-    def scores(
-        self, count: int, rng: np.random.Generator, presence: NDArray[np.bool_] | None = None
-    ) -> tuple[Floats, Floats]:
-        """Cosines with each round's mean, ``(T, count)``, and with θ_T − θ_0, ``(count,)``."""
-        rounds = rng.standard_normal((len(self.hidden), count))
-        # A part of the final noise is that of the rounds; the rest comes from real updates.
-        weights = self.hidden * self.steps / self.moved
-        share = float(np.linalg.norm(weights))
-        weights /= max(share, 1.0)
-        final = weights @ rounds
-        final += np.sqrt(max(1 - share**2, 0.0)) * rng.standard_normal(count)
-        if presence is not None:
-            final += self.steps / self.moved @ presence
-            for row, here, hidden in zip(rounds, presence, self.hidden, strict=True):
-                row[here] += 1 / hidden
-        rounds /= np.sqrt(_DIM)
-        return rounds, final / np.sqrt(_DIM)
-
-
-def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
-    given = np.asarray(values, np.float64)
-    if given.shape not in ((), (rounds,)):
-        raise ValueError(f"Expected {name}.shape={given.shape} to be () or (rounds={rounds},).")
-    if not np.all((given > 0) & np.isfinite(given)):
-        raise ValueError(f"Expected {name}={given} > 0 and finite.")
-    return np.array(np.broadcast_to(given, rounds))
-
-
-def _hidden(noise_multiplier: float, real: RealUpdates, rounds: int) -> Floats:
-    """Variance z² + r_t that hides a canary in each round, ``(T,)``."""
-    if not 0 <= noise_multiplier < np.inf:
-        raise ValueError(f"Expected noise_multiplier={noise_multiplier} >= 0 and finite.")
-    if np.shape(real.every_round) != (rounds,):
-        raise ValueError(
-            f"Expected real.every_round.shape={np.shape(real.every_round)} to be (rounds={rounds},)"
-        )
-    hidden = noise_multiplier**2 + real.every_round
-    if not np.all(hidden > 0) or not noise_multiplier**2 + real.final > 0:
-        raise ValueError(
-            f"Expected noise_multiplier={noise_multiplier} > 0, or real updates in every round."
-        )
-    return np.asarray(hidden)
-
-
-def _presence(
-    schedule: Schedule, canaries: int, population: int | None, rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Who of the canaries takes part when, ``(T, k)``.
-
-    Laws of schedules treat all clients alike, so that the first k are k random ones.
-    """
-    if isinstance(schedule, Trace):
-        if population not in (None, schedule.population):
-            raise ValueError(
-                f"Expected {population=} to be {schedule.population}, as in the trace."
-            )
-        return presence(TraceSample(schedule), canaries, rng)
-    if population is None:
-        return presence(schedule, canaries, rng)
-    if population < canaries:
-        raise ValueError(f"Expected population={population} >= canaries={canaries}.")
-    out = np.zeros((schedule.rounds, canaries), bool)
-    for row, cohort in zip(out, schedule.cohorts(population, rng), strict=True):
-        row[cohort[: np.searchsorted(cohort, canaries)]] = True
-    return out
+def _scores(
+    signal: Signal, count: int, rng: np.random.Generator, presence: NDArray[np.bool_] | None = None
+) -> tuple[Floats, Floats]:
+    """Cosines with each round's mean, ``(T, count)``, and with θ_T − θ_0, ``(count,)``."""
+    rounds = rng.standard_normal((len(signal.hidden), count))
+    # A part of the final noise is that of the rounds; the rest comes from real updates.
+    weights = signal.hidden * signal.steps / signal.moved
+    share = float(np.linalg.norm(weights))
+    weights /= max(share, 1.0)
+    final = weights @ rounds
+    final += np.sqrt(max(1 - share**2, 0.0)) * rng.standard_normal(count)
+    if presence is not None:
+        final += signal.steps / signal.moved @ presence
+        for row, here, hidden in zip(rounds, presence, signal.hidden, strict=True):
+            row[here] += 1 / hidden
+    rounds /= np.sqrt(_DIM)
+    return rounds, final / np.sqrt(_DIM)
 
 
 def _server(server: ServerSGD, rates: Floats) -> dict[str, object]:
