@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 import fl_epe
+from fl_epe.cli_advise import add_advise
 from fl_epe.cli_compare import add_compare
+from fl_epe.cli_data import add_data
 from fl_epe.config import RunConfig
 from fl_epe.record import AuditRecord
 from fl_epe.score_file import LAYOUT, read_scores
@@ -26,7 +28,15 @@ if TYPE_CHECKING:
     from fl_epe.flower import Job, Progress
 
 RECORD, CHECKPOINT = "record.npz", "checkpoint.npz"
-_TASKS = ("digits", "fashion-mnist")
+_TASKS = (
+    "digits",
+    "fashion-mnist",
+    "emnist",
+    "emnist-twin",
+    "stackoverflow",
+    "stackoverflow-twin",
+    "shakespeare",
+)
 
 # What each setting of `RunConfig` means to somebody who types it.
 _SETTINGS = {
@@ -61,6 +71,7 @@ _EXAMPLES = """examples:
   fl-epe run digits --noise-multiplier 0.5 --seed 1 --output runs/half
   fl-epe run digits --participation poisson --backend ray --workers 2
   fl-epe run fashion-mnist --data-dir /usr/share/datasets/fashion-mnist
+  fl-epe run stackoverflow-twin --num-clients 2000 --rounds 100 --clients-per-round 20
 """
 
 
@@ -107,7 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=f"holds {RECORD}")
     report.set_defaults(command=_report)
     add_compare(commands)
+    add_advise(commands)
     _add_estimate(commands)
+    add_data(commands)
     return parser
 
 
@@ -134,7 +147,17 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "entropy, as a guessable canary or noise seed is an attack)",
     )
     run.add_argument("--num-clients", type=int, help="clients that share the data out")
-    run.add_argument("--data-dir", help="where the data files of fashion-mnist are")
+    run.add_argument(
+        "--data-dir",
+        help="where the data of fashion-mnist, emnist, stackoverflow or shakespeare is: a folder, "
+        "or for emnist and shakespeare the id of a hub's data set",
+    )
+    run.add_argument(
+        "--max-examples",
+        type=int,
+        metavar="N",
+        help="most examples of a client, for emnist, stackoverflow, shakespeare and twins",
+    )
     run.add_argument(
         "--evaluate-every",
         type=int,
@@ -224,6 +247,7 @@ def _run(arguments: argparse.Namespace) -> int:
         for name, value in (
             ("num_clients", arguments.num_clients),
             ("data_dir", arguments.data_dir),
+            ("max_examples", arguments.max_examples),
         )
         if value is not None
     }

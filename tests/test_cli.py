@@ -14,6 +14,7 @@ import pytest
 
 from fl_epe import AuditRecord
 from fl_epe.cli import main
+from fl_epe.tasks import load_task
 
 SMALL = [
     "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--canaries", "20",
@@ -201,3 +202,24 @@ def test_readme_and_package_agree_on_the_version(capsys):
     assert capsys.readouterr().out.strip() == f"fl-epe {fl_epe.__version__}"
     changelog = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
     assert f"## {fl_epe.__version__}" in changelog
+
+
+def test_data_convert_makes_what_a_task_reads(tmp_path, capsys):
+    source, target = tmp_path / "posts.jsonl", tmp_path / "out"
+    rows = [
+        {"user_id": f"u{user}", "tokens": f"how to sort a list of words {word}"}
+        for user in range(3)
+        for word in range(20)
+    ]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["data", "convert", "stackoverflow", str(source), str(target)]) == 0
+    assert "3 clients, 54 examples, 6 held out" in capsys.readouterr().out
+    task = load_task("stackoverflow", data_dir=str(target))
+    assert task.num_clients == 3
+    assert main(["data", "convert", "stackoverflow", str(source), str(target)]) == 2
+    assert str(target) in capsys.readouterr().err
+    missing = str(tmp_path / "missing.h5")
+    assert main(["data", "convert", "emnist", missing, str(tmp_path / "other")]) == 2
+    assert "missing.h5" in capsys.readouterr().err
+    assert main(["data", "convert", "emnist", missing, "x", "--memory", "0"]) == 2
+    assert "memory=0" in capsys.readouterr().err

@@ -19,7 +19,16 @@ MODULES = sorted(
 # Left to right; a module may import from layers to its left, and from its own.
 LAYERS = [
     {"checks", "seeding", "two_gaussians", "secret_rounds", "goodness", "score_file"},
-    {"canary", "mechanism", "participation", "record", "rates", "analytical", "schedules"},
+    {
+        "canary",
+        "mechanism",
+        "clipped_sum",
+        "participation",
+        "record",
+        "rates",
+        "analytical",
+        "schedules",
+    },
     {
         "config",
         "tracker",
@@ -40,8 +49,7 @@ LAYERS = [
     {"training"},
     {"flower"},
     {"compare"},
-    {"cli_compare"},
-    {"cli_advise"},
+    {"cli_advise", "cli_compare", "cli_data"},
     {"cli"},
 ]
 HEAVY = {"torch", "flwr", "ray", "matplotlib", "sklearn", "jinja2", "datasets", "dp_accounting"}

@@ -22,6 +22,7 @@ __all__ = [
     "LossSum",
     "Task",
     "bind_parameters",
+    "glorot_uniform",
     "load_task",
     "one_thread",
     "task_names",
@@ -30,7 +31,12 @@ __all__ = [
 _EVALUATION_BATCH = 64
 _TASKS = {
     "digits": ("fl_epe.tasks.digits", "Digits"),
+    "emnist": ("fl_epe.tasks.emnist", "Emnist"),
+    "emnist-twin": ("fl_epe.tasks.emnist", "EmnistTwin"),
     "fashion-mnist": ("fl_epe.tasks.fashion_mnist", "FashionMnist"),
+    "shakespeare": ("fl_epe.tasks.shakespeare", "Shakespeare"),
+    "stackoverflow": ("fl_epe.tasks.stackoverflow", "StackOverflow"),
+    "stackoverflow-twin": ("fl_epe.tasks.stackoverflow", "StackOverflowTwin"),
 }
 
 
@@ -113,11 +119,17 @@ class Task(abc.ABC):
     def initial(self, seed: int) -> np.ndarray:
         """The initial model: Glorot uniform weights, zero biases.
 
+        Or what the model's own ``initial_values(random)`` yields, an array for each parameter.
+
         Returns:
             float32 of shape (dim,), the parameters in the order of ``model().parameters()``.
         """
-        random = generator(seed)
-        parts = [_glorot_uniform(tuple(p.shape), random) for p in self.model().parameters()]
+        random, model = generator(seed), self.model()
+        initial_values: Any = getattr(model, "initial_values", None)
+        if initial_values is not None:
+            parts = list(initial_values(random))
+        else:
+            parts = [glorot_uniform(tuple(p.shape), random) for p in model.parameters()]
         return np.concatenate([part.ravel() for part in parts])
 
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
@@ -227,7 +239,7 @@ def _dim(task: Task) -> int:
     return sum(parameter.numel() for parameter in task.model().parameters())
 
 
-def _glorot_uniform(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+def glorot_uniform(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
     """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); vectors are biases: zero."""
     if len(shape) < 2:
         return np.zeros(shape, np.float32)

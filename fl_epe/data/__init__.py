@@ -1,0 +1,29 @@
+"""Real federated data sets by client: EMNIST, StackOverflow and Shakespeare, and twins of them.
+
+`convert` reads what is published (a hub id, SQLite, HDF5, Parquet, JSON lines, CSV or a folder of
+the `datasets` library) and writes a folder that a `ClientStore` maps into memory; both need the
+extra ``data``. The twins (`text_twin`, `image_twin`) make data of the same shape from a seed.
+
+Nothing here was run on the real data sets: no hub could be reached where it was written. The tests
+write small files of the same schemas, with messages from Google's protobuf library, pictures of
+scikit-learn's digits, and texts that Python carries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fl_epe.data.places import absolute, optional
+
+if TYPE_CHECKING:
+    from fl_epe.data.conversion import KINDS, Progress, convert, open_data
+    from fl_epe.data.store import ClientStore
+
+__all__ = ["KINDS", "ClientStore", "Progress", "absolute", "convert", "open_data"]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs Arrow is imported when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(optional("fl_epe.data.conversion"), name)

@@ -1,0 +1,42 @@
+"""What the integers of an example mean, and how a model wants them. NumPy only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+SIDE = 28
+PIXELS = SIDE * SIDE
+CLASSES = 62
+CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+"""EMNIST: 784 bytes of ink, 0 for paper and 255 for full ink, then the label, a place in this."""
+
+WORDS = 10_000
+PAD, OOV, BOS, EOS = 0, WORDS + 1, WORDS + 2, WORDS + 3
+VOCABULARY = WORDS + 4
+LENGTH = 20
+"""StackOverflow: 21 ids, BOS, then up to 20 words, EOS where there is room, and PAD. Ids as TFF has
+them: PAD 0, the words from 1 by falling frequency, OOV 10,001, BOS 10,002, EOS 10,003."""
+
+WINDOW = 80
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""Shakespeare: ids of 80 characters and of the next one, places in this, LEAF's 80 characters."""
+
+
+def images_and_labels(examples: np.ndarray) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """EMNIST: images of shape (n, 1, 28, 28), ink 1 and paper 0, and labels of shape (n,)."""
+    images = examples[:, :PIXELS].reshape(-1, 1, SIDE, SIDE).astype(np.float32)
+    images /= np.float32(255)
+    return images, examples[:, PIXELS].astype(np.int64)
+
+
+def words_and_next(examples: np.ndarray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """StackOverflow: ids of shape (n, 20), all but the last, and for each the one that follows."""
+    ids = examples.astype(np.int64)
+    return ids[:, :-1], ids[:, 1:]
+
+
+def characters_and_next(examples: np.ndarray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Shakespeare: ids of shape (n, 80), and the next one, shape (n,)."""
+    ids = examples.astype(np.int64)
+    return ids[:, :WINDOW], ids[:, WINDOW]

@@ -1,0 +1,175 @@
+"""Finds the data: a hub id, a file or a folder, and the splits in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import lzma
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fl_epe.data import formats
+from fl_epe.data.encoding import Columns, RawBatch
+from fl_epe.data.places import is_hub_id, optional
+
+TRAIN, HELD_OUT = "train", "held-out"
+
+_READERS: dict[str, Callable[[Path, Columns], Iterator[RawBatch]]] = {
+    ".parquet": formats.read_parquet,
+    ".jsonl": formats.read_json_lines,
+    ".ndjson": formats.read_json_lines,
+    ".csv": formats.read_csv,
+    ".h5": formats.read_hdf5,
+    ".hdf5": formats.read_hdf5,
+}
+_SQLITE = (".sqlite", ".sqlite.lzma", ".sqlite.xz")
+_SAVED = ("dataset_dict.json", "state.json")
+# What a split is called, best first. Held-out users (TFF) are second to later posts of the same.
+_HELD_OUT_WORDS = (("test",), ("heldout", "held", "validation", "valid", "val", "dev", "eval"))
+_IGNORED = "digits_only"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some rows of a source that belong to one split.
+
+    Attributes:
+        split: what the source calls it.
+        name: file and split, for messages.
+        read: the rows, given the columns; may be called again.
+        rows: how many, or None if only reading would tell.
+    """
+
+    split: str
+    name: str
+    read: Callable[[Columns], Iterator[RawBatch]]
+    rows: int | None = None
+
+
+def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
+    """The parts to train on and, if the source has such a split, those to hold out.
+
+    Args:
+        source: hub id (``owner/name``), a file, or a folder with files of one format or with what
+            `datasets.Dataset.save_to_disk` wrote. Formats by the name's end: .parquet, .jsonl,
+            .ndjson, .csv, .h5, .hdf5, .sqlite, and .sqlite.lzma or .xz. Names of files, or the
+            splits in them, tell what is held out: "test", else "heldout", "validation" and such.
+        scratch: a folder for files that have to be unpacked.
+
+    Raises:
+        FileNotFoundError: if there is no such path and it is no hub id.
+        ConnectionError: if the hub cannot be reached (and has nothing in its cache).
+        ValueError: for a source of no known format.
+    """
+    if is_hub_id(source):
+        parts = _hub(source)
+    else:
+        path = Path(source).expanduser()
+        if not path.exists():
+            raise FileNotFoundError(f"Expected source={source!r} to be a path or a hub id.")
+        parts = _folder(path, scratch) if path.is_dir() else _file(path, scratch, path.name)
+    return _by_use(parts, source)
+
+
+def _by_use(parts: list[Part], source: str) -> dict[str, list[Part]]:
+    ranks = [_rank(part.split) for part in parts]
+    train = [part for part, rank in zip(parts, ranks, strict=True) if rank is None]
+    best = min((rank for rank in ranks if rank is not None), default=None)
+    held_out = [part for part, rank in zip(parts, ranks, strict=True) if rank == best is not None]
+    if not train:
+        if len(parts) != 1:
+            names = [part.split for part in parts]
+            raise ValueError(f"Expected source={source!r} to have a training split, has {names}.")
+        train, held_out = parts, []
+    return {TRAIN: train, HELD_OUT: held_out}
+
+
+def _rank(split: str) -> int | None:
+    words = re.split(r"[^a-z]+", split.lower())
+    for rank, known in enumerate(_HELD_OUT_WORDS):
+        if any(word in known for word in words):
+            return rank
+    return None
+
+
+def _hub(name: str) -> list[Part]:
+    try:
+        found = optional("datasets").load_dataset(name)
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"Expected source={name!r} to be a local path or a data set on the Hugging Face hub: "
+            f"{error}. Without network, name a folder with its Parquet files."
+        ) from error
+    return _from_datasets(found, name)
+
+
+def _from_datasets(found: Any, name: str) -> list[Part]:
+    splits = found if isinstance(found, dict) else {TRAIN: found}
+    return [
+        Part(
+            str(split),
+            f"{name}, split {split}",
+            functools.partial(formats.read_dataset, data, f"{name}, split {split}"),
+            len(data),
+        )
+        for split, data in splits.items()
+    ]
+
+
+def _folder(path: Path, scratch: Path) -> list[Part]:
+    if any((path / name).is_file() for name in _SAVED):
+        return _from_datasets(optional("datasets").load_from_disk(str(path)), str(path))
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and _format(file)]
+    endings = sorted({_format(file) for file in files})
+    if len(endings) != 1:
+        raise ValueError(
+            f"Expected source={str(path)!r} to hold files of one format "
+            f"({', '.join([*_READERS, *_SQLITE])}), found {', '.join(endings) or 'none'}."
+        )
+    return [part for file in files for part in _file(file, scratch, str(file.relative_to(path)))]
+
+
+def _file(path: Path, scratch: Path, name: str) -> list[Part]:
+    ending = _format(path)
+    if not path.stat().st_size:
+        raise ValueError(f"Expected {path} not to be empty.")
+    if ending in _SQLITE:
+        return _sqlite(path if ending == ".sqlite" else _unpacked(path, scratch), path.name)
+    if ending not in _READERS:
+        raise ValueError(f"Expected {path} to end with one of {', '.join([*_READERS, *_SQLITE])}.")
+    return [Part(name, str(path), functools.partial(_READERS[ending], path))]
+
+
+def _format(path: Path) -> str:
+    """The ending of a file that can be read, or an empty string."""
+    endings = (ending for ending in (*_SQLITE, *_READERS) if path.name.lower().endswith(ending))
+    return next(endings, "")
+
+
+def _sqlite(path: Path, name: str) -> list[Part]:
+    splits = formats.sqlite_splits(path)
+    if not splits:
+        raise ValueError(f"Expected {name} to list clients in 'client_metadata', found none.")
+    return [
+        Part(split, f"{name}, split {split}", functools.partial(_read_split, path, split), rows)
+        for split, rows in splits.items()
+        if not split.startswith(_IGNORED)
+    ]
+
+
+def _read_split(path: Path, split: str, wanted: Columns) -> Iterator[RawBatch]:
+    return formats.read_sqlite(path, split, wanted)
+
+
+def _unpacked(path: Path, scratch: Path) -> Path:
+    """The file unpacked into ``scratch``, a block at a time."""
+    target = scratch / path.with_suffix("").name
+    try:
+        with lzma.open(path) as packed, target.open("wb") as file:
+            shutil.copyfileobj(packed, file, 1 << 20)
+    except (lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"Expected {path} to be a whole LZMA file: {error}.") from error
+    return target
