@@ -228,6 +228,20 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
         metavar="ROUNDS",
         help="rounds between checkpoints, from which 'fl-epe resume' goes on (default: 10)",
     )
+    parser.add_argument(
+        "--score-memory",
+        type=_positive_mebibytes,
+        default="384",
+        metavar="MIB",
+        help="for rounds that wait to be scored together: raise it for large models and many "
+        "rounds, as every canary is made anew for each block (default: 384)",
+    )
+
+
+def _positive_mebibytes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"Expected a whole number of MiB >= 1, got {text!r}.")
+    return int(text) << 20
 
 
 def _option(name: str) -> str:
@@ -295,6 +309,7 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
                 checkpoint=checkpoint,
                 checkpoint_every=arguments.checkpoint_every,
                 on_round=line.show,
+                score_memory=arguments.score_memory,
             )
     except KeyboardInterrupt:
         console.print(f"\nStopped. Go on with: fl-epe resume {output}", highlight=False)

@@ -31,11 +31,11 @@ import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from fl_epe.compare import Plan, Row, carry_out, rows_of
-from fl_epe.compare import measure as measuring
 from fl_epe.participation import Cohort, Schedule, ShuffledEpochs
 from fl_epe.schedules import make_schedule
 
@@ -82,8 +82,8 @@ def main() -> None:
     def cheat(kind: str, rounds: int, participations: float) -> Schedule:
         return OnceMore(rounds, make_schedule(kind, rounds, participations).participations())
 
-    measuring.make_schedule = cheat  # type: ignore[attr-defined]
-    show("one more", rows("epochs", options.seeds, workers=1))
+    with mock.patch("fl_epe.compare.measure.make_schedule", cheat):
+        show("one more", rows("epochs", options.seeds, workers=1))
 
 
 if __name__ == "__main__":

@@ -218,3 +218,12 @@ def test_held_out_sentences_and_drawings_are_nobodys():
     images, labels = held_out_drawings(0, 25)
     assert images.shape == (25, 1, 28, 28)
     assert labels.shape == (25,)
+
+
+@pytest.mark.parametrize("name", ["emnist-twin", "stackoverflow-twin"])
+def test_sizes_are_known_without_the_examples(name):
+    for most in (0, 5):
+        task = load_task(name, num_clients=20, max_examples=most)
+        clients = np.arange(20)
+        sizes = [len(task.client(client)) for client in range(20)]
+        assert task.sizes(clients).tolist() == sizes

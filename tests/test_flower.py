@@ -253,10 +253,23 @@ class TestNodes:
 
         @app.query()
         def query(message, context):
-            return Message(RecordDict({"held": pack(clients=np.arange(20))}), reply_to=message)
+            return Message(RecordDict({"held": pack(clients=np.arange(19))}), reply_to=message)
 
         with InProcessGrid(app, 2) as grid, pytest.raises(ValueError, match="client 0 on one node"):
             Directory(20, 1.0).wait_for_all(grid)
+
+    def test_nodes_that_hold_everyone_share_the_work_by_size(self):
+        sizes = np.array([50, 1, 1, 1, 20, 20, 9, 1, 1, 1])
+        with InProcessGrid(worker_app(Tiny(clients=10), everyone=True), 3) as grid:
+            directory = Directory(10, 1.0, lambda clients: sizes[clients])
+            directory.wait_for_all(grid)
+            assert directory.reachable() == 10
+            shares = directory.share(np.arange(10), np.arange(5))
+        loads = sorted(int(sizes[share.clients].sum()) for share in shares)
+        assert loads == [26, 29, 50]
+        everyone = [client for share in shares for client in share.clients]
+        assert sorted(everyone) == list(range(10))
+        assert sorted(c for share in shares for c in share.canaries) == list(range(5))
 
     def test_clients_that_nobody_holds_are_waited_for(self):
         with (

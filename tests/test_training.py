@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
 from fl_epe.tasks.cnn import cross_entropy
 from fl_epe.tasks.digits import Digits
-from fl_epe.training import LocalTraining, Trainer
+from fl_epe.training import Execution, LocalTraining, Trainer
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=8)
 
@@ -196,3 +196,51 @@ def test_a_model_of_another_shape_or_type_is_refused(bad: np.ndarray):
 def test_an_unknown_client_is_refused():
     with pytest.raises(ValueError, match="client_id=2 < 2"):
         Trainer(_Line()).train(_Line().initial(0), 2, LOCAL, seed=0, round_number=0)
+
+
+def test_the_cnns_own_step_is_that_of_the_gradient():
+    task, rate = Digits(), 0.3
+    model = task.model().double().train()
+    flat = torch.from_numpy(task.initial(2)).double()
+    bind_parameters(model, flat)
+    data = task.client(3)
+    for n in (5, 1):
+        inputs, targets = data.inputs[:n].double(), data.targets[:n]
+        model.dropout1.random = model.dropout2.random = generator(4)
+        result = task.loss(model(inputs), targets)
+        gradients = torch.autograd.grad(result.loss / n, list(model.parameters()))
+        expected = flat - rate * torch.cat([part.flatten() for part in gradients])
+        model.dropout1.random = model.dropout2.random = generator(4)
+        again = task.loss(model.remember(inputs), targets)
+        model.descend(again.loss / n, rate)
+        # Masks are float32, so that a third is not exact.
+        torch.testing.assert_close(flat, expected, rtol=0, atol=1e-7)
+        assert again.loss.item() == pytest.approx(result.loss.item(), rel=1e-6)
+        assert again.correct == result.correct
+    with pytest.raises(RuntimeError, match=r"remember\(\) before descend\(\)"):
+        model.descend(again.loss, rate)
+
+
+def test_the_cnn_takes_images_that_lie_in_any_way_in_memory():
+    task = Digits()
+    model = task.model().train()
+    bind_parameters(model, torch.from_numpy(task.initial(2)))
+    images = task.client(3).inputs[:4]
+    turned = images.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
+    steps = []
+    for inputs in (images, turned):
+        bind_parameters(model, flat := torch.from_numpy(task.initial(2)))
+        model.dropout1.random = model.dropout2.random = generator(4)
+        result = task.loss(model.remember(inputs), torch.arange(4))
+        model.descend(result.loss, 0.1)
+        steps.append(flat.clone())
+    torch.testing.assert_close(steps[0], steps[1], rtol=0, atol=1e-6)
+
+
+def test_bf16_on_a_cpu_is_near():
+    task, theta = Digits(), Digits().initial(0)
+    exact, near = (
+        Trainer(task, execution).train(theta, 3, LOCAL, seed=1, round_number=2).delta
+        for execution in (Execution(device="cpu"), Execution(device="cpu", precision="bf16"))
+    )
+    assert 1e-4 < np.linalg.norm(near - exact) / np.linalg.norm(exact) < 0.1

@@ -119,7 +119,10 @@ def _by_training(
         if getattr(plan, name) is not None
     }
     settings = {
-        **{"unobserved": 0, **task.defaults, **plan.settings, **common},
+        "unobserved": 0,
+        **task.defaults,
+        **plan.settings,
+        **common,
         "participation": cell.schedule,
         "noise_multiplier": cell.noise_multiplier,
         "canary_repeats": cell.presentations,

@@ -40,8 +40,17 @@ def drawings(
         Images of shape (n, 1, 28, 28) with ink 1 and paper 0, and labels of shape (n,).
     """
     random = generator(seed, 1, writer)
+    return _draw(random, _count(random, most))
+
+
+def size(seed: int, writer: int, most: int = 0) -> int:
+    """How many `drawings` a writer has, without making them."""
+    return _count(generator(seed, 1, writer), most)
+
+
+def _count(random: np.random.Generator, most: int) -> int:
     count = int(np.clip(round(_MEAN + _SPREAD * random.standard_normal()), _FEWEST, _MOST))
-    return _draw(random, min(count, most) if most else count)
+    return min(count, most) if most else count
 
 
 def held_out_drawings(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -65,6 +65,11 @@ class ClientStore:
         """How many examples each client has, int64 of shape (clients,)."""
         return self._count  # type: ignore[no-any-return]
 
+    def sizes_of(self, clients: np.ndarray, most: int = 0) -> np.ndarray:
+        """How many examples each of these ``clients`` has, at ``most`` so many; 0 for no limit."""
+        sizes = self._count[clients]
+        return np.asarray(np.minimum(sizes, most) if most else sizes)
+
     def name(self, client: int) -> str:
         """What the source calls a client."""
         return str(self._names[client])

@@ -48,9 +48,18 @@ def sentences(seed: int, user: int, most: int = 0) -> NDArray[np.uint16]:
         Ids of shape (sentences, 21), see `fl_epe.data.examples`.
     """
     random = generator(seed, 1, user)
+    return _write(seed, random, _count(random, most))
+
+
+def size(seed: int, user: int, most: int = 0) -> int:
+    """How many `sentences` a user has, without making them."""
+    return _count(generator(seed, 1, user), most)
+
+
+def _count(random: np.random.Generator, most: int) -> int:
     spread = np.exp(_LOG_MEDIAN + _LOG_SPREAD * random.standard_normal())
     count = _FEWEST + int(min(spread, 1e6))
-    return _write(seed, random, min(count, most) if most else count)
+    return min(count, most) if most else count
 
 
 def held_out_sentences(seed: int, count: int) -> NDArray[np.uint16]:

@@ -12,6 +12,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
@@ -27,6 +28,10 @@ from fl_epe.seeding import Seeds
 from fl_epe.tasks import Task, load_task
 
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
+
+
+SCORE_MEMORY = 384 << 20
+"""Bytes for rounds that wait to be scored together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,9 +115,12 @@ class _Session:
         checkpoint: Path | None,
         checkpoint_every: int,
         on_round: Callable[[Progress], None] | None,
+        score_memory: int,
     ) -> None:
         self.job = job
-        self.strategy = DPFedAvg(job.config, job.seeds)
+        self.strategy = DPFedAvg(
+            job.config, job.seeds, tracker_bytes=score_memory, client_sizes=job.task.sizes
+        )
         self._checkpoint, self._every = checkpoint, checkpoint_every
         self._on_round = on_round
         self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
@@ -184,6 +192,7 @@ def run_on_grid(
     checkpoint: Path | None = None,
     checkpoint_every: int = 10,
     on_round: Callable[[Progress], None] | None = None,
+    score_memory: int = SCORE_MEMORY,
 ) -> AuditRecord:
     """Train ``job`` on the nodes of a grid that run `worker_app`, and audit it.
 
@@ -194,6 +203,8 @@ def run_on_grid(
             goes on from there. It holds the canary seed and is readable by its owner alone.
         checkpoint_every: rounds between checkpoints.
         on_round: called after every round.
+        score_memory: bytes for rounds that wait to be scored together; all canaries are made anew
+            for each such block.
 
     Returns:
         The record; the checkpoint file is left for the caller to delete once that is safe.
@@ -201,7 +212,7 @@ def run_on_grid(
     if checkpoint_every < 1:
         raise ValueError(f"Expected checkpoint_every={checkpoint_every} >= 1.")
     quiet_flower()
-    session = _Session(job, checkpoint, checkpoint_every, on_round)
+    session = _Session(job, checkpoint, checkpoint_every, on_round, score_memory)
     arrays = session.initial()
     left = job.config.rounds - session.strategy.rounds_done
     result = session.strategy.start(grid, arrays, left, evaluate_fn=session.after_round)
@@ -216,6 +227,7 @@ def simulate(
     checkpoint: Path | None = None,
     checkpoint_every: int = 10,
     on_round: Callable[[Progress], None] | None = None,
+    score_memory: int = SCORE_MEMORY,
 ) -> AuditRecord:
     """Run a job on this machine; see `run_on_grid`.
 
@@ -227,6 +239,7 @@ def simulate(
         checkpoint: see `run_on_grid`.
         checkpoint_every: see `run_on_grid`.
         on_round: see `run_on_grid`.
+        score_memory: see `run_on_grid`.
 
     Raises:
         ValueError: for an unknown backend or fewer than one worker.
@@ -237,9 +250,10 @@ def simulate(
         "checkpoint": checkpoint,
         "checkpoint_every": checkpoint_every,
         "on_round": on_round,
+        "score_memory": score_memory,
     }
     if backend == "in-process":
-        with InProcessGrid(worker_app(job.task), workers) as grid:
+        with InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
             return run_on_grid(grid, job, **options)
     if backend == "ray":
         return _simulate_with_ray(job, workers, options)
@@ -254,8 +268,9 @@ def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> Au
         records.append(run_on_grid(grid, job, **options))
 
     ray = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False}
-    backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    simulate_with_ray(server_app, worker_app(job.task), workers, backend)
+    gpus = torch.cuda.device_count() / workers  # several workers share one, or one has several
+    backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": gpus}}
+    simulate_with_ray(server_app, worker_app(job.task, everyone=True), workers, backend)
     if not records:
         raise RuntimeError("The Ray simulation ended without a result; see Flower's log above.")
     return records[0]

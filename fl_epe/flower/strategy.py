@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from fl_epe.config import RunConfig
 from fl_epe.flower.nodes import Directory
 from fl_epe.flower.protocol import Order, PartialSum, pack
 from fl_epe.mechanism import gaussian_noise, norm
-from fl_epe.participation import presence
+from fl_epe.participation import Cohort, presence
 from fl_epe.record import AuditRecord, installed_versions
 from fl_epe.seeding import Seeds, generator
 from fl_epe.tracker import Tracker
@@ -42,6 +42,8 @@ class DPFedAvg(Strategy):
         seeds: the random streams; fresh ones from the operating system by default.
         node_timeout: seconds to wait for nodes that hold all clients.
         tracker_bytes: memory for model deltas that wait to be scored.
+        client_sizes: examples of each client of a cohort, to balance the work of nodes that hold
+            all clients; by default all are alike. No influence on the result.
     """
 
     def __init__(
@@ -51,11 +53,12 @@ class DPFedAvg(Strategy):
         *,
         node_timeout: float = 120.0,
         tracker_bytes: int = 384 << 20,
+        client_sizes: Callable[[Cohort], NDArray[Any]] | None = None,
     ) -> None:
         self.config = config
         self.seeds = seeds or Seeds.derive(None)
         self._tracker_bytes = tracker_bytes
-        self._directory = Directory(config.clients, node_timeout)
+        self._directory = Directory(config.clients, node_timeout, client_sizes)
         self._optimizer = config.optimizer()
         self._clip_rule = config.clip_rule()
         self._noise_multiplier = config.sum_noise_multiplier()

@@ -103,6 +103,13 @@ class Task(abc.ABC):
             ValueError: for a ``client_id`` outside ``0 … num_clients − 1``.
         """
 
+    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
+        """How many examples each of these clients has, shape as ``client_ids``.
+
+        All alike, unless a task knows better without reading the examples.
+        """
+        return np.ones_like(client_ids)
+
     @abc.abstractmethod
     def held_out(self) -> ClientData:
         """The examples that no client has, for `evaluate`."""

@@ -49,6 +49,11 @@ class Digits(Task):
         self.check_client(client_id)
         return _load(self)[0][client_id]
 
+    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
+        """See `Task.sizes`."""
+        clients = _load(self)[0]
+        return np.array([len(clients[client]) for client in client_ids], np.int64)
+
     def held_out(self) -> ClientData:
         """The fifth that no client has."""
         return _load(self)[1]

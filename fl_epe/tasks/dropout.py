@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -16,9 +18,11 @@ class SeededDropout(torch.nn.Module):
     Attributes:
         rate: share of the entries that is set to zero, a multiple of 1/256.
         random: draws the masks; must be set before a forward pass in training mode.
+        drawn: masks for the next forward passes, in place of new ones.
     """
 
     random: np.random.Generator | None
+    drawn: Iterator[torch.Tensor] | None
 
     def __init__(self, rate: float) -> None:
         """Make a layer without a generator.
@@ -31,6 +35,7 @@ class SeededDropout(torch.nn.Module):
             raise ValueError(f"Expected 0 <= rate={rate} < 1, a multiple of 1/{_LEVELS}.")
         self.rate = rate
         self.random = None
+        self.drawn = None
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """``inputs`` times a random mask of 0 and 1/(1 − rate); unchanged in evaluation mode.
@@ -40,8 +45,19 @@ class SeededDropout(torch.nn.Module):
         """
         if not self.training or not self.rate:
             return inputs
+        if self.drawn is not None:
+            return inputs * next(self.drawn)
+        return inputs * self.mask(tuple(inputs.shape)).to(inputs)
+
+    def mask(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """The next random mask of 0 and 1/(1 − rate), float32 of that shape.
+
+        Raises:
+            RuntimeError: before ``random`` is set.
+        """
         if self.random is None:
             raise RuntimeError("Expected SeededDropout.random to be set before training.")
-        draws = self.random.integers(0, _LEVELS, tuple(inputs.shape), np.uint8)
-        keep = torch.from_numpy(draws) >= int(self.rate * _LEVELS)
-        return inputs * keep.to(inputs.dtype).div_(1 - self.rate)
+        draws = self.random.integers(0, _LEVELS, shape, np.uint8)
+        # Compared and converted by NumPy: a third of torch's time.
+        keep = (draws >= int(self.rate * _LEVELS)).astype(np.float32)
+        return torch.from_numpy(keep).div_(1 - self.rate)

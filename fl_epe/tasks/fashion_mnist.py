@@ -72,6 +72,11 @@ class FashionMnist(Task):
         part = _parts(self)[client_id]
         return _client_data(images[part], labels[part])
 
+    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
+        """See `Task.sizes`."""
+        parts = _parts(self)
+        return np.array([len(parts[client]) for client in client_ids], np.int64)
+
     def held_out(self) -> ClientData:
         """The test images.
 

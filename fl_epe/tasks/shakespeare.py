@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 
-from fl_epe import data
 from fl_epe.data.examples import ALPHABET, characters_and_next
-from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks import ClientData, LossSum
 from fl_epe.tasks.cnn import cross_entropy
-from fl_epe.tasks.emnist import check_options
+from fl_epe.tasks.stored import StoredTask
 
 _HELD_OUT = 2000
 
@@ -42,17 +42,12 @@ class CharacterLstm(torch.nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shakespeare(Task):
+class Shakespeare(StoredTask):
     """Windows of 80 characters by the speakers of Shakespeare's plays (LEAF, Caldas et al. 2018).
 
     The hub's set has 4,226,158 windows of 1,129 speakers. Neighbouring windows overlap in 79
     characters, so a speaker's are highly redundant. The defaults are our choice, no paper's.
-
-    Attributes:
-        data_dir: what `fl_epe.data.convert` wrote, or a source that it reads: the hub id, a folder
-            or a file. A source is converted first, once, into the user's cache folder.
-        max_examples: the most windows that a speaker trains on, at random; 0 for all.
-        data_seed: of that choice.
+    Inputs are ids of 80 characters, int64 of shape (n, 80), targets the next one, shape (n,).
     """
 
     name: ClassVar[str] = "shakespeare"
@@ -70,41 +65,15 @@ class Shakespeare(Task):
     )
     data_dir: str = "flwrlabs/shakespeare"
     max_examples: int = 256
-    data_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_options(self.max_examples, self.data_seed)
-        object.__setattr__(self, "data_dir", data.absolute(self.data_dir))
-
-    @property
-    def num_clients(self) -> int:
-        """How many speakers there are; reads the index."""
-        return len(self._store)
-
-    @property
-    def _store(self) -> data.ClientStore:
-        return data.open_data("shakespeare", self.data_dir)
+    most_held_out: ClassVar[int] = _HELD_OUT
 
     def model(self) -> torch.nn.Module:
         """A fresh LSTM."""
         return CharacterLstm()
 
-    def client(self, client_id: int) -> ClientData:
-        """Ids of 80 characters, int64 of shape (n, 80), and of the next one, shape (n,).
-
-        Raises:
-            FileNotFoundError: if ``data_dir`` is no path and no hub id.
-            ConnectionError: if the hub cannot be reached.
-            ValueError: for a ``client_id`` that does not exist, or files that are broken.
-        """
-        self.check_client(client_id)
-        examples = self._store.shuffled(client_id, self.max_examples, self.data_seed)
+    def decode(self, examples: np.ndarray) -> ClientData:
+        """See `StoredTask.decode`."""
         inputs, targets = characters_and_next(examples)
-        return ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))
-
-    def held_out(self) -> ClientData:
-        """2,000 windows (or all, if there are fewer) from the ends of long parts."""
-        inputs, targets = characters_and_next(self._store.held_out(_HELD_OUT))
         return ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:

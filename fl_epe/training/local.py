@@ -1,14 +1,16 @@
 """Local training: one client's data and the global model in, the client's update out.
 
 Several cores serve best as several threads with a `Trainer` each. On two cores of a Xeon (AVX-512,
-torch 2.13, EMNIST CNN, digits, 2.2 steps a client), clients per second: one thread 35, two threads
-67, two processes 66, one trainer whose operations use both cores 55.
+torch 2.13, EMNIST CNN under autograd, digits, 2.2 steps a client), clients per second: one thread
+35, two threads 67, two processes 66, one trainer whose operations use both cores 55. What a round
+of clients costs is in `benchmarks/throughput.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,8 +18,9 @@ import torch
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters, one_thread
 from fl_epe.tasks.dropout import SeededDropout
+from fl_epe.training.execution import Execution
 
-__all__ = ["ClientUpdate", "LocalTraining", "Trainer"]
+__all__ = ["ClientUpdate", "LocalTraining", "SelfTraining", "Trainer", "batches"]
 
 _LARGEST_KEPT = 31 << 20
 
@@ -62,28 +65,49 @@ class ClientUpdate:
     correct: int
 
 
+@runtime_checkable
+class SelfTraining(Protocol):
+    """A model that takes a step of gradient descent by itself, faster than autograd does.
+
+    `Trainer` uses it on a CPU in float32, see `fl_epe.tasks.cnn` and `fl_epe.tasks.lstm`.
+    """
+
+    def remember(self, inputs: torch.Tensor) -> Any:
+        """Outputs to call `Task.loss` with; keep what `descend` needs."""
+
+    def descend(self, loss: torch.Tensor, learning_rate: float) -> None:
+        """Move down ``loss``, a function of the outputs that the last `remember` returned."""
+
+
 class Trainer:
     """Trains clients of a task one after another in the same memory.
 
-    The update depends on the arguments of `train` alone, to the last bit: not on which trainer,
-    thread or process computes it, nor on what was computed before. A trainer serves one thread
-    at a time; use one for each thread. On one machine with the same torch, that is: another
+    On a CPU the update depends on the arguments of `train` alone, to the last bit: not on which
+    trainer, thread or process computes it, nor on what was computed before. A trainer serves one
+    thread at a time; use one for each thread. On one machine with the same torch, that is: another
     processor may round otherwise.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, execution: Execution | None = None) -> None:
         """Allocate one model.
 
         Args:
             task: its clients are trained.
+            execution: on which device and how exactly; on the CPU in float32 by default.
         """
         _keep_freed_memory()
+        self._execution = execution or Execution(device="cpu")
+        self._execution.prepare()
+        self._device = self._execution.torch_device()
         self._task = task
-        self._model = task.model().train()
-        self._flat = torch.zeros(task.dim, dtype=torch.float32)
+        self._model = task.model().to(self._device).train()
+        self._flat = torch.zeros(task.dim, dtype=torch.float32, device=self._device)
         bind_parameters(self._model, self._flat)
         self._parameters: list[torch.Tensor] = list(self._model.parameters())
         self._dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout)]
+        exact = self._device.type == "cpu" and self._execution.precision != "bf16"
+        own_steps = exact and isinstance(self._model, SelfTraining)
+        self._fast = cast(SelfTraining, self._model) if own_steps else None
 
     def train(
         self,
@@ -106,19 +130,15 @@ class Trainer:
         Raises:
             ValueError: for a ``theta`` of another shape or type, or an unknown ``client_id``.
         """
-        if theta.shape != tuple(self._flat.shape) or theta.dtype != np.float32:
-            raise ValueError(
-                f"Expected theta of shape {tuple(self._flat.shape)} and float32, "
-                f"got theta.shape={theta.shape}, theta.dtype={theta.dtype}."
-            )
+        check_model(theta, self._task.dim)
         data = self._task.client(client_id)
         random = generator(seed, round_number, client_id)
         for dropout in self._dropouts:
             dropout.random = random
-        values = self._flat.numpy()
-        np.copyto(values, theta)
+        self._set(theta)
         with one_thread():
-            sums = [self._step(b, local.learning_rate) for b in _batches(data, local, random)]
+            sums = [self._step(b, local.learning_rate) for b in batches(data, local, random)]
+            values = self._flat.cpu().numpy()
         return ClientUpdate(
             delta=values - theta,
             examples=sum(part.examples for part in sums),
@@ -126,13 +146,49 @@ class Trainer:
             correct=sum(part.correct for part in sums),
         )
 
+    def _set(self, theta: np.ndarray) -> None:
+        if self._device.type == "cpu":
+            np.copyto(self._flat.numpy(), theta)
+        else:
+            self._flat.copy_(torch.tensor(theta))
+
     def _step(self, batch: ClientData, learning_rate: float) -> LossSum:
         """One step of gradient descent on the mean loss of ``batch``."""
-        result = self._task.loss(self._model(batch.inputs), batch.targets)
+        if self._fast is None:
+            result = self._differentiate(batch, learning_rate)
+        else:
+            result = self._task.loss(self._fast.remember(batch.inputs), batch.targets)
+            self._fast.descend(result.loss / max(1, result.examples), learning_rate)
+        return dataclasses.replace(result, loss=result.loss.detach())
+
+    def _differentiate(self, batch: ClientData, learning_rate: float) -> LossSum:
+        inputs, targets = batch.inputs.to(self._device), batch.targets.to(self._device)
+        with self._execution.autocast():
+            outputs = self._model(inputs)
+        result = self._task.loss(self._execution.widen(outputs), targets)
         gradients = torch.autograd.grad(result.loss / max(1, result.examples), self._parameters)
         with torch.no_grad():
             torch._foreach_add_(self._parameters, gradients, alpha=-learning_rate)
-        return dataclasses.replace(result, loss=result.loss.detach())
+        return result
+
+
+def check_model(theta: np.ndarray, dim: int) -> None:
+    """Raise ValueError unless ``theta`` is float32 of shape (dim,)."""
+    if theta.shape != (dim,) or theta.dtype != np.float32:
+        raise ValueError(
+            f"Expected theta of shape {(dim,)} and float32, "
+            f"got theta.shape={theta.shape}, theta.dtype={theta.dtype}."
+        )
+
+
+def batches(
+    data: ClientData, local: LocalTraining, random: np.random.Generator
+) -> Iterator[ClientData]:
+    """The batches of all epochs, each epoch in an order of its own."""
+    for _ in range(local.epochs):
+        order = torch.from_numpy(random.permutation(len(data)))
+        for part in torch.split(order, local.batch_size) if len(data) else ():
+            yield ClientData(data.inputs[part], data.targets[part])
 
 
 def _keep_freed_memory() -> None:
@@ -142,13 +198,3 @@ def _keep_freed_memory() -> None:
     block freed so far, up to 32 MiB. Elsewhere this does nothing.
     """
     torch.empty(_LARGEST_KEPT, dtype=torch.uint8)
-
-
-def _batches(
-    data: ClientData, local: LocalTraining, random: np.random.Generator
-) -> Iterator[ClientData]:
-    """The batches of all epochs, each epoch in an order of its own."""
-    for _ in range(local.epochs):
-        order = torch.from_numpy(random.permutation(len(data)))
-        for part in torch.split(order, local.batch_size):
-            yield ClientData(data.inputs[part], data.targets[part])

@@ -1,0 +1,199 @@
+"""How many clients a second, and in how much memory: our rounds against those of others.
+
+    python benchmarks/throughput.py                     # about 7 minutes
+    python benchmarks/throughput.py --pfl PYTHON        # an interpreter that has pfl-research
+
+All variants stay alive in processes of their own and play a round each in turn, in a new order
+every time, on the same made-up data: same models, cohort, SGD, clipping to a fixed norm and noise.
+The first rounds do not count. Clients a second are medians over rounds; "ours is" is the median of
+our speed over the other's in the same turn. CPU is processor time a client, server included, which
+other work on the machine disturbs less. Memory is the largest sum of the resident memory of a
+variant's processes, sampled while it plays; shared pages count for each of them. Load is the
+processor time that everything else took meanwhile, in cores.
+
+    ours     `DPFedAvg` and two in-process workers, as in ``fl-epe run``; two canaries
+    loop     a plain loop over clients in PyTorch, one process, operations on all cores
+    Flower   fixed clipping around FedAvg, a node and a message for each client, Ray, two workers
+    pfl      pfl-research 0.6, one process, operations on all cores
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from throughput_players import Setting
+
+_PLAYERS = Path(__file__).with_name("throughput_players.py")
+_MARK = "FL_EPE_BENCHMARK"
+_INTERVAL = 0.2  # seconds between samples of memory
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """A round: clients a second, processor seconds a client, MB at most, load by others."""
+
+    speed: float
+    work: float
+    memory: float
+    load: float
+
+
+class Player:
+    """A variant in a process of its own, with all that it starts."""
+
+    def __init__(self, name: str, setting: Setting, python: str) -> None:
+        self.name, self._setting = name, setting
+        self._mark = f"{_MARK}={uuid.uuid4()}"
+        key, value = self._mark.split("=")
+        self._process = subprocess.Popen(
+            [python, str(_PLAYERS), name, json.dumps(dataclasses.asdict(setting))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {key: value},
+        )
+
+    def play(self) -> Played:
+        """A round."""
+        assert self._process.stdin is not None
+        with self._sampled() as peak:
+            began, own, all_of_them = time.perf_counter(), self._busy(), busy()
+            print("go", file=self._process.stdin, flush=True)
+            seconds = self._answer()
+            own, all_of_them = self._busy() - own, busy() - all_of_them
+            load = (all_of_them - own) / (time.perf_counter() - began)
+        cohort = self._setting.cohort
+        return Played(cohort / seconds, own / cohort, max(peak), load)
+
+    def _answer(self) -> float:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("seconds "):
+                return float(line.split()[1])
+        raise RuntimeError(f"{self.name} ended; run it by itself: {self._process.args!r}")
+
+    @contextlib.contextmanager
+    def _sampled(self) -> Iterator[list[float]]:
+        """Sample memory in MB as long as this lasts."""
+        sizes, over = [0.0], threading.Event()
+
+        def sample() -> None:
+            while not over.wait(_INTERVAL):
+                pages = sum(int(read(p, "statm").split()[1] or 0) for p in self._processes())
+                sizes.append(pages * _PAGE / 1e6)
+
+        thread = threading.Thread(target=sample)
+        thread.start()
+        try:
+            yield sizes
+        finally:
+            over.set()
+            thread.join()
+
+    def _processes(self) -> list[Path]:
+        """Those with our mark in their environment: the process and what it started."""
+        return [
+            path
+            for path in Path("/proc").iterdir()
+            if path.name.isdigit() and self._mark in read(path, "environ")
+        ]
+
+    def _busy(self) -> float:
+        """Processor seconds of all of them."""
+        fields = [read(p, "stat").rpartition(")")[2].split() for p in self._processes()]
+        return sum(int(own[11]) + int(own[12]) for own in fields if own) / _TICKS
+
+    def close(self) -> None:
+        """End it: it plays until its input ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def read(process: Path, name: str) -> str:
+    """A file of a process; nothing (a line of zeros for ``statm``) where it is gone."""
+    try:
+        return (process / name).read_text(errors="replace")
+    except OSError:
+        return "0 0" if name == "statm" else ""
+
+
+def busy() -> float:
+    """Processor seconds of the machine that were not idle."""
+    user, nice, system, _, _, *rest = Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    return sum(map(int, (user, nice, system, *rest[:3]))) / _TICKS
+
+
+def compare(setting: Setting, pythons: dict[str, str], rounds: int, warm_up: int) -> None:
+    print(f"\n{setting}", flush=True)
+    players = [Player(name, setting, python) for name, python in pythons.items()]
+    played: dict[str, list[Played]] = {name: [] for name in pythons}
+    order = np.random.default_rng(0)
+    try:
+        for turn in range(rounds + warm_up):
+            for i in order.permutation(len(players)):
+                result = players[i].play()
+                if turn >= warm_up:
+                    played[players[i].name].append(result)
+    finally:
+        for player in players:
+            player.close()
+    show(played)
+
+
+def show(played: dict[str, list[Played]]) -> None:
+    ours = np.array([result.speed for result in played["ours"]])
+    print("            clients/s   range         ours is   CPU ms       MB   load", flush=True)
+    for name, results in played.items():
+        speeds = np.array([result.speed for result in results])
+        print(
+            f"    {name:<8}{np.median(speeds):8.1f}   {speeds.min():5.1f} – {speeds.max():5.1f}"
+            f"{np.median(ours / speeds):9.2f} ×"
+            f"{1e3 * np.median([result.work for result in results]):9.0f}"
+            f"{max(result.memory for result in results):9.0f}"
+            f"{np.median([result.load for result in results]):7.2f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--cohort", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=2, help="rounds that do not count")
+    parser.add_argument("--shortest", type=int, default=20, help="words of a sentence, at least")
+    parser.add_argument("--settings", nargs="+", default=["cnn:2", "cnn:1", "lstm:1"])
+    parser.add_argument("--pfl", metavar="PYTHON", help="an interpreter that has pfl-research")
+    parser.add_argument("--variants", nargs="+", default=["ours", "loop", "Flower"])
+    options = parser.parse_args()
+    pythons = dict.fromkeys(options.variants, sys.executable)
+    if options.pfl:
+        pythons["pfl"] = options.pfl
+    else:
+        print("pfl-research is left out: name an interpreter that has it with --pfl.")
+    for text in options.settings:
+        model, _, batches = text.partition(":")
+        setting = Setting(model, int(batches), options.clients, options.cohort, options.shortest)
+        compare(setting, pythons, options.rounds, options.warm_up)
+
+
+if __name__ == "__main__":
+    main()

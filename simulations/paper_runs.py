@@ -1,0 +1,290 @@
+"""What `stackoverflow.py` and `emnist.py` share: a table of the paper, trained row by row.
+
+Rows that are done are kept (their records under ``cells/``), a row that was cut off goes on from
+its checkpoint, and the table and the pictures are written anew after each run of the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
+
+from fl_epe.compare import Cell, Plan, carry_out
+from fl_epe.compare.measure import record_path
+from fl_epe.estimate import EpsilonEstimate, epsilon_from_record
+from fl_epe.limit import limit_record
+from fl_epe.mechanism import ServerSGD
+from fl_epe.participation import ShuffledEpochs
+from fl_epe.record import AuditRecord
+from fl_epe.report import number
+from fl_epe.scores import footprints, scores_from_record
+from fl_epe.summary import summarize
+from fl_epe.two_gaussians import epsilon_two_gaussians
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperRow:
+    """What the paper prints for one noise multiplier, with one presentation of a canary."""
+
+    noise_multiplier: float
+    analytical: float
+    all_bound: float
+    all: float
+    final_bound: float
+    final: float
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper, and the run behind it.
+
+    Attributes:
+        title: which.
+        rows: of the table.
+        delta: δ of every ε.
+        rounds: T at full size.
+        clients_per_round: n at full size.
+        epochs: over the clients.
+        twin: task with made-up data of the same shape.
+        real: task with the real data.
+    """
+
+    title: str
+    rows: tuple[PaperRow, ...]
+    delta: float
+    rounds: int
+    clients_per_round: int
+    epochs: int
+    twin: str
+    real: str
+
+
+def parse(table: PaperTable, doc: str) -> argparse.Namespace:
+    noises = [row.noise_multiplier for row in table.rows]
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("runs", table.real))
+    parser.add_argument(
+        "--data-dir", help=f"the real data of task {table.real} (default: the twin, {table.twin})"
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="shrink rounds, clients of a round and canaries by this, clients by its square",
+    )
+    parser.add_argument(
+        "--noise-multipliers", type=float, nargs="+", default=noises, help="rows of the table"
+    )
+    parser.add_argument(
+        "--presentations",
+        type=float,
+        nargs="+",
+        default=[1],
+        help="of each canary; figures 1 and 2 have 1 2 4 8 16",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="rows trained at the same time")
+    parser.add_argument("--nodes", type=int, default=2, help="threads of each run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], help="NAME=VALUE of 'fl-epe run'"
+    )
+    parser.add_argument("--task-option", action="append", default=[], help="NAME=VALUE of the task")
+    options = parser.parse_args()
+    if not 0 < options.scale <= 1:
+        parser.error(f"Expected --scale={options.scale} in (0, 1].")
+    return options
+
+
+def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
+    """The runs, at the scale that was asked for."""
+    rounds = max(2, round(table.rounds * options.scale))
+    per_round = max(2, round(table.clients_per_round * options.scale))
+    canaries = max(20, round(1000 * options.scale))
+    task_options: dict[str, Any] = _pairs(options.task_option)
+    if options.data_dir is not None:
+        task_options = {"data_dir": options.data_dir, **task_options}
+    elif options.scale < 1:
+        clients = math.ceil(rounds * per_round / table.epochs)
+        task_options = {"num_clients": clients, **task_options}
+    settings = {"clients_per_round": per_round, "unobserved": canaries}
+    return Plan(
+        schedules=("epochs",),
+        noise_multipliers=tuple(options.noise_multipliers),
+        presentations=tuple(options.presentations),
+        task=table.real if options.data_dir is not None else table.twin,
+        rounds=rounds,
+        canaries=canaries,
+        delta=table.delta,
+        settings={**settings, **_pairs(options.settings)},
+        task_options=task_options,
+        seed=options.seed,
+    )
+
+
+def _pairs(texts: list[str]) -> dict[str, Any]:
+    pairs = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            pairs[name.replace("-", "_")] = json.loads(value)
+        except json.JSONDecodeError:
+            pairs[name.replace("-", "_")] = value
+    return pairs
+
+
+def run(table: PaperTable, doc: str) -> None:
+    """Train what is missing, then print and draw everything that there is."""
+    options = parse(table, doc)
+    plan = plan_of(table, options)
+    began = time.monotonic()
+    results = carry_out(
+        plan,
+        options.output,
+        workers=options.workers,
+        nodes=options.nodes,
+        on_cell=lambda done, total: print(
+            f"{done}/{total} rows after {(time.monotonic() - began) / 60:.1f} min", flush=True
+        ),
+    )
+    for cell, result in results.items():
+        if "skipped" in result:
+            raise SystemExit(f"z = {cell.noise_multiplier:g}: {result['skipped']}")
+    records = {cell: AuditRecord.load(record_path(plan, cell, options.output)) for cell in results}
+    lines = [_line(table, cell, record) for cell, record in records.items()]
+    first = next(iter(records.values()))
+    print(
+        f"\n{table.title}; {plan.task}: {first.rounds} rounds, cohorts of {first.cohort_size:.1f}, "
+        f"{first.canaries} + {first.unobserved.shape[1]} canaries, {first.dim:,} parameters, "
+        f"δ = {first.delta:.2g}\n"
+    )
+    _print(lines)
+    _append(options.output / "table.csv", plan, lines)
+    _draw(records, plan, options.output)
+    print(f"\n{options.output / 'table.csv'}, scores.png, presentations.png")
+
+
+def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
+    """One line of the table: ours, and the paper's beside it."""
+    summary = summarize(record)
+    paper = next((r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None)
+    if cell.presentations != 1:
+        paper = None
+    whole = cell.noise_multiplier > 0
+    return {
+        "z": f"{cell.noise_multiplier:g}",
+        "presentations": f"{cell.presentations:g}",
+        "analytical": number(summary["analytical"]["epsilon"]),
+        "all": _interval(summary["all"]),
+        "all, bound": number(summary["all"]["lower_bound"]),
+        "all, maximum": number(summary["all"]["paper"]["epsilon"]),
+        "paper": "" if paper is None else f"{paper.all:,g}",
+        "final": _interval(summary["final"]),
+        "final, bound": number(summary["final"]["lower_bound"]),
+        "final, fitted": number(summary["final"]["paper"]["epsilon"]),
+        "paper ": "" if paper is None else f"{paper.final:g}",
+        "limit, final": number(_limit_final(record)) if whole else "",
+        "loss": f"{_loss(record, 0):.3f} → {_loss(record, -1):.3f}",
+        "accuracy": f"{summary['metrics']['accuracy']:.1%}",
+    }
+
+
+def _interval(part: Mapping[str, Any]) -> str:
+    return f"{number(part['epsilon'])} ({number(part['low'])} – {number(part['high'])})"
+
+
+def _loss(record: AuditRecord, index: int) -> float:
+    return float(record.metrics["train_loss"][index])
+
+
+def _limit_final(record: AuditRecord) -> float:
+    """ε-final of the mean canary if noise outweighed the updates, at this number of rounds."""
+    like = limit_record(
+        ShuffledEpochs(record.rounds, record.canary_repeats),
+        float(record.sum_noise_multiplier or 0),
+        record.delta,
+        canaries=record.rounds,
+        unobserved=0,
+        clip_norms=record.clip_norms,
+        server=ServerSGD(record.server["learning_rate"], record.server["momentum"]),
+    )
+    shift = float(footprints(like, "final").mean())
+    return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, record.delta))
+
+
+def _print(lines: list[dict[str, str]]) -> None:
+    names = list(lines[0])
+    widths = [max(len(name), *(len(line[name]) for line in lines)) for name in names]
+    for line in (dict(zip(names, names, strict=True)), *lines):
+        cells = (line[name].rjust(width) for name, width in zip(names, widths, strict=True))
+        print("  ".join(cells))
+
+
+def _append(path: Path, plan: Plan, lines: list[dict[str, str]]) -> None:
+    """One table for all runs in the directory; a line that is there already is not repeated."""
+    size = {"task": str(plan.task), "rounds": str(plan.rounds), "seed": str(plan.seed)}
+    fresh = [{**size, **line} for line in lines]
+    old: list[dict[str, str]] = []
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            old = list(csv.DictReader(file))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(fresh[0]))
+        writer.writeheader()
+        writer.writerows([*(line for line in old if line not in fresh), *fresh])
+
+
+def _draw(records: Mapping[Cell, AuditRecord], plan: Plan, directory: Path) -> None:
+    """Figures 1 and 2: densities of the scores, and ε-final against presentations."""
+    noises, counts = plan.noise_multipliers, plan.presentations
+    figure = Figure(figsize=(3.2 * len(noises) + 1, 3.4), layout="constrained", dpi=130)
+    panels = np.atleast_1d(figure.subplots(1, len(noises), sharey=True, squeeze=False)[0])
+    for axes, z in zip(panels, noises, strict=True):
+        for cell, record in records.items():
+            if cell.noise_multiplier == z:
+                _density(axes, record, f"{cell.presentations:g}×")
+        grid = np.linspace(-4, 4, 200)
+        axes.plot(grid, stats.norm.pdf(grid), color="black", lw=1, label="null")
+        axes.set(title=f"z = {z:g}", xlabel="√d · cosine with θ_T − θ_0")
+        axes.legend(fontsize=7, frameon=False)
+    figure.savefig(directory / "scores.png", metadata={"Software": None})
+    figure = Figure(figsize=(6, 3.8), layout="constrained", dpi=130)
+    axes = figure.subplots()
+    for z in noises:
+        points = [
+            (cell.presentations, epsilon_from_record(record))
+            for cell, record in records.items()
+            if cell.noise_multiplier == z
+        ]
+        _curve(axes, sorted(points, key=lambda point: point[0]), f"z = {z:g}")
+    axes.set(xscale="log", yscale="log", xlabel="presentations of a canary", ylabel="ε-final")
+    axes.set_xticks(counts, [f"{count:g}" for count in counts])
+    axes.set_xticks([], minor=True)
+    axes.legend(fontsize=7, frameon=False)
+    axes.grid(alpha=0.3)
+    figure.savefig(directory / "presentations.png", metadata={"Software": None})
+
+
+def _density(axes: Any, record: AuditRecord, label: str) -> None:
+    observed, _ = scores_from_record(record, "final", "displacement")
+    grid = np.linspace(observed.min() - 1, observed.max() + 1, 200)
+    axes.plot(grid, stats.gaussian_kde(observed)(grid), label=label)
+
+
+def _curve(axes: Any, points: list[tuple[float, EpsilonEstimate]], label: str) -> None:
+    floor = 1e-2
+    xs = [x for x, _ in points]
+    ys = [max(floor, e.epsilon) for _, e in points]
+    down = [y - max(floor, e.low) for y, (_, e) in zip(ys, points, strict=True)]
+    up = [max(floor, e.high) - y for y, (_, e) in zip(ys, points, strict=True)]
+    axes.errorbar(xs, ys, [down, up], marker="o", ms=4, capsize=2, label=label)

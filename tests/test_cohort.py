@@ -1,0 +1,364 @@
+import dataclasses
+import functools
+import itertools
+import logging
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from tiny import Tiny
+from torch import nn
+
+from fl_epe.clipped_sum import ClippedSum
+from fl_epe.flower.protocol import Order
+from fl_epe.flower.worker import execute
+from fl_epe.mechanism import clip
+from fl_epe.seeding import generator
+from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
+from fl_epe.tasks.cnn import Cnn, cross_entropy
+from fl_epe.tasks.dropout import SeededDropout
+from fl_epe.tasks.lstm import Lstm, token_cross_entropy
+from fl_epe.training import CohortTrainer, Counts, Execution, LocalTraining, Trainer
+from fl_epe.training.cohort import _add_on_device
+from fl_epe.training.together import Member, Together, batch_sizes, waves
+
+LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
+CPU = Execution(device="cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Smooth(Task):
+    """Clients of different sizes, two dropouts, and no kink where rounding could decide."""
+
+    name: ClassVar[str] = "smooth"
+    num_clients: int = 9
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(6, 20), SeededDropout(0.25), nn.Tanh(), SeededDropout(0.5), nn.Linear(20, 3)
+        )
+
+    def client(self, client_id: int) -> ClientData:
+        self.check_client(client_id)
+        random, n = generator(7, client_id), 1 + (5 * client_id) % 11
+        inputs = torch.from_numpy(random.standard_normal((n, 6), np.float32))
+        return ClientData(inputs, torch.from_numpy(random.integers(0, 3, n)))
+
+    def held_out(self) -> ClientData:
+        return self.client(0)
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+        return cross_entropy(outputs, targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Words(_Smooth):
+    """Sentences of different lengths for a small LSTM."""
+
+    def model(self) -> nn.Module:
+        return Lstm(30, 5, 8)
+
+    def client(self, client_id: int) -> ClientData:
+        random, n = generator(8, client_id), 2 + client_id
+        words = random.integers(1, 30, (n, 6))
+        words[np.arange(6) >= random.integers(2, 7, n)[:, None]] = 0
+        return ClientData(torch.from_numpy(words[:, :-1]), torch.from_numpy(words[:, 1:]))
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+        return token_cross_entropy(outputs, targets)
+
+
+class _Recurrent(nn.Module):
+    """A layer that torch cannot vectorise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(inputs.unflatten(1, (2, 3)))[0][:, -1]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opaque(_Smooth):
+    def model(self) -> nn.Module:
+        return _Recurrent()
+
+
+def _train(task: Task, execution: Execution, clip_norm: float = 0.5) -> tuple[np.ndarray, Counts]:
+    total = ClippedSum(task.dim, clip_norm)
+    trainer = CohortTrainer(task, execution)
+    theta, clients = task.initial(3), range(task.num_clients)
+    counts = trainer.train(theta, clients, LOCAL, total, seed=1, round_number=2)
+    return total.total(), counts
+
+
+def _assert_same(mine: Counts, other: Counts):
+    assert mine.loss_sum == pytest.approx(other.loss_sum, rel=1e-5)
+    assert sorted(mine.faults) == sorted(other.faults)
+    assert dataclasses.replace(mine, loss_sum=0, faults=[]) == dataclasses.replace(
+        other, loss_sum=0, faults=[]
+    )
+
+
+# The clipped sum.
+
+
+@pytest.mark.parametrize("dim", [1, 7, 8, 9, 1000, 32_768, 32_769, 70_001, 300_000])
+def test_a_clipped_sum_has_the_bits_of_clip(dim: int):
+    total, expected = ClippedSum(dim, 0.3), np.zeros(dim)
+    for i, scale in enumerate((1e-4, 1.0, 50.0)):
+        update = (generator(4, i).standard_normal(dim) * scale).astype(np.float32)
+        clipped, unclipped = clip(update, 0.3)
+        assert total.add(update) is unclipped
+        expected += clipped
+    np.testing.assert_array_equal(total.total(), expected)
+
+
+def test_a_clipped_sum_takes_any_floating_point_update():
+    total = ClippedSum(5, 1.0)
+    assert total.add(np.full(5, 0.1)) is True
+    assert total.add(np.full(5, 0.25, np.float16)) is True
+    np.testing.assert_allclose(total.total(), 0.35)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_clipped_sum_leaves_out_what_is_not_finite(bad: float):
+    total, update = ClippedSum(40_000, 1.0), np.ones(40_000, np.float32)
+    update[-1] = bad
+    assert total.add(update) is None
+    assert total.add(np.ones(40_000, np.int64)) is None
+    assert not total.total().any()
+
+
+def test_a_clipped_sum_refuses_other_shapes_and_norms():
+    with pytest.raises(ValueError, match=r"update.shape=\(4,\) to be \(3,\)"):
+        ClippedSum(3, 1.0).add(np.ones(4, np.float32))
+    for norm in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="clip_norm="):
+            ClippedSum(3, norm)
+
+
+def test_clipping_on_a_device_differs_by_the_grid_at_most():
+    rows = torch.randn(5, 2000, generator=torch.Generator().manual_seed(0))
+    rows *= torch.tensor([1e-4, 1.0, 1e-3, 1.0, 9.0])[:, None]
+    rows[3, 7] = torch.nan
+    total, expected = ClippedSum(2000, 0.1), ClippedSum(2000, 0.1)
+    assert _add_on_device(total, rows) == [expected.add(row) for row in rows.numpy()]
+    np.testing.assert_allclose(total.total(), expected.total(), rtol=0, atol=5 * 0.1 / 2**31)
+
+
+# Who takes a step together.
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_waves_take_every_step_once_and_pad_less_than_a_fifth(seed: int):
+    random = generator(seed)
+    local = LocalTraining(epochs=int(random.integers(1, 4)), batch_size=16)
+    sizes = [batch_sizes(int(n), local) for n in random.integers(1, 200, 30)]
+    done, rows, padded = [0] * len(sizes), 0, 0
+    for wave in waves(sizes):
+        assert wave == sorted(set(wave))
+        lengths = [sizes[i][done[i]] for i in wave]
+        rows, padded = (
+            rows + len(wave) * max(lengths),
+            padded + sum(max(lengths) - n for n in lengths),
+        )
+        for i in wave:
+            done[i] += 1
+    assert done == [len(own) for own in sizes]
+    assert padded < rows / 5
+
+
+def test_batch_sizes_are_those_of_the_batches():
+    for examples, epochs in itertools.product((1, 4, 9), (1, 3)):
+        local = LocalTraining(epochs=epochs, batch_size=4)
+        data = ClientData(torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64))
+        member = Member(0, data, local, generator(0))
+        batches = [member.batch([])[0] for _ in member.sizes]
+        assert [len(batch) for batch in batches] == batch_sizes(examples, local)
+        with pytest.raises(StopIteration):
+            member.batch([])
+
+
+# One after another, all at once, in chunks.
+
+
+@pytest.mark.parametrize("task", [_Smooth(), _Words()], ids=lambda task: type(task).__name__)
+@pytest.mark.parametrize("clip_norm", [0.02, 5.0])
+def test_one_at_a_time_chunks_and_all_at_once_give_the_same_updates(task: Task, clip_norm: float):
+    expected, counts = _train(task, CPU, clip_norm)
+    assert counts.clients == 9
+    assert np.abs(expected).max() > 1e-3
+    for chunk in (2, 4, 100):
+        total, again = _train(task, Execution("cpu", chunk=chunk), clip_norm)
+        np.testing.assert_allclose(total, expected, rtol=0, atol=1e-6)
+        _assert_same(again, counts)
+
+
+def test_together_the_cnn_takes_autograds_steps():
+    class Images(_Smooth):
+        def model(self) -> nn.Module:
+            return Cnn().double()
+
+        def client(self, client_id: int) -> ClientData:
+            random, n = generator(9, client_id), (5, 3)[client_id]
+            images = torch.from_numpy(random.random((n, 1, 28, 28)))
+            return ClientData(images, torch.from_numpy(random.integers(0, 62, n)))
+
+    task, local = Images(num_clients=2), LocalTraining(0.1, 1, 4)
+    theta = task.initial(0).astype(np.float64)
+    members = [Member(i, task.client(i), local, generator(1, i)) for i in range(2)]
+    deltas = Together(task, CPU).train(theta, members, local.learning_rate)
+    for i, delta in enumerate(deltas):
+        data, random = task.client(i), generator(1, i)
+        model = task.model().train()
+        flat = torch.tensor(theta)
+        bind_parameters(model, flat)
+        model.dropout1.random = model.dropout2.random = random
+        for rows in np.split(random.permutation(len(data)), range(4, len(data), 4)):
+            loss = task.loss(model(data.inputs[rows]), data.targets[rows]).loss / len(rows)
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            flat -= 0.1 * torch.cat([part.flatten() for part in gradients])
+        # Masks are float32, so that a third is not exact.
+        torch.testing.assert_close(delta, flat - torch.tensor(theta), rtol=0, atol=1e-7)
+
+
+def test_bf16_is_near_and_clipped_all_the_same():
+    expected, _ = _train(_Smooth(), CPU, 0.02)
+    for chunk in (1, 4):
+        total, counts = _train(_Smooth(), Execution("cpu", chunk, "bf16"), 0.02)
+        error = np.linalg.norm(total - expected) / np.linalg.norm(expected)
+        assert 1e-6 < error < 0.05
+        assert np.linalg.norm(total) <= 9 * 0.02
+        assert counts.unclipped == 0
+
+
+def test_lost_clients_are_noted_in_every_way_of_training():
+    task = Tiny(clients=7, raising=(2,), poisoned=(4,))
+    expected, counts = _train(task, CPU)
+    assert counts.clients == 5
+    assert sorted(counts.faults) == [
+        "client 2: OSError: disk of client 2 is gone",
+        "client 4: its update was not finite",
+    ]
+    total, again = _train(task, Execution("cpu", chunk=3))
+    np.testing.assert_allclose(total, expected, rtol=0, atol=1e-6)
+    _assert_same(again, counts)
+
+
+def test_a_model_that_cannot_be_vectorised_is_trained_one_after_another(
+    caplog: pytest.LogCaptureFixture,
+):
+    expected, counts = _train(_Opaque(), CPU)
+    with caplog.at_level(logging.WARNING):
+        total, again = _train(_Opaque(), Execution("cpu", chunk=4))
+    np.testing.assert_array_equal(total, expected)
+    assert again.examples == counts.examples
+    assert [record.message[:37] for record in caplog.records] == [
+        "Training 4 clients at once failed: Ba"
+    ]
+
+
+def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
+    sizes, train = [], Together.train
+
+    def small(self: Together, theta: np.ndarray, members: list[Member], rate: float):
+        sizes.append(len(members))
+        if len(members) > 2:
+            raise torch.cuda.OutOfMemoryError("no memory left")
+        return train(self, theta, members, rate)
+
+    monkeypatch.setattr(Together, "train", small)
+    expected, counts = _train(_Smooth(num_clients=12), CPU)
+    total, again = _train(_Smooth(num_clients=12), Execution("cpu", chunk=5))
+    assert sizes == [5, 2, 2, 2]
+    np.testing.assert_allclose(total, expected, rtol=0, atol=1e-6)
+    _assert_same(again, counts)
+
+
+def test_a_worker_trains_in_chunks_too():
+    task = _Smooth()
+    order = Order(
+        theta=task.initial(0),
+        round_number=1,
+        clip_norm=0.1,
+        clients=[1, 5, 7],
+        canaries=[0, 2],
+        canary_seed=5,
+        canary_count=3,
+        local_seed=3,
+        local_epochs=1,
+        local_batch_size=4,
+        local_learning_rate=0.1,
+        separate=False,
+    )
+    alone, chunked = execute(task, order, CPU), execute(task, order, Execution("cpu", chunk=2))
+    apart = execute(task, dataclasses.replace(order, separate=True), CPU)
+    np.testing.assert_allclose(chunked.clients_sum, alone.clients_sum, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(apart.total(), alone.clients_sum)
+    for sums in (alone, chunked, apart):
+        assert (sums.clients, sums.canaries, sums.faults) == (3, 2, [])
+        sums.check(dataclasses.replace(order, separate=sums is apart))
+
+
+# Where and how.
+
+
+def test_the_environment_decides_where_and_how():
+    assert Execution.from_environment({}) == Execution()
+    names = ("DEVICE", "CHUNK", "PRECISION", "DETERMINISTIC")
+    environment = dict(zip([f"FL_EPE_{n}" for n in names], ("cpu", "8", "bf16", "0"), strict=True))
+    assert Execution.from_environment(environment) == Execution("cpu", 8, "bf16", False)
+    for name, value in (
+        ("CHUNK", "x"),
+        ("CHUNK", "0"),
+        ("PRECISION", "int8"),
+        ("DEVICE", "abacus"),
+    ):
+        with pytest.raises(ValueError, match=f"{value!r}|chunk=0"):
+            Execution.from_environment({f"FL_EPE_{name}": value})
+    with pytest.raises(ValueError, match="FL_EPE_DETERMINISTIC='yes'"):
+        Execution.from_environment({"FL_EPE_DETERMINISTIC": "yes"})
+
+
+def test_a_cpu_trains_one_client_at_a_time_unless_told_otherwise():
+    assert CPU.clients_at_once() == 1
+    assert Execution("cpu", chunk=6).clients_at_once() == 6
+    assert Execution("cuda").clients_at_once() > 1
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@on_gpu
+@pytest.mark.filterwarnings("ignore:RNN module weights")
+@pytest.mark.parametrize("chunk", [1, 4, None])
+@pytest.mark.parametrize("task", [_Smooth(), _Words()], ids=lambda task: type(task).__name__)
+def test_a_gpu_gives_the_same_updates(task: Task, chunk: int | None):
+    expected, counts = _train(task, CPU)
+    total, again = _train(task, Execution("cuda", chunk))
+    np.testing.assert_allclose(total, expected, rtol=0, atol=1e-5)
+    _assert_same(again, counts)
+
+
+@on_gpu
+@pytest.mark.filterwarnings("ignore:.*deterministic")
+def test_a_gpu_repeats_to_the_bit():
+    run = functools.partial(_train, _Words(), Execution("cuda", deterministic=True))
+    np.testing.assert_array_equal(run()[0], run()[0])
+
+
+@on_gpu
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_gpu_is_near_with_less_precision(precision: str):
+    expected, _ = _train(_Smooth(), CPU, 0.02)
+    total, _ = _train(_Smooth(), Execution("cuda", None, precision), 0.02)
+    assert np.linalg.norm(total - expected) < 0.05 * np.linalg.norm(expected)
+
+
+def test_a_trainer_computes_on_the_cpu_by_default():
+    theta = _Smooth().initial(0)
+    update = Trainer(_Smooth()).train(theta, 1, LOCAL, seed=0, round_number=0)
+    assert update.delta.dtype == np.float32
