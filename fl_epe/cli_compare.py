@@ -67,7 +67,7 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         nargs="+",
         type=float,
         metavar="Z",
-        help="DP noise on the sum over the clip norm (default: 0.05 0.1 0.2 0.4)",
+        help="DP noise on the sum over the clip norm (default: 0.1 0.2 0.4)",
     )
     grid.add_argument(
         "--presentations",

@@ -78,7 +78,7 @@ class Plan:
     """
 
     schedules: tuple[str, ...] = DEFAULT_SCHEDULES
-    noise_multipliers: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    noise_multipliers: tuple[float, ...] = (0.1, 0.2, 0.4)
     presentations: tuple[float, ...] = (1, 4, 16)
     repeats: int = 1
     task: str | None = None

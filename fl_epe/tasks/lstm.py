@@ -271,10 +271,10 @@ class WordFeatures:
         weight, bias = self._last.weight, self._last.bias
         to_weight, to_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         loss, correct = features.new_zeros(()), 0
-        gradient = torch.empty_like(features)
+        gradient, memory = torch.empty_like(features), features.new_empty(_ROWS, len(bias))
         for start in range(0, len(targets), _ROWS):
             part, truth = features[start : start + _ROWS], targets[start : start + _ROWS, None]
-            logits = torch.addmm(bias, part, weight.t())
+            logits = torch.mm(part, weight.t(), out=memory[: len(part)]).add_(bias)
             # torch.argmax takes as long as the products.
             best = torch.from_numpy(logits.numpy().argmax(1))[:, None]
             correct += int((best == truth).sum())
