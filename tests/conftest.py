@@ -1,5 +1,10 @@
+import os
+
 import pytest
 from flower_processes import Processes
+
+# Bits are compared: they are the same everywhere on CPUs. GPU tests name their device.
+os.environ.setdefault("FL_EPE_DEVICE", "cpu")
 
 
 @pytest.fixture

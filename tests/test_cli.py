@@ -133,7 +133,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["run", "chess"], "name='chess' to be one of digits, fashion-mnist"),
+            (["run", "chess"], "name='chess' to be one of digits, emnist, "),
             (["run", "digits", "--canaries", "1"], "canaries=1 to be an integer >= 2"),
             (["run", "digits", "--delta", "1.5"], "delta=1.5 in (0, 1)"),
             (["run", "digits", "--rounds", "0"], "rounds=0"),
