@@ -122,7 +122,7 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from fl_epe.compare import Plan, carry_out, read_plan, rows_of, write_comparison
+    from fl_epe.compare import Machine, Plan, carry_out, read_plan, rows_of, write_comparison
     from fl_epe.compare.page import notes_of, table_of
 
     values = {} if arguments.config is None else read_plan(arguments.config)
@@ -138,7 +138,7 @@ def _compare(arguments: argparse.Namespace) -> int:
                 plan,
                 output,
                 workers=arguments.workers,
-                nodes=arguments.nodes,
+                machine=Machine(arguments.nodes),
                 on_cell=line.show,
             )
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from fl_epe.compare import Cell, Plan, carry_out
+from fl_epe.compare import Cell, Machine, Plan, carry_out
 from fl_epe.compare.measure import record_path
 from fl_epe.estimate import EpsilonEstimate, epsilon_from_record
 from fl_epe.limit import limit_record
@@ -56,6 +56,7 @@ class PaperTable:
         rounds: T at full size.
         clients_per_round: n at full size.
         epochs: over the clients.
+        server_learning_rate: at full size.
         twin: task with made-up data of the same shape.
         real: task with the real data.
     """
@@ -66,6 +67,7 @@ class PaperTable:
     rounds: int
     clients_per_round: int
     epochs: int
+    server_learning_rate: float
     twin: str
     real: str
 
@@ -81,7 +83,8 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
         "--scale",
         type=float,
         default=1.0,
-        help="shrink rounds, clients of a round and canaries by this, clients by its square",
+        help="shrink rounds, clients of a round, canaries and the server's step by this, clients "
+        "by its square",
     )
     parser.add_argument(
         "--noise-multipliers", type=float, nargs="+", default=noises, help="rows of the table"
@@ -95,6 +98,9 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
     )
     parser.add_argument("--workers", type=int, default=1, help="rows trained at the same time")
     parser.add_argument("--nodes", type=int, default=2, help="threads of each run")
+    parser.add_argument(
+        "--score-memory", type=int, default=384, help="MiB for rounds that wait to be scored"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--set", dest="settings", action="append", default=[], help="NAME=VALUE of 'fl-epe run'"
@@ -117,7 +123,14 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
     elif options.scale < 1:
         clients = math.ceil(rounds * per_round / table.epochs)
         task_options = {"num_clients": clients, **task_options}
-    settings = {"clients_per_round": per_round, "unobserved": canaries}
+    settings: dict[str, Any] = {
+        "clients_per_round": per_round,
+        "unobserved": canaries,
+        # Noise in the mean grows as cohorts shrink: the server's steps stay as long as they were.
+        "server_learning_rate": table.server_learning_rate * options.scale,
+    }
+    settings |= _pairs(options.settings)
+    server_learning_rate = settings.pop("server_learning_rate")
     return Plan(
         schedules=("epochs",),
         noise_multipliers=tuple(options.noise_multipliers),
@@ -126,7 +139,8 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
         rounds=rounds,
         canaries=canaries,
         delta=table.delta,
-        settings={**settings, **_pairs(options.settings)},
+        server_learning_rate=server_learning_rate,
+        settings=settings,
         task_options=task_options,
         seed=options.seed,
     )
@@ -152,7 +166,7 @@ def run(table: PaperTable, doc: str) -> None:
         plan,
         options.output,
         workers=options.workers,
-        nodes=options.nodes,
+        machine=Machine(options.nodes, options.score_memory << 20),
         on_cell=lambda done, total: print(
             f"{done}/{total} rows after {(time.monotonic() - began) / 60:.1f} min", flush=True
         ),
@@ -171,7 +185,7 @@ def run(table: PaperTable, doc: str) -> None:
     _print(lines)
     _append(options.output / "table.csv", plan, lines)
     _draw(records, plan, options.output)
-    print(f"\n{options.output / 'table.csv'}, scores.png, presentations.png")
+    print(f"\nTable and pictures: {options.output}")
 
 
 def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
@@ -258,6 +272,8 @@ def _draw(records: Mapping[Cell, AuditRecord], plan: Plan, directory: Path) -> N
         axes.set(title=f"z = {z:g}", xlabel="√d · cosine with θ_T − θ_0")
         axes.legend(fontsize=7, frameon=False)
     figure.savefig(directory / "scores.png", metadata={"Software": None})
+    if len(counts) < 2:
+        return
     figure = Figure(figsize=(6, 3.8), layout="constrained", dpi=130)
     axes = figure.subplots()
     for z in noises:

@@ -1,5 +1,6 @@
 """Compares participation schedules: which gives away how much, to whom."""
 
+from fl_epe.compare.measure import Machine
 from fl_epe.compare.page import write_comparison
 from fl_epe.compare.plan import DEFAULT_SCHEDULES, Cell, Plan, read_plan
 from fl_epe.compare.rows import Epsilon, Row, rows_of
@@ -9,6 +10,7 @@ __all__ = [
     "DEFAULT_SCHEDULES",
     "Cell",
     "Epsilon",
+    "Machine",
     "Plan",
     "Row",
     "carry_out",

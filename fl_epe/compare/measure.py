@@ -30,7 +30,26 @@ def record_path(plan: Plan, cell: Cell, directory: Path) -> Path:
     return directory / "cells" / plan.key(cell) / RECORD
 
 
-def measure(plan: Plan, cell: Cell, directory: Path, nodes: int = 1) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a training run may use; no influence on the result.
+
+    Attributes:
+        nodes: threads.
+        score_memory: bytes for rounds that wait to be scored together.
+    """
+
+    nodes: int = 1
+    score_memory: int = 384 << 20
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise ValueError(f"Expected nodes={self.nodes} >= 1.")
+
+
+def measure(
+    plan: Plan, cell: Cell, directory: Path, machine: Machine | None = None
+) -> dict[str, Any]:
     """What one cell of a plan gives, as JSON values; ``{"skipped": reason}`` if it cannot be.
 
     Args:
@@ -38,14 +57,14 @@ def measure(plan: Plan, cell: Cell, directory: Path, nodes: int = 1) -> dict[str
         cell: which one.
         directory: of the comparison; a training run keeps its record there, and its checkpoint
             while it runs.
-        nodes: threads of a training run; no influence on the result.
+        machine: what a training run may use.
     """
     seed = int(plan.key(cell), 16) % 2**63
     try:
         schedule, population, record = (
             _in_the_limit(plan, cell, seed)
             if plan.task is None
-            else _by_training(plan, cell, seed, record_path(plan, cell, directory), nodes)
+            else _by_training(plan, cell, seed, record_path(plan, cell, directory), machine)
         )
     except ValueError as error:
         return {"skipped": str(error)}
@@ -104,7 +123,7 @@ def _server(plan: Plan, like: AuditRecord | None) -> ServerSGD:
 
 
 def _by_training(
-    plan: Plan, cell: Cell, seed: int, path: Path, nodes: int
+    plan: Plan, cell: Cell, seed: int, path: Path, machine: Machine | None
 ) -> tuple[Schedule, int, AuditRecord]:
     """Train, or go on where an earlier attempt was stopped."""
     from fl_epe.config import RunConfig
@@ -132,7 +151,13 @@ def _by_training(
         return config.canary_schedule(), task.num_clients, AuditRecord.load(path)
     job = Job(task, config, Seeds.derive(seed), config.rounds)
     checkpoint = path.with_name(CHECKPOINT)
-    record = simulate(job, workers=nodes, checkpoint=checkpoint)
+    machine = machine or Machine()
+    record = simulate(
+        job,
+        workers=machine.nodes,
+        checkpoint=checkpoint,
+        score_memory=machine.score_memory,
+    )
     record.save(path)
     checkpoint.unlink(missing_ok=True)
     return config.canary_schedule(), task.num_clients, record

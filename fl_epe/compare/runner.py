@@ -12,7 +12,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from fl_epe.compare.measure import measure
+from fl_epe.compare.measure import Machine, measure
 from fl_epe.compare.plan import Cell, Plan
 
 RESULTS = "results.jsonl"
@@ -25,7 +25,7 @@ def carry_out(
     directory: Path,
     *,
     workers: int = 1,
-    nodes: int = 1,
+    machine: Machine | None = None,
     on_cell: Callable[[int, int], None] | None = None,
 ) -> Results:
     """Measure every cell of a plan that ``directory`` does not hold yet.
@@ -39,17 +39,15 @@ def carry_out(
         plan: what to measure.
         directory: made if it is missing.
         workers: processes; with 1, everything happens in this one.
-        nodes: threads of each training run.
+        machine: what each training run may use.
         on_cell: called with how many cells are done, and of how many.
 
     Raises:
-        ValueError: for fewer than one worker or node.
+        ValueError: for fewer than one worker.
         RuntimeError: if a worker process dies.
     """
     if workers < 1:
         raise ValueError(f"Expected workers={workers} >= 1.")
-    if nodes < 1:
-        raise ValueError(f"Expected nodes={nodes} >= 1.")
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / RESULTS
     cells = list(plan.cells())
@@ -59,7 +57,7 @@ def carry_out(
     report = on_cell or (lambda done, total: None)
     report(len(results), len(cells))
     with path.open("a", encoding="utf-8") as file:
-        for cell, result in _measured(plan, missing, directory, workers, nodes):
+        for cell, result in _measured(plan, missing, directory, workers, machine):
             line = {"key": plan.key(cell), "cell": dataclasses.asdict(cell), "result": result}
             file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
@@ -69,17 +67,17 @@ def carry_out(
 
 
 def _measured(
-    plan: Plan, cells: list[Cell], directory: Path, workers: int, nodes: int
+    plan: Plan, cells: list[Cell], directory: Path, workers: int, machine: Machine | None
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     if workers == 1 or len(cells) < 2:
-        yield from ((cell, measure(plan, cell, directory, nodes)) for cell in cells)
+        yield from ((cell, measure(plan, cell, directory, machine)) for cell in cells)
         return
     # A fresh interpreter: threads of torch or BLAS do not survive a fork.
     pool = concurrent.futures.ProcessPoolExecutor(
         min(workers, len(cells)), multiprocessing.get_context("spawn"), _one_thread
     )
     try:
-        futures = {pool.submit(measure, plan, cell, directory, nodes): cell for cell in cells}
+        futures = {pool.submit(measure, plan, cell, directory, machine): cell for cell in cells}
         for future in concurrent.futures.as_completed(futures):
             yield futures[future], future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
