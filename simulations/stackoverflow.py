@@ -12,8 +12,8 @@ paper's; "limit, final" says what to expect where noise outweighs the updates.
 
 Full size was not run where this was written, for lack of a GPU. Training takes about 3.3e16
 floating-point operations: 86 hours of one core, an hour on a GPU that sustains 10 TFLOP/s. Scoring
-makes every canary anew for each block of rounds, 74 s for 2,000: give it memory (`--score-
-memory`).
+makes every canary anew for each block of rounds, 74 s for 2,000: `--score-memory`
+gives it larger blocks.
 """
 
 from __future__ import annotations
