@@ -11,34 +11,34 @@ the paper prints, with known variance its bias is gone.
 Expected (10 seeds, mean ± sd)::
 
     z = 0.0496: analytical 299.0, paper: all 382.0, final 1.97
-      momentum 0.0  every round, maximum           2067.22 ± 87.75
+      momentum 0.0  every round, maximum           2067.13 ± 88.09
       momentum 0.0  every round, matched filter     299.04 ± 0.74
       momentum 0.0  every round, rounds secret      291.41 ± 0.74
       momentum 0.0  final model, fitted variance      2.54 ± 0.44
       momentum 0.0  final model, known variance       2.04 ± 0.17
-      momentum 0.9  every round, maximum            339.34 ± 16.09
+      momentum 0.9  every round, maximum            339.41 ± 16.64
       momentum 0.9  every round, matched filter     299.04 ± 0.74
       momentum 0.9  every round, rounds secret      291.41 ± 0.74
       momentum 0.9  final model, fitted variance      2.55 ± 0.42
       momentum 0.9  final model, known variance       2.04 ± 0.17
     z = 0.0986: analytical 99.2, paper: all 89.4, final 1.18
-      momentum 0.0  every round, maximum            577.21 ± 29.30
+      momentum 0.0  every round, maximum            577.18 ± 29.39
       momentum 0.0  every round, matched filter      99.26 ± 0.44
       momentum 0.0  every round, rounds secret       91.63 ± 0.44
       momentum 0.0  final model, fitted variance      1.43 ± 0.39
       momentum 0.0  final model, known variance       0.98 ± 0.16
-      momentum 0.9  every round, maximum             87.70 ± 4.66
+      momentum 0.9  every round, maximum             87.74 ± 4.87
       momentum 0.9  every round, matched filter      99.26 ± 0.44
       momentum 0.9  every round, rounds secret       91.63 ± 0.44
       momentum 0.9  final model, fitted variance      1.44 ± 0.38
       momentum 0.9  final model, known variance       0.98 ± 0.16
     z = 0.2317: analytical 29.3, paper: all 2.693, final 0.569
-      momentum 0.0  every round, maximum             97.66 ± 7.09
+      momentum 0.0  every round, maximum             97.66 ± 7.11
       momentum 0.0  every round, matched filter      29.35 ± 0.27
       momentum 0.0  every round, rounds secret       21.73 ± 0.27
       momentum 0.0  final model, fitted variance      0.82 ± 0.36
       momentum 0.0  final model, known variance       0.41 ± 0.15
-      momentum 0.9  every round, maximum              2.45 ± 0.69
+      momentum 0.9  every round, maximum              2.46 ± 0.74
       momentum 0.9  every round, matched filter      29.35 ± 0.27
       momentum 0.9  every round, rounds secret       21.73 ± 0.27
       momentum 0.9  final model, fitted variance      0.83 ± 0.35
