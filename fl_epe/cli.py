@@ -1,4 +1,4 @@
-"""The command line: ``fl-epe run``, ``resume``, ``report``, ``compare`` and ``estimate``."""
+"""The command line: ``fl-epe run``, ``resume``, ``report``, ``estimate``, and its other parts."""
 
 from __future__ import annotations
 

@@ -232,18 +232,14 @@ def _delta(given: float | None, record: AuditRecord | None, clients: int | None)
 
 def _server_of(momentum: float | None, record: AuditRecord | None) -> dict[str, Any]:
     """Clip norms, server, decay and real updates, as `fl_epe.limit` takes them."""
-    from fl_epe.expected import RealUpdates
+    from fl_epe.expected import limit_like
 
     if record is None:
         return {"server": ServerSGD(1.0, momentum or 0.0)}
-    real = RealUpdates.of(record)
-    server = ServerSGD(
-        record.server["learning_rate"],
-        record.server["momentum"] if momentum is None else momentum,
-    )
-    rates = record.server.get("learning_rates")
-    decay = 1.0 if rates is None else [rate / server.learning_rate for rate in rates]
-    return {"clip_norms": record.clip_norms, "server": server, "decay": decay, "real": real}
+    like = limit_like(record)
+    if momentum is not None:
+        like["server"] = dataclasses.replace(like["server"], momentum=momentum)
+    return like
 
 
 def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | None:

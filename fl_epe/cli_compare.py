@@ -169,21 +169,26 @@ def _given(arguments: argparse.Namespace, values: dict[str, Any]) -> dict[str, A
     }
     for name in ("settings", "task_options"):
         if name in out:
-            out[name] = {**values.get(name, {}), **_pairs(out[name])}
+            out[name] = {**values.get(name, {}), **pairs(out[name])}
     return out
 
 
-def _pairs(texts: list[str]) -> dict[str, Any]:
-    pairs = {}
+def pairs(texts: list[str]) -> dict[str, Any]:
+    """Values by name from texts "NAME=VALUE", with values in JSON or else as they are.
+
+    Raises:
+        ValueError: for a text of another form.
+    """
+    found = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ValueError(f"Expected NAME=VALUE, got {text!r}.")
         try:
-            pairs[name] = json.loads(value)
+            found[name.replace("-", "_")] = json.loads(value)
         except json.JSONDecodeError:
-            pairs[name] = value
-    return pairs
+            found[name.replace("-", "_")] = value
+    return found
 
 
 class _Line:

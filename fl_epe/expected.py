@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,6 +56,22 @@ class RealUpdates:
         every_round = (record.mean_norms / unit) ** 2 / record.dim - z**2
         final = record.displacement_norm**2 / weighted / record.dim - z**2
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
+
+
+def limit_like(record: AuditRecord) -> dict[str, Any]:
+    """The clip norms, server, decay and real updates of a run, as `limit_record` takes them.
+
+    Raises:
+        ValueError: as `RealUpdates.of`.
+    """
+    real = RealUpdates.of(record)
+    server = ServerSGD(record.server["learning_rate"], record.server["momentum"])
+    return {
+        "clip_norms": record.clip_norms,
+        "server": server,
+        "decay": record.learning_rates() / server.learning_rate,
+        "real": real,
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

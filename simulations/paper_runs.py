@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
+from fl_epe.cli_compare import pairs
 from fl_epe.compare import Cell, Machine, Plan, carry_out
 from fl_epe.compare.measure import record_path
 from fl_epe.estimate import EpsilonEstimate, epsilon_from_record
@@ -117,7 +117,7 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
     rounds = max(2, round(table.rounds * options.scale))
     per_round = max(2, round(table.clients_per_round * options.scale))
     canaries = max(20, round(1000 * options.scale))
-    task_options: dict[str, Any] = _pairs(options.task_option)
+    task_options: dict[str, Any] = pairs(options.task_option)
     if options.data_dir is not None:
         task_options = {"data_dir": options.data_dir, **task_options}
     elif options.scale < 1:
@@ -129,7 +129,7 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
         # Noise in the mean grows as cohorts shrink: the server's steps stay as long as they were.
         "server_learning_rate": table.server_learning_rate * options.scale,
     }
-    settings |= _pairs(options.settings)
+    settings |= pairs(options.settings)
     server_learning_rate = settings.pop("server_learning_rate")
     return Plan(
         schedules=("epochs",),
@@ -144,17 +144,6 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
         task_options=task_options,
         seed=options.seed,
     )
-
-
-def _pairs(texts: list[str]) -> dict[str, Any]:
-    pairs = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            pairs[name.replace("-", "_")] = json.loads(value)
-        except json.JSONDecodeError:
-            pairs[name.replace("-", "_")] = value
-    return pairs
 
 
 def run(table: PaperTable, doc: str) -> None:

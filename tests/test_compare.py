@@ -159,6 +159,16 @@ class TestMeasurements:
             rows[0].every_round.analytical.epsilon
         )
 
+    def test_like_a_run_that_does_not_fit(self, tmp_path):
+        record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, canaries=9)
+        record.save(tmp_path / "sgd" / "record.npz")
+        adam = dataclasses.replace(record, server={"name": "adam", "learning_rate": 0.1})
+        adam.save(tmp_path / "adam" / "record.npz")
+        for name, rounds, message in (("sgd", 17, "rounds=17 to be 16"), ("adam", 16, "to be sgd")):
+            plan = dataclasses.replace(SMALL, like=str(tmp_path / name), rounds=rounds)
+            rows = _rows(plan, tmp_path / f"of {name}")
+            assert all(message in row.skipped for row in rows)
+
 
 class TestRows:
     def test_pooled_repeats_narrow_the_interval(self, tmp_path):

@@ -12,8 +12,9 @@ import numpy as np
 from fl_epe.assess import finite
 from fl_epe.compare.plan import Cell, Plan
 from fl_epe.estimate import epsilon_from_record
+from fl_epe.expected import limit_like
 from fl_epe.guarantee import guarantees
-from fl_epe.limit import RealUpdates, limit_record
+from fl_epe.limit import limit_record
 from fl_epe.mechanism import ServerSGD
 from fl_epe.participation import Schedule
 from fl_epe.record import AuditRecord
@@ -86,12 +87,21 @@ def measure(
 def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, AuditRecord]:
     like = None if plan.like is None else _load(plan.like)
     rounds = plan.rounds or (_ROUNDS if like is None else like.rounds)
+    if like is not None and rounds != like.rounds:
+        raise ValueError(f"Expected rounds={rounds} to be {like.rounds}, as in {plan.like}.")
     kind, options = parse_schedule(cell.schedule)
     schedule = make_schedule(kind, rounds, cell.presentations, **options)
     population = plan.clients or (like and like.config.get("clients")) or _CLIENTS
     if isinstance(schedule, Trace | TraceSample):
         trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
         population = trace.population
+    setting: dict[str, Any] = (
+        {"server": ServerSGD(1.0, _MOMENTUM)} if like is None else limit_like(like)
+    )
+    changed = {"learning_rate": plan.server_learning_rate, "momentum": plan.server_momentum}
+    given = {name: value for name, value in changed.items() if value is not None}
+    setting["server"] = dataclasses.replace(setting["server"], **given)
+    setting["decay"] = setting.get("decay", 1.0) * plan.decay ** np.arange(rounds)
     record = limit_record(
         schedule,
         cell.noise_multiplier,
@@ -99,11 +109,8 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
         canaries=plan.canaries or _CANARIES,
         unobserved=0,
         population=None if kind == "trace-sample" else population,
-        clip_norms=1.0 if like is None else like.clip_norms,
-        server=_server(plan, like),
-        decay=plan.decay ** np.arange(rounds),
-        real=None if like is None else RealUpdates.of(like),
         seed=seed,
+        **setting,
     )
     return schedule, population, record
 
@@ -111,15 +118,6 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
 @functools.lru_cache(maxsize=1)
 def _load(directory: str) -> AuditRecord:
     return AuditRecord.load(Path(directory) / RECORD)
-
-
-def _server(plan: Plan, like: AuditRecord | None) -> ServerSGD:
-    rate, momentum = 1.0, _MOMENTUM
-    if like is not None:
-        rate, momentum = like.server["learning_rate"], like.server["momentum"]
-    if plan.server_learning_rate is not None:
-        rate = plan.server_learning_rate
-    return ServerSGD(rate, momentum if plan.server_momentum is None else plan.server_momentum)
 
 
 def _by_training(
