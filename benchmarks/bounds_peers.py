@@ -50,7 +50,7 @@ import time
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.bounds import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing import BOUNDS, epsilon_lower_bound
 
 CANARIES = 500
 DELTA = 1e-5

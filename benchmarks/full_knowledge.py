@@ -24,7 +24,7 @@ import argparse
 import numpy as np
 
 from fl_epe import RunConfig, epsilon_from_record
-from fl_epe.analytical import gaussian_epsilon
+from fl_epe.accounting import gaussian_epsilon
 from fl_epe.flower import Job, simulate
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import load_task

@@ -23,7 +23,7 @@ import time
 from schedules import CASES, CLIENTS
 
 from fl_epe import epsilon_from_record
-from fl_epe.limit import limit_record
+from fl_epe.asymptotics import limit_record
 
 NAMES = ("ShuffledEpochs", "Poisson", "FixedSize", "CheckIn, window 10,000", "TimeOfDay")
 

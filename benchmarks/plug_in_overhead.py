@@ -48,15 +48,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
-from fl_epe.canary import CanarySet
+from fl_epe.auditing import RunningEstimate
+from fl_epe.canaries import CanarySet, Tracker
 from fl_epe.flower import CanaryAudit, InProcessGrid, injection
-from fl_epe.flower.internals import quiet_flower, simulate_with_ray
+from fl_epe.models import Cnn
 from fl_epe.seeding import generator
+from fl_epe.simulation import quiet_flower, simulate_with_ray
 from fl_epe.tasks import bind_parameters, one_thread
-from fl_epe.tasks.cnn import Cnn
 from fl_epe.tasks.digits import Digits
-from fl_epe.tracker import Tracker
-from fl_epe.watch import RunningEstimate
 
 _BATCH, _BATCHES = 16, 2
 _RAY_WORKERS = 2

@@ -142,9 +142,8 @@ def lead(strategy: Any, grid: Any, arrays: Any) -> None:
 def play_ours(setting: Setting) -> None:
     from fl_epe.config import RunConfig
     from fl_epe.flower import DPFedAvg, InProcessGrid, worker_app
-    from fl_epe.flower.internals import quiet_flower
-    from fl_epe.flower.protocol import pack
     from fl_epe.seeding import Seeds
+    from fl_epe.simulation import pack, quiet_flower
 
     quiet_flower()
     task = made_up_task(setting)
@@ -167,9 +166,8 @@ def play_ours(setting: Setting) -> None:
 
 
 def made_up_task(setting: Setting) -> Any:
+    from fl_epe.models import Cnn, Lstm, cross_entropy, token_cross_entropy
     from fl_epe.tasks import ClientData, LossSum, Task
-    from fl_epe.tasks.cnn import Cnn, cross_entropy
-    from fl_epe.tasks.lstm import Lstm, token_cross_entropy
 
     @dataclasses.dataclass(frozen=True)
     class MadeUp(Task):
@@ -222,7 +220,7 @@ def play_flower(setting: Setting) -> None:
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-    from fl_epe.flower.internals import quiet_flower, simulate_with_ray
+    from fl_epe.simulation import quiet_flower, simulate_with_ray
 
     quiet_flower()
     client, server = ClientApp(), ServerApp()

@@ -3,19 +3,21 @@
 Importing this package loads NumPy and SciPy only; `fl_epe.flower` brings Flower and PyTorch.
 """
 
-from fl_epe.audit import assert_private, find_evidence
-from fl_epe.bounds import epsilon_lower_bound
-from fl_epe.canary import CanarySet
-from fl_epe.config import RunConfig
-from fl_epe.estimate import (
+from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians
+from fl_epe.auditing import (
+    AuditRecord,
     EpsilonEstimate,
+    RoundFacts,
+    Watch,
+    assert_private,
     epsilon_from_cosines,
     epsilon_from_record,
     epsilon_from_scores,
+    epsilon_lower_bound,
+    find_evidence,
 )
-from fl_epe.record import AuditRecord
-from fl_epe.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
-from fl_epe.watch import RoundFacts, Watch
+from fl_epe.canaries import CanarySet
+from fl_epe.config import RunConfig
 
 __version__ = "0.1.0"
 

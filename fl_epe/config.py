@@ -16,8 +16,7 @@ from fl_epe.mechanism import (
     ServerOptimizer,
     ServerSGD,
 )
-from fl_epe.participation import Schedule
-from fl_epe.schedules import make_schedule, parse_schedule
+from fl_epe.schedules import Schedule, make_schedule, parse_schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +155,7 @@ class RunConfig:
         if kind.startswith("trace"):
             raise ValueError(
                 f"Expected participation={self.participation!r} to be no recorded trace: it is for"
-                " the limit (fl_epe.limit)."
+                " the limit (fl_epe.asymptotics.simulated_record)."
             )
         return make_schedule(kind, self.rounds, participations, **options)
 

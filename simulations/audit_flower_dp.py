@@ -116,10 +116,10 @@ from flwr.serverapp.strategy import (
 from numpy.typing import NDArray
 
 from fl_epe import CanarySet
-from fl_epe.analytical import gaussian_epsilon
-from fl_epe.audit import Evidence, Scores, find_evidence, play
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.auditing import Evidence, Scores, find_evidence, play
 from fl_epe.flower import CanaryAudit, Layout
-from fl_epe.flower.internals import quiet_flower
+from fl_epe.simulation import quiet_flower
 
 DELTA = 1e-5
 CONFIDENCE = 0.99

@@ -100,14 +100,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fl_epe import AuditRecord, epsilon_from_record, epsilon_two_gaussians
-from fl_epe.analytical import gaussian_epsilon
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.asymptotics import RealUpdates, limit_footprints, limit_record
+from fl_epe.auditing import footprint_fit, footprints, scores_from_record
 from fl_epe.config import RunConfig
-from fl_epe.estimate import footprint_fit
-from fl_epe.limit import RealUpdates, limit_footprints, limit_record
 from fl_epe.mechanism import ServerSGD
-from fl_epe.participation import ShuffledEpochs
-from fl_epe.schedules import parse_schedule
-from fl_epe.scores import footprints, scores_from_record
+from fl_epe.schedules import ShuffledEpochs, parse_schedule
 from fl_epe.seeding import Seeds
 
 Floats = NDArray[np.float64]

@@ -19,18 +19,20 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from fl_epe.cli_compare import pairs
-from fl_epe.compare import Cell, Machine, Plan, carry_out
-from fl_epe.compare.measure import record_path
-from fl_epe.estimate import EpsilonEstimate, epsilon_from_record
-from fl_epe.limit import limit_record
+from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import (
+    AuditRecord,
+    EpsilonEstimate,
+    epsilon_from_record,
+    footprints,
+    scores_from_record,
+)
+from fl_epe.cli.compare import pairs
+from fl_epe.compare import Cell, Machine, Plan, carry_out, record_path
 from fl_epe.mechanism import ServerSGD
-from fl_epe.participation import ShuffledEpochs
-from fl_epe.record import AuditRecord
-from fl_epe.report import number
-from fl_epe.scores import footprints, scores_from_record
-from fl_epe.summary import summarize
-from fl_epe.two_gaussians import epsilon_two_gaussians
+from fl_epe.reporting import number, summarize
+from fl_epe.schedules import ShuffledEpochs
 
 
 @dataclasses.dataclass(frozen=True)

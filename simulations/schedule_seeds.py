@@ -36,8 +36,7 @@ from unittest import mock
 import numpy as np
 
 from fl_epe.compare import Plan, Row, carry_out, rows_of
-from fl_epe.participation import Cohort, Schedule, ShuffledEpochs
-from fl_epe.schedules import make_schedule
+from fl_epe.schedules import Cohort, Schedule, ShuffledEpochs, make_schedule
 
 NAMES = ("final", "every_round", "secret")
 

@@ -48,8 +48,7 @@ from sklearn.datasets import load_digits
 
 from fl_epe import AuditRecord, RoundFacts, Watch
 from fl_epe.flower import ClientCanaries, InProcessGrid, canary_mod
-from fl_epe.report import as_text
-from fl_epe.summary import summarize
+from fl_epe.reporting import as_text, summarize
 
 CLASSES, INPUTS = 10, 64
 CLIP_NORM = 0.2

@@ -53,9 +53,9 @@ from typing import Any
 import numpy as np
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.limit import limit_record
+from fl_epe.asymptotics import limit_record
 from fl_epe.mechanism import ServerSGD
-from fl_epe.participation import ShuffledEpochs
+from fl_epe.schedules import ShuffledEpochs
 
 DELTA = 341_000**-1.1
 # Noise multiplier, and the paper's ε-all and ε-final.

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe import CanarySet, epsilon_from_cosines
-from fl_epe.limit import limit_record
-from fl_epe.participation import ShuffledEpochs
+from fl_epe.asymptotics import limit_record
+from fl_epe.schedules import ShuffledEpochs
 
 DELTA = 341_000**-1.1
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)

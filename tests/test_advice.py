@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.advice import noise_for_epsilon
-from fl_epe.advice_text import advice_lines, exposure_lines, exposure_tables
-from fl_epe.cli import main
-from fl_epe.exposure import caps, exposure
-from fl_epe.limit import RealUpdates, limit_footprints, limit_record, limit_weights
-from fl_epe.mechanism import ServerSGD, sgd_weights
-from fl_epe.participation import Poisson, ShuffledEpochs, presence
+from fl_epe.asymptotics.calibration import noise_for_epsilon
+from fl_epe.asymptotics.client_exposure import caps, exposure
+from fl_epe.asymptotics.simulated_record import (
+    RealUpdates,
+    limit_footprints,
+    limit_record,
+    limit_weights,
+)
+from fl_epe.auditing.statistics import footprints, scores_from_record
+from fl_epe.cli.main import main
+from fl_epe.mechanism.mechanism import ServerSGD, sgd_weights
+from fl_epe.reporting.advice import advice_lines, exposure_lines, exposure_tables
 from fl_epe.schedules import Capped, FixedSize, MinSeparation, Trace
-from fl_epe.scores import footprints, scores_from_record
+from fl_epe.schedules.contract import Poisson, ShuffledEpochs, presence
 
 DELTA = 1e-5
 T = 12

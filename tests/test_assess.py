@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_cosines, epsilon_from_scores
-from fl_epe.assess import COIN_METHODS, assess_scores
-from fl_epe.bounds import BOUNDS
-from fl_epe.cli import main
-from fl_epe.score_file import read_scores
+from fl_epe.auditing.bounds.by_name import BOUNDS
+from fl_epe.auditing.score_file import read_scores
+from fl_epe.auditing.score_summary import COIN_METHODS, assess_scores
+from fl_epe.cli.main import main
 
 RNG = np.random.default_rng(0)
 OBSERVED, UNOBSERVED = RNG.standard_normal(60) + 2, RNG.standard_normal(50)

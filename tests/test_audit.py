@@ -10,11 +10,18 @@ import pytest
 from records import make_record
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.audit import Evidence, Scores, assert_private, find_evidence, play, scores_of
-from fl_epe.bounds import BOUNDS, epsilon_lower_bound
-from fl_epe.limit import limit_record
-from fl_epe.participation import Poisson, ShuffledEpochs
-from fl_epe.scores import scores_from_record
+from fl_epe.asymptotics.simulated_record import limit_record
+from fl_epe.auditing.assertions import (
+    Evidence,
+    Scores,
+    assert_private,
+    find_evidence,
+    play,
+    scores_of,
+)
+from fl_epe.auditing.bounds.by_name import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing.statistics import scores_from_record
+from fl_epe.schedules.contract import Poisson, ShuffledEpochs
 
 DELTA = 1e-2
 CLIP = 2.0

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe import epsilon_two_gaussians, threshold_bounds
-from fl_epe.band import band_upper, local_level
-from fl_epe.bounds import BOUNDS, epsilon_lower_bound
-from fl_epe.rates import Sample, clopper_pearson_upper, count_errors, log_null_tail
-from fl_epe.threshold_bounds import held_out
+from fl_epe import epsilon_two_gaussians
+from fl_epe.auditing.bounds import thresholds as threshold_bounds
+from fl_epe.auditing.bounds.by_name import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing.bounds.confidence_band import band_upper, local_level
+from fl_epe.auditing.bounds.error_rates import (
+    Sample,
+    clopper_pearson_upper,
+    count_errors,
+    log_null_tail,
+)
+from fl_epe.auditing.bounds.thresholds import held_out
 
 DELTA = 1e-5
 DIM = 10_000

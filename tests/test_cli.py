@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fl_epe import AuditRecord
-from fl_epe.cli import main
+from fl_epe.cli.main import main
 from fl_epe.tasks import load_task
 
 SMALL = [

@@ -10,7 +10,7 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe import CanarySet, epsilon_from_record
 from fl_epe.flower import CanaryAudit, CanaryOrder, ClientCanaries, InProcessGrid, canary_mod
-from fl_epe.flower.internals import ensure_task_identity
+from fl_epe.simulation.flower_internals import ensure_task_identity
 
 NODES, ROUNDS, CANARIES, DELTA = 24, 12, 8, 1e-3
 PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": NODES}

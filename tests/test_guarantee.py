@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.analytical import (
+from fl_epe.accounting.schedule_bounds import guarantees, least
+from fl_epe.accounting.two_gaussians import delta_two_gaussians
+from fl_epe.accounting.upper_bounds import (
     fixed_size_epsilon,
     gaussian_epsilon,
     poisson_epsilon,
     random_participations_epsilon,
 )
-from fl_epe.guarantee import guarantees, least
 from fl_epe.schedules import DropOut, FixedSize, Trace, make_schedule, parse_schedule
-from fl_epe.two_gaussians import delta_two_gaussians
 
 T, CLIENTS, DELTA = 40, 200, 1e-4
 

@@ -4,9 +4,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fl_epe.models import lstm
+from fl_epe.models.lstm import Lstm, token_cross_entropy
 from fl_epe.seeding import generator
-from fl_epe.tasks import bind_parameters, lstm
-from fl_epe.tasks.lstm import Lstm, token_cross_entropy
+from fl_epe.tasks import bind_parameters
 
 VOCABULARY, EMBEDDING, HIDDEN, LENGTH = 40, 6, 10, 7
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}

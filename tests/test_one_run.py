@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.bounds import epsilon_lower_bound
-from fl_epe.one_run import (
+from fl_epe.auditing.bounds.by_name import epsilon_lower_bound
+from fl_epe.auditing.bounds.error_rates import Sample
+from fl_epe.auditing.bounds.guessing import (
     confidence_quantile,
     fdp_margin,
     first_accepted,
@@ -20,8 +21,7 @@ from fl_epe.one_run import (
     steinke_p_value,
     wrong_share,
 )
-from fl_epe.rates import Sample
-from fl_epe.weighted import _detectable_shifts, _fair_coins, _tail_of_sum
+from fl_epe.auditing.bounds.weighted import _detectable_shifts, _fair_coins, _tail_of_sum
 
 ALPHA = 0.05
 DELTA = 1e-5

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from fl_epe import RunConfig
-from fl_epe.analytical import gaussian_epsilon
-from fl_epe.limit import limit_record
+from fl_epe.accounting.upper_bounds import gaussian_epsilon
+from fl_epe.asymptotics.simulated_record import limit_record
+from fl_epe.auditing.statistics import scores_from_record
+from fl_epe.reporting.summary import summarize
 from fl_epe.schedules import (
     SCHEDULES,
     BallsInBins,
@@ -32,9 +34,7 @@ from fl_epe.schedules import (
     parse_schedule,
     presence,
 )
-from fl_epe.scores import scores_from_record
 from fl_epe.seeding import generator
-from fl_epe.summary import summarize
 
 T, CLIENTS, RUNS = 20, 40, 300
 

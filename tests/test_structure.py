@@ -16,59 +16,21 @@ MODULES = sorted(
     str(path.relative_to(ROOT.parent).with_suffix("")).replace("/", ".")
     for path in ROOT.rglob("*.py")
 )
-# Left to right; a module may import from layers to its left, and from its own.
-LAYERS = [
-    {"checks", "seeding", "two_gaussians", "secret_rounds", "goodness", "score_file"},
-    {
-        "canary",
-        "mechanism",
-        "clipped_sum",
-        "participation",
-        "record",
-        "rates",
-        "analytical",
-        "schedules",
-    },
-    {
-        "config",
-        "tracker",
-        "scores",
-        "expected",
-        "limit",
-        "band",
-        "threshold_bounds",
-        "one_run",
-        "weighted",
-    },
-    {"bounds", "estimate", "guarantee"},
-    {"summary", "assess", "audit", "watch", "advice", "exposure"},
-    {"figures"},
-    {"report", "advice_text"},
-    {"data"},
-    {"tasks"},
-    {"training"},
-    {"flower"},
-    {"compare"},
-    {"cli_advise", "cli_compare", "cli_data"},
-    {"cli"},
-]
+OPEN_ROOMS = {"data", "tasks"}
 HEAVY = {"torch", "flwr", "ray", "matplotlib", "sklearn", "jinja2", "datasets", "dp_accounting"}
 MAY_IMPORT = {
+    "accounting": {"dp_accounting"},
+    "auditing": {"pyarrow"},
+    "data": {"datasets", "pyarrow", "h5py", "google"},
+    "flower": {"flwr"},
+    "models": {"torch"},
+    "reporting": {"matplotlib", "jinja2"},
+    "compare": {"matplotlib"},
+    "schedules": {"pyarrow"},
+    "simulation": {"flwr", "torch", "ray"},
     "tasks": {"torch", "sklearn", "datasets"},
     "training": {"torch"},
-    "flower": {"flwr", "torch", "ray"},
-    "analytical": {"dp_accounting"},
-    "score_file": {"pyarrow"},
-    "schedules": {"pyarrow"},
-    "figures": {"matplotlib"},
-    "report": {"jinja2"},
-    "compare": {"matplotlib", "jinja2"},
 }
-
-
-def _layer(module):
-    name = module.split(".")[1]
-    return next((i for i, layer in enumerate(LAYERS) if name in layer), None)
 
 
 def _imports(module):
@@ -84,27 +46,32 @@ def _imports(module):
                 yield node.module
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m not in ("fl_epe.__init__",)])
-def test_imports_point_left(module):
-    mine = _layer(module)
-    assert mine is not None, f"{module} has no layer"
-    own = module.split(".")[1]
+def test_rooms_import_only_from_rooms_below():
+    linter = Path(sys.executable).with_name("lint-imports")
+    run = subprocess.run(
+        [linter, "--no-cache"], cwd=ROOT.parent, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_heavy_packages_stay_in_their_rooms(module):
+    room = module.split(".")[1]
     for name in _imports(module):
-        if name.startswith("fl_epe.") and name.split(".")[1] != own:
-            theirs = _layer(name)
-            assert (
-                theirs is None
-                or theirs < mine
-                or own == "cli"
-                or LAYERS[mine]
-                >= {
-                    own,
-                    name.split(".")[1],
-                }
-            ), f"{module} imports {name}"
-        elif name.split(".")[0] in HEAVY:
-            allowed = MAY_IMPORT.get(own, set())
-            assert name.split(".")[0] in allowed, f"{module} imports {name}"
+        package = name.split(".")[0]
+        assert package not in HEAVY or package in MAY_IMPORT.get(room, set()), name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_room_is_entered_by_its_door(module):
+    """Outside a room only what its ``__init__`` exports is imported."""
+    room = module.split(".")[1]
+    inner = [
+        name
+        for name in _imports(module)
+        if name.startswith("fl_epe.") and name.count(".") > 1 and name.split(".")[1] != room
+    ]
+    assert not [name for name in inner if name.split(".")[1] not in OPEN_ROOMS], inner
 
 
 @pytest.mark.parametrize("package", ["fl_epe", "fl_epe.flower"])

@@ -9,11 +9,11 @@ import torch
 from data_files import write_source
 
 from fl_epe.config import RunConfig
+from fl_epe.models.cnn import Cnn
+from fl_epe.models.dropout import SeededDropout
 from fl_epe.seeding import generator
 from fl_epe.tasks import Task, bind_parameters, load_task, task_names
-from fl_epe.tasks.cnn import Cnn
 from fl_epe.tasks.digits import Digits
-from fl_epe.tasks.dropout import SeededDropout
 from fl_epe.tasks.fashion_mnist import FashionMnist, read_idx
 from fl_epe.tasks.partition import dirichlet_partition, stratified_split
 

@@ -1,10 +1,31 @@
 """Compares participation schedules: which gives away how much, to whom."""
 
-from fl_epe.compare.measure import Machine
-from fl_epe.compare.page import write_comparison
-from fl_epe.compare.plan import DEFAULT_SCHEDULES, Cell, Plan, read_plan
-from fl_epe.compare.rows import Epsilon, Row, rows_of
-from fl_epe.compare.runner import carry_out
+from fl_epe.compare.charts import (
+    plain_ticks,
+)
+from fl_epe.compare.measure import (
+    Machine,
+    record_path,
+)
+from fl_epe.compare.page import (
+    notes_of,
+    table_of,
+    write_comparison,
+)
+from fl_epe.compare.plan import (
+    DEFAULT_SCHEDULES,
+    Cell,
+    Plan,
+    read_plan,
+)
+from fl_epe.compare.rows import (
+    Epsilon,
+    Row,
+    rows_of,
+)
+from fl_epe.compare.runner import (
+    carry_out,
+)
 
 __all__ = [
     "DEFAULT_SCHEDULES",
@@ -14,7 +35,11 @@ __all__ = [
     "Plan",
     "Row",
     "carry_out",
+    "notes_of",
+    "plain_ticks",
     "read_plan",
+    "record_path",
     "rows_of",
+    "table_of",
     "write_comparison",
 ]

@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.assess import finite
+from fl_epe.accounting import guarantees
+from fl_epe.asymptotics import limit_like, limit_record
+from fl_epe.auditing import (
+    STATISTICS,
+    AuditRecord,
+    epsilon_from_record,
+    finite,
+    footprints,
+    scores_from_record,
+    secret_law,
+)
 from fl_epe.compare.plan import Cell, Plan
-from fl_epe.estimate import epsilon_from_record
-from fl_epe.expected import limit_like
-from fl_epe.guarantee import guarantees
-from fl_epe.limit import limit_record
 from fl_epe.mechanism import ServerSGD
-from fl_epe.participation import Schedule
-from fl_epe.record import AuditRecord
-from fl_epe.schedules import Trace, TraceSample, make_schedule, parse_schedule
-from fl_epe.scores import STATISTICS, footprints, scores_from_record, secret_law
+from fl_epe.schedules import Schedule, Trace, TraceSample, make_schedule, parse_schedule
 
 _ROUNDS, _CLIENTS, _CANARIES, _MOMENTUM = 512, 10_000, 1000, 0.9
 

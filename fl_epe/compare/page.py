@@ -15,13 +15,12 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from fl_epe.assess import finite
+from fl_epe.accounting import Guarantee
+from fl_epe.auditing import finite, installed_versions
 from fl_epe.compare.charts import charts
 from fl_epe.compare.plan import Plan
 from fl_epe.compare.rows import Epsilon, Row
-from fl_epe.guarantee import Guarantee
-from fl_epe.record import installed_versions
-from fl_epe.report import number
+from fl_epe.reporting import number
 
 _COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nsecret", "analytical")
 """Columns of the table in the terminal, after the schedule."""
@@ -218,7 +217,7 @@ def _flat(row: Row) -> dict[str, Any]:
 def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str]]) -> str:
     import jinja2
 
-    source = importlib.resources.files("fl_epe") / "templates" / "compare.html.j2"
+    source = importlib.resources.files("fl_epe") / "reporting" / "templates" / "compare.html.j2"
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
         source.read_text(encoding="utf-8")
     )

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from fl_epe.accounting import Guarantee, epsilon_two_gaussians, least
 from fl_epe.compare.plan import Cell, Plan
 from fl_epe.compare.runner import Results
-from fl_epe.guarantee import Guarantee, least
-from fl_epe.two_gaussians import epsilon_two_gaussians
 
 
 @dataclasses.dataclass(frozen=True)

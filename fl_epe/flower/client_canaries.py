@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from fl_epe.canary import CanarySet
+from fl_epe.canaries import CanarySet
 from fl_epe.flower.layout import Layout
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator

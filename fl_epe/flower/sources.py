@@ -12,15 +12,15 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fl_epe.canary import CanarySet
+from fl_epe.auditing import RoundFacts
+from fl_epe.canaries import CanarySet
 from fl_epe.flower import injection
 from fl_epe.flower.client_canaries import ClientCanaries, with_order
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.strategy import DPFedAvg
 from fl_epe.flower.wrapped import Wrapped
-from fl_epe.participation import Cohort
+from fl_epe.schedules import Cohort
 from fl_epe.seeding import generator
-from fl_epe.watch import RoundFacts
+from fl_epe.simulation import DPFedAvg
 
 _FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding

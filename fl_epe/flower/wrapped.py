@@ -8,8 +8,8 @@ import math
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
-from fl_epe.flower.strategy import DPFedAvg
 from fl_epe.mechanism import ServerSGD
+from fl_epe.simulation import DPFedAvg
 
 _ON_SERVER = (
     flower.DifferentialPrivacyServerSideFixedClipping,

@@ -21,19 +21,49 @@ kind                who takes part
 `parse_schedule` reads name and options from text.
 """
 
-from fl_epe.participation import Poisson, Schedule, ShuffledEpochs, presence
-from fl_epe.schedules.availability import CheckIn, TimeOfDay
-from fl_epe.schedules.composed import Capped, DropOut
-from fl_epe.schedules.make import SCHEDULES, make_schedule, parse_schedule
-from fl_epe.schedules.ordered import BallsInBins, Cyclic
-from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
-from fl_epe.schedules.trace import Trace, TraceSample
+from fl_epe.schedules.availability import (
+    CheckIn,
+    TimeOfDay,
+)
+from fl_epe.schedules.by_name import (
+    SCHEDULES,
+    make_schedule,
+    parse_schedule,
+)
+from fl_epe.schedules.composed import (
+    Capped,
+    DropOut,
+)
+from fl_epe.schedules.contract import (
+    Cohort,
+    Poisson,
+    Schedule,
+    ShuffledEpochs,
+    presence,
+)
+from fl_epe.schedules.draws import (
+    check_count,
+)
+from fl_epe.schedules.ordered import (
+    BallsInBins,
+    Cyclic,
+)
+from fl_epe.schedules.sampled import (
+    DeviceClasses,
+    FixedSize,
+    MinSeparation,
+)
+from fl_epe.schedules.trace import (
+    Trace,
+    TraceSample,
+)
 
 __all__ = [
     "SCHEDULES",
     "BallsInBins",
     "Capped",
     "CheckIn",
+    "Cohort",
     "Cyclic",
     "DeviceClasses",
     "DropOut",
@@ -45,6 +75,7 @@ __all__ = [
     "TimeOfDay",
     "Trace",
     "TraceSample",
+    "check_count",
     "make_schedule",
     "parse_schedule",
     "presence",

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.participation import Cohort, Schedule
-from fl_epe.schedules.base import (
+from fl_epe.schedules.contract import Cohort, Schedule
+from fl_epe.schedules.draws import (
     Groups,
     by_round,
     check_count,

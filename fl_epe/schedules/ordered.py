@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.participation import Cohort, Epochs, Schedule
-from fl_epe.schedules.base import by_round, check_count, even_sizes
+from fl_epe.schedules.contract import Cohort, Epochs, Schedule
+from fl_epe.schedules.draws import by_round, check_count, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)

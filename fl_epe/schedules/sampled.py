@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.participation import Cohort, Schedule
-from fl_epe.schedules.base import Groups, check_count, check_rate, draw, even_sizes
+from fl_epe.schedules.contract import Cohort, Schedule
+from fl_epe.schedules.draws import Groups, check_count, check_rate, draw, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.participation import Cohort, Schedule, presence
+from fl_epe.schedules.contract import Cohort, Schedule, presence
 from fl_epe.schedules.trace_file import read_columns
 
 MOST_ROUNDS = 10**7

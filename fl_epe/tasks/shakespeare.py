@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from fl_epe.data.examples import ALPHABET, characters_and_next
+from fl_epe.models import cross_entropy
 from fl_epe.tasks import ClientData, LossSum
-from fl_epe.tasks.cnn import cross_entropy
 from fl_epe.tasks.stored import StoredTask
 
 _HELD_OUT = 2000

@@ -4,9 +4,25 @@
 `Execution` says: one after another, or many at once.
 """
 
-from fl_epe.training.cohort import CohortTrainer, Counts
-from fl_epe.training.execution import Execution
-from fl_epe.training.local import ClientUpdate, LocalTraining, SelfTraining, Trainer
+from fl_epe.training.cohort import (
+    CohortTrainer,
+    Counts,
+)
+from fl_epe.training.execution import (
+    Execution,
+)
+from fl_epe.training.local import (
+    ClientUpdate,
+    LocalTraining,
+    SelfTraining,
+    Trainer,
+)
+from fl_epe.training.vectorized import (
+    Member,
+    Together,
+    batch_sizes,
+    waves,
+)
 
 __all__ = [
     "ClientUpdate",
@@ -14,6 +30,10 @@ __all__ = [
     "Counts",
     "Execution",
     "LocalTraining",
+    "Member",
     "SelfTraining",
+    "Together",
     "Trainer",
+    "batch_sizes",
+    "waves",
 ]

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fl_epe.clipped_sum import ClippedSum
+from fl_epe.mechanism import ClippedSum
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task, one_thread
 from fl_epe.training.execution import Execution
 from fl_epe.training.local import ClientUpdate, LocalTraining, Trainer, check_model
-from fl_epe.training.together import Member, Together
+from fl_epe.training.vectorized import Member, Together
 
 __all__ = ["CohortTrainer", "Counts"]
 
@@ -80,7 +80,7 @@ class CohortTrainer:
     """Trains clients of a task, clips their updates and adds them up.
 
     As `Execution` has it: one after another in the same memory (`Trainer`), or a chunk of them at
-    once (`fl_epe.training.together`), clients of about the same size in one chunk. The updates are
+    once (`vectorized.py`), clients of about the same size in one chunk. The updates are
     the same but for rounding. If torch cannot vectorise the model, or a GPU's memory does not hold
     a chunk, its clients are trained one after another and later chunks are smaller.
 

@@ -32,7 +32,7 @@ class Execution:
     Attributes:
         device: "auto" (CUDA if there is a GPU, else the CPU), or what `torch.device` takes.
         chunk: clients that are trained at once, which bounds the memory. By default one on a
-            CPU, where that is twice as fast (`fl_epe.training.together`), and 32 elsewhere.
+            CPU, where that is twice as fast (`fl_epe.training.vectorized`), and 32 elsewhere.
         precision: of products and convolutions. "tf32" (NVIDIA, from Ampere on) and "bf16" are
             faster. "bf16" is autocast, on a CPU too: with AMX it trains the EMNIST CNN 1.5 and the
             LSTM 1.13 times as fast as "float32". "tf32" changes nothing there.

@@ -15,9 +15,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 import torch
 
+from fl_epe.models import SeededDropout
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters, one_thread
-from fl_epe.tasks.dropout import SeededDropout
 from fl_epe.training.execution import Execution
 
 __all__ = ["ClientUpdate", "LocalTraining", "SelfTraining", "Trainer", "batches"]
@@ -69,7 +69,7 @@ class ClientUpdate:
 class SelfTraining(Protocol):
     """A model that takes a step of gradient descent by itself, faster than autograd does.
 
-    `Trainer` uses it on a CPU in float32, see `fl_epe.tasks.cnn` and `fl_epe.tasks.lstm`.
+    `Trainer` uses it on a CPU in float32, see `fl_epe.models.cnn` and `fl_epe.models.lstm`.
     """
 
     def remember(self, inputs: torch.Tensor) -> Any:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fl_epe import RunConfig
 from fl_epe.flower import Job, run_on_grid
-from fl_epe.report import write_report
+from fl_epe.reporting import write_report
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import load_task
 

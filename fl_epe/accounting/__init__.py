@@ -1,0 +1,40 @@
+"""What theorems promise: ε of two Gaussians, and upper bounds on ε for each participation schedule.
+
+Every value here is analytical; what an attack measured is in `fl_epe.auditing`.
+"""
+
+from fl_epe.accounting.schedule_bounds import (
+    Guarantee,
+    guarantees,
+    least,
+)
+from fl_epe.accounting.two_gaussians import (
+    delta_two_gaussians,
+    epsilon_two_gaussians,
+)
+from fl_epe.accounting.unknown_rounds import (
+    secret_rounds_epsilon,
+)
+from fl_epe.accounting.upper_bounds import (
+    Analytical,
+    analytical_epsilon,
+    fixed_size_epsilon,
+    gaussian_epsilon,
+    poisson_epsilon,
+    random_participations_epsilon,
+)
+
+__all__ = [
+    "Analytical",
+    "Guarantee",
+    "analytical_epsilon",
+    "delta_two_gaussians",
+    "epsilon_two_gaussians",
+    "fixed_size_epsilon",
+    "gaussian_epsilon",
+    "guarantees",
+    "least",
+    "poisson_epsilon",
+    "random_participations_epsilon",
+    "secret_rounds_epsilon",
+]

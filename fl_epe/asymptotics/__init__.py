@@ -1,0 +1,41 @@
+"""The high-dimensional limit, in which an audit is drawn from its exact law without any training.
+
+It predicts the scores of a schedule, calibrates noise to a target ε and finds the clients that are
+most exposed.
+"""
+
+from fl_epe.asymptotics.calibration import (
+    NoiseAdvice,
+    noise_for_epsilon,
+)
+from fl_epe.asymptotics.client_exposure import (
+    CapEffect,
+    ExposedClient,
+    Exposure,
+    caps,
+    exposure,
+)
+from fl_epe.asymptotics.expected_scores import (
+    limit_like,
+)
+from fl_epe.asymptotics.simulated_record import (
+    RealUpdates,
+    limit_footprints,
+    limit_record,
+    limit_weights,
+)
+
+__all__ = [
+    "CapEffect",
+    "ExposedClient",
+    "Exposure",
+    "NoiseAdvice",
+    "RealUpdates",
+    "caps",
+    "exposure",
+    "limit_footprints",
+    "limit_like",
+    "limit_record",
+    "limit_weights",
+    "noise_for_epsilon",
+]

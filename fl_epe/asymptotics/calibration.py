@@ -1,0 +1,335 @@
+"""How much noise for a wanted ε: the high-dimensional limit, read backwards.
+
+The limit gives every client's expected score for a noise multiplier z (`expected_scores.py`), and a
+score gives an ε. Here z is wanted for an ε. That is what random canaries would measure, no
+guarantee: for one, take z from an analytical bound (`fl_epe.accounting.upper_bounds`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, stats
+
+from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.asymptotics.expected_scores import (
+    PARTICIPATION,
+    Participations,
+    RealUpdates,
+    limit_weights,
+)
+from fl_epe.checks import check_probability
+from fl_epe.mechanism import ServerSGD
+from fl_epe.schedules import Schedule
+from fl_epe.seeding import generator
+
+Floats = NDArray[np.float64]
+
+THREATS = ("final", "all")
+WHO = ("mean", "most-exposed")
+
+_DRAWS = 16  # of the schedule, for the most exposed of each
+_EPSILONS = (1e-9, 1e12)
+_LEAST_NOISE = 1e-100  # stands for none: real updates may be none in some round
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseAdvice:
+    """A noise multiplier for a wanted ε, how sure it is, and what a run with it would measure.
+
+    Attributes:
+        noise_multiplier: z of the clients' sum.
+        low: lower end of z's confidence interval: the schedule is random.
+        high: upper end of it.
+        epsilon: ε of the expected score at ``noise_multiplier``; a little below the target, or
+            further below it where no noise is needed.
+        measured_low: lower end of the interval that a run reports whose scores are as expected.
+        measured_high: upper end of it.
+        participations: how often the client that is meant takes part, on average.
+        target_epsilon: ε that was wanted.
+        delta: δ.
+        threat: "final" or "all".
+        who: "mean" or "most-exposed".
+        canaries: clients that were drawn, and canaries of the run that would measure.
+        confidence: of both intervals.
+        notes: what must be known to use it.
+    """
+
+    noise_multiplier: float
+    low: float
+    high: float
+    epsilon: float
+    measured_low: float
+    measured_high: float
+    participations: float
+    target_epsilon: float
+    delta: float
+    threat: str
+    who: str
+    canaries: int
+    confidence: float
+    notes: tuple[str, ...]
+
+
+def noise_for_epsilon(
+    schedule: Schedule,
+    target_epsilon: float,
+    delta: float,
+    *,
+    threat: str = "final",
+    who: str = "mean",
+    canaries: int = 2000,
+    population: int | None = None,
+    clip_norms: ArrayLike = 1.0,
+    server: ServerSGD | None = None,
+    decay: ArrayLike = 1.0,
+    real: RealUpdates | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> NoiseAdvice:
+    """The noise multiplier at which canaries of a schedule are expected to measure an ε.
+
+    This is an estimate for random canaries, not a guarantee of differential privacy: other attacks
+    may do better. Real updates and clip norms are held as they are while z changes, although a
+    training with another z would have others.
+
+    The interval of z is for what the random schedule leaves open. For the mean client it comes
+    from the spread of `canaries` footprints, as if they were independent (where cohort sizes are
+    fixed they are not, and the interval is too wide); for the most exposed one from the largest
+    footprint of 16 draws of the schedule, by Student's t.
+
+    Args:
+        schedule: who takes part when. Of a `fl_epe.schedules.Trace`, canaries are random clients.
+        target_epsilon: ε that is wanted, in [1e-9, 1e12].
+        delta: δ in (0, 1).
+        threat: "final" (the adversary sees the final model) or "all" (every round's, and knows
+            who took part when).
+        who: "mean", the client of mean footprint, as an audit measures it (for "all" among those
+            who take part at all), or "most-exposed", the one of ``canaries`` with the largest. Of
+            more clients the most exposed one is more exposed: ask for as many as there are.
+        canaries: clients to draw from the schedule, at least 2.
+        population: as `limit_record` takes it, and so are those that follow.
+        clip_norms: the clip norm, or one for each round.
+        server: learning rate and momentum.
+        decay: factor of the learning rate in each round.
+        real: real updates as they were measured; by default the noise outweighs them. Where they
+            hide canaries well enough without noise, the answer is 0 and says that this is no
+            guarantee.
+        confidence: of the intervals.
+        seed: of the schedule's draws.
+
+    Raises:
+        ValueError: if an argument is out of range, or if no canary takes part.
+    """
+    _check(target_epsilon, delta, threat, who, canaries, confidence)
+    draws = tuple(
+        Participations.draw(schedule, canaries, population, generator(seed, PARTICIPATION, draw))
+        for draw in range(_DRAWS if who == "most-exposed" else 1)
+    )
+    settings = {"clip_norms": clip_norms, "server": server, "decay": decay}
+    client = _Client(draws, threat, who, real, {"rounds": schedule.rounds, **settings})
+    wanted = _shift_for(target_epsilon, delta)
+    width = float(stats.t.ppf((1 + confidence) / 2, client.samples - 1))
+    z, low, high = (
+        _noise_for(lambda z, side=side: client.expected(z, side), wanted)  # type: ignore[misc]
+        for side in (0.0, -width, width)
+    )
+    shifts = client.expected(z) + client.error(z, confidence) * np.array([0.0, -1.0, 1.0])
+    shifts = np.maximum(shifts, 0.0)
+    found = np.asarray(epsilon_two_gaussians(0.0, 1.0, shifts, 1.0, delta))
+    epsilon, measured_low, measured_high = found.tolist()
+    return NoiseAdvice(
+        z,
+        low,
+        high,
+        epsilon,
+        measured_low,
+        measured_high,
+        client.participations(z),
+        target_epsilon,
+        delta,
+        threat,
+        who,
+        canaries,
+        confidence,
+        tuple(_notes(client, z, delta)),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Client:
+    """The client that is meant, and its expected score as a function of z.
+
+    Attributes:
+        draws: participations of all clients, from one draw of the schedule or several.
+        threat: "final" or "all".
+        who: "mean" or "most-exposed".
+        real: the real updates, if they matter.
+        settings: what `limit_weights` needs besides.
+    """
+
+    draws: tuple[Participations, ...]
+    threat: str
+    who: str
+    real: RealUpdates | None
+    settings: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.samples < 2 or not all(len(draw.client_ids) for draw in self.draws):
+            raise ValueError(
+                f"Expected canaries={self.draws[0].clients} to be enough that some take part."
+            )
+
+    @property
+    def samples(self) -> int:
+        """How many values the expected score is the mean of."""
+        return len(self.draws) if self.who == "most-exposed" else int(self._meant.sum())
+
+    def expected(self, noise_multiplier: float, deviations: float = 0.0) -> float:
+        """Mean of the values, moved by so many standard errors; not below 0."""
+        values = self.values(noise_multiplier)
+        error = float(values.std(ddof=1)) / math.sqrt(len(values))
+        return max(float(values.mean()) + deviations * error, 0.0)
+
+    def values(self, noise_multiplier: float) -> Floats:
+        """The footprint of each client; or the largest one of each draw."""
+        footprints = self._footprints(noise_multiplier)
+        if self.who == "most-exposed":
+            return np.array([values.max() for values in footprints])
+        return footprints[0][self._meant]
+
+    def error(self, noise_multiplier: float, confidence: float) -> float:
+        """Half the interval of the score that a run with so many canaries reports."""
+        quantile = float(stats.norm.ppf((1 + confidence) / 2))
+        if self.who == "mean":
+            return quantile / math.sqrt(self.samples)
+        # As `fl_epe.auditing.estimators.footprint_fit` does: one scale for all scores.
+        footprints = self._footprints(noise_multiplier)
+        energy = float(np.mean([np.sum(values**2) for values in footprints]))
+        return quantile / math.sqrt(energy) * self.expected(noise_multiplier)
+
+    def participations(self, noise_multiplier: float) -> float:
+        """How often the client takes part, on average."""
+        if self.who == "mean":
+            return float(self.draws[0].counts()[self._meant].mean())
+        footprints = self._footprints(noise_multiplier)
+        pairs = zip(self.draws, footprints, strict=True)
+        return float(np.mean([draw.counts()[values.argmax()] for draw, values in pairs]))
+
+    def _footprints(self, noise_multiplier: float) -> list[Floats]:
+        z = max(noise_multiplier, _LEAST_NOISE)
+        if self.real is not None and self.threat == "all":
+            return self._computed(z)
+        # All rounds are hidden alike, whatever z is.
+        added = 0.0 if self.real is None else self.real.final
+        factor = math.sqrt((1 + added) / (z**2 + added))
+        return [factor * values for values in self._unit]
+
+    @functools.cached_property
+    def _unit(self) -> list[Floats]:
+        return self._computed(1.0)
+
+    def _computed(self, z: float) -> list[Floats]:
+        weights = limit_weights(noise_multiplier=z, real=self.real, **self.settings)
+        which = THREATS.index(self.threat)
+        return [draw.footprints(*weights)[which] for draw in self.draws]
+
+    @functools.cached_property
+    def _meant(self) -> NDArray[np.bool_]:
+        """Clients of the first draw over which the mean is taken, as the audit does."""
+        counts = self.draws[0].counts()
+        return counts > 0 if self.threat == "all" else np.ones_like(counts, bool)
+
+
+def _noise_for(level: Callable[[float], float], wanted: float) -> float:
+    """The smallest z, up to rounding, at which the expected score is at most ``wanted``.
+
+    Args:
+        level: expected score by z, which falls as z grows.
+        wanted: a score > 0.
+    """
+    if level(0.0) <= wanted:
+        return 0.0
+
+    def miss(log_z: float) -> float:
+        return math.log(level(math.exp(log_z)) / wanted)
+
+    z = math.exp(_root(miss, "noise_multiplier"))
+    while level(z) > wanted:
+        z *= 1 + 1e-12
+    return z
+
+
+@functools.lru_cache(maxsize=64)
+def _shift_for(epsilon: float, delta: float) -> float:
+    """The shift between two normals that is worth ``epsilon``, or a little less."""
+
+    def miss(log_shift: float) -> float:
+        return math.log1p(_epsilon(math.exp(log_shift), delta) / epsilon) - math.log(2)
+
+    shift = math.exp(_root(miss, "target_epsilon"))
+    while _epsilon(shift, delta) > epsilon:
+        shift *= 1 - 1e-12
+    return shift
+
+
+def _root(miss: Callable[[float], float], name: str) -> float:
+    """Where a monotone function of a logarithm is zero."""
+    low, high = -1.0, 1.0
+    rising = miss(high) > miss(low)
+    while high - low < 500:
+        below, above = (miss(end) if rising else -miss(end) for end in (low, high))
+        if below <= 0 <= above:
+            return float(optimize.brentq(miss, low, high, xtol=1e-13, rtol=1e-13))
+        low, high = (2 * low, low) if below > 0 else (high, 2 * high)
+    raise ValueError(f"Expected a {name} to be found.")
+
+
+def _epsilon(shift: float, delta: float) -> float:
+    return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
+
+
+def _notes(client: _Client, z: float, delta: float) -> list[str]:
+    notes = ["This is an estimate for random canaries, not a guarantee of differential privacy."]
+    if z == 0:
+        notes.append(
+            "Real updates alone hide random canaries as well as wanted. Without noise nothing is "
+            "guaranteed: an attack that knows more about the updates finds its client."
+        )
+    if client.real is None:
+        notes.append("Real updates are taken to be small beside the noise; they would lower ε.")
+    else:
+        notes.append(
+            "Real updates and clip norms are held as they were measured; another noise multiplier "
+            "changes them."
+        )
+    if client.who == "most-exposed":
+        values = client.values(z)
+        least, most = (_epsilon(float(value), delta) for value in (values.min(), values.max()))
+        notes.append(
+            f"Most exposed of {client.draws[0].clients:,} clients: its ε was {least:.3g} to "
+            f"{most:.3g} in {len(values)} draws of the schedule. Of more clients it is larger."
+        )
+    return notes
+
+
+def _check(
+    target_epsilon: float, delta: float, threat: str, who: str, canaries: int, confidence: float
+) -> None:
+    least, most = _EPSILONS
+    if not least <= target_epsilon <= most:
+        raise ValueError(f"Expected target_epsilon={target_epsilon} in [{least:g}, {most:g}].")
+    check_probability("delta", delta)
+    check_probability("confidence", confidence)
+    if threat not in THREATS:
+        raise ValueError(f"Expected threat={threat!r} to be one of {THREATS}.")
+    if who not in WHO:
+        raise ValueError(f"Expected who={who!r} to be one of {WHO}.")
+    if canaries < 2:
+        raise ValueError(f"Expected canaries={canaries} >= 2.")

@@ -1,0 +1,324 @@
+"""Who of a real deployment is most exposed: from the log of who took part when.
+
+The high-dimensional limit gives every client of a `Trace` its expected score, as if its updates
+were a canary's at full clip norm and nothing but the noise hid them. Its ε is what an adversary of
+an audit would achieve against it on average: an estimate, no guarantee.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.asymptotics.expected_scores import Participations, limit_weights
+from fl_epe.checks import check_probability
+from fl_epe.mechanism import ServerSGD
+from fl_epe.schedules import Capped, Trace, check_count
+from fl_epe.seeding import generator
+
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExposedClient:
+    """One client of a log, or the mean or a quantile of all.
+
+    Attributes:
+        name: the client's id, or which client is meant.
+        participations: how often it takes part.
+        final: its expected score where the final model is seen.
+        every_round: the same where every round is seen, and the client's rounds are known.
+        epsilon_final: ε of ``final``.
+        epsilon_every_round: ε of ``every_round``.
+    """
+
+    name: Any
+    participations: float
+    final: float
+    every_round: float
+    epsilon_final: float
+    epsilon_every_round: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CapEffect:
+    """What a cap on participation does to a log.
+
+    Attributes:
+        per_run: most participations in the run, if limited.
+        per_window: most participations in any ``window`` rounds in a row, if limited.
+        window: see ``per_window``.
+        refused: share of the participations that the cap refuses.
+        touched: share of the clients from whom it refuses some.
+        epsilon_final: ε of the most exposed client that is left, at the same noise.
+        epsilon_every_round: the same where every round is seen.
+        noise_final: the noise multiplier at which ε of the most exposed client is what it is
+            without the cap, where the final model is seen.
+        noise_every_round: the same where every round is seen.
+    """
+
+    per_run: int | None
+    per_window: int | None
+    window: int | None
+    refused: float
+    touched: float
+    epsilon_final: float
+    epsilon_every_round: float
+    noise_final: float
+    noise_every_round: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exposure:
+    """Every client of a log, and how exposed it is. Arrays have the shape ``(clients,)``.
+
+    Attributes:
+        noise_multiplier: z of the clients' sum.
+        delta: δ.
+        rounds: from the log's first round to its last.
+        clients: the clients' ids, ascending.
+        participations: how often each takes part.
+        final: expected scores where the final model is seen.
+        every_round: expected scores where every round is seen, and who takes part when is known.
+        epsilon_final: ε of ``final``.
+        epsilon_every_round: ε of ``every_round``.
+        cap: what the cap does, if there is one.
+        capped: the same log with the cap, if there is one.
+    """
+
+    noise_multiplier: float
+    delta: float
+    rounds: int
+    clients: NDArray[Any]
+    participations: NDArray[np.int64]
+    final: Floats
+    every_round: Floats
+    epsilon_final: Floats
+    epsilon_every_round: Floats
+    cap: CapEffect | None = None
+    capped: Exposure | None = None
+
+    def order(self, threat: str = "all") -> NDArray[np.int64]:
+        """Clients from the most exposed to the least, by their places in the arrays.
+
+        Ties are broken by the other threat model, then by the clients' order.
+        """
+        if threat not in ("final", "all"):
+            raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
+        keys = (self.final, self.every_round)
+        return np.lexsort([-key for key in (keys if threat == "all" else keys[::-1])])
+
+    def top(self, count: int = 10, threat: str = "all") -> list[ExposedClient]:
+        """The most exposed clients, the most exposed first."""
+        check_count("count", count)
+        return [self._client(place) for place in self.order(threat)[:count]]
+
+    def levels(self) -> list[ExposedClient]:
+        """The mean, the median, the 99th percentile and the most exposed, each column for itself.
+
+        Quantiles are those of some client, the larger one where two are as good. For the mean, ε
+        is that of the mean score, which is what canaries measure.
+        """
+        columns = (self.participations, self.final, self.every_round)
+        out = []
+        for name, share in (("median", 0.5), ("99th percentile", 0.99), ("most exposed", 1.0)):
+            quantiles = [float(np.quantile(c, share, method="higher")) for c in columns]
+            out.append(self._level(name, *quantiles))
+        return [self._level("mean", *(float(column.mean()) for column in columns)), *out]
+
+    def _level(
+        self, name: str, participations: float, final: float, every_round: float
+    ) -> ExposedClient:
+        epsilons = _epsilons(np.array([final, every_round]), self.delta).tolist()
+        return ExposedClient(name, participations, final, every_round, *epsilons)
+
+    def _client(self, place: int) -> ExposedClient:
+        return ExposedClient(
+            self.clients[place].item(),
+            int(self.participations[place]),
+            float(self.final[place]),
+            float(self.every_round[place]),
+            float(self.epsilon_final[place]),
+            float(self.epsilon_every_round[place]),
+        )
+
+
+def exposure(
+    trace: Trace,
+    noise_multiplier: float,
+    delta: float,
+    *,
+    per_run: int | None = None,
+    per_window: int | None = None,
+    window: int | None = None,
+    server: ServerSGD | None = None,
+    decay: ArrayLike = 1.0,
+    clip_norms: ArrayLike = 1.0,
+) -> Exposure:
+    """How exposed each client of a log is, and what a cap on participation would change.
+
+    Real updates are left out: they could only hide clients better from who does not know them.
+
+    Args:
+        trace: who took part when. Its rounds are taken to be those of the run.
+        noise_multiplier: z > 0 of the clients' sum.
+        delta: δ in (0, 1).
+        per_run: with a cap, the most participations of a client.
+        per_window: with a cap, the most participations in any ``window`` rounds in a row.
+        window: see ``per_window``. For the cap see `fl_epe.schedules.Capped`.
+        server: learning rate and momentum; plain SGD by default.
+        decay: factor of the learning rate in each round, shape ``(T,)``.
+        clip_norms: the clip norm, or one for each round, shape ``(T,)``.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    log = _Log.of(trace, noise_multiplier, delta, server, decay, clip_norms)
+    whole = log.exposure(log.rows)
+    if per_run is None and per_window is None and window is None:
+        return whole
+    schedule = Capped(trace, per_run, per_window, window)
+    left = log.left_by(schedule)
+    return dataclasses.replace(whole, cap=log.effect(schedule, left), capped=log.exposure(left))
+
+
+def caps(
+    trace: Trace,
+    noise_multiplier: float,
+    delta: float,
+    *,
+    window: int | None = None,
+    limits: Sequence[int] | None = None,
+    server: ServerSGD | None = None,
+    decay: ArrayLike = 1.0,
+    clip_norms: ArrayLike = 1.0,
+) -> list[CapEffect]:
+    """What caps of different size would do to a log, the tightest first.
+
+    Args:
+        trace: who took part when.
+        noise_multiplier: z > 0 of the clients' sum.
+        delta: δ in (0, 1).
+        window: cap the participations in any ``window`` rounds in a row, not those of the run.
+        limits: the caps; by default 1, 2, 4, 8 … and last the least that refuses nothing.
+        server: as in `exposure`, and so are those that follow.
+        decay: factor of the learning rate in each round.
+        clip_norms: the clip norm, or one for each round.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    log = _Log.of(trace, noise_multiplier, delta, server, decay, clip_norms)
+    if limits is None:
+        limits = _doubling(_most(trace, window))
+    schedules = [
+        Capped(trace, per_run=limit)
+        if window is None
+        else Capped(trace, per_window=limit, window=window)
+        for limit in limits
+    ]
+    return [log.effect(schedule, log.left_by(schedule)) for schedule in schedules]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Log:
+    """A trace, and what a participation in each of its rounds adds to expected scores."""
+
+    trace: Trace
+    noise_multiplier: float
+    delta: float
+    weights: tuple[Floats, Floats]
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace,
+        noise_multiplier: float,
+        delta: float,
+        server: ServerSGD | None,
+        decay: ArrayLike,
+        clip_norms: ArrayLike,
+    ) -> _Log:
+        check_probability("delta", delta)
+        weights = limit_weights(
+            trace.rounds, noise_multiplier, clip_norms=clip_norms, server=server, decay=decay
+        )
+        return cls(trace, noise_multiplier, delta, weights)
+
+    @property
+    def rows(self) -> Participations:
+        return Participations(self.trace.population, self.trace.round_ids, self.trace.client_ids)
+
+    def left_by(self, schedule: Capped) -> Participations:
+        """The rows that a cap lets in."""
+        many = self.trace.population
+        return Participations.of(many, schedule.cohorts(many, generator(0)))
+
+    def exposure(self, rows: Participations) -> Exposure:
+        final, every_round = rows.footprints(*self.weights)
+        return Exposure(
+            self.noise_multiplier,
+            self.delta,
+            self.trace.rounds,
+            self.trace.clients,
+            rows.counts(),
+            final,
+            every_round,
+            _epsilons(final, self.delta),
+            _epsilons(every_round, self.delta),
+        )
+
+    def effect(self, schedule: Capped, left: Participations) -> CapEffect:
+        before, after = self.largest, self._largest(left)
+        epsilon_final, epsilon_every_round = _epsilons(after, self.delta).tolist()
+        # Scores are in proportion to 1/z.
+        noise_final, noise_every_round = (self.noise_multiplier * after / before).tolist()
+        return CapEffect(
+            schedule.per_run,
+            schedule.per_window,
+            schedule.window,
+            1 - len(left.client_ids) / len(self.trace.client_ids),
+            float(np.mean(left.counts() < self.rows.counts())),
+            epsilon_final,
+            epsilon_every_round,
+            noise_final,
+            noise_every_round,
+        )
+
+    @functools.cached_property
+    def largest(self) -> Floats:
+        """The largest expected scores, "final" and "all"."""
+        return self._largest(self.rows)
+
+    def _largest(self, rows: Participations) -> Floats:
+        return np.array([scores.max() for scores in rows.footprints(*self.weights)])
+
+
+def _most(trace: Trace, window: int | None) -> int:
+    """The most participations of any client, in the run or in any ``window`` rounds in a row."""
+    if window is None:
+        return trace.most_participations()
+    check_count("window", window)
+    order = np.argsort(trace.client_ids, kind="stable")
+    who, when = trace.client_ids[order], trace.round_ids[order]
+    # The first row of a client that is less than a window before each of its rows.
+    place = who * (trace.rounds + window) + when
+    first = np.searchsorted(place, place - window, side="right")
+    first = np.maximum(first, np.searchsorted(who, who))
+    return int(np.max(np.arange(len(who)) - first)) + 1
+
+
+def _doubling(most: int) -> list[int]:
+    return [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+
+
+def _epsilons(scores: Floats, delta: float) -> Floats:
+    distinct, places = np.unique(scores, return_inverse=True)
+    epsilons = np.asarray(epsilon_two_gaussians(0.0, 1.0, distinct, 1.0, delta))
+    return np.asarray(epsilons[places.reshape(-1)])

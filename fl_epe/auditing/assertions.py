@@ -1,0 +1,274 @@
+"""A privacy claim as a test: ``assert_private(run, epsilon, delta)``.
+
+Failing disproves the claim, at that confidence and under the stated assumption. Passing proves
+nothing: this attack did not get that far. A true claim fails with probability at most
+1 − confidence; the tests of a suite share that (``confidence=1 - 0.01 / tests`` for 1% in all), and
+who repeats a failed test until it passes, or chooses the method by its result, loses it. Without an
+assumption only gross violations can be proved; "gdp" and "mean" prove finer ones of Gaussian noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_epe.auditing.bounds.by_name import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing.bounds.error_rates import FloatArray
+from fl_epe.auditing.estimators import (
+    EpsilonEstimate,
+    epsilon_against_standard_null,
+    epsilon_from_cosines,
+    epsilon_from_scores,
+)
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.statistics import scores_from_record
+from fl_epe.checks import check_probability, check_scores
+from fl_epe.seeding import generator
+
+_MOST_K_DELTA = 0.05  # canaries times δ up to which "weighted" is the sharper bound
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """One score a canary, larger for "took part".
+
+    Attributes:
+        observed: scores of the canaries that took part, shape (k,), k ≥ 2.
+        unobserved: scores of canaries that did not, shape (u,), u ≥ 2, or ``None``: the observed
+            scores are cosines in ``dim`` dimensions, and their null is known exactly.
+        dim: dimension of the canaries, at least 2; not used where ``unobserved`` is given.
+        statistic: what the scores are, in words.
+        standard_null: scores are N(0, 1) for a canary that takes no part; the estimate, not the
+            bound, makes use of it.
+    """
+
+    observed: FloatArray
+    unobserved: FloatArray | None = None
+    dim: int | None = None
+    statistic: str = "scores"
+    standard_null: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observed", check_scores("observed", self.observed))
+        if self.unobserved is not None:
+            object.__setattr__(self, "unobserved", check_scores("unobserved", self.unobserved))
+        elif self.dim is None or self.dim < 2:
+            raise ValueError(f"Expected unobserved scores, or dim={self.dim} >= 2.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What an audit says about a claim of (ε, δ)-DP; as text, a few lines that show it all.
+
+    Attributes:
+        claimed, delta: the claim; every ε is in nats.
+        confidence: of the lower bound (one-sided) and of the estimate's interval (two-sided).
+        lower_bound, method, assumption: what ε is proved to exceed, by which bound, given what.
+        estimate: what the attack measured: how far off a claim is, without proof.
+        observed, unobserved, statistic: how many scores (0 where the null is exact), of what.
+        ceiling: the largest lower bound that so many scores could have given.
+    """
+
+    claimed: float
+    delta: float
+    confidence: float
+    lower_bound: float
+    method: str
+    assumption: str
+    estimate: EpsilonEstimate
+    observed: int
+    unobserved: int
+    statistic: str
+    ceiling: float
+
+    @property
+    def violated(self) -> bool:
+        """The claim is disproved."""
+        return self.lower_bound > self.claimed
+
+    def __str__(self) -> str:
+        share, found = f"{100 * self.confidence:.6g}%", self.estimate
+        interval = f"{found.low:.4g} to {found.high:.4g}"
+        others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
+        limit = f"not violated: what could have been shown at most is ε = {self.ceiling:.4g}"
+        return (
+            f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
+            f"measured  ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})\n"
+            f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
+            f"assuming {self.assumption}\n"
+            f"scores    {self.observed} observed against {others}: {self.statistic}\n"
+            f"verdict   {'violated' if self.violated else limit}"
+        )
+
+
+def scores_of(run: object) -> Scores:
+    """The scores to test a run by.
+
+    Args:
+        run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
+            arguments that returns one of these. The scores of a record are the matched filter;
+            where no canary took part more than once, they are cosines and their null is exact.
+
+    Raises:
+        ValueError: for a record with too few canaries that took part, or unobserved, where needed.
+        TypeError: for something else.
+    """
+    found = run() if callable(run) and not hasattr(run, "record") else run
+    if callable(record := getattr(found, "record", None)):
+        found = record()
+    if isinstance(found, AuditRecord):
+        return _scores_of_record(found)
+    if not isinstance(found, Scores):
+        kinds = "Scores, an AuditRecord, an object with record(), or a callable returning these"
+        raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+    return found
+
+
+def find_evidence(
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.99,
+    *,
+    method: str | None = None,
+) -> Evidence:
+    """What a run says about the claim that it was (ε, δ)-DP.
+
+    Args:
+        run: whatever `scores_of` takes.
+        epsilon: the claim, in nats, at least 0; infinite where nothing is claimed.
+        delta: δ of the claim, in (0, 1).
+        confidence: a true claim is called violated with probability at most 1 − this.
+        method: a valid one of `fl_epe.auditing.BOUNDS`, chosen before the scores are seen. By
+            default one that leans on no model: "weighted" for up to 0.05 / δ canaries that took
+            part, "clopper-pearson" for more, where the former's power fades.
+
+    Raises:
+        ValueError, TypeError: as `scores_of`; and for an argument out of range or not valid.
+    """
+    if not epsilon >= 0:
+        raise ValueError(f"Expected epsilon={epsilon} >= 0.")
+    check_probability("delta", delta)
+    check_probability("confidence", confidence)
+    valid = [name for name, bound in BOUNDS.items() if bound.valid]
+    if method not in (None, *valid):
+        raise ValueError(f"Expected method={method!r} to be valid, one of {', '.join(valid)}.")
+    scores = scores_of(run)
+    observed, unobserved, dim = scores.observed, scores.unobserved, scores.dim
+    if method is None:
+        method = "weighted" if observed.size * delta <= _MOST_K_DELTA else "clopper-pearson"
+    bound = functools.partial(epsilon_lower_bound, dim=dim, confidence=confidence, method=method)
+    why, words = BOUNDS[method].assumption, scores.statistic
+    lower, ceiling = bound(observed, unobserved, delta), bound(*_telling_all(scores), delta)
+    if unobserved is None:
+        estimate = epsilon_from_cosines(observed, dim or 0, delta, confidence=confidence)
+    elif scores.standard_null:
+        estimate = epsilon_against_standard_null(observed, delta, "known", confidence, words)
+    else:
+        estimate = epsilon_from_scores(observed, unobserved, delta, confidence=confidence)
+    k, u = observed.size, 0 if unobserved is None else unobserved.size
+    return Evidence(epsilon, delta, confidence, lower, method, why, estimate, k, u, words, ceiling)
+
+
+def assert_private(
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.99,
+    *,
+    method: str | None = None,
+) -> Evidence:
+    """Fail if a run disproves the claim that it was (ε, δ)-DP; passing does not prove it.
+
+    Arguments as of `find_evidence`; returns the evidence.
+
+    Raises:
+        AssertionError: with all the evidence, where the claim is violated.
+        ValueError, TypeError: as `find_evidence`; and for a claim that no scores could violate.
+    """
+    evidence = find_evidence(run, epsilon, delta, confidence, method=method)
+    if evidence.violated:
+        raise AssertionError(str(evidence))
+    if evidence.ceiling <= epsilon:
+        raise ValueError(
+            f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}: that is all that "
+            f"{evidence.observed} + {evidence.unobserved} scores can show by "
+            f"method={evidence.method!r}. Use more "
+            "canaries (or trials), or method='gdp' or 'mean' if the noise is Gaussian."
+        )
+    return evidence
+
+
+def play(
+    aggregate: Callable[[list[FloatArray]], ArrayLike],
+    updates: Sequence[ArrayLike],
+    canary: ArrayLike,
+    *,
+    trials: int,
+    baseline: ArrayLike | None = None,
+    seed: int = 0,
+) -> Scores:
+    """Scores of the one-round membership game for an aggregation function.
+
+    The audit of one step (Nasr et al. 2023) as a test of code (Tramèr et al. 2022). ``aggregate``
+    is called ``trials`` times with ``[*updates, canary]`` and as often with ``[*updates, absent]``,
+    on fresh copies, in random order: a drift over the calls is no signal. A valid bound follows if
+    each call draws noise of its own and none leaves a trace. Noise that is repeated hides nothing.
+
+    Args:
+        aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
+        updates: of the other clients, n ≥ 0 of shape (d,).
+        canary: the update to hide, shape (d,); scores are inner products with its direction.
+        trials: calls with the canary, and calls without it, at least 2 of each.
+        baseline: what is there in its absence, shape (d,); zeros by default (zero-out adjacency).
+        seed: of the order of calls.
+
+    Raises:
+        ValueError: for a wrong shape, a number that is not finite, or an argument out of range.
+    """
+    if trials < 2:
+        raise ValueError(f"Expected trials={trials} >= 2.")
+    present = _vector("canary", canary)
+    if not (norm := float(np.linalg.norm(present))):
+        raise ValueError(f"Expected canary of norm={norm} > 0.")
+    absent = _vector("baseline", 0 * present if baseline is None else baseline, present.size)
+    others = [_vector(f"updates[{i}]", vector, present.size) for i, vector in enumerate(updates)]
+
+    def score(last: FloatArray) -> float:
+        released = aggregate([vector.copy() for vector in (*others, last)])
+        return float(_vector("aggregate(...)", released, present.size) @ (present / norm))
+
+    takes_part = generator(seed).permutation(2 * trials) < trials
+    scores = np.array([score(present if here else absent) for here in takes_part])
+    return Scores(scores[takes_part], scores[~takes_part], statistic="along the canary")
+
+
+def _scores_of_record(record: AuditRecord) -> Scores:
+    taken, unobserved = record.presence.sum(axis=0), record.unobserved.shape[1]
+    if (participants := int(np.count_nonzero(taken))) < 2:
+        raise ValueError(f"Expected {participants=} >= 2 among the canaries.")
+    if (most := taken.max()) > 1 and unobserved < 2:
+        raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
+    members, others = scores_from_record(record, "all", "matched-filter")
+    if most > 1:
+        return Scores(members, others, statistic="matched filter", standard_null=True)
+    return Scores(members / np.sqrt(record.dim), None, record.dim, "matched filter")
+
+
+def _telling_all(scores: Scores) -> tuple[FloatArray, FloatArray | None]:
+    """As many scores that give everything away; if they were all the same they would not."""
+    k, others = scores.observed.size, scores.unobserved
+    if others is None:
+        return np.append(np.ones(k - 1), np.nextafter(1.0, 0.0)), None
+    return np.full(k, 1e150), np.linspace(0.0, 1.0, others.size)
+
+
+def _vector(name: str, values: ArrayLike, size: int | None = None) -> FloatArray:
+    vector = np.array(values, np.float64)
+    if vector.ndim != 1 or size not in (None, vector.size) or not np.all(np.isfinite(vector)):
+        raise ValueError(f"Expected {name}.shape={vector.shape} to be ({size or 'd'},), finite.")
+    return vector

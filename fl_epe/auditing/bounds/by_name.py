@@ -1,0 +1,227 @@
+"""Lower bounds on ε that hold at a stated confidence, by name.
+
+``epsilon_lower_bound`` answers for one method, ``BOUNDS`` says what each method is, what it assumes
+and whether it keeps its confidence. "valid" means: if the assumption holds, the bound exceeds the
+true ε with probability at most 1 − confidence, at every ε and for any number of canaries. The
+method is chosen before the scores are seen: the largest of several bounds is not a bound.
+
+"GDP" as an assumption means that the mechanism's trade-off curve is Gaussian: the scores may have
+any distribution, and what is ruled out is μ-GDP; its ε at δ is read off the curve.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from fl_epe.auditing.bounds import guessing as one_run
+from fl_epe.auditing.bounds import thresholds as threshold_bounds
+from fl_epe.auditing.bounds import weighted
+from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
+from fl_epe.auditing.bounds.thresholds import gdp_epsilon
+from fl_epe.checks import check_probability, check_scores
+
+_LARGEST_T = 1e3  # above, the inverse of the noncentral t is inexact or never returns
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """One method of ``epsilon_lower_bound``.
+
+    Attributes:
+        compute: from checked scores to ε.
+        description: the method in one line.
+        valid: whether the bound keeps its confidence where the assumption holds.
+        assumption: what it leans on besides independent scores.
+    """
+
+    compute: Callable[[Sample], float]
+    description: str
+    valid: bool
+    assumption: str
+
+
+def epsilon_lower_bound(
+    observed: ArrayLike,
+    unobserved: ArrayLike | None,
+    delta: float,
+    *,
+    dim: int | None = None,
+    confidence: float = 0.95,
+    method: str = "jeffreys",
+    seed: int = 0,
+) -> float:
+    """A lower bound on ε from the scores of canaries, by a method named in ``BOUNDS``.
+
+    Args:
+        observed: scores of the canaries in training, higher = more likely a member, shape (k,).
+        unobserved: scores of the canaries left out, shape (n,), or ``None`` with ``dim`` given:
+            the scores are cosines in ``dim`` dimensions and their null is known exactly.
+        delta: δ of the ε that is bounded, in (0, 1); 0 for "katz-log", and for no other.
+        dim: dimension of the canaries; not used where ``unobserved`` is given.
+        confidence: one-sided: the bound exceeds the true ε with probability at most 1 − this.
+        method: a key of ``BOUNDS``. The default is the published one, which is not valid.
+        seed: of the random split that some methods make of the scores. Fix it in advance: the
+            best of several seeds is not a bound.
+
+    Returns:
+        The bound in nats, at least 0; infinite where the scores rule out every finite ε. Scores
+        that are all the same say nothing and give 0.
+
+    Raises:
+        ValueError: for an argument out of range, scores that are not finite, fewer than two
+            canaries in a group, cosines outside [−1, 1], or a method that needs other scores.
+    """
+    bound = BOUNDS.get(method)
+    if bound is None:
+        raise ValueError(f"Expected method={method!r} to be one of {', '.join(BOUNDS)}.")
+    check_probability("confidence", confidence)
+    if seed < 0:
+        raise ValueError(f"Expected seed={seed} >= 0.")
+    if method == "katz-log":
+        if delta != 0:
+            raise ValueError(f"Expected delta={delta} to be 0 for method='katz-log'.")
+    else:
+        check_probability("delta", delta)
+    members = check_scores("observed", observed)
+    others = None if unobserved is None else check_scores("unobserved", unobserved)
+    if others is None:
+        _check_cosines(members, dim)
+    if np.ptp(members if others is None else np.concatenate([members, others])) == 0:
+        return 0.0
+    return bound.compute(Sample(members, others, dim, delta, 1 - confidence, seed))
+
+
+def mean(sample: Sample) -> float:
+    """ε of the smallest shift between two Gaussians of equal variance that the means allow.
+
+    With the exact null √d·(mean cosine) ~ N(μ, 1/k); with two groups of scores the
+    t statistic of their means is noncentral t, and its noncentrality is inverted.
+    """
+    shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
+    return gdp_epsilon(max(shift, 0.0), sample.delta)
+
+
+def _known_shift(sample: Sample) -> float:
+    scores = np.sqrt(sample.known_dim()) * sample.observed
+    return float(scores.mean() + special.ndtri(sample.alpha) / np.sqrt(scores.size))
+
+
+def _pooled_shift(sample: Sample) -> float:
+    observed, unobserved = sample.both()
+    freedom = observed.size + unobserved.size - 2
+    error = np.sqrt(1 / observed.size + 1 / unobserved.size)
+    difference = observed.mean() - unobserved.mean()
+    squares = _squares(observed) + _squares(unobserved)
+    if difference <= 0 or squares == 0:  # scores of zero variance are not Gaussian
+        return 0.0
+    t = difference / (np.sqrt(squares / freedom) * error)
+    # For large t noncentrality / t only rises with t, so the ratio at the cap is on the safe side.
+    capped = min(t, _LARGEST_T)
+    noncentrality = special.nctdtrinc(freedom, 1 - sample.alpha, capped)
+    return float(noncentrality * (t / capped) * error)
+
+
+def _squares(scores: FloatArray) -> float:
+    """Sum of squared deviations from the mean; exactly 0 for tied scores."""
+    shifted = scores - scores[0]
+    return float(np.sum((shifted - shifted.mean()) ** 2))
+
+
+def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
+    if dim is None:
+        raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
+    if dim < 2:
+        raise ValueError(f"Expected dim={dim} >= 2.")
+    largest = cosines[np.argmax(np.abs(cosines))]
+    if abs(largest) > 1 + 1e-6:
+        raise ValueError(f"Expected observed={largest} in [-1, 1]: with dim, scores are cosines.")
+
+
+_FREE = "independent scores, of any distribution"
+_GDP = "Gaussian mechanism (GDP)"
+_GAUSSIAN = "Gaussian scores with the null's variance"
+_COINS = "canaries included by fair coins; 2·m·δ small"
+_PRIOR = "Jeffreys prior on the error rates"
+
+BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
+    {
+        "jeffreys": Bound(
+            threshold_bounds.jeffreys,
+            "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
+            valid=False,
+            assumption="a threshold chosen in advance",
+        ),
+        "clopper-pearson": Bound(
+            threshold_bounds.clopper_pearson,
+            "Clopper–Pearson limits at a held-out threshold",
+            valid=True,
+            assumption=_FREE,
+        ),
+        "simultaneous": Bound(
+            threshold_bounds.simultaneous,
+            "best threshold of all with a confidence band for the whole ROC curve",
+            valid=True,
+            assumption=_FREE,
+        ),
+        "weighted": Bound(
+            weighted.weighted,
+            "weighted evidence of all canaries, a test for each ε; the sharpest without a model",
+            valid=True,
+            assumption=_FREE,
+        ),
+        "katz-log": Bound(
+            threshold_bounds.katz_log,
+            "Katz-log interval of TPR/FPR at a held-out threshold, pure DP (δ = 0)",
+            valid=False,
+            assumption="asymptotic: tens of true and false positives",
+        ),
+        "bayesian": Bound(
+            threshold_bounds.bayesian,
+            "credible limit at a held-out threshold (Zanella-Béguelin et al. 2023)",
+            valid=False,
+            assumption=_PRIOR,
+        ),
+        "gdp": Bound(
+            threshold_bounds.gdp,
+            "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
+            valid=True,
+            assumption=_GDP,
+        ),
+        "bayesian-gdp": Bound(
+            threshold_bounds.bayesian_gdp,
+            "credible limit at a held-out threshold, read as μ-GDP",
+            valid=False,
+            assumption=f"{_PRIOR}; {_GDP}",
+        ),
+        "mean": Bound(
+            mean,
+            "lower confidence limit of the standardised mean difference, read as μ-GDP",
+            valid=True,
+            assumption=_GAUSSIAN,
+        ),
+        "one-run": Bound(
+            one_run.one_run,
+            "number of right guesses (Steinke et al. 2023)",
+            valid=True,
+            assumption=_COINS,
+        ),
+        "one-run-fdp": Bound(
+            one_run.one_run_fdp,
+            "number of right guesses, read as μ-GDP (Mahloujifar et al. 2024)",
+            valid=True,
+            assumption=f"canaries included by fair coins; {_GDP}",
+        ),
+        "order-statistic": Bound(
+            one_run.order_statistic,
+            "errors of the most confident guesses, read as μ-GDP (Xiang et al. 2025)",
+            valid=True,
+            assumption=f"canaries included by fair coins; {_GDP}",
+        ),
+    }
+)

@@ -1,0 +1,222 @@
+"""Lower bounds on ε for canaries that were included by independent fair coins, in one run.
+
+The attack guesses "in" for the canaries with the highest scores, "out" for as many with the lowest,
+and abstains on the rest; few wrong guesses speak against a small ε. These bounds need no
+independence of the scores: the coins are the randomness (Steinke, Nasr, Jagielski 2023).
+
+How many guesses to make depends on the ε to be ruled out. Choosing by the outcome would need a
+correction; instead each ε has its own number, fixed before any score is seen, and the bound is the
+end of the unbroken stretch from ε = 0 that is rejected. It exceeds the true ε only if the one test
+of the true ε errs, so nothing is lost to the choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special
+
+from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
+from fl_epe.auditing.bounds.thresholds import gdp_epsilon
+
+_TOLERANCE = 1e-4
+_LARGEST = 1e6
+_QUADRATURE = (np.arange(200) + 0.5) / 200
+
+Margin = Callable[[float], float]
+Labels = npt.NDArray[np.bool_]
+
+
+def one_run(sample: Sample) -> float:
+    """(ε, δ) from the number of right guesses (Steinke et al. 2023)."""
+    labels = sorted_labels(sample)
+    design = guess_design(labels.size, sample.alpha)
+
+    def at(epsilon: float) -> Margin:
+        guesses = design.guess_count(epsilon)
+        right = right_guesses(labels, guesses)
+        return lambda value: (
+            steinke_p_value(value, labels.size, guesses, right, sample.delta) - sample.alpha
+        )
+
+    return first_accepted(at, width=0.1)
+
+
+def one_run_fdp(sample: Sample) -> float:
+    """μ-GDP, read at δ, from the number of right guesses (Mahloujifar et al. 2024)."""
+    labels = sorted_labels(sample)
+
+    def at(mu: float) -> Margin:
+        guesses = _even(labels.size * min(0.15 + 0.15 * mu, 1.0))
+        right = right_guesses(labels, guesses)
+        return lambda value: fdp_margin(value, labels.size, guesses, right, sample.alpha)
+
+    return gdp_epsilon(first_accepted(at, width=0.1), sample.delta)
+
+
+def order_statistic(sample: Sample) -> float:
+    """μ-GDP, read at δ, from the errors of the most confident guesses (Xiang et al. 2025)."""
+    labels = sorted_labels(sample)
+
+    def at(mu: float) -> Margin:
+        guesses = _even(labels.size * min(0.6 + 0.1 * mu, 1.0))
+        wrong = guesses - right_guesses(labels, guesses)
+        return lambda value: (
+            order_statistic_p_value(value, labels.size, guesses, wrong) - sample.alpha
+        )
+
+    return gdp_epsilon(first_accepted(at, width=0.1), sample.delta)
+
+
+def steinke_p_value(epsilon: float, canaries: int, guesses: int, right: int, delta: float) -> float:
+    """How likely (ε, δ)-DP makes at least ``right`` of ``guesses`` right, at most.
+
+    Steinke et al. 2023: β + 2·m·δ·max_i P[v > B ≥ v − i]/i, with B ~ Bin(r, q) the
+    right guesses at δ = 0, q = 1/(1 + e^−ε), β = P[B ≥ v]. It says little unless 2·m·δ is small.
+    """
+    if right == 0:
+        return 1.0
+    q = special.expit(epsilon)
+    tail = special.bdtrc(np.arange(right - 1, -2, -1), guesses, q)
+    by_leaks = np.max((tail[1:] - tail[0]) / np.arange(1, right + 1))
+    return float(min(1.0, tail[0] + 2 * canaries * delta * by_leaks))
+
+
+def fdp_margin(mu: float, canaries: int, guesses: int, right: int, alpha: float) -> float:
+    """Negative where μ-GDP is rejected at level α by ``right`` guesses (Mahloujifar et al. 2024).
+
+    The recursion bounds from below the share of guesses that a μ-GDP mechanism needs in order to
+    have that many right with probability α; the margin is the share made minus that one.
+    """
+    inside = alpha * right / canaries
+    outside = alpha * (guesses - right) / canaries
+    for i in range(right - 1, -1, -1):
+        blown_up = special.ndtr(special.ndtri(inside) - mu)
+        if blown_up <= outside:
+            break
+        inside = min(1.0, inside + i / (guesses - i) * (blown_up - outside))
+        outside = blown_up
+    return float(guesses / canaries - inside - outside)
+
+
+def order_statistic_p_value(mu: float, canaries: int, guesses: int, wrong: int) -> float:
+    """How likely μ-GDP makes at most ``wrong`` of the most confident ``guesses`` wrong, at most.
+
+    Xiang et al. 2025: given the share W of less confident canaries, each guess is wrong with the
+    probability that the best attack on N(0, 1) against N(μ, 1) has beyond that confidence.
+    """
+    if guesses == canaries:
+        return float(special.bdtr(wrong, canaries, special.ndtr(-mu / 2)))
+    less_confident = special.betaincinv(canaries - guesses, guesses + 1, _QUADRATURE)
+    error = wrong_share(confidence_quantile(1 - less_confident, mu), mu)
+    return float(np.mean(special.bdtr(wrong, guesses, error)))
+
+
+def first_accepted(at: Callable[[float], Margin], width: float) -> float:
+    """The end of the unbroken stretch of rejected values that starts at 0.
+
+    Args:
+        at: for a value, the test designed for it: a function, increasing in the value it is given,
+            that is negative where that value is rejected. One design serves the cell below.
+        width: of the first cells; later ones are a twentieth of where they start.
+    """
+    for low, high in itertools.pairwise(_cells(width)):
+        margin = at(high)
+        if margin(high) < 0:
+            continue
+        if margin(low) >= 0:
+            return low
+        return max(low, float(optimize.brentq(margin, low, high, xtol=_TOLERANCE)) - _TOLERANCE)
+    return _LARGEST
+
+
+def sorted_labels(sample: Sample) -> Labels:
+    """Who was observed, from the highest score to the lowest, ties in random order; shape (m,)."""
+    observed, unobserved = sample.both()
+    scores = np.concatenate([observed, unobserved])
+    shuffled = np.random.default_rng((sample.seed, 2)).permutation(scores.size)
+    order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
+    return order < observed.size
+
+
+def right_guesses(labels: Labels, guesses: int) -> int:
+    """How many of the ``guesses`` (half of them "in", from the top) are right."""
+    half = guesses // 2
+    return int(labels[:half].sum() + (~labels[labels.size - half :]).sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class GuessDesign:
+    """How to test each ε with a number of canaries; tuned to Gaussians, valid for all scores.
+
+    Attributes:
+        epsilons: increasing, shape (j,).
+        shifts: the shift between two unit Gaussians where a test of that ε has even odds, (j,).
+        guesses: the number of guesses with which it has them, even, shape (j,).
+    """
+
+    epsilons: FloatArray
+    shifts: FloatArray
+    guesses: npt.NDArray[np.int64]
+
+    def guess_count(self, epsilon: float) -> int:
+        """The number of guesses for a test of ``epsilon``."""
+        return int(self.guesses[self._index(epsilon)])
+
+    def shift(self, epsilon: float) -> float:
+        """The Gaussian shift to look for in a test of ``epsilon``."""
+        return float(self.shifts[self._index(epsilon)])
+
+    def _index(self, epsilon: float) -> int:
+        return min(int(np.searchsorted(self.epsilons, epsilon)), self.epsilons.size - 1)
+
+
+@functools.lru_cache
+def guess_design(canaries: int, alpha: float) -> GuessDesign:
+    """The Gaussian shift that a test of each ε detects in half of the runs, and how it guesses."""
+    shifts = np.geomspace(0.02, 40.0, 120)
+    guesses = np.unique([_even(count) for count in np.geomspace(2, canaries, 60)])
+    confident = confidence_quantile(guesses / canaries, shifts[:, np.newaxis])
+    right = guesses * (1 - wrong_share(confident, shifts[:, np.newaxis]))
+    limits = special.logit(special.betaincinv(right, guesses - right + 1, alpha))
+    best = np.argmax(limits, axis=1)
+    epsilons = np.maximum.accumulate(np.max(limits, axis=1))
+    return GuessDesign(epsilons, shifts, guesses[best])
+
+
+def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatArray:
+    """The distance from the middle of N(0, 1) and N(shift, 1) beyond which lies that ``share``."""
+    low = np.zeros(np.broadcast_shapes(np.shape(share), np.shape(shift)))
+    high = low + np.max(shift) / 2 + 40
+    for _ in range(55):
+        middle = (low + high) / 2
+        beyond = share_beyond(middle, shift) > share
+        low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+    return low
+
+
+def share_beyond(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
+    """The share of N(0, 1) and N(shift, 1) together that is farther than this from the middle."""
+    return np.asarray(special.ndtr(shift / 2 - distance) + special.ndtr(-distance - shift / 2))
+
+
+def wrong_share(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
+    """Of the scores beyond that ``distance`` from the middle, those on the wrong side."""
+    right = special.log_ndtr(shift / 2 - distance)
+    return np.asarray(special.expit(special.log_ndtr(-distance - shift / 2) - right))
+
+
+def _even(count: float) -> int:
+    return max(2, 2 * int(count / 2))
+
+
+def _cells(width: float) -> Iterator[float]:
+    edge = 0.0
+    while edge < _LARGEST:
+        yield edge
+        edge += max(width, edge / 20)

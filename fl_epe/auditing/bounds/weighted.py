@@ -1,0 +1,187 @@
+"""The sharpest distribution-free (ε, δ) bound here: weighted evidence, a test made for each ε.
+
+To rule out an ε, every canary's score counts by how much likelier it makes the canary's label
+than that ε allows, were the scores Gaussian. Nothing is Gaussian in the guarantee: under (ε, δ)-DP
+the score, or the label given the score, is stochastically bounded, so the sum of integer weights is
+bounded by a sum of independent variables whose distribution is computed exactly. Weights are fixed
+for each ε in advance, and ``first_accepted`` needs no correction for trying many (see
+``fl_epe.auditing.bounds.guessing``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft, special
+
+from fl_epe.auditing.bounds.error_rates import FloatArray, Sample, log_null_tail
+from fl_epe.auditing.bounds.guessing import (
+    Margin,
+    confidence_quantile,
+    first_accepted,
+    guess_design,
+    share_beyond,
+    sorted_labels,
+)
+
+_LEVELS = 16  # the largest weight
+_ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
+_HOEFFDING = np.sqrt(np.log(2e12) / 2)
+_WIDTH = 0.1
+
+Law = tuple[FloatArray, int]  # probabilities of 0, 1, 2, …, and how many variables have them
+
+
+def weighted(sample: Sample) -> float:
+    """ε from weighted evidence, against scored unobserved canaries or the exact null."""
+    return _exact_null(sample) if sample.unobserved is None else _two_groups(sample)
+
+
+def _two_groups(sample: Sample) -> float:
+    """Weighted guesses of the labels of canaries, fair coins made of two independent groups.
+
+    Given the scores the labels are independent, and each is right with odds of at most e^ε except
+    with probability δ, when it leaks (Kairouz, Oh, Viswanath 2015). So the weight
+    of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)) plus the largest weight for each
+    leak. Guesses are ranked from either end; the weight at a rank is the excess over ε of the
+    Gaussian log-odds there.
+    """
+    coins = _fair_coins(sample)
+    labels = sorted_labels(coins)
+    half = labels.size // 2
+    right = labels[:half].astype(int) + ~labels[::-1][:half]
+    leaks, leak_chances = _binomial(labels.size, sample.delta)
+    design = guess_design(labels.size, sample.alpha)
+    ranks = (np.arange(half) + 0.5) / half
+
+    def at(epsilon: float) -> Margin:
+        shift = design.shift(epsilon)
+        weights = _rank_weights(ranks, shift, epsilon)
+        still_needed = np.maximum(int(weights @ right) - _LEVELS * leaks, 0)
+        counts = 2 * np.bincount(weights, minlength=_LEVELS + 1)[1:]
+
+        def margin(tested: float) -> float:
+            q = special.expit(tested)
+            laws = [(_coin(weight, q), count) for weight, count in enumerate(counts, 1)]
+            return float(leak_chances @ _tail_of_sum(laws, still_needed)) - coins.alpha
+
+        return margin
+
+    return first_accepted(at, _WIDTH)
+
+
+def _exact_null(sample: Sample) -> float:
+    """Weighted cosines of observed canaries.
+
+    Under (ε, δ)-DP, P[C ≥ c] of an observed canary is at most e^ε·P₀[C ≥ c] + δ and at most
+    1 − e^−ε·(P₀[C < c] − δ), P₀ the exact null: the weight, which increases with the cosine, is
+    bounded stochastically, and so is the sum over canaries.
+    """
+    dim, count = sample.known_dim(), sample.observed.size
+    scores = np.sqrt(dim) * sample.observed
+    shifts, epsilons = _detectable_shifts(count, sample.alpha)
+
+    def at(epsilon: float) -> Margin:
+        shift = float(np.interp(epsilon, epsilons, shifts))
+        cuts = _cuts(epsilon, shift, count)
+        value = np.searchsorted(cuts, scores, side="right").sum(keepdims=True)
+        log_tail = log_null_tail(np.clip(cuts / np.sqrt(dim), -1.0, 1.0), dim)
+
+        def margin(tested: float) -> float:
+            above = np.exp(np.minimum(tested + log_tail, 0.0)) + sample.delta
+            below = np.exp(-tested) * np.maximum(-np.expm1(log_tail) - sample.delta, 0.0)
+            tail = np.minimum(np.minimum(above, 1 - below), 1.0)
+            law = -np.diff(tail, prepend=1.0, append=0.0)
+            return float(_tail_of_sum([(law, count)], value)[0]) - sample.alpha
+
+        return margin
+
+    return first_accepted(at, _WIDTH)
+
+
+def _fair_coins(sample: Sample) -> Sample:
+    """As many of the scores as can pass for canaries that were included by fair coins.
+
+    Toss m coins and give each head a fresh observed score, each tail an unobserved one. Where the
+    scores would run out, with probability p, the coins are tossed again, which α·(1 − p) makes up
+    for.
+    """
+    observed, unobserved = sample.both()
+    pairs = min(observed.size, unobserved.size)
+    coins = max(2, 2 * pairs - int(2 * np.sqrt(2 * pairs)))
+    heads_possible, chances = _binomial(coins, 0.5)
+    enough = (heads_possible <= observed.size) & (coins - heads_possible <= unobserved.size)
+    chances = np.where(enough, chances, 0.0)
+    rng = np.random.default_rng((sample.seed, 1))
+    heads = int(rng.choice(heads_possible, p=chances / chances.sum()))
+    return dataclasses.replace(
+        sample,
+        observed=rng.permutation(observed)[:heads],
+        unobserved=rng.permutation(unobserved)[: coins - heads],
+        alpha=sample.alpha * float(chances.sum()),
+    )
+
+
+@functools.lru_cache
+def _detectable_shifts(count: int, alpha: float) -> tuple[FloatArray, FloatArray]:
+    """Gaussian shifts, and the ε that ``count`` scores of each would rule out at one threshold."""
+    shifts = np.geomspace(0.01, 2000.0, 300)
+    hits = np.geomspace(1.0, count, 60)
+    threshold = shifts[:, np.newaxis] - special.ndtri((hits - 0.5) / count)
+    lower = special.betaincinv(hits, count - hits + 1, alpha)
+    epsilons = np.log(lower) - special.log_ndtr(-threshold)
+    return shifts, np.maximum.accumulate(np.max(epsilons, axis=1))
+
+
+def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
+    """Scores at which the weight goes up by one, increasing.
+
+    Between log-odds of −ε and ε the weight is constant. Above, it goes up by ``_LEVELS`` up to the
+    largest score that ``count`` Gaussians should have; below, it mirrors that.
+    """
+    largest = shift - special.ndtri(0.5 / count)
+    step = max(shift * largest - shift**2 / 2 - epsilon, 1e-9) / _LEVELS
+    excess = epsilon + step * (np.arange(_LEVELS) + 0.5)
+    return np.asarray(np.concatenate([-excess[::-1], excess]) / shift + shift / 2)
+
+
+def _rank_weights(ranks: FloatArray, shift: float, epsilon: float) -> npt.NDArray[np.int64]:
+    """Weights of the guesses at these shares from either end, in whole steps of the largest one."""
+    distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
+    share = share_beyond(distance, shift)
+    log_odds = shift * np.interp(ranks, share[::-1], distance[::-1])
+    excess = np.maximum(log_odds - epsilon, 0.0)
+    return np.asarray(np.round(_LEVELS * excess / max(excess[0], 1e-9)), np.int64)
+
+
+def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """The values of a binomial variable, and their probabilities."""
+    values = np.arange(tosses + 1)
+    return values, -np.diff(special.bdtrc(values, tosses, chance), prepend=1.0)
+
+
+def _coin(weight: int, chance: float) -> FloatArray:
+    law = np.zeros(weight + 1)
+    law[0], law[-1] = 1 - chance, chance
+    return law
+
+
+def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> FloatArray:
+    """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
+
+    The Fourier transform of the distribution of S is a product. It is inverted on a window around
+    the mean of S that S misses with probability below 10⁻¹² (Hoeffding's inequality).
+    """
+    mean = sum(count * (law @ np.arange(law.size)) for law, count in laws)
+    reach = _HOEFFDING * np.sqrt(sum(count * (law.size - 1) ** 2 for law, count in laws))
+    first, last = int(mean - reach), int(mean + reach) + 1
+    size = fft.next_fast_len(last - first + 1, real=True)
+    transform = np.ones(size // 2 + 1, np.complex128)
+    for law, count in laws:
+        transform *= fft.rfft(law, size) ** count
+    density = np.roll(fft.irfft(transform, size), -first)
+    tail = np.append(np.cumsum(density[::-1])[::-1], 0.0)
+    return np.asarray(tail[np.clip(values - first, 0, size)] + _ROUNDING)

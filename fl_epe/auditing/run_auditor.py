@@ -1,0 +1,292 @@
+"""`Watch`: the models of a run go in, one a round; how well canaries are remembered comes out.
+
+It needs no framework: whoever can see the model after every round, and knows which canaries took
+part, can audit the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.auditing.estimators import EpsilonEstimate, epsilon_against_standard_null
+from fl_epe.auditing.record import AuditRecord, installed_versions
+from fl_epe.canaries import CanarySet, Tracker
+from fl_epe.checks import check_probability
+from fl_epe.mechanism import ServerSGD, norm
+
+Vector = NDArray[np.floating]
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundFacts:
+    """What is known about a round besides its models.
+
+    Attributes:
+        present: numbers of the canaries that took part.
+        contribution: norm of what each of them adds to the released mean; NaN if not known.
+        clip_norm: clip norm of the round; NaN where nothing clips.
+        replies: how many updates the mean is over, canaries included.
+        absent: clients and canaries whose update was lost.
+    """
+
+    present: Collection[int] = ()
+    contribution: float = math.nan
+    clip_norm: float = math.nan
+    replies: float = math.nan
+    absent: int = 0
+
+
+class RunningEstimate:
+    """ε for who sees every round and knows who took part when, after any round.
+
+    The matched filter of `epsilon_from_record`, for the rounds so far; it costs one inner product
+    for each canary that takes part in a round.
+
+    Args:
+        canaries: all of them.
+        server: what `Watch` says.
+    """
+
+    def __init__(self, canaries: CanarySet, server: ServerSGD | str) -> None:
+        self._canaries = canaries
+        self._server = server
+        self._velocity: Vector = np.zeros(canaries.dim, np.float32)
+        self._total, self._energy = np.zeros(len(canaries)), np.zeros(len(canaries))
+
+    def add(self, delta: Vector, facts: RoundFacts, vectors: Vector | None = None) -> Vector:
+        """Score those who took part in a round that moved the model by ``delta``.
+
+        Returns:
+            The mean that the server turned into ``delta``, as far as that can be undone.
+        """
+        mean = delta
+        if isinstance(self._server, ServerSGD):
+            self._velocity, mean = self._server.undo(self._velocity, delta)
+        length, present = norm(mean), list(facts.present)
+        if present and length > 0:
+            scale = math.sqrt(len(mean)) / length
+            known = math.isfinite(facts.contribution)
+            signal = scale * facts.contribution if known else 1.0
+            if vectors is None:
+                dots = self._canaries.dot(mean, numbers=present)
+            else:
+                dots = np.asarray(vectors @ mean, np.float64)
+            self._total[present] += signal * scale * dots
+            self._energy[present] += signal**2
+        return mean
+
+    def epsilon(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
+        """The estimate at ``delta``; ``None`` before two canaries took part."""
+        seen = self._energy > 0
+        if seen.sum() < 2:
+            return None
+        scores = self._total[seen] / np.sqrt(self._energy[seen])
+        return epsilon_against_standard_null(
+            scores, delta, "known", confidence, "matched filter so far"
+        )
+
+
+class Watch:
+    """Scores canaries against every round's model delta, and keeps what an `AuditRecord` needs.
+
+    Canaries 0 … ``canaries`` − 1 may take part, the ``unobserved`` ones after them never do. The
+    models are flat vectors of shape ``(dim,)``; the first one's length is the canaries' dimension.
+
+    Args:
+        canaries: number of canaries that may take part, at least 2.
+        unobserved: number of canaries that are only scored.
+        seed: of the canaries.
+        delta: target δ.
+        server: what the server does with the mean of the updates: SGD with a learning rate and
+            momentum, which are undone, or the name of something that cannot be undone.
+        tracker_bytes: memory for vectors that wait to be scored together.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+
+    def __init__(
+        self,
+        canaries: int,
+        unobserved: int,
+        *,
+        seed: int,
+        delta: float,
+        server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
+        tracker_bytes: int = 512 << 20,
+    ) -> None:
+        for name, value, least in (("canaries", canaries, 2), ("unobserved", unobserved, 0)):
+            if value < least:
+                raise ValueError(f"Expected {name}={value} >= {least}.")
+        check_probability("delta", delta)
+        self.delta = delta
+        self._seed = seed
+        self._count, self._unobserved = canaries, unobserved
+        self._server = server
+        self._bytes = tracker_bytes
+        self._tracker: Tracker | None = None
+        self._start: Vector = np.empty(0)
+        self._last: Vector = np.empty(0)
+        self._running: RunningEstimate | None = None
+        self._facts: list[RoundFacts] = []
+
+    @property
+    def rounds(self) -> int:
+        """Rounds seen so far."""
+        return len(self._facts)
+
+    @property
+    def canaries(self) -> CanarySet:
+        """All canaries, observed and unobserved.
+
+        Raises:
+            ValueError: before `begin`.
+        """
+        return self._started()[0].canaries
+
+    def begin(self, theta: Vector) -> None:
+        """Note the initial model, shape ``(dim,)``; rounds follow.
+
+        Raises:
+            ValueError: if the watch has begun already, or the model is not a finite vector.
+        """
+        if self._tracker is not None:
+            raise ValueError(f"Expected a new Watch: this one has seen {self.rounds} rounds.")
+        if theta.ndim != 1 or not math.isfinite(norm(theta)):
+            raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
+        canaries = CanarySet(len(theta), self._count + self._unobserved, self._seed)
+        self._tracker = Tracker(canaries, self._bytes)
+        self._running = RunningEstimate(canaries, self._server)
+        self._start = self._last = theta
+
+    def observe(
+        self, theta: Vector | None, facts: RoundFacts, vectors: Vector | None = None
+    ) -> None:
+        """Note a round.
+
+        Args:
+            theta: the model after the round; ``None`` if the round was lost and the model stayed,
+                in which case nobody counts as present.
+            facts: who took part, and how loud.
+            vectors: the canaries of ``facts.present``, shape ``(K, dim)``, if they are at hand;
+                else they are made again.
+
+        Raises:
+            ValueError: before `begin`, or for a model of another shape or that is not finite.
+            IndexError: for a canary that there is none of.
+        """
+        tracker, running = self._started()
+        if theta is None:
+            facts = dataclasses.replace(facts, present=(), contribution=0.0)
+            delta = mean = np.zeros_like(self._last)
+        else:
+            if theta.shape != self._last.shape:
+                raise ValueError(f"Expected theta.shape={theta.shape} to be {self._last.shape}.")
+            if bad := [i for i in facts.present if not 0 <= i < self._count]:
+                raise IndexError(f"Expected present={bad[0]} in [0, canaries={self._count}).")
+            delta = theta - self._last
+            mean = running.add(delta, facts, vectors)
+            self._last = theta
+        tracker.add("mean", mean)
+        if self._two_series():
+            tracker.add("delta", delta)
+        self._facts.append(facts)
+
+    def _two_series(self) -> bool:
+        """With momentum the deltas are other vectors than the means."""
+        return isinstance(self._server, ServerSGD) and self._server.momentum > 0
+
+    def epsilon_so_far(self, confidence: float = 0.95) -> EpsilonEstimate | None:
+        """See `RunningEstimate.epsilon`; at the target δ."""
+        return None if self._running is None else self._running.epsilon(self.delta, confidence)
+
+    def record(self, **facts: Any) -> AuditRecord:
+        """What the run leaves behind so far; every canary is scored against every round.
+
+        A canary that has never taken part counts as unobserved.
+
+        Args:
+            facts: fields of `AuditRecord` that the models do not show, such as
+                ``noise_multiplier``, ``participation``, ``metrics`` or ``config``.
+
+        Raises:
+            ValueError: before the first round, or if fewer than two canaries took part.
+        """
+        tracker, _ = self._started()
+        presence = np.zeros((self.rounds, self._count), bool)
+        for row, round_facts in zip(presence, self._facts, strict=True):
+            row[list(round_facts.present)] = True
+        here = presence.any(axis=0)
+        if here.sum() < 2:
+            raise ValueError(
+                f"Expected at least 2 canaries that took part, got {here.sum()} in "
+                f"{self.rounds} rounds."
+            )
+        tracker.add("final", self._last)
+        tracker.add("displacement", self._last - self._start)
+        everyone = np.arange(self._count + self._unobserved)
+        seen = np.flatnonzero(here)
+        ids = {"observed": seen, "unobserved": np.setdiff1d(everyone, seen)}
+        return AuditRecord(
+            **{
+                **self._series(tracker, ids),
+                "dim": tracker.canaries.dim,
+                "delta": self.delta,
+                "cohort_size": self._cohort_size(),
+                "noise_multiplier": None,
+                "sum_noise_multiplier": None,
+                "participation": "deployment",
+                "canary_repeats": float(presence.sum() / here.sum()),
+                "server": self._server_facts(),
+                "presence": presence[:, here],
+                "clip_norms": self._column("clip_norm"),
+                "contributions": self._column("contribution"),
+                "absent": self._column("absent").astype(np.int64),
+                "observed_ids": ids["observed"],
+                "unobserved_ids": ids["unobserved"],
+                "seeds": {"canary": self._seed},
+                "versions": installed_versions(),
+                **facts,
+            }
+        )
+
+    def _column(self, name: str) -> NDArray[np.float64]:
+        return np.array([getattr(facts, name) for facts in self._facts], np.float64)
+
+    def _cohort_size(self) -> float:
+        replies = self._column("replies")
+        known = replies[np.isfinite(replies)]
+        return float(known.mean()) if len(known) else math.nan
+
+    def _server_facts(self) -> dict[str, Any]:
+        if isinstance(self._server, ServerSGD):
+            return {"name": "sgd", **dataclasses.asdict(self._server)}
+        return {"name": self._server}
+
+    def _series(
+        self, tracker: Tracker, ids: Mapping[str, NDArray[np.int64]]
+    ) -> dict[str, NDArray[np.float64] | float]:
+        """Cosines and norms by the names that they have in the record."""
+        delta = "delta" if self._two_series() else "mean"
+        rate = self._server.learning_rate if isinstance(self._server, ServerSGD) else 1.0
+        out: dict[str, NDArray[np.float64] | float] = {
+            "mean_norms": tracker.norms("mean"),
+            "delta_norms": tracker.norms(delta) * (rate if delta == "mean" else 1.0),
+            "final_norm": float(tracker.norms("final")[-1]),
+            "displacement_norm": float(tracker.norms("displacement")[-1]),
+        }
+        sides = tracker.by_side(ids)
+        if not isinstance(self._server, ServerSGD):  # what cannot be undone stands for both
+            sides |= {f"{side}_delta": sides[side] for side in ids}
+        return out | sides
+
+    def _started(self) -> tuple[Tracker, RunningEstimate]:
+        if self._tracker is None or self._running is None:
+            raise ValueError("Expected begin(theta) with the initial model first.")
+        return self._tracker, self._running

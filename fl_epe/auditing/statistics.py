@@ -1,0 +1,246 @@
+"""What an adversary computes from a record: one score a canary, larger for "took part".
+
+Notation: ``s_it = √d·cos(c_i, mean_t)`` with the server's momentum undone; ``a_t`` the score that a
+participant of round t expects, ``√d·C_t / (n·‖mean_t‖)`` (in general, √d times the norm of what it
+adds to the mean, over the mean's); ``S_i`` the rounds of canary i. For a canary that takes no part,
+every ``s_it`` is N(0, 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from fl_epe.auditing.record import AuditRecord
+
+Floats = NDArray[np.float64]
+Scores = tuple[Floats, Floats]
+"""Scores of the observed canaries ``(k,)`` and of the unobserved ones ``(u,)``."""
+
+
+def scores_from_record(record: AuditRecord, threat: str, statistic: str) -> Scores:
+    """Scores of observed ``(k,)`` and unobserved ``(u,)`` canaries under a threat model.
+
+    Args:
+        record: what a run left behind.
+        threat: "final" (the adversary sees the final model) or "all" (every round's).
+        statistic: one of those that `STATISTICS` lists for the threat.
+
+    Raises:
+        ValueError: for a statistic that the threat does not have, or data that the record lacks.
+    """
+    if threat not in STATISTICS:
+        raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
+    if statistic not in STATISTICS[threat]:
+        names = ", ".join(STATISTICS[threat])
+        raise ValueError(f"Expected statistic={statistic!r} to be one of {names}.")
+    return STATISTICS[threat][statistic](record)
+
+
+def displacement(record: AuditRecord) -> Scores:
+    """``√d·cos(c_i, θ_T − θ_0)``: the initial model is public. Null N(0, 1)."""
+    scale = np.sqrt(record.dim)
+    return record.observed_displacement * scale, record.unobserved_displacement * scale
+
+
+def model(record: AuditRecord) -> Scores:
+    """``√d·cos(c_i, θ_T)`` (Andrew et al. 2024, Algorithm 2). Null N(0, 1)."""
+    scale = np.sqrt(record.dim)
+    return record.observed_final * scale, record.unobserved_final * scale
+
+
+def maximum(record: AuditRecord) -> Scores:
+    """``max_t cos(c_i, θ_t − θ_{t−1})`` (Andrew et al. 2024, Algorithm 3). The null has no name."""
+    observed, unobserved = record.delta_cosines()
+    return observed.max(axis=0), unobserved.max(axis=0)
+
+
+def matched_filter(record: AuditRecord) -> Scores:
+    """``Σ a_t s_it / √(Σ a_t²)`` over the known rounds ``S_i``. Null N(0, 1).
+
+    Canaries that never took part are left out; each unobserved canary is scored at the rounds of
+    an observed one. Where the signals are not known, all rounds weigh the same.
+    """
+    presence, observed, borrowed = _participants(record)
+    signal = expected_signal(record) if record.signal_known() else np.ones(record.rounds)
+    scale = np.sqrt(record.dim)
+    return (
+        scale * _filter(signal, observed, presence),
+        scale * _filter(signal, record.unobserved, borrowed),
+    )
+
+
+def full_knowledge(record: AuditRecord) -> Scores:
+    """Matched filter of the adversary in the definition of DP, who knows the real clients' sum.
+
+    It is subtracted from what was released; noise is left, and canaries. The noise's scale
+    ``z·C_t`` is known as well, so ``s_it`` is the inner product over it. Observed scores have the
+    mean √R/z for R participations; the deviation of all is 1, but for the canaries' overlap, see
+    `full_knowledge_spread`.
+
+    Raises:
+        ValueError: if the run was not made with ``full_knowledge``, or had no noise.
+    """
+    norms, observed = record.residual_norms, record.observed_residual
+    unobserved = record.unobserved_residual
+    if norms is None or observed is None or unobserved is None:
+        raise ValueError("Expected a record of a run with full_knowledge=True.")
+    if not record.sum_noise_multiplier:
+        raise ValueError(f"Expected sum_noise_multiplier={record.sum_noise_multiplier} > 0.")
+    presence, _, borrowed = _participants(record)
+    here = record.presence.any(axis=0)
+    noise = record.sum_noise_multiplier * record.clip_norms / record.cohort_size
+    scale = (norms / noise)[:, None]
+    ones = np.ones(record.rounds)
+    return (
+        _filter(ones, scale * observed[:, here], presence),
+        _filter(ones, scale * unobserved, borrowed),
+    )
+
+
+def full_knowledge_spread(record: AuditRecord) -> float:
+    """Deviation of the full-knowledge scores: other canaries are part of what is left.
+
+    ``√(1 + (K − 1)/(d·z²))`` for K canaries a round on average: 1 in high dimension.
+    """
+    z = record.sum_noise_multiplier or 0.0
+    others = max(float(record.presence.sum(axis=1).mean()) - 1, 0.0)
+    return float(np.sqrt(1 + others / (record.dim * z**2))) if z else np.inf
+
+
+def likelihood_ratio(record: AuditRecord) -> Scores:
+    """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``: the rounds are not known.
+
+    One term for each epoch e, in which a canary takes part once in a round that could be any; with
+    rounds drawn by coins, one term ``ln(1 − q + q·exp(…))`` for each round, see `secret_law`. The
+    null is not Gaussian: use `fl_epe.accounting.unknown_rounds` for an ε.
+
+    Raises:
+        ValueError: for a schedule whose law has no such form.
+    """
+    law = check_secret_law(record)
+    signal = expected_signal(record)[:, None]
+    scale = np.sqrt(record.dim)
+    terms = [
+        signal * scale * cosines - signal**2 / 2 for cosines in (record.observed, record.unobserved)
+    ]
+    if law == "coins":
+        rate = min(record.canary_repeats / record.rounds, 1 - 1e-12)
+        observed, unobserved = (
+            np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + term), axis=0) for term in terms
+        )
+        return observed, unobserved
+    blocks = epoch_blocks(record)
+    observed, unobserved = (
+        np.sum([special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0)
+        for term in terms
+    )
+    return observed, unobserved
+
+
+STATISTICS: dict[str, dict[str, Callable[[AuditRecord], Scores]]] = {
+    "final": {"displacement": displacement, "model": model},
+    "all": {
+        "matched-filter": matched_filter,
+        "full-knowledge": full_knowledge,
+        "likelihood-ratio": likelihood_ratio,
+        "maximum": maximum,
+    },
+}
+"""Statistics by threat model; the first of each is the default."""
+
+
+def expected_signal(record: AuditRecord) -> Floats:
+    """Expected score of a participant in each round, ``a_t = √d·C_t / (n·‖mean_t‖)``, ``(T,)``.
+
+    Raises:
+        ValueError: if it is not known what a canary adds to the mean.
+    """
+    signal, norms = np.sqrt(record.dim) * _contributions(record), record.mean_norms
+    return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
+
+
+def footprints(record: AuditRecord, threat: str) -> Floats:
+    """Expected score of each canary that took part, from its rounds and their clip norms.
+
+    For "final", the canary's share of θ_T − θ_0, ``√d·Σ_{t∈S_i} w_t·C_t / (n·‖θ_T − θ_0‖)`` with
+    ``w_t`` round t's weight in it; shape ``(k,)``. For "all", ``√(Σ_{t∈S_i} a_t²)``, one for each
+    canary that took part at all.
+
+    Raises:
+        ValueError: if the clip norms are not known, or for "final" with an optimizer other than
+            SGD, whose final model is not a weighted sum of the rounds.
+    """
+    signal = expected_signal(record)
+    if threat == "all":
+        presence, _, _ = _participants(record)
+        return np.asarray(np.sqrt(np.sum((signal[:, None] * presence) ** 2, axis=0)))
+    weights = record.round_weights()
+    if record.displacement_norm == 0:
+        raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
+    share = weights * _contributions(record) @ record.presence
+    return np.asarray(share * np.sqrt(record.dim) / record.displacement_norm)
+
+
+def _contributions(record: AuditRecord) -> Floats:
+    """Norm of what one canary adds to the released mean, ``(T,)``."""
+    if not record.signal_known():
+        raise ValueError("Expected clip_norms (or contributions) to be known in every round.")
+    if record.contributions is not None:
+        return record.contributions
+    return np.asarray(record.clip_norms / record.cohort_size)
+
+
+def secret_law(record: AuditRecord) -> str | None:
+    """How one canary's rounds are drawn, for who does not know them: "coins" or "epochs".
+
+    With "coins" it takes part in each round independently with the same probability: Poisson, and
+    cohorts of fixed size, of which one member alone looks the same. With "epochs" it takes part
+    once in each of the `epoch_blocks`, in any of their rounds. ``None`` for other schedules.
+    """
+    whole = record.canary_repeats == round(record.canary_repeats)
+    if record.participation in ("poisson", "fixed-size"):
+        return "coins"
+    if record.participation == "balls-in-bins" or (record.participation == "epochs" and whole):
+        return "epochs"
+    return None
+
+
+def check_secret_law(record: AuditRecord) -> str:
+    """The `secret_law`, where there is one.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if law := secret_law(record):
+        return law
+    raise ValueError(
+        f"Expected participation={record.participation!r} with canary_repeats="
+        f"{record.canary_repeats} to be poisson, fixed-size, balls-in-bins or whole epochs."
+    )
+
+
+def epoch_blocks(record: AuditRecord) -> list[NDArray[np.int64]]:
+    """Rounds of each epoch of the canaries, in each of which a canary takes part once."""
+    repeats = max(1, round(record.canary_repeats))
+    return np.array_split(np.arange(record.rounds), repeats)
+
+
+def _participants(
+    record: AuditRecord,
+) -> tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]:
+    """Rounds and cosines of the canaries that took part, and rounds for the unobserved ones."""
+    here = record.presence.any(axis=0)
+    presence = record.presence[:, here]
+    borrowed = np.resize(np.arange(presence.shape[1]), record.unobserved.shape[1])
+    return presence, record.observed[:, here], presence[:, borrowed]
+
+
+def _filter(signal: Floats, cosines: Floats, presence: NDArray[np.bool_]) -> Floats:
+    weights = signal[:, None] * presence
+    energy = np.sqrt(np.sum(weights**2, axis=0))
+    total = np.asarray(np.sum(weights * cosines, axis=0))
+    return np.asarray(np.divide(total, energy, out=np.zeros_like(total), where=energy > 0))

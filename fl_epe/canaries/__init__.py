@@ -1,0 +1,16 @@
+"""Canaries, random directions that any process regenerates from a seed, and their scorer.
+
+`CanarySet` makes them; `CanaryScorer` keeps the cosine of each with every vector an adversary sees.
+"""
+
+from fl_epe.canaries.canary_set import (
+    CanarySet,
+)
+from fl_epe.canaries.scorer import (
+    Tracker,
+)
+
+__all__ = [
+    "CanarySet",
+    "Tracker",
+]

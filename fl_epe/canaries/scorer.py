@@ -1,0 +1,126 @@
+"""The tracker: vectors that an adversary sees go in, cosines with every canary come out.
+
+Canaries are expensive to regenerate, so vectors wait until a block of them is scored at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.canaries.canary_set import CanarySet
+from fl_epe.mechanism import norm
+
+
+class Tracker:
+    """Scores named series of vectors of shape ``(dim,)`` against a `CanarySet`.
+
+    Args:
+        canaries: observed and unobserved canaries together.
+        max_bytes: how much memory the vectors that wait may take.
+
+    Raises:
+        ValueError: if ``max_bytes`` is not positive.
+    """
+
+    def __init__(self, canaries: CanarySet, max_bytes: int = 512 << 20) -> None:
+        if max_bytes < 1:
+            raise ValueError(f"Expected max_bytes={max_bytes} >= 1.")
+        self.canaries = canaries
+        self._limit = max(1, max_bytes // (4 * canaries.dim))
+        self._names: list[str] = []  # of the vectors that wait, in the first rows of `_rows`
+        self._rows = np.empty((self._limit, canaries.dim), np.float32)
+        self._dots: dict[str, list[NDArray[np.float64]]] = {}
+        self._norms: dict[str, list[float]] = {}
+
+    def add(self, series: str, vector: NDArray[np.floating]) -> None:
+        """Append a vector to a series; scored at once only when the waiting room is full.
+
+        Raises:
+            ValueError: if it has the wrong shape or an entry that is not finite.
+        """
+        dim = self.canaries.dim
+        if vector.shape != (dim,):
+            raise ValueError(f"Expected {series}.shape={vector.shape} to be ({dim},).")
+        length = norm(vector)
+        if not math.isfinite(length):
+            raise ValueError(f"Expected {series} to be finite, got norm={length}.")
+        self._norms.setdefault(series, []).append(length)
+        self._rows[len(self._names)] = vector
+        self._names.append(series)
+        if len(self._names) >= self._limit:
+            self.flush()
+
+    def flush(self) -> None:
+        """Score everything that waits."""
+        if not self._names:
+            return
+        scored = self.canaries.dot(self._rows[: len(self._names)])
+        for name, dots in zip(self._names, scored, strict=True):
+            self._dots.setdefault(name, []).append(dots)
+        self._names.clear()
+
+    def norms(self, series: str) -> NDArray[np.float64]:
+        """Norm of every vector of the series, shape ``(length,)``."""
+        return np.array(self._norms.get(series, []))
+
+    def cosines(self, series: str) -> NDArray[np.float64]:
+        """Cosines, float64 of shape ``(length, count)``; zero for a vector of norm zero."""
+        self.flush()
+        dots = np.array(self._dots.get(series, np.empty((0, self.canaries.count))))
+        norms = self.norms(series)[:, None]
+        return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
+
+    def by_side(self, ids: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
+        """Cosines of every series that was tracked, by the names that they have in a record.
+
+        Args:
+            ids: numbers of the canaries of each side, such as "observed".
+        """
+        out: dict[str, NDArray[np.float64]] = {}
+        for series in ("mean", "delta", "residual", "final", "displacement"):
+            if len(self.norms(series)):
+                scores = self.cosines(series)
+                if series in ("final", "displacement"):  # one vector, the last, not one a round
+                    scores = scores[-1]
+                suffix = "" if series == "mean" else f"_{series}"
+                out |= {f"{side}{suffix}": scores[..., numbers] for side, numbers in ids.items()}
+        return out
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Everything that a resumed run needs, as named arrays (vectors that wait included)."""
+        out: dict[str, NDArray[np.generic]] = {
+            "waiting.names": np.array(self._names, dtype=np.str_),
+            "waiting.vectors": self._rows[: len(self._names)],
+        }
+        for series, norms in self._norms.items():
+            dots = self._dots.get(series, [])
+            out[f"norms.{series}"] = np.array(norms)
+            out[f"dots.{series}"] = np.array(dots).reshape(len(dots), self.canaries.count)
+        return out
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take up what `state` returned.
+
+        Raises:
+            ValueError: if the state is of another dimension or number of canaries.
+        """
+        vectors = state["waiting.vectors"]
+        if vectors.shape[1] != self.canaries.dim or len(vectors) >= self._limit:
+            raise ValueError(
+                f"Expected waiting.vectors.shape={vectors.shape} to be at most "
+                f"{(self._limit - 1, self.canaries.dim)}."
+            )
+        self._rows[: len(vectors)] = vectors
+        self._names = [str(name) for name in state["waiting.names"]]
+        for key, value in state.items():
+            kind, _, series = key.partition(".")
+            if kind == "norms":
+                self._norms[series] = [float(length) for length in np.asarray(value, np.float64)]
+            elif kind == "dots":
+                if value.shape[1] != (count := self.canaries.count):
+                    raise ValueError(f"Expected count={value.shape[1]} to be {count}.")
+                self._dots[series] = list(np.asarray(value, np.float64))

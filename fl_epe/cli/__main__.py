@@ -1,0 +1,7 @@
+"""``python -m fl_epe.cli``: the command ``fl-epe`` of this interpreter."""
+
+import sys
+
+from fl_epe.cli import main
+
+sys.exit(main())

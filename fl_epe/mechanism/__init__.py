@@ -1,0 +1,36 @@
+"""One round of DP-FedAvg: clip and add up updates, add noise, move the model and the clip norm.
+
+State goes in and comes out of every function; the room needs NumPy only.
+"""
+
+from fl_epe.mechanism.clipped_sum import (
+    ClippedSum,
+)
+from fl_epe.mechanism.mechanism import (
+    AdaptiveClip,
+    ClipNorm,
+    FixedClip,
+    ServerAdam,
+    ServerOptimizer,
+    ServerSGD,
+    clip,
+    gaussian_noise,
+    norm,
+    sgd_weights,
+    split_noise_multiplier,
+)
+
+__all__ = [
+    "AdaptiveClip",
+    "ClipNorm",
+    "ClippedSum",
+    "FixedClip",
+    "ServerAdam",
+    "ServerOptimizer",
+    "ServerSGD",
+    "clip",
+    "gaussian_noise",
+    "norm",
+    "sgd_weights",
+    "split_noise_multiplier",
+]

@@ -1,0 +1,34 @@
+"""What a person reads: the summary of a record, tables, notes, figures and pages.
+
+A report is made from an `AuditRecord` alone, so it can be made again at any time.
+"""
+
+from fl_epe.reporting.advice import (
+    advice_lines,
+    exposure_lines,
+    exposure_tables,
+)
+from fl_epe.reporting.report import (
+    as_text,
+    assessment_tables,
+    epsilon_table,
+    notes,
+    number,
+    write_report,
+)
+from fl_epe.reporting.summary import (
+    summarize,
+)
+
+__all__ = [
+    "advice_lines",
+    "as_text",
+    "assessment_tables",
+    "epsilon_table",
+    "exposure_lines",
+    "exposure_tables",
+    "notes",
+    "number",
+    "summarize",
+    "write_report",
+]

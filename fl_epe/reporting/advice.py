@@ -1,0 +1,136 @@
+"""Advice and exposure as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from fl_epe.asymptotics import CapEffect, ExposedClient, Exposure, NoiseAdvice
+from fl_epe.reporting.report import number
+
+_SEES = {"final": "the final model", "all": "every round, and knows who took part when"}
+_MEANT = {"mean": "the mean client", "most-exposed": "the most exposed client"}
+
+
+def advice_lines(advice: NoiseAdvice) -> list[str]:
+    """The noise multiplier, what it is for, what a run would measure, and what must be known."""
+    confidence = f"{advice.confidence:.0%}"
+    return [
+        f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}{_interval(advice)}",
+        f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
+        f"sees {_SEES[advice.threat]}",
+        f"It is meant for {_MEANT[advice.who]}, who takes part {_times(advice.participations)}",
+        f"A run with {advice.canaries:,} canaries would report about "
+        f"{number(advice.measured_low)} – {number(advice.measured_high)} ({confidence} interval)",
+        *(f"• {note}" for note in advice.notes),
+    ]
+
+
+def exposure_tables(
+    exposure: Exposure, effects: Sequence[CapEffect] = (), top: int = 10
+) -> list[Table]:
+    """How exposed clients are, the most exposed ones, and what caps would change.
+
+    Args:
+        exposure: of a log, with or without a cap.
+        effects: of caps, from `fl_epe.asymptotics.client_exposure.caps`.
+        top: how many clients to list.
+    """
+    title = (
+        f"ε at δ = {exposure.delta:.2g} and noise multiplier {exposure.noise_multiplier:g} of "
+        f"{len(exposure.clients):,} clients"
+    )
+    tables = [_clients(title, "client", exposure.levels())]
+    if exposure.capped is not None:
+        tables.append(_clients("With the cap", "client", exposure.capped.levels()))
+    tables.append(_clients("Most exposed", "client_id", exposure.top(top)))
+    return [*tables, _caps(effects)] if effects else tables
+
+
+def exposure_lines(exposure: Exposure) -> list[str]:
+    """What the cap does, and what must be known to read the tables."""
+    lines = [
+        "• These are estimates: what a canary in the place of a client would measure on average, "
+        "no guarantee of differential privacy.",
+        "• Every update counts as long as the clip norm, and real updates hide nobody.",
+    ]
+    return lines if exposure.cap is None else [_effect(exposure.cap, exposure), *lines]
+
+
+def _effect(effect: CapEffect, exposure: Exposure) -> str:
+    return (
+        f"At most {_cap(effect)}: {effect.refused:.1%} of the participations would be refused, "
+        f"{effect.touched:.1%} of the clients touched. For the most exposed client's ε as it is, "
+        f"the noise multiplier could be {_rounded_up(effect.noise_final)} (final model) or "
+        f"{_rounded_up(effect.noise_every_round)} (every round) in place of "
+        f"{exposure.noise_multiplier:g}"
+    )
+
+
+def _clients(title: str, name: str, clients: Sequence[ExposedClient]) -> Table:
+    headings = (name, "rounds", "ε, final model", "ε, every round")
+    table = _table(title, headings)
+    for client in clients:
+        table.add_row(
+            str(client.name),
+            f"{client.participations:.4g}",
+            number(client.epsilon_final),
+            number(client.epsilon_every_round),
+        )
+    return table
+
+
+def _caps(effects: Sequence[CapEffect]) -> Table:
+    headings = ("cap", "refused", "clients", "ε, final", "ε, every", "z, final", "z, every")
+    table = _table(
+        "Caps: ε of the most exposed client, and z at which it stays what it is", headings
+    )
+    for effect in effects:
+        table.add_row(
+            _cap(effect),
+            f"{effect.refused:.1%}",
+            f"{effect.touched:.1%}",
+            number(effect.epsilon_final),
+            number(effect.epsilon_every_round),
+            _rounded_up(effect.noise_final),
+            _rounded_up(effect.noise_every_round),
+        )
+    return table
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    return table
+
+
+def _cap(effect: CapEffect) -> str:
+    parts = []
+    if effect.per_run is not None:
+        parts.append(f"{effect.per_run} a run")
+    if effect.per_window is not None:
+        parts.append(f"{effect.per_window} in {effect.window}")
+    return ", ".join(parts)
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{count:.3g} times on average"
+
+
+def _interval(advice: NoiseAdvice) -> str:
+    if advice.high - advice.low <= 1e-6 * advice.high:
+        return ""
+    ends = f"{advice.low:.4g} – {advice.high:.4g}"
+    return f" ({ends}, {advice.confidence:.0%} interval: the schedule is random)"
+
+
+def _rounded_up(value: float) -> str:
+    """Four significant digits, for noise: never less than ``value``."""
+    if value == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.4g}"

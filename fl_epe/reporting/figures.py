@@ -1,0 +1,144 @@
+"""The pictures of the report: scores against the null, ε beside theory, the course of training."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fl_epe.auditing import AuditRecord, scores_from_record
+from fl_epe.reporting.summary import ROWS, pick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_OBSERVED, _NULL, _ANALYTICAL = "#c2410c", "#1d4ed8", "#15803d"
+
+
+def render(draw: Callable[[Figure], None]) -> bytes:
+    """What ``draw`` puts on a figure, as PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained", dpi=130)
+    draw(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _draw_final(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
+    left, right = figure.subplots(1, 2)
+    for axes, statistic, title in (
+        (left, "displacement", "final model, against θ_T − θ_0"),
+        (right, "model", "final model, against θ_T (paper)"),
+    ):
+        _draw_scores(axes, *scores_from_record(record, "final", statistic))
+        axes.set(title=title, xlabel="√d · cosine")
+
+
+def _draw_all(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
+    left, right = figure.subplots(1, 2)
+    if "epsilon" in summary["all"]:
+        _draw_scores(left, *scores_from_record(record, "all", "matched-filter"))
+        left.set(title="every round, matched filter", xlabel="score")
+    observed, unobserved = scores_from_record(record, "all", "maximum")
+    scale = math.sqrt(record.dim)
+    _draw_scores(right, observed * scale, unobserved * scale, null=False)
+    right.set(title="every round, maximum (paper)", xlabel="√d · largest cosine")
+
+
+def _draw_scores(
+    axes: Axes, observed: NDArray[np.float64], unobserved: NDArray[np.float64], null: bool = True
+) -> None:
+    together = np.concatenate([observed, unobserved])
+    count = int(np.clip(np.sqrt(len(together)), 8, 50))
+    bins = np.histogram_bin_edges(together, count).tolist()
+    for scores, color, label in (
+        (unobserved, _NULL, "canaries that never took part"),
+        (observed, _OBSERVED, "canaries that took part"),
+    ):
+        if len(scores):
+            axes.hist(scores, bins, density=True, alpha=0.55, color=color, label=label)
+    if null:
+        grid = np.linspace(together.min(), together.max(), 400)
+        axes.plot(grid, stats.norm.pdf(grid), color="black", lw=1, label="null, N(0, 1)")
+    axes.set(ylabel="density", ylim=(0, 1.3 * axes.get_ylim()[1]))
+    axes.legend(fontsize=7, frameon=False)
+
+
+def _draw_rounds(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
+    left, right = figure.subplots(1, 2)
+    rounds = np.arange(1, record.rounds + 1)
+    clipped = np.isfinite(record.clip_norms).any()
+    left.plot(rounds, record.clip_norms if clipped else record.delta_norms, color=_OBSERVED)
+    title = "clip norm" if clipped else "norm of the model's change"
+    left.set(title=title, xlabel="round", yscale="log")
+    for key, label, axis in (("train_loss", "training", None), ("eval_loss", "held out", "eval")):
+        if len(values := record.metrics.get(key, np.empty(0))):
+            steps = rounds if axis is None else record.metrics["eval_round"]
+            right.plot(steps, values, label=f"loss, {label}")
+    right.set(title="loss and accuracy", xlabel="round", ylim=(0, None))
+    if len(accuracy := record.metrics.get("eval_accuracy", np.empty(0))):
+        twin = right.twinx()
+        twin.plot(record.metrics["eval_round"], accuracy, color=_ANALYTICAL, ls="--")
+        twin.set(ylabel="accuracy, held out (dashed)", ylim=(0, 1))
+    if right.has_data():
+        right.legend(fontsize=7, frameon=False, loc="center right")
+    else:
+        right.plot(rounds, np.sum(record.presence, axis=1), color=_OBSERVED)
+        right.set(title="canaries that took part", ylabel="")
+    for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _draw_epsilons(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
+    axes = figure.subplots()
+    parts = [(threat, statistic, pick(summary, key) or {}) for key, threat, statistic in ROWS]
+    shown = [row for row in parts if "epsilon" in row[2]]
+    floor = 1e-2
+    for y, (_, _, part) in enumerate(shown):
+        middle, low, high = (
+            max(floor, math.inf if part[key] is None else part[key])
+            for key in ("epsilon", "low", "high")
+        )
+        if math.isfinite(high):
+            axes.plot([low, high], [y, y], color=_OBSERVED, lw=3, alpha=0.5, solid_capstyle="butt")
+            axes.plot(middle, y, "o", color=_OBSERVED)
+        if part["lower_bound"]:
+            axes.plot(max(floor, part["lower_bound"]), y, ">", color=_NULL)
+    if summary["analytical"]["epsilon"]:
+        axes.axvline(
+            summary["analytical"]["epsilon"], color=_ANALYTICAL, ls="--", label="analytical"
+        )
+    axes.plot([], [], "o-", color=_OBSERVED, label="estimate, interval")
+    axes.plot([], [], ">", color=_NULL, label="lower bound")
+    axes.set_yticks(range(len(shown)), [f"{threat}\n{statistic}" for threat, statistic, _ in shown])
+    axes.invert_yaxis()
+    axes.set(xscale="log", xlabel="ε", title=f"ε at δ = {summary['delta']:.2g}")
+    axes.margins(y=0.2)
+    axes.legend(fontsize=7, frameon=False)
+
+
+FIGURES: dict[str, tuple[str, Callable[[Figure, AuditRecord, dict[str, Any]], None]]] = {
+    "epsilon": (
+        "Empirical ε with its interval, its lower bound, and the analytical value.",
+        _draw_epsilons,
+    ),
+    "scores_final": (
+        "Who sees only the final model: the further the orange canaries stand from the null, "
+        "the better they are remembered.",
+        _draw_final,
+    ),
+    "scores_all": (
+        "Who sees every round's model: scores of canaries that took part, and of others.",
+        _draw_all,
+    ),
+    "rounds": ("Clip norm, loss and accuracy over the rounds.", _draw_rounds),
+}
+"""File name to caption and drawing."""

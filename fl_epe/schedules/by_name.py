@@ -1,0 +1,225 @@
+"""Schedules by name, from the numbers that a run's settings give."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.composed import Capped, DropOut
+from fl_epe.schedules.contract import Poisson, Schedule, ShuffledEpochs
+from fl_epe.schedules.ordered import BallsInBins, Cyclic
+from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
+from fl_epe.schedules.trace import Trace, TraceSample
+
+_CLASSES: tuple[type[Schedule], ...] = (
+    ShuffledEpochs,
+    Poisson,
+    FixedSize,
+    MinSeparation,
+    DeviceClasses,
+    Cyclic,
+    BallsInBins,
+    CheckIn,
+    TimeOfDay,
+    Trace,
+    TraceSample,
+    DropOut,
+    Capped,
+)
+SCHEDULES: dict[str, type[Schedule]] = {schedule.kind: schedule for schedule in _CLASSES}
+"""The class of each kind of schedule."""
+
+
+def make_schedule(kind: str, rounds: int, participations: float, **options: Any) -> Schedule:
+    """The schedule of that ``kind`` in which everybody is expected to take part so often.
+
+    Args:
+        kind: one of `SCHEDULES`.
+        rounds: T.
+        participations: expected rounds in which one participant takes part, in (0, rounds]. A
+            whole number for "balls-in-bins"; before the cap for "capped".
+        options: by kind, those in brackets may be left out. "min-separation": ``separation``;
+            "check-in": [``window``], by default the longest that gives so many participations;
+            "time-of-day": ``rounds_per_day``, [``hours``], [``zones``]; "device-classes":
+            ``rates``, relative to each other, and ``shares``; "trace" and "trace-sample":
+            ``path`` of a file that agrees with ``rounds`` and ``participations``; "drop-out":
+            ``of`` and ``rate``; "capped": ``of``, [``per_run``], [``per_window``], [``window``].
+            ``of`` is the other schedule: its kind, or a mapping of "kind" and its options.
+
+    Raises:
+        ValueError: naming the argument or the option that cannot be met, is not known or missing.
+    """
+    if kind not in _MAKERS:
+        raise ValueError(f"Expected kind={kind!r} to be one of {tuple(_MAKERS)}.")
+    if not 0 < participations <= rounds:
+        raise ValueError(f"Expected participations={participations} in (0, rounds={rounds}].")
+    maker = _MAKERS[kind]
+    known = {
+        name: parameter.default is parameter.empty
+        for name, parameter in inspect.signature(maker).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    for name, value in options.items():
+        if name not in known:
+            raise ValueError(
+                f"Unknown option {name}={value!r} of kind={kind!r}: expected {sorted(known)}."
+            )
+    for name, needed in known.items():
+        if needed and name not in options:
+            raise ValueError(f"Expected option {name!r} for kind={kind!r}.")
+    return maker(rounds, participations, **options)
+
+
+def parse_schedule(spec: str) -> tuple[str, dict[str, Any]]:
+    """Kind and options from text: "kind", "kind:name=value,name=value", or "kind:{JSON object}".
+
+    Such as "cyclic", "min-separation:separation=5", "capped:of=poisson,per_run=2" or
+    'drop-out:{"rate": 0.1, "of": {"kind": "min-separation", "separation": 5}}'.
+
+    Raises:
+        ValueError: for an unknown kind, or text that is neither.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind not in _MAKERS:
+        raise ValueError(f"Expected kind={kind!r} to be one of {tuple(_MAKERS)}.")
+    if rest.startswith("{"):
+        try:
+            return kind, dict(json.loads(rest))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Expected a JSON object after {kind}: in {spec!r}.") from error
+    pairs = [part.partition("=") for part in rest.split(",")] if rest else []
+    if wrong := [name for name, equals, _ in pairs if not equals or not name]:
+        raise ValueError(f"Expected name=value, got {wrong[0]!r} in {spec!r}.")
+    return kind, {name.strip(): _value(text.strip()) for name, _, text in pairs}
+
+
+def _value(text: str) -> Any:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _epochs(rounds: int, participations: float) -> Schedule:
+    return ShuffledEpochs(rounds, participations)
+
+
+def _poisson(rounds: int, participations: float) -> Schedule:
+    return Poisson(rounds, participations / rounds)
+
+
+def _fixed_size(rounds: int, participations: float) -> Schedule:
+    return FixedSize(rounds, participations / rounds)
+
+
+def _min_separation(rounds: int, participations: float, *, separation: int) -> Schedule:
+    return MinSeparation(rounds, participations / rounds, separation)
+
+
+def _device_classes(
+    rounds: int, participations: float, *, rates: Sequence[float], shares: Sequence[float]
+) -> Schedule:
+    mean = sum(rate * share for rate, share in zip(rates, shares, strict=False))
+    if not 0 < mean < math.inf:
+        raise ValueError(f"Expected rates={rates} to have a mean > 0 over shares={shares}.")
+    scale = participations / rounds / mean
+    return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
+
+
+def _cyclic(rounds: int, participations: float) -> Schedule:
+    return Cyclic(rounds, participations)
+
+
+def _balls_in_bins(rounds: int, participations: float) -> Schedule:
+    if participations != int(participations):
+        raise ValueError(f"Expected participations={participations} to be an integer.")
+    return BallsInBins(rounds, int(participations))
+
+
+def _check_in(rounds: int, participations: float, *, window: int | None = None) -> Schedule:
+    if window is None:
+        window = math.floor(rounds / participations)
+    keep = participations * window / rounds
+    if keep > 1 + 1e-12:
+        raise ValueError(
+            f"Expected window={window} <= rounds/participations={rounds / participations}."
+        )
+    return CheckIn(rounds, window, min(keep, 1.0))
+
+
+def _time_of_day(
+    rounds: int, participations: float, *, rounds_per_day: int, hours: float = 8, zones: int = 24
+) -> Schedule:
+    return TimeOfDay(rounds, participations / rounds, rounds_per_day, hours, zones)
+
+
+def _trace(rounds: int, participations: float, *, path: Path | str) -> Trace:
+    trace = Trace.read(path)
+    if trace.rounds != rounds:
+        raise ValueError(f"Expected rounds={rounds} to be {trace.rounds}, as in {path}.")
+    if not math.isclose(trace.participations(), participations, rel_tol=1e-6):
+        raise ValueError(
+            f"Expected participations={participations} to be {trace.participations()}, "
+            f"as in {path}."
+        )
+    return trace
+
+
+def _trace_sample(rounds: int, participations: float, *, path: Path | str) -> Schedule:
+    return TraceSample(_trace(rounds, participations, path=path))
+
+
+def _drop_out(
+    rounds: int, participations: float, *, of: str | Mapping[str, Any], rate: float
+) -> Schedule:
+    if not 0 <= rate < 1:
+        raise ValueError(f"Expected rate={rate} in [0, 1).")
+    if participations > rounds * (1 - rate):
+        raise ValueError(
+            f"Expected participations={participations} <= (1 - rate) * rounds with rate={rate}."
+        )
+    return DropOut(_other(rounds, participations / (1 - rate), of), rate)
+
+
+def _capped(
+    rounds: int,
+    participations: float,
+    *,
+    of: str | Mapping[str, Any],
+    per_run: int | None = None,
+    per_window: int | None = None,
+    window: int | None = None,
+) -> Schedule:
+    return Capped(_other(rounds, participations, of), per_run, per_window, window)
+
+
+def _other(rounds: int, participations: float, of: str | Mapping[str, Any]) -> Schedule:
+    """The schedule inside a composition."""
+    options = {"kind": of} if isinstance(of, str) else dict(of)
+    if "kind" not in options:
+        raise ValueError(f"Expected of={of!r} to be a kind or to have a 'kind'.")
+    return make_schedule(options.pop("kind"), rounds, participations, **options)
+
+
+_MAKERS: dict[str, Callable[..., Schedule]] = {
+    "epochs": _epochs,
+    "poisson": _poisson,
+    "fixed-size": _fixed_size,
+    "min-separation": _min_separation,
+    "device-classes": _device_classes,
+    "cyclic": _cyclic,
+    "balls-in-bins": _balls_in_bins,
+    "check-in": _check_in,
+    "time-of-day": _time_of_day,
+    "trace": _trace,
+    "trace-sample": _trace_sample,
+    "drop-out": _drop_out,
+    "capped": _capped,
+}

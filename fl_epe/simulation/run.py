@@ -1,0 +1,317 @@
+"""Run an audited training to its end on any grid: evaluate, checkpoint, resume."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
+
+from fl_epe.auditing import AuditRecord
+from fl_epe.config import RunConfig
+from fl_epe.seeding import Seeds
+from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
+from fl_epe.simulation.in_process_grid import InProcessGrid
+from fl_epe.simulation.messages import pack
+from fl_epe.simulation.strategy import DPFedAvg
+from fl_epe.simulation.worker import worker_app
+from fl_epe.tasks import Task, load_task
+
+_EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
+
+
+SCORE_MEMORY = 384 << 20
+"""Bytes for rounds that wait to be scored together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A task, how to train it, and with which random streams: all that decides the result.
+
+    Attributes:
+        task: whose clients are trained.
+        config: how.
+        seeds: the random streams.
+        evaluate_every: rounds between evaluations on held-out data; the last is always evaluated.
+    """
+
+    task: Task
+    config: RunConfig
+    seeds: Seeds
+    evaluate_every: int = 5
+
+    def __post_init__(self) -> None:
+        if self.config.clients != self.task.num_clients:
+            raise ValueError(
+                f"Expected clients={self.config.clients} to be those of the task, "
+                f"{self.task.num_clients}."
+            )
+        if self.evaluate_every < 1:
+            raise ValueError(f"Expected evaluate_every={self.evaluate_every} >= 1.")
+
+    def to_json(self) -> str:
+        """All of it as text. It holds the canary seed: keep it to yourself until training ends."""
+        return json.dumps(
+            {
+                "task": self.task.name,
+                "options": dataclasses.asdict(self.task),
+                "config": self.config.to_dict(),
+                "seeds": self.seeds.to_dict(),
+                "evaluate_every": self.evaluate_every,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """The inverse of `to_json`."""
+        values = json.loads(text)
+        return cls(
+            task=load_task(values["task"], **values["options"]),
+            config=RunConfig.from_dict(values["config"]),
+            seeds=Seeds(**values["seeds"]),
+            evaluate_every=values["evaluate_every"],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a round.
+
+    Attributes:
+        round: rounds done.
+        rounds: rounds in all.
+        loss: mean training loss of the round's clients.
+        accuracy: the last accuracy on held-out data.
+        clip_norm: clip norm of the round.
+        canaries_seen: observed canaries that have taken part at least once.
+        seconds_left: expected time until the last round is done.
+    """
+
+    round: int
+    rounds: int
+    loss: float
+    accuracy: float
+    clip_norm: float
+    canaries_seen: int
+    seconds_left: float
+
+
+class _Session:
+    """One pass through `DPFedAvg.start`, with evaluation and checkpoints between rounds."""
+
+    def __init__(
+        self,
+        job: Job,
+        checkpoint: Path | None,
+        checkpoint_every: int,
+        on_round: Callable[[Progress], None] | None,
+        score_memory: int,
+    ) -> None:
+        self.job = job
+        self.strategy = DPFedAvg(
+            job.config, job.seeds, tracker_bytes=score_memory, client_sizes=job.task.sizes
+        )
+        self._checkpoint, self._every = checkpoint, checkpoint_every
+        self._on_round = on_round
+        self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
+        self._began = time.monotonic()
+        self._before = 0  # rounds done before this session
+
+    def initial(self) -> ArrayRecord:
+        """The initial model, or that of the checkpoint."""
+        if self._checkpoint is not None and self._checkpoint.exists():
+            state = load_checkpoint(self._checkpoint)
+            if "rounds_done" in state:
+                self.strategy.restore(state)
+                self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
+                self._before = self.strategy.rounds_done
+                return pack(theta=state["theta"])
+        elif self._checkpoint is not None:
+            save_checkpoint(self._checkpoint, self.job, {})
+        return pack(theta=self.job.task.initial(self.job.seeds.initial))
+
+    def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Evaluate, keep a checkpoint, tell how far we are. Also called before the first round."""
+        done, rounds = self.strategy.rounds_done, self.job.config.rounds
+        metrics = None
+        if done > self._before or not done:
+            if done % self.job.evaluate_every == 0 or done == rounds:
+                metrics = self._evaluate(done, arrays)
+            if self._checkpoint is not None and done and done % self._every == 0 and done < rounds:
+                self._save(self._checkpoint, arrays)
+        if self._on_round is not None:
+            self._on_round(self._progress(done, rounds))
+        return metrics
+
+    def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
+        scores = self.job.task.evaluate(arrays["theta"].numpy())
+        for name, value in zip(_EVALUATED, (done, scores["loss"], scores["accuracy"]), strict=True):
+            self._series[name].append(value)
+        return MetricRecord(dict(scores))
+
+    def _save(self, path: Path, arrays: ArrayRecord) -> None:
+        series = {f"series.{name}": np.array(values) for name, values in self._series.items()}
+        state = {"theta": arrays["theta"].numpy(), **series, **self.strategy.state()}
+        save_checkpoint(path, self.job, state)
+
+    def _progress(self, done: int, rounds: int) -> Progress:
+        elapsed = time.monotonic() - self._began
+        history = self.strategy.history
+        return Progress(
+            round=done,
+            rounds=rounds,
+            loss=history["loss"][-1] if done else np.nan,
+            accuracy=self._series["eval_accuracy"][-1],
+            clip_norm=history["clip_norm"][-1] if done else self.job.config.clip_norm,
+            canaries_seen=self.strategy.canaries_seen(),
+            seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
+        )
+
+    def finish(self, arrays: ArrayRecord) -> AuditRecord:
+        """Score what is left and make the record."""
+        series = {name: np.array(values, float) for name, values in self._series.items()}
+        record = self.strategy.record(arrays, series)
+        task = {"task": self.job.task.name, **dataclasses.asdict(self.job.task)}
+        return dataclasses.replace(record, config={**task, **record.config})
+
+
+def run_on_grid(
+    grid: Grid,
+    job: Job,
+    *,
+    checkpoint: Path | None = None,
+    checkpoint_every: int = 10,
+    on_round: Callable[[Progress], None] | None = None,
+    score_memory: int = SCORE_MEMORY,
+) -> AuditRecord:
+    """Train ``job`` on the nodes of a grid that run `worker_app`, and audit it.
+
+    Args:
+        grid: in process, Ray or SuperLink.
+        job: what to do.
+        checkpoint: where to keep the state of an unfinished run. If the file exists, the run
+            goes on from there. It holds the canary seed and is readable by its owner alone.
+        checkpoint_every: rounds between checkpoints.
+        on_round: called after every round.
+        score_memory: bytes for rounds that wait to be scored together; all canaries are made anew
+            for each such block.
+
+    Returns:
+        The record; the checkpoint file is left for the caller to delete once that is safe.
+    """
+    if checkpoint_every < 1:
+        raise ValueError(f"Expected checkpoint_every={checkpoint_every} >= 1.")
+    quiet_flower()
+    session = _Session(job, checkpoint, checkpoint_every, on_round, score_memory)
+    arrays = session.initial()
+    left = job.config.rounds - session.strategy.rounds_done
+    result = session.strategy.start(grid, arrays, left, evaluate_fn=session.after_round)
+    return session.finish(result.arrays if left else arrays)
+
+
+def simulate(
+    job: Job,
+    *,
+    backend: str = "in-process",
+    workers: int = 2,
+    checkpoint: Path | None = None,
+    checkpoint_every: int = 10,
+    on_round: Callable[[Progress], None] | None = None,
+    score_memory: int = SCORE_MEMORY,
+) -> AuditRecord:
+    """Run a job on this machine; see `run_on_grid`.
+
+    Args:
+        job: what to do.
+        backend: "in-process" (threads) or "ray" (Flower's simulation, one process a worker).
+        workers: nodes, which share the clients out between them. The result does not depend on
+            it beyond the last bits of float64 sums.
+        checkpoint: see `run_on_grid`.
+        checkpoint_every: see `run_on_grid`.
+        on_round: see `run_on_grid`.
+        score_memory: see `run_on_grid`.
+
+    Raises:
+        ValueError: for an unknown backend or fewer than one worker.
+    """
+    if workers < 1:
+        raise ValueError(f"Expected workers={workers} >= 1.")
+    options: dict[str, Any] = {
+        "checkpoint": checkpoint,
+        "checkpoint_every": checkpoint_every,
+        "on_round": on_round,
+        "score_memory": score_memory,
+    }
+    if backend == "in-process":
+        with InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
+            return run_on_grid(grid, job, **options)
+    if backend == "ray":
+        return _simulate_with_ray(job, workers, options)
+    raise ValueError(f"Expected backend={backend!r} to be 'in-process' or 'ray'.")
+
+
+def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> AuditRecord:
+    server_app, records = ServerApp(), list[AuditRecord]()
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        records.append(run_on_grid(grid, job, **options))
+
+    ray = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False}
+    gpus = torch.cuda.device_count() / workers  # several workers share one, or one has several
+    backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": gpus}}
+    simulate_with_ray(server_app, worker_app(job.task, everyone=True), workers, backend)
+    if not records:
+        raise RuntimeError("The Ray simulation ended without a result; see Flower's log above.")
+    return records[0]
+
+
+def save_checkpoint(path: Path, job: Job, state: Mapping[str, NDArray[Any]]) -> None:
+    """Write an unfinished run, atomically and readable by its owner alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.touch(mode=0o600)
+    text = np.frombuffer(job.to_json().encode(), np.uint8)
+    with part.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{**state, "job": text})
+    part.replace(path)
+
+
+def load_job(path: Path) -> Job:
+    """The job of an unfinished run, without reading its state.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if the file is not a checkpoint.
+    """
+    with _open_checkpoint(path) as archive:
+        return Job.from_json(bytes(archive["job"]).decode())
+
+
+def load_checkpoint(path: Path) -> dict[str, NDArray[Any]]:
+    """The state that `save_checkpoint` wrote; raises what `load_job` does."""
+    with _open_checkpoint(path) as archive:
+        return {key: archive[key] for key in archive.files if key != "job"}
+
+
+@contextlib.contextmanager
+def _open_checkpoint(path: Path) -> Iterator[Any]:
+    if not path.exists():
+        raise FileNotFoundError(f"Expected path={str(path)!r} to exist: no unfinished run there.")
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            yield archive
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        raise ValueError(
+            f"Expected path={str(path)!r} to be a checkpoint of fl-epe ({type(error).__name__})."
+        ) from error

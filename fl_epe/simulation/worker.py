@@ -1,0 +1,113 @@
+"""The worker `ClientApp`: one Flower node that stands for one client or for thousands."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fl_epe.canaries import CanarySet
+from fl_epe.mechanism import ClippedSum
+from fl_epe.simulation.messages import Order, PartialSum, pack
+from fl_epe.tasks import Task
+from fl_epe.training import CohortTrainer, Execution, LocalTraining
+
+# A canary's update is far above any clip norm, so that the clipping under audit scales it down.
+_CANARY_FACTOR = 1e3
+
+_thread = threading.local()
+
+
+def worker_app(
+    task: Task, execution: Execution | None = None, *, everyone: bool = False
+) -> ClientApp:
+    """The `ClientApp` that trains ``task``'s clients and plays the canaries.
+
+    The node with ``partition-id`` p of ``num-partitions`` N holds the clients p, p + N, p + 2N, …
+    It answers a query with their numbers, and a train message (`Order`) with a `PartialSum`.
+    Model and data stay in memory between messages.
+
+    Args:
+        task: whose clients.
+        execution: the device, and how many clients it trains at once; by default what the node's
+            environment says, see `Execution.from_environment`.
+        everyone: every node holds all clients, as in a simulation on one machine; the server then
+            shares them out anew in each round, by their sizes.
+    """
+    app = ClientApp()
+    app.query()(functools.partial(_holds, task, everyone))
+    app.train()(functools.partial(_train, task, execution))
+    return app
+
+
+def held_clients(num_clients: int, context: Context) -> range:
+    """The clients of a node, from its ``partition-id`` and ``num-partitions``.
+
+    Raises:
+        ValueError: if the node's configuration lacks them or they do not fit.
+    """
+    config = context.node_config
+    try:
+        partition, partitions = int(config["partition-id"]), int(config["num-partitions"])
+    except KeyError as error:
+        raise ValueError(f"Expected {error} in the node's configuration.") from error
+    if not 0 <= partition < partitions:
+        raise ValueError(f"Expected partition-id={partition} in [0, num-partitions={partitions}).")
+    return range(partition, num_clients, partitions)
+
+
+def _holds(task: Task, everyone: bool, message: Message, context: Context) -> Message:
+    held = range(task.num_clients) if everyone else held_clients(task.num_clients, context)
+    clients = np.array(held, np.int64)
+    return Message(RecordDict({"held": pack(clients=clients)}), reply_to=message)
+
+
+def _train(task: Task, execution: Execution | None, message: Message, context: Context) -> Message:
+    order = Order.decode(message.content)
+    return Message(execute(task, order, execution).encode(), reply_to=message)
+
+
+def execute(task: Task, order: Order, execution: Execution | None = None) -> PartialSum:
+    """Train the order's clients, clip each update and add it up; so for the canaries."""
+    dim = len(order.theta)
+    total = ClippedSum(dim, order.clip_norm)
+    local = LocalTraining(order.local_learning_rate, order.local_epochs, order.local_batch_size)
+    seed, t = order.local_seed, order.round_number
+    trainer = _trainer(task, execution)
+    counts = trainer.train(order.theta, order.clients, local, total, seed=seed, round_number=t)
+    canaries_total = ClippedSum(dim, order.clip_norm) if order.separate else total
+    faults = _add_canaries(canaries_total, order)
+    return PartialSum(
+        clients_sum=total.total(),
+        canaries_sum=canaries_total.total() if order.separate else None,
+        clients=counts.clients,
+        canaries=len(order.canaries) - len(faults),
+        unclipped=counts.unclipped,
+        examples=counts.examples,
+        loss_sum=counts.loss_sum,
+        correct=counts.correct,
+        faults=counts.faults + faults,
+    )
+
+
+def _add_canaries(total: ClippedSum, order: Order) -> list[str]:
+    """Add the order's canaries; returns a line for each that is lost."""
+    canaries = CanarySet(len(order.theta), order.canary_count, order.canary_seed)
+    factor = np.float32(_CANARY_FACTOR * order.clip_norm)
+    return [
+        f"canary {canary}: its update was not finite"
+        for canary in order.canaries
+        if total.add(canaries.vector(canary) * factor) is None
+    ]
+
+
+def _trainer(task: Task, execution: Execution | None) -> CohortTrainer:
+    """This thread's trainer for the task; a trainer serves one thread at a time."""
+    trainers: dict[Any, CohortTrainer] = _thread.__dict__.setdefault("trainers", {})
+    if (task, execution) not in trainers:
+        trainers[task, execution] = CohortTrainer(task, execution)
+    return trainers[task, execution]
