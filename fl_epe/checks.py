@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -29,3 +31,34 @@ def check_probability(name: str, value: float) -> None:
     """
     if not 0 < value < 1:
         raise ValueError(f"Expected {name}={value} in (0, 1).")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse a ``value`` that is not positive and finite.
+
+    Raises:
+        ValueError: naming the argument and its value.
+    """
+    if not 0 < value < math.inf:
+        raise ValueError(f"Expected {name}={value} in (0, inf).")
+
+
+def check_rate(name: str, value: float) -> None:
+    """Refuse a ``value`` outside (0, 1].
+
+    Raises:
+        ValueError: naming the argument and its value.
+    """
+    if not 0 < value <= 1:
+        raise ValueError(f"Expected {name}={value} in (0, 1].")
+
+
+def check_count(name: str, value: float, most: float = math.inf) -> None:
+    """Refuse a ``value`` that is not a whole number from 1 to ``most``.
+
+    Raises:
+        ValueError: naming the argument and its value.
+    """
+    if not 1 <= value <= most or value != int(value):
+        limit = "" if math.isinf(most) else f" and <= {most}"
+        raise ValueError(f"Expected {name}={value} to be an integer >= 1{limit}.")

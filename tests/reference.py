@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fl_epe.canaries.canary_set import CanarySet
+from fl_epe.canaries import CanarySet
 from fl_epe.config import RunConfig
-from fl_epe.mechanism.mechanism import clip
-from fl_epe.schedules.contract import presence
+from fl_epe.mechanism import clip
+from fl_epe.schedules import presence
 from fl_epe.seeding import Seeds, generator
 from fl_epe.tasks import Task
 from fl_epe.training import LocalTraining, Trainer

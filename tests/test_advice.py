@@ -7,20 +7,28 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.asymptotics.calibration import noise_for_epsilon
-from fl_epe.asymptotics.client_exposure import caps, exposure
-from fl_epe.asymptotics.simulated_record import (
+from fl_epe.asymptotics import (
     RealUpdates,
+    caps,
+    exposure,
     limit_footprints,
     limit_record,
     limit_weights,
+    noise_for_epsilon,
 )
-from fl_epe.auditing.statistics import footprints, scores_from_record
+from fl_epe.auditing import footprints, scores_from_record
 from fl_epe.cli.main import main
-from fl_epe.mechanism.mechanism import ServerSGD, sgd_weights
-from fl_epe.reporting.advice import advice_lines, exposure_lines, exposure_tables
-from fl_epe.schedules import Capped, FixedSize, MinSeparation, Trace
-from fl_epe.schedules.contract import Poisson, ShuffledEpochs, presence
+from fl_epe.mechanism import ServerSGD, sgd_weights
+from fl_epe.reporting import advice_lines, exposure_lines, exposure_tables
+from fl_epe.schedules import (
+    Capped,
+    FixedSize,
+    MinSeparation,
+    Poisson,
+    ShuffledEpochs,
+    Trace,
+    presence,
+)
 
 DELTA = 1e-5
 T = 12

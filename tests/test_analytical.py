@@ -9,7 +9,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from fl_epe import delta_two_gaussians
-from fl_epe.accounting.upper_bounds import (
+from fl_epe.accounting import (
     analytical_epsilon,
     fixed_size_epsilon,
     gaussian_epsilon,

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_cosines, epsilon_from_scores
-from fl_epe.auditing.bounds.by_name import BOUNDS
-from fl_epe.auditing.score_file import read_scores
-from fl_epe.auditing.score_summary import COIN_METHODS, assess_scores
+from fl_epe.auditing import BOUNDS, COIN_METHODS, assess_scores, read_scores
 from fl_epe.cli.main import main
 
 RNG = np.random.default_rng(0)

@@ -10,18 +10,19 @@ import pytest
 from records import make_record
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.asymptotics.simulated_record import limit_record
-from fl_epe.auditing.assertions import (
+from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import (
+    BOUNDS,
     Evidence,
     Scores,
     assert_private,
+    epsilon_lower_bound,
     find_evidence,
     play,
-    scores_of,
+    scores_from_record,
 )
-from fl_epe.auditing.bounds.by_name import BOUNDS, epsilon_lower_bound
-from fl_epe.auditing.statistics import scores_from_record
-from fl_epe.schedules.contract import Poisson, ShuffledEpochs
+from fl_epe.auditing.assertions import scores_of
+from fl_epe.schedules import Poisson, ShuffledEpochs
 
 DELTA = 1e-2
 CLIP = 2.0

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
+from fl_epe.auditing import BOUNDS, epsilon_lower_bound
 from fl_epe.auditing.bounds import thresholds as threshold_bounds
-from fl_epe.auditing.bounds.by_name import BOUNDS, epsilon_lower_bound
 from fl_epe.auditing.bounds.confidence_band import band_upper, local_level
 from fl_epe.auditing.bounds.error_rates import (
     Sample,

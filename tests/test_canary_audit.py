@@ -11,7 +11,7 @@ from flwr.serverapp import strategy as flower
 from tiny import Tiny
 
 from fl_epe import AuditRecord, RunConfig, epsilon_from_record
-from fl_epe.accounting.upper_bounds import gaussian_epsilon
+from fl_epe.accounting import gaussian_epsilon
 from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, pack, worker_app
 from fl_epe.seeding import Seeds
 
@@ -101,7 +101,7 @@ def test_fed_avg_footprints_explain_the_scores():
     audit, _ = run(flower.FedAvg(**PLAIN), repeats=6)
     record = audit.record()
     np.testing.assert_allclose(record.contributions, 0.1 / (NODES + 30), rtol=1e-3)
-    from fl_epe.auditing.estimators import footprint_fit
+    from fl_epe.auditing import footprint_fit
 
     fit = footprint_fit(record, threat="all")
     assert fit.low < 1 < fit.high

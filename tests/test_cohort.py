@@ -10,18 +10,24 @@ import torch
 from tiny import Tiny
 from torch import nn
 
-from fl_epe.mechanism.clipped_sum import ClippedSum
-from fl_epe.mechanism.mechanism import clip
-from fl_epe.models.cnn import Cnn, cross_entropy
-from fl_epe.models.dropout import SeededDropout
-from fl_epe.models.lstm import Lstm, token_cross_entropy
+from fl_epe.mechanism import ClippedSum, clip
+from fl_epe.models import Cnn, Lstm, SeededDropout, cross_entropy, token_cross_entropy
 from fl_epe.seeding import generator
 from fl_epe.simulation.messages import Order
 from fl_epe.simulation.worker import execute
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
-from fl_epe.training import CohortTrainer, Counts, Execution, LocalTraining, Trainer
+from fl_epe.training import (
+    CohortTrainer,
+    Counts,
+    Execution,
+    LocalTraining,
+    Member,
+    Together,
+    Trainer,
+    batch_sizes,
+    waves,
+)
 from fl_epe.training.cohort import _add_on_device
-from fl_epe.training.vectorized import Member, Together, batch_sizes, waves
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
 CPU = Execution(device="cpu")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fl_epe import cli
-from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
-from fl_epe.asymptotics.simulated_record import limit_record
-from fl_epe.auditing.record import AuditRecord
+from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import AuditRecord
 from fl_epe.compare import Plan, carry_out, measure, read_plan, rows_of, write_comparison
-from fl_epe.schedules.contract import ShuffledEpochs
+from fl_epe.schedules import ShuffledEpochs
 
 SMALL = Plan(
     schedules=("cyclic", "check-in", "min-separation:separation=9"),

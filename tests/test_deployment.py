@@ -10,7 +10,7 @@ import pytest
 from flower_processes import flwr_start, superlink, supernode
 
 from fl_epe import AuditRecord, epsilon_from_record
-from fl_epe.accounting.upper_bounds import gaussian_epsilon
+from fl_epe.accounting import gaussian_epsilon
 
 APP = Path(__file__).parents[1] / "simulations" / "plug_in"
 NODES, ROUNDS, DEADLY = 3, 4, 2

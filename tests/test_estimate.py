@@ -12,7 +12,8 @@ from fl_epe import (
     epsilon_from_scores,
     epsilon_two_gaussians,
 )
-from fl_epe.auditing.statistics import matched_filter, scores_from_record
+from fl_epe.auditing import scores_from_record
+from fl_epe.auditing.statistics import matched_filter
 
 DELTA = 1e-6
 

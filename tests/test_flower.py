@@ -12,10 +12,11 @@ from flwr.clientapp import ClientApp
 from tiny import Tiny
 
 from fl_epe import CanarySet, RunConfig, epsilon_from_record
-from fl_epe.auditing.statistics import scores_from_record
+from fl_epe.auditing import scores_from_record
 from fl_epe.flower import DPFedAvg, InProcessGrid, Job, run_on_grid, simulate, worker_app
 from fl_epe.seeding import Seeds
-from fl_epe.simulation.messages import Order, PartialSum, pack
+from fl_epe.simulation import pack
+from fl_epe.simulation.messages import Order, PartialSum
 from fl_epe.simulation.nodes import Directory
 from fl_epe.tasks import load_task
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.accounting.schedule_bounds import guarantees, least
-from fl_epe.accounting.two_gaussians import delta_two_gaussians
-from fl_epe.accounting.upper_bounds import (
+from fl_epe.accounting import (
+    delta_two_gaussians,
     fixed_size_epsilon,
     gaussian_epsilon,
+    guarantees,
+    least,
     poisson_epsilon,
     random_participations_epsilon,
 )

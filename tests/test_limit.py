@@ -2,13 +2,11 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_record
-from fl_epe.accounting.upper_bounds import gaussian_epsilon
-from fl_epe.asymptotics.simulated_record import RealUpdates, limit_record
-from fl_epe.auditing.estimators import footprint_fit
-from fl_epe.auditing.statistics import footprints
-from fl_epe.mechanism.mechanism import ServerSGD, sgd_weights
-from fl_epe.schedules import FixedSize, Trace
-from fl_epe.schedules.contract import Poisson, ShuffledEpochs
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.asymptotics import RealUpdates, limit_record
+from fl_epe.auditing import footprint_fit, footprints
+from fl_epe.mechanism import ServerSGD, sgd_weights
+from fl_epe.schedules import FixedSize, Poisson, ShuffledEpochs, Trace
 
 DELTA = 1e-3
 T = 30

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fl_epe.models import lstm
-from fl_epe.models.lstm import Lstm, token_cross_entropy
+from fl_epe.models import Lstm, lstm, token_cross_entropy
 from fl_epe.seeding import generator
 from fl_epe.tasks import bind_parameters
 

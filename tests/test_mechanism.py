@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.mechanism.mechanism import (
+from fl_epe.mechanism import (
     AdaptiveClip,
     FixedClip,
     ServerAdam,

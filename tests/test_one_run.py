@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing.bounds.by_name import epsilon_lower_bound
+from fl_epe.auditing import epsilon_lower_bound
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import (
     confidence_quantile,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fl_epe.schedules.contract import Poisson, ShuffledEpochs, presence
+from fl_epe.schedules import Poisson, ShuffledEpochs, presence
 
 SCHEDULES = [
     ShuffledEpochs(10, 1),

@@ -6,8 +6,8 @@ import pytest
 from records import make_record
 
 from fl_epe import AuditRecord, RunConfig, epsilon_from_record
-from fl_epe.auditing.statistics import footprints
-from fl_epe.reporting.report import write_report
+from fl_epe.auditing import footprints
+from fl_epe.reporting import write_report
 from fl_epe.seeding import Seeds
 
 

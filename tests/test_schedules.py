@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fl_epe import RunConfig
-from fl_epe.accounting.upper_bounds import gaussian_epsilon
-from fl_epe.asymptotics.simulated_record import limit_record
-from fl_epe.auditing.statistics import scores_from_record
-from fl_epe.reporting.summary import summarize
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import scores_from_record
+from fl_epe.reporting import summarize
 from fl_epe.schedules import (
     SCHEDULES,
     BallsInBins,

@@ -11,14 +11,14 @@ from fl_epe import (
     epsilon_from_scores,
     epsilon_two_gaussians,
 )
-from fl_epe.accounting.unknown_rounds import secret_rounds_epsilon
-from fl_epe.asymptotics.simulated_record import limit_record
-from fl_epe.auditing.estimators import footprint_fit
-from fl_epe.auditing.normality import anderson_darling
-from fl_epe.auditing.statistics import footprints, full_knowledge_spread, scores_from_record
-from fl_epe.mechanism.mechanism import ServerSGD
-from fl_epe.reporting.report import notes, table_rows, write_report
-from fl_epe.schedules.contract import Poisson, ShuffledEpochs
+from fl_epe.accounting import secret_rounds_epsilon
+from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import anderson_darling, footprint_fit, footprints, scores_from_record
+from fl_epe.auditing.statistics import full_knowledge_spread
+from fl_epe.mechanism import ServerSGD
+from fl_epe.reporting import notes, write_report
+from fl_epe.reporting.report import table_rows
+from fl_epe.schedules import Poisson, ShuffledEpochs
 
 DELTA = 341_000**-1.1
 NOISES = (0.0496, 0.0986, 0.2317)
@@ -155,7 +155,7 @@ class TestSecretRounds:
         assert estimate.high < epsilon_from_record(record, threat="all").low
 
     def test_poisson_meets_its_accountant(self):
-        from fl_epe.accounting.upper_bounds import poisson_epsilon
+        from fl_epe.accounting import poisson_epsilon
 
         record = limit_record(Poisson(60, 0.1), 0.8, 1e-3)
         estimate = epsilon_from_record(record, threat="all", statistic="likelihood-ratio")

@@ -9,8 +9,7 @@ import torch
 from data_files import write_source
 
 from fl_epe.config import RunConfig
-from fl_epe.models.cnn import Cnn
-from fl_epe.models.dropout import SeededDropout
+from fl_epe.models import Cnn, SeededDropout
 from fl_epe.seeding import generator
 from fl_epe.tasks import Task, bind_parameters, load_task, task_names
 from fl_epe.tasks.digits import Digits

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet
-from fl_epe.canaries.scorer import Tracker
+from fl_epe.canaries import Tracker
 
 DIM = 300
 VECTORS = np.random.default_rng(1).standard_normal((7, DIM))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_epe.models.cnn import cross_entropy
+from fl_epe.models import cross_entropy
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
 from fl_epe.tasks.digits import Digits

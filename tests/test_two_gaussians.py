@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
+from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians
 
 INF, NAN = float("inf"), float("nan")
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet, RoundFacts, Watch, epsilon_from_record
-from fl_epe.accounting.upper_bounds import gaussian_epsilon
-from fl_epe.auditing.estimators import footprint_fit
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.mechanism.mechanism import ServerSGD
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.auditing import AuditRecord, footprint_fit
+from fl_epe.mechanism import ServerSGD
 
 DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 20_000, 200, 100, 20, 7
 DELTA = 1e-5
@@ -72,7 +71,7 @@ def test_unknown_contributions_weigh_every_round_the_same():
         watch.observe(theta, RoundFacts([0, 1, 2, 3]))
     record = watch.record()
     assert not record.signal_known()
-    from fl_epe.auditing.statistics import scores_from_record
+    from fl_epe.auditing import scores_from_record
 
     scores, others = scores_from_record(record, "all", "matched-filter")
     np.testing.assert_allclose(scores, np.sqrt(500 / 3) * record.observed.sum(axis=0))

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.asymptotics.expected_scores import Participations, limit_weights
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_count, check_probability
 from fl_epe.mechanism import ServerSGD
-from fl_epe.schedules import Capped, Trace, check_count
+from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]

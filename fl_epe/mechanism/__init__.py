@@ -3,21 +3,15 @@
 State goes in and comes out of every function; the room needs NumPy only.
 """
 
-from fl_epe.mechanism.clipped_sum import (
-    ClippedSum,
-)
-from fl_epe.mechanism.mechanism import (
-    AdaptiveClip,
-    ClipNorm,
-    FixedClip,
+from fl_epe.mechanism.clip_norms import AdaptiveClip, ClipNorm, FixedClip
+from fl_epe.mechanism.clipped_sum import ClippedSum
+from fl_epe.mechanism.clipping import clip, norm
+from fl_epe.mechanism.noise import gaussian_noise, split_noise_multiplier
+from fl_epe.mechanism.server_optimizers import (
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
-    clip,
-    gaussian_noise,
-    norm,
     sgd_weights,
-    split_noise_multiplier,
 )
 
 __all__ = [

@@ -41,9 +41,6 @@ from fl_epe.schedules.contract import (
     ShuffledEpochs,
     presence,
 )
-from fl_epe.schedules.draws import (
-    check_count,
-)
 from fl_epe.schedules.ordered import (
     BallsInBins,
     Cyclic,
@@ -75,7 +72,6 @@ __all__ = [
     "TimeOfDay",
     "Trace",
     "TraceSample",
-    "check_count",
     "make_schedule",
     "parse_schedule",
     "presence",

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl_epe.checks import check_count
 from fl_epe.schedules.contract import Cohort, Schedule
-from fl_epe.schedules.draws import check_count
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 

@@ -1,36 +1,14 @@
-"""Checks and draws that the schedules of this package share."""
+"""Random draws that several schedules share."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.schedules.contract import Cohort
-
-
-def check_rate(name: str, value: float) -> None:
-    """Refuse a ``value`` outside (0, 1].
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
-    if not 0 < value <= 1:
-        raise ValueError(f"Expected {name}={value} in (0, 1].")
-
-
-def check_count(name: str, value: float, most: float = math.inf) -> None:
-    """Refuse a ``value`` that is not a whole number from 1 to ``most``.
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
-    if not 1 <= value <= most or value != int(value):
-        limit = "" if math.isinf(most) else f" and <= {most}"
-        raise ValueError(f"Expected {name}={value} to be an integer >= 1{limit}.")
 
 
 def even_sizes(total: int, rounds: int) -> Iterator[int]:

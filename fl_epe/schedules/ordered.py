@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl_epe.checks import check_count
 from fl_epe.schedules.contract import Cohort, Epochs, Schedule
-from fl_epe.schedules.draws import by_round, check_count, even_sizes
+from fl_epe.schedules.draws import by_round, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl_epe.checks import check_count, check_rate
 from fl_epe.schedules.contract import Cohort, Schedule
-from fl_epe.schedules.draws import Groups, check_count, check_rate, draw, even_sizes
+from fl_epe.schedules.draws import Groups, draw, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)

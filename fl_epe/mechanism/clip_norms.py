@@ -1,0 +1,90 @@
+"""Rules for the clip norm of each round: fixed, or following a quantile of the update norms.
+
+The adaptive rule is Algorithm 1 of Andrew et al. (2021), "Differentially Private Learning with
+Adaptive Clipping", with centred votes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from fl_epe.checks import check_positive, check_probability
+from fl_epe.mechanism.noise import split_noise_multiplier
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedClip:
+    """A clip norm that stays."""
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        check_positive("norm", self.norm)
+
+    def init(self) -> float:
+        """The clip norm of the first round."""
+        return self.norm
+
+    def update(
+        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+    ) -> float:
+        """The clip norm of the next round: the same."""
+        return clip_norm
+
+    def sum_noise_multiplier(self, noise_multiplier: float) -> float:
+        """All of the budget goes to the sum."""
+        return noise_multiplier
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveClip:
+    """A clip norm that follows a quantile of the update norms (Andrew et al. 2021).
+
+    ``C' = C * exp(-rate * (b - quantile))``, with ``b`` the noisy share of voters whose update was
+    not clipped. What is released is the sum of ``1/2`` for each update that was not clipped and
+    ``-1/2`` for each that was, plus N(0, count_std^2): one client more or less moves it by 1/2,
+    which is what `split_noise_multiplier` takes for granted, and a client who is absent moves
+    nothing. ``b`` is that sum over the expected ``voters``, plus 1/2.
+
+    Attributes:
+        initial_norm: clip norm of the first round.
+        quantile: the share of updates that should not be clipped.
+        rate: step size of the geometric update.
+        count_std: standard deviation of the noise on the count; 0 for none.
+        voters: expected number of clients that vote in a round.
+    """
+
+    initial_norm: float
+    quantile: float
+    rate: float
+    count_std: float
+    voters: float
+
+    def __post_init__(self) -> None:
+        check_positive("initial_norm", self.initial_norm)
+        check_positive("rate", self.rate)
+        check_positive("voters", self.voters)
+        check_probability("quantile", self.quantile)
+        if not 0 <= self.count_std < math.inf:
+            raise ValueError(f"Expected count_std={self.count_std} in [0, inf).")
+
+    def init(self) -> float:
+        """The clip norm of the first round."""
+        return self.initial_norm
+
+    def update(
+        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+    ) -> float:
+        """The clip norm of the next round, from the ``unclipped`` among those who ``voted``."""
+        noisy = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
+        return clip_norm * math.exp(-self.rate * (noisy / self.voters + 0.5 - self.quantile))
+
+    def sum_noise_multiplier(self, noise_multiplier: float) -> float:
+        """What is left for the sum, see `split_noise_multiplier`."""
+        return split_noise_multiplier(noise_multiplier, self.count_std)
+
+
+ClipNorm = FixedClip | AdaptiveClip

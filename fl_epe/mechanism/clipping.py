@@ -1,0 +1,62 @@
+"""Clip one update to the clip norm, on a grid that makes sums of clipped updates exact."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.checks import check_positive
+
+Vector = NDArray[np.floating]
+
+# Clipped updates are whole multiples of about clip_norm / 2^32, so that float64 adds up to 2^20 of
+# them without rounding: a sum has the same bits in any order and on any number of workers.
+_GRID_BITS = 32
+
+
+def norm(vector: Vector) -> float:
+    """Euclidean norm, accumulated in float64; infinite or NaN where an entry is."""
+    return math.sqrt(float(np.sum(np.square(vector, dtype=np.float64))))
+
+
+def clip(update: Vector, clip_norm: float) -> tuple[NDArray[np.float64] | None, bool]:
+    """Scale ``update`` of shape ``(dim,)`` down to norm ``clip_norm`` where it is longer.
+
+    Entries are cut (towards zero) to a grid of about ``clip_norm / 2^32``; a sum of up to 2^20
+    clipped updates is then exact in float64, whatever its order.
+
+    Returns:
+        The clipped update as float64, and whether its norm was at most ``clip_norm``. An update
+        with a NaN or infinite entry, or one that is not a floating-point vector, is ``None``:
+        its client counts as absent.
+
+    Raises:
+        ValueError: if ``clip_norm`` is not positive and finite.
+    """
+    check_positive("clip_norm", clip_norm)
+    if update.ndim != 1 or not np.issubdtype(update.dtype, np.floating):
+        return None, False
+    length = norm(update)
+    if not math.isfinite(length):
+        return None, False
+    clipped = update * grid_factor(length, clip_norm)
+    np.trunc(clipped, out=clipped)
+    clipped *= grid_step(clip_norm)
+    return clipped, length <= clip_norm
+
+
+def grid_step(clip_norm: float) -> float:
+    """Distance between the values that an entry of a clipped update may have."""
+    return 2.0 ** (math.frexp(clip_norm)[1] - _GRID_BITS)
+
+
+def grid_factor(length: float, clip_norm: float) -> np.float64:
+    """What an update of norm ``length`` is multiplied with to clip it, in units of the grid.
+
+    Cut the product towards zero to whole numbers, and multiply with `grid_step`.
+    """
+    # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
+    scale = 1.0 if length <= clip_norm else clip_norm / length * (1 - 2.0**-50)
+    return np.float64(scale / grid_step(clip_norm))

@@ -1,0 +1,33 @@
+"""The Gaussian noise of a round, and how its budget is shared with the noisy count."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np.float64]:
+    """``dim`` independent normal draws with standard deviation ``std``."""
+    return rng.standard_normal(dim) * std if std else np.zeros(dim)
+
+
+def split_noise_multiplier(noise_multiplier: float, count_std: float) -> float:
+    """Noise multiplier of the sum when a noisy count of sensitivity 1/2 is released beside it.
+
+    ``z_sum = (z^-2 - (2 count_std)^-2)^(-1/2)`` (Andrew et al. 2021, Theorem 1), so that sum and
+    count together cost what one Gaussian mechanism with ``noise_multiplier`` costs.
+
+    Raises:
+        ValueError: if the count alone already costs more than the whole budget.
+    """
+    if noise_multiplier == 0:
+        return 0.0
+    rest = noise_multiplier**-2 - (2 * count_std) ** -2
+    if rest <= 0:
+        raise ValueError(
+            f"Expected noise_multiplier={noise_multiplier} < 2 * count_std={2 * count_std}:"
+            " raise count_std or use a fixed clip norm."
+        )
+    return 1 / math.sqrt(rest)
