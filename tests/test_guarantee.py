@@ -8,10 +8,10 @@ from fl_epe.accounting import (
     delta_two_gaussians,
     fixed_size_epsilon,
     gaussian_epsilon,
-    guarantees,
-    least,
     poisson_epsilon,
     random_participations_epsilon,
+    tightest,
+    upper_bounds,
 )
 from fl_epe.schedules import DropOut, FixedSize, Trace, make_schedule, parse_schedule
 
@@ -24,8 +24,8 @@ def _schedule(spec, participations=4):
 
 
 def _bounds(spec, z=0.5, participations=4):
-    found = guarantees(_schedule(spec, participations), z, DELTA, CLIENTS)
-    return {bound.rounds: bound.epsilon for bound in found}
+    found = upper_bounds(_schedule(spec, participations), z, DELTA, CLIENTS)
+    return {"known" if bound.rounds_known else "secret": bound.epsilon for bound in found}
 
 
 class TestRandomParticipations:
@@ -96,7 +96,7 @@ class TestGuarantees:
         bounds = _bounds("fixed-size")
         assert bounds["secret"] == fixed_size_epsilon(0.5, CLIENTS, 20, T, DELTA)
         assert bounds["known"] == pytest.approx(_bounds("poisson")["known"], rel=1e-6)
-        dropped = guarantees(DropOut(FixedSize(T, 0.1), 0.5), 0.5, DELTA, CLIENTS)
+        dropped = upper_bounds(DropOut(FixedSize(T, 0.1), 0.5), 0.5, DELTA, CLIENTS)
         assert dropped[0].epsilon < bounds["known"]
 
     def test_open_hours_are_fewer_rounds_at_a_higher_rate(self):
@@ -108,17 +108,17 @@ class TestGuarantees:
 
     def test_a_trace_is_limited_by_its_busiest_client(self):
         trace = Trace([0, 1, 2, 2], ["a", "a", "a", "b"])
-        (bound,) = guarantees(trace, 0.5, DELTA, 2)
+        (bound,) = upper_bounds(trace, 0.5, DELTA, 2)
         assert bound.epsilon == gaussian_epsilon(0.5, DELTA, 3)
 
     def test_nothing_is_promised_where_nothing_limits(self):
-        assert guarantees(_schedule("min-separation:separation=1"), 0.5, DELTA, CLIENTS) == ()
-        assert least((), "known") is None
+        assert upper_bounds(_schedule("min-separation:separation=1"), 0.5, DELTA, CLIENTS) == ()
+        assert tightest((), rounds_known=True) is None
 
     def test_known_rounds_hold_for_secret_ones(self):
-        found = guarantees(_schedule("poisson"), 0.5, DELTA, CLIENTS)
-        assert least(found, "known").rounds == "known"
-        assert least(found, "secret").epsilon == min(bound.epsilon for bound in found)
+        found = upper_bounds(_schedule("poisson"), 0.5, DELTA, CLIENTS)
+        assert tightest(found, rounds_known=True).rounds_known
+        assert tightest(found, rounds_known=False).epsilon == min(bound.epsilon for bound in found)
 
     def test_counts_cover_what_a_simulation_does(self):
         # Everybody's rounds known: δ(ε) of a random client, from simulated participations.
@@ -139,4 +139,4 @@ class TestGuarantees:
 
     def test_errors(self):
         with pytest.raises(ValueError, match="population=0"):
-            guarantees(_schedule("poisson"), 0.5, DELTA, 0)
+            upper_bounds(_schedule("poisson"), 0.5, DELTA, 0)

@@ -11,7 +11,7 @@ from fl_epe import (
     epsilon_from_scores,
     epsilon_two_gaussians,
 )
-from fl_epe.accounting import secret_rounds_epsilon
+from fl_epe.accounting import unknown_rounds_epsilon
 from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import anderson_darling, footprint_fit, footprints, scores_from_record
 from fl_epe.auditing.statistics import full_knowledge_spread
@@ -117,11 +117,11 @@ class TestSecretRounds:
     @pytest.mark.parametrize("signal", [0.3, 1.0, 4.0, 20.0, 300.0])
     def test_one_round_is_no_secret(self, signal):
         exact = epsilon_two_gaussians(0, 1, signal, 1, 1e-3)
-        assert secret_rounds_epsilon([np.array([signal])], 1e-3) == pytest.approx(exact, rel=1e-4)
+        assert unknown_rounds_epsilon([np.array([signal])], 1e-3) == pytest.approx(exact, rel=1e-4)
 
     def test_epochs_of_one_round_compose(self):
         exact = epsilon_two_gaussians(0, 1, 2.0, 1, 1e-3)
-        assert secret_rounds_epsilon([np.ones(1)] * 4, 1e-3) == pytest.approx(exact, rel=1e-4)
+        assert unknown_rounds_epsilon([np.ones(1)] * 4, 1e-3) == pytest.approx(exact, rel=1e-4)
 
     def test_equals_a_plain_simulation(self):
         """δ(ε) from 400,000 losses drawn with no formula but the likelihood ratio."""
@@ -130,7 +130,7 @@ class TestSecretRounds:
         scores = rng.standard_normal((draws, rounds))
         scores[:, 0] += signal
         losses = np.log(np.mean(np.exp(signal * scores - signal**2 / 2), axis=1))
-        epsilon = secret_rounds_epsilon([np.full(rounds, signal)], 0.05)
+        epsilon = unknown_rounds_epsilon([np.full(rounds, signal)], 0.05)
         excess = np.maximum(-np.expm1(epsilon - losses), 0)
         error = excess.std() / np.sqrt(draws)
         # 2,000 draws of the background stand in for all: their share of the spread of one loss
@@ -139,18 +139,18 @@ class TestSecretRounds:
 
     def test_secrecy_helps_and_more_epochs_hurt(self):
         known = epsilon_two_gaussians(0, 1, 1.5, 1, 1e-3)
-        once = secret_rounds_epsilon([np.full(30, 1.5)], 1e-3)
-        twice = secret_rounds_epsilon([np.full(15, 1.5)] * 2, 1e-3)
+        once = unknown_rounds_epsilon([np.full(30, 1.5)], 1e-3)
+        twice = unknown_rounds_epsilon([np.full(15, 1.5)] * 2, 1e-3)
         assert once < twice < epsilon_two_gaussians(0, 1, 1.5 * np.sqrt(2), 1, 1e-3)
         assert once < known
 
     def test_no_signal_is_no_loss(self):
-        assert secret_rounds_epsilon([np.full(30, 1e-4)], 1e-3) == 0
+        assert unknown_rounds_epsilon([np.full(30, 1e-4)], 1e-3) == 0
 
     def test_from_a_record(self):
         record = limit_record(ShuffledEpochs(60, 1), 0.5, 1e-3)
         estimate = epsilon_from_record(record, threat="all", statistic="likelihood-ratio")
-        exact = secret_rounds_epsilon([np.full(60, 2.0)], 1e-3)
+        exact = unknown_rounds_epsilon([np.full(60, 2.0)], 1e-3)
         assert estimate.low < exact < estimate.high
         assert estimate.high < epsilon_from_record(record, threat="all").low
 
@@ -172,7 +172,7 @@ class TestSecretRounds:
     )
     def test_errors(self, epochs, delta, message):
         with pytest.raises(ValueError, match=message):
-            secret_rounds_epsilon(epochs, delta)
+            unknown_rounds_epsilon(epochs, delta)
 
 
 class TestAndersonDarling:

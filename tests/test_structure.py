@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "flower": {"flwr"},
     "models": {"torch"},
     "reporting": {"matplotlib", "jinja2"},
-    "compare": {"matplotlib"},
+    "compare": {"matplotlib", "jinja2"},
     "schedules": {"pyarrow"},
     "simulation": {"flwr", "torch", "ray"},
     "tasks": {"torch", "sklearn", "datasets"},

@@ -3,21 +3,11 @@
 Every value here is analytical; what an attack measured is in `fl_epe.auditing`.
 """
 
-from fl_epe.accounting.schedule_bounds import (
-    Guarantee,
-    guarantees,
-    least,
-)
-from fl_epe.accounting.two_gaussians import (
-    delta_two_gaussians,
-    epsilon_two_gaussians,
-)
-from fl_epe.accounting.unknown_rounds import (
-    secret_rounds_epsilon,
-)
+from fl_epe.accounting.schedule_bounds import analytical_epsilon, tightest, upper_bounds
+from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
+from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
 from fl_epe.accounting.upper_bounds import (
-    Analytical,
-    analytical_epsilon,
+    UpperBound,
     fixed_size_epsilon,
     gaussian_epsilon,
     poisson_epsilon,
@@ -25,16 +15,15 @@ from fl_epe.accounting.upper_bounds import (
 )
 
 __all__ = [
-    "Analytical",
-    "Guarantee",
+    "UpperBound",
     "analytical_epsilon",
     "delta_two_gaussians",
     "epsilon_two_gaussians",
     "fixed_size_epsilon",
     "gaussian_epsilon",
-    "guarantees",
-    "least",
     "poisson_epsilon",
     "random_participations_epsilon",
-    "secret_rounds_epsilon",
+    "tightest",
+    "unknown_rounds_epsilon",
+    "upper_bounds",
 ]

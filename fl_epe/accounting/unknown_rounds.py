@@ -31,7 +31,7 @@ _GRID_DRAWS = 500  # where there are several epochs
 _TAIL = 8.5  # standard deviations of the participant's score that the grid covers
 
 
-def secret_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int = 0) -> float:
+def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int = 0) -> float:
     """ε of one participation in each epoch, at a round that the adversary does not know.
 
     Args:

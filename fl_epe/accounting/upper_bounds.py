@@ -25,35 +25,19 @@ _CLOSE_ENOUGH = 2e-3  # relative change of ε at which the grid is fine enough
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
 
-_KNOWN_ROUNDS = (
-    "epochs",
-    "deployment",
-    "fixed-size",
-    "min-separation",
-    "device-classes",
-    "cyclic",
-    "balls-in-bins",
-    "check-in",
-    "time-of-day",
-    "trace",
-    "trace-sample",
-    "drop-out",
-    "capped",
-)
-"""Schedules for which rounds that the adversary knows are all that is counted on."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Analytical:
-    """An analytical ε and what it means.
+class UpperBound:
+    """An analytical ε, and what it counts on.
 
     Attributes:
-        epsilon: the upper bound in nats, or ``None`` where no bound is known.
-        adjacency: which two runs it tells apart.
-        assumption: what it takes for granted.
+        epsilon: in nats; infinite without noise.
+        rounds_known: whether it holds against an adversary who knows a client's rounds.
+        adjacency: which two runs it tells apart: "zero-out", "add-or-remove" or "replace-one".
+        assumption: what it takes for granted, in words.
     """
 
-    epsilon: float | None
+    epsilon: float
+    rounds_known: bool
     adjacency: str
     assumption: str
 
@@ -191,47 +175,6 @@ def fixed_size_epsilon(
     if cohort == population or noise_multiplier == 0:
         return unsampled
     return min(unsampled, _rdp_epsilon(noise_multiplier / 2, population, cohort, rounds, delta))
-
-
-def analytical_epsilon(
-    kind: str,
-    noise_multiplier: float,
-    delta: float,
-    *,
-    participations: int = 1,
-    sampling_rate: float | None = None,
-    rounds: int | None = None,
-) -> Analytical:
-    """The analytical ε of a schedule, with its adjacency and its assumption in words.
-
-    Args:
-        kind: "poisson", "deployment" (whenever a strategy asks) or another of
-            `fl_epe.schedules.SCHEDULES`, in which a client takes part at most ``participations``
-            times.
-        noise_multiplier: z ≥ 0.
-        delta: in (0, 1).
-        participations: for all but "poisson": how often the client takes part.
-        sampling_rate: for "poisson": probability of taking part in a round.
-        rounds: for "poisson": number of rounds.
-
-    Returns:
-        The tight bound. For any other ``kind`` none is known, and ``epsilon`` is ``None``.
-
-    Raises:
-        ValueError: for an argument out of range, or one that the ``kind`` needs and lacks.
-    """
-    if kind in _KNOWN_ROUNDS:
-        epsilon = gaussian_epsilon(noise_multiplier, delta, participations)
-        return Analytical(epsilon, "zero-out", "the adversary knows the client's rounds")
-    if kind == "poisson":
-        if sampling_rate is None or rounds is None:
-            raise ValueError(
-                f"Expected sampling_rate={sampling_rate} and rounds={rounds} for kind='poisson'."
-            )
-        epsilon = poisson_epsilon(noise_multiplier, sampling_rate, rounds, delta)
-        return Analytical(epsilon, "add-or-remove", "the adversary does not know who was sampled")
-    _check(noise_multiplier, delta)
-    return Analytical(None, "none", f"no tight bound is known for {kind!r} schedules")
 
 
 def _pld_epsilon(

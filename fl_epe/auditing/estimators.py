@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, stats
 
-from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, secret_rounds_epsilon
+from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.statistics import (
     STATISTICS,
@@ -252,7 +252,7 @@ def _secret_rounds(record: AuditRecord, delta: float, confidence: float) -> Epsi
             strength = scale * float(np.sqrt(np.mean(signal**2)))
             rate = min(1.0, record.canary_repeats / record.rounds)
             return poisson_epsilon(1 / strength, rate, record.rounds, delta)
-        return secret_rounds_epsilon([scale * signal[b] for b in epoch_blocks(record)], delta)
+        return unknown_rounds_epsilon([scale * signal[b] for b in epoch_blocks(record)], delta)
 
     method = "likelihood ratio at secret rounds, from its privacy-loss distribution"
     middle, low, high = (epsilon(scale) for scale in (fit.scale, fit.low, fit.high))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fl_epe.auditing.record import AuditRecord
+from fl_epe.schedules import SCHEDULES
 
 Floats = NDArray[np.float64]
 Scores = tuple[Floats, Floats]
@@ -201,12 +202,11 @@ def secret_law(record: AuditRecord) -> str | None:
     cohorts of fixed size, of which one member alone looks the same. With "epochs" it takes part
     once in each of the `epoch_blocks`, in any of their rounds. ``None`` for other schedules.
     """
-    whole = record.canary_repeats == round(record.canary_repeats)
-    if record.participation in ("poisson", "fixed-size"):
-        return "coins"
-    if record.participation == "balls-in-bins" or (record.participation == "epochs" and whole):
-        return "epochs"
-    return None
+    schedule = SCHEDULES.get(record.participation)
+    law = None if schedule is None else schedule.unknown_rounds
+    if law == "epochs" and record.canary_repeats != round(record.canary_repeats):
+        return None
+    return law
 
 
 def check_secret_law(record: AuditRecord) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fl_epe.accounting import Guarantee, guarantees, least
+from fl_epe.accounting import UpperBound, tightest, upper_bounds
 from fl_epe.auditing import AuditRecord, finite
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
@@ -190,7 +190,7 @@ def _noise(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_noise(advice: NoiseAdvice, theory: list[Guarantee], setting: float | None) -> None:
+def _show_noise(advice: NoiseAdvice, theory: list[UpperBound], setting: float | None) -> None:
     from fl_epe.reporting import advice_lines
 
     lines = [*advice_lines(advice), *_theory_lines(theory)]
@@ -252,19 +252,20 @@ def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | Non
 
 def _theory(
     schedule: Schedule, noise_multiplier: float, delta: float, clients: int | None
-) -> list[Guarantee]:
+) -> list[UpperBound]:
     """The tightest guarantees, for rounds that the adversary may know and for secret ones."""
-    found = guarantees(schedule, noise_multiplier, delta, clients or _ENOUGH_CLIENTS)
-    known, secret = least(found, "known"), least(found, "secret")
+    found = upper_bounds(schedule, noise_multiplier, delta, clients or _ENOUGH_CLIENTS)
+    known, secret = tightest(found, rounds_known=True), tightest(found, rounds_known=False)
     return [bound for bound in (known, secret if secret != known else None) if bound is not None]
 
 
-def _theory_lines(theory: list[Guarantee]) -> list[str]:
+def _theory_lines(theory: list[UpperBound]) -> list[str]:
     from fl_epe.reporting import number
 
     return [
         f"• Theory guarantees ε ≤ {number(finite(bound.epsilon))} at that z, whatever the attack, "
-        f"with rounds {bound.rounds} ({bound.assumption}; {bound.adjacency} adjacency)."
+        f"with rounds {'known' if bound.rounds_known else 'unknown'} ({bound.assumption}; "
+        f"{bound.adjacency} adjacency)."
         for bound in theory
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.accounting import guarantees
+from fl_epe.accounting import upper_bounds
 from fl_epe.asymptotics import limit_like, limit_record
 from fl_epe.auditing import (
     STATISTICS,
@@ -82,7 +82,7 @@ def measure(
         "accuracy": _last(record, "eval_accuracy"),
         "guarantees": [
             {**dataclasses.asdict(bound), "epsilon": finite(bound.epsilon)}
-            for bound in guarantees(schedule, cell.noise_multiplier, record.delta, population)
+            for bound in upper_bounds(schedule, cell.noise_multiplier, record.delta, population)
         ],
     }
 

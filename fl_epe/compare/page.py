@@ -15,7 +15,7 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from fl_epe.accounting import Guarantee
+from fl_epe.accounting import UpperBound
 from fl_epe.auditing import finite, installed_versions
 from fl_epe.compare.charts import charts
 from fl_epe.compare.plan import Plan
@@ -207,7 +207,7 @@ def _flat(row: Row) -> dict[str, Any]:
         for part in dataclasses.fields(value):
             inner = getattr(value, part.name)
             name = f"{field.name}_{part.name}"
-            if isinstance(inner, Guarantee):
+            if isinstance(inner, UpperBound):
                 out |= {name: inner.epsilon, f"{name}_assumption": inner.assumption}
             else:
                 out[name] = inner

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from fl_epe.accounting import Guarantee, epsilon_two_gaussians, least
+from fl_epe.accounting import UpperBound, epsilon_two_gaussians, tightest
 from fl_epe.compare.plan import Cell, Plan
 from fl_epe.compare.runner import Results
 
@@ -33,7 +33,7 @@ class Epsilon:
     low: float
     high: float
     most_exposed: float | None
-    analytical: Guarantee | None
+    analytical: UpperBound | None
     above: bool
 
 
@@ -99,16 +99,11 @@ def _row(
     reasons = [result["skipped"] for result in results if "skipped" in result]
     if reasons:
         return Row(*place, skipped=reasons[0])
-    bounds = tuple(
-        Guarantee(
-            **{**bound, "epsilon": math.inf if bound["epsilon"] is None else bound["epsilon"]}
-        )
-        for bound in results[0]["guarantees"]
-    )
+    bounds = tuple(_bound_of(bound) for bound in results[0]["guarantees"])
     quantiles = stats.norm.ppf([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
     delta = results[0]["delta"]
     accuracies = [result["accuracy"] for result in results if result["accuracy"] is not None]
-    known, secret = least(bounds, "known"), least(bounds, "secret")
+    known, secret = tightest(bounds, rounds_known=True), tightest(bounds, rounds_known=False)
     return Row(
         *place,
         repeats=len(results),
@@ -122,8 +117,17 @@ def _row(
     )
 
 
+def _bound_of(values: dict[str, Any]) -> UpperBound:
+    """A bound from the JSON values in which a measurement keeps it."""
+    values = dict(values)
+    if "rounds" in values:  # written before 0.2
+        values["rounds_known"] = values.pop("rounds") == "known"
+    epsilon = values.pop("epsilon")
+    return UpperBound(math.inf if epsilon is None else epsilon, **values)
+
+
 def _pooled(
-    parts: list[dict[str, Any]], delta: float, quantiles: Sequence[float], bound: Guarantee | None
+    parts: list[dict[str, Any]], delta: float, quantiles: Sequence[float], bound: UpperBound | None
 ) -> Epsilon:
     counts = np.array([part["count"] for part in parts])
     mean = float(np.average([part["mean"] for part in parts], weights=counts))
@@ -141,7 +145,7 @@ def _pooled(
 
 
 def _averaged(
-    parts: list[dict[str, float] | None], quantiles: Sequence[float], bound: Guarantee | None
+    parts: list[dict[str, float] | None], quantiles: Sequence[float], bound: UpperBound | None
 ) -> Epsilon | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):

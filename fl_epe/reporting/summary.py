@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.accounting import Analytical, analytical_epsilon, gaussian_epsilon
+from fl_epe.accounting import UpperBound, analytical_epsilon, gaussian_epsilon
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
@@ -81,28 +81,33 @@ def pick(summary: dict[str, Any], key: str) -> dict[str, Any] | None:
 
 
 def _analytical(record: AuditRecord, delta: float) -> dict[str, Any]:
-    if record.noise_multiplier is None:
-        known = Analytical(None, "any", "the noise is not known")
-    else:
-        known = analytical_epsilon(
-            record.participation,
-            record.noise_multiplier,
-            delta,
-            participations=_participations(record),
-            sampling_rate=min(1.0, record.canary_repeats / record.rounds),
-            rounds=record.rounds,
-        )
+    known, reason = _upper_bound(record, delta)
     return {
-        "epsilon": finite(known.epsilon),
-        "unbounded": known.epsilon == math.inf,
-        "adjacency": known.adjacency,
-        "assumption": known.assumption,
+        "epsilon": finite(known.epsilon) if known else None,
+        "unbounded": known is not None and known.epsilon == math.inf,
+        "adjacency": known.adjacency if known else reason[0],
+        "assumption": known.assumption if known else reason[1],
         "participations": record.canary_repeats,
         "client_participations": record.config.get("client_participations"),
         "largest_share": _largest_share(record),
         "caveat": record.config.get("caveat"),
         "canary_epsilon": _canary_epsilon(record, delta),
     }
+
+
+def _upper_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, tuple[str, str]]:
+    """The analytical ε of the run; where there is none, the adjacency and the reason to print."""
+    if record.noise_multiplier is None:
+        return None, ("any", "the noise is not known")
+    bound = analytical_epsilon(
+        record.participation,
+        record.noise_multiplier,
+        delta,
+        participations=_participations(record),
+        sampling_rate=min(1.0, record.canary_repeats / record.rounds),
+        rounds=record.rounds,
+    )
+    return bound, ("none", f"no tight bound is known for {record.participation!r} schedules")
 
 
 def _participations(record: AuditRecord) -> int:

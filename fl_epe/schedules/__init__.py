@@ -21,39 +21,13 @@ kind                who takes part
 `parse_schedule` reads name and options from text.
 """
 
-from fl_epe.schedules.availability import (
-    CheckIn,
-    TimeOfDay,
-)
-from fl_epe.schedules.by_name import (
-    SCHEDULES,
-    make_schedule,
-    parse_schedule,
-)
-from fl_epe.schedules.composed import (
-    Capped,
-    DropOut,
-)
-from fl_epe.schedules.contract import (
-    Cohort,
-    Poisson,
-    Schedule,
-    ShuffledEpochs,
-    presence,
-)
-from fl_epe.schedules.ordered import (
-    BallsInBins,
-    Cyclic,
-)
-from fl_epe.schedules.sampled import (
-    DeviceClasses,
-    FixedSize,
-    MinSeparation,
-)
-from fl_epe.schedules.trace import (
-    Trace,
-    TraceSample,
-)
+from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.by_name import SCHEDULES, make_schedule, parse_schedule
+from fl_epe.schedules.composed import Capped, DropOut
+from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule, presence
+from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
+from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
+from fl_epe.schedules.trace import Trace, TraceSample
 
 __all__ = [
     "SCHEDULES",
@@ -61,12 +35,15 @@ __all__ = [
     "Capped",
     "CheckIn",
     "Cohort",
+    "Coins",
     "Cyclic",
     "DeviceClasses",
     "DropOut",
+    "FixedCohorts",
     "FixedSize",
     "MinSeparation",
     "Poisson",
+    "PrivacyLaw",
     "Schedule",
     "ShuffledEpochs",
     "TimeOfDay",

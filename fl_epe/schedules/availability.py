@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import check_count, check_rate
-from fl_epe.schedules.contract import Cohort, Schedule
+from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule
 from fl_epe.schedules.draws import Groups, by_round, draw, even_sizes
 
 
@@ -157,3 +158,14 @@ class TimeOfDay(Schedule):
             zone = np.searchsorted(ends, places, side="right")
             shift = starts[zones] - (ends - groups.sizes[zones])
             yield np.sort(groups.clients[places + shift[zone]])
+
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """See `Schedule.privacy_law`: cohorts drawn within the open hours of a known zone."""
+        open_zones = int(self.open_zones().sum(axis=1).min())  # the fewest in any round
+        available = max(1, population * open_zones // self.zones)
+        size, rounds = math.ceil(self.rate * population), self.most_participations()
+        condition = ", the zone known"
+        return PrivacyLaw(
+            counts=Coins(rounds, min(1.0, size / available), condition),
+            cohorts=FixedCohorts(rounds, available, min(available, size), condition),
+        )

@@ -11,9 +11,9 @@ from typing import Any
 
 from fl_epe.schedules.availability import CheckIn, TimeOfDay
 from fl_epe.schedules.composed import Capped, DropOut
-from fl_epe.schedules.contract import Poisson, Schedule, ShuffledEpochs
-from fl_epe.schedules.ordered import BallsInBins, Cyclic
-from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
+from fl_epe.schedules.contract import Schedule
+from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
+from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
 from fl_epe.schedules.trace import Trace, TraceSample
 
 _CLASSES: tuple[type[Schedule], ...] = (

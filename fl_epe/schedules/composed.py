@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_epe.checks import check_count
-from fl_epe.schedules.contract import Cohort, Schedule
+from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
@@ -57,6 +57,18 @@ class DropOut(Schedule):
         """See `Schedule.cohorts`. Costs O(cohort) a round more than the other schedule."""
         for cohort in self.schedule.cohorts(population, rng):
             yield cohort[rng.random(len(cohort)) >= self.rate]
+
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """See `Schedule.privacy_law`: the other schedule's, with coins and counts thinned.
+
+        Limits and cohorts of fixed size stay as they are, since dropping out only helps.
+        """
+        law, keep = self.schedule.privacy_law(population), 1 - self.rate
+        return dataclasses.replace(
+            law,
+            coins=law.coins and law.coins.thinned(keep),
+            counts=law.counts and law.counts.thinned(keep),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

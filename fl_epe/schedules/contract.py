@@ -11,12 +11,65 @@ import abc
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Cohort = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Coins:
+    """A client takes part in each of ``rounds`` rounds with probability ``rate``, independently.
+
+    Attributes:
+        rounds: how many rounds there are to take part in.
+        rate: probability of taking part in one of them, in [0, 1].
+        condition: words to add to "takes part by coins", such as ", in the busiest class".
+    """
+
+    rounds: int
+    rate: float
+    condition: str = ""
+
+    def thinned(self, keep: float) -> Coins:
+        """The coins of those who, having been drawn, stay with probability ``keep``."""
+        return dataclasses.replace(self, rate=self.rate * keep)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedCohorts:
+    """Each of ``rounds`` rounds draws ``size`` clients of ``available``, without replacement.
+
+    Attributes:
+        rounds: how many rounds there are to be drawn in.
+        available: clients from whom a cohort is drawn.
+        size: of a cohort.
+        condition: words to add to "cohorts of fixed size".
+    """
+
+    rounds: int
+    available: int
+    size: int
+    condition: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyLaw:
+    """What a schedule promises about one client's participation, for `fl_epe.accounting`.
+
+    Attributes:
+        most: the most rounds in which any client takes part; ``None`` if nothing limits them.
+        coins: independent coins that an adversary may not know, so that sampling amplifies.
+        counts: the law of the number of participations, where it is binomial.
+        cohorts: fresh cohorts of fixed size that an adversary may not know.
+    """
+
+    most: int | None = None
+    coins: Coins | None = None
+    counts: Coins | None = None
+    cohorts: FixedCohorts | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +83,13 @@ class Schedule(abc.ABC):
 
     kind: ClassVar[str]
     """Name of the kind of schedule."""
+
+    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = None
+    """How one client's rounds are drawn, for an adversary who does not know them.
+
+    "coins": in each round independently, with the same probability. "epochs": once in each of
+    equally long stretches, in any of their rounds. ``None`` where neither holds.
+    """
 
     rounds: int
 
@@ -56,6 +116,14 @@ class Schedule(abc.ABC):
         """Expected number of participants in a round."""
         return population * self.participations() / self.rounds
 
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """What theorems may count on, for whichever of ``population`` clients takes part most.
+
+        A schedule that promises more than a limit on participations overrides this.
+        """
+        most = self.most_participations()
+        return PrivacyLaw(most=None if most >= self.rounds > 1 else most)
+
 
 @dataclasses.dataclass(frozen=True)
 class Epochs(Schedule, abc.ABC):
@@ -75,74 +143,6 @@ class Epochs(Schedule, abc.ABC):
     def most_participations(self) -> int:
         """See `Schedule.most_participations`: ``epochs``, rounded up."""
         return math.ceil(self.epochs)
-
-
-@dataclasses.dataclass(frozen=True)
-class ShuffledEpochs(Epochs):
-    """Everybody in a fresh random order, epoch after epoch, spread evenly over the rounds.
-
-    This is the paper's schedule, for clients (epochs over the data) and for canaries (repeats).
-    Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a
-    round, and the sizes of any two cohorts differ by at most one. Where one round spans the end
-    of an epoch and the start of the next, those already in it come later in the new order.
-    """
-
-    kind: ClassVar[str] = "epochs"
-
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
-        """See `Schedule.cohorts`."""
-        slots = round(self.epochs * population)
-        queue = np.empty(0, np.int64)
-        for t in range(self.rounds):
-            size = (t + 1) * slots // self.rounds - t * slots // self.rounds
-            if size > len(queue):
-                queue = np.concatenate([queue, _next_epoch(rng, population, queue, size)])
-            yield np.sort(queue[:size])
-            queue = queue[size:]
-
-
-def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: int) -> Cohort:
-    """A permutation whose first ``size - len(tail)`` entries are not in ``tail``."""
-    order = rng.permutation(population)
-    if not len(tail):
-        return order
-    repeated = np.isin(order, tail)
-    fresh, late = order[~repeated], order[repeated]
-    head = size - len(tail)
-    rest = np.concatenate([fresh[head:], late])
-    return np.concatenate([fresh[:head], rng.permutation(rest)])
-
-
-@dataclasses.dataclass(frozen=True)
-class Poisson(Schedule):
-    """Everybody takes part in every round independently with probability ``rate``.
-
-    Guarantee: the participation of each is a sequence of independent coins, so that the
-    subsampled Gaussian mechanism's privacy amplification applies (add/remove adjacency).
-    """
-
-    kind: ClassVar[str] = "poisson"
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"Expected rate={self.rate} in (0, 1].")
-
-    def participations(self) -> float:
-        """Expected participations: ``rate * rounds``."""
-        return self.rate * self.rounds
-
-    def most_participations(self) -> int:
-        """See `Schedule.most_participations`: nothing limits it."""
-        return self.rounds
-
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
-        """See `Schedule.cohorts`."""
-        for _ in range(self.rounds):
-            size = rng.binomial(population, self.rate)
-            yield np.sort(rng.choice(population, size, replace=False, shuffle=False))
 
 
 def presence(schedule: Schedule, population: int, rng: np.random.Generator) -> NDArray[np.bool_]:

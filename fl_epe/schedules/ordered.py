@@ -4,13 +4,50 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from fl_epe.checks import check_count
 from fl_epe.schedules.contract import Cohort, Epochs, Schedule
 from fl_epe.schedules.draws import by_round, even_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class ShuffledEpochs(Epochs):
+    """Everybody in a fresh random order, epoch after epoch, spread evenly over the rounds.
+
+    This is the paper's schedule, for clients (epochs over the data) and for canaries (repeats).
+    Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a
+    round, and the sizes of any two cohorts differ by at most one. Where one round spans the end
+    of an epoch and the start of the next, those already in it come later in the new order.
+    """
+
+    kind: ClassVar[str] = "epochs"
+    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "epochs"
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`."""
+        slots = round(self.epochs * population)
+        queue = np.empty(0, np.int64)
+        for t in range(self.rounds):
+            size = (t + 1) * slots // self.rounds - t * slots // self.rounds
+            if size > len(queue):
+                queue = np.concatenate([queue, _next_epoch(rng, population, queue, size)])
+            yield np.sort(queue[:size])
+            queue = queue[size:]
+
+
+def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: int) -> Cohort:
+    """A permutation whose first ``size - len(tail)`` entries are not in ``tail``."""
+    order = rng.permutation(population)
+    if not len(tail):
+        return order
+    repeated = np.isin(order, tail)
+    fresh, late = order[~repeated], order[repeated]
+    head = size - len(tail)
+    rest = np.concatenate([fresh[head:], late])
+    return np.concatenate([fresh[:head], rng.permutation(rest)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +86,7 @@ class BallsInBins(Schedule):
     """
 
     kind: ClassVar[str] = "balls-in-bins"
+    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "epochs"
 
     epochs: int
 

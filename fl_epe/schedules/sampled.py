@@ -4,14 +4,53 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from fl_epe.checks import check_count, check_rate
-from fl_epe.schedules.contract import Cohort, Schedule
+from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule
 from fl_epe.schedules.draws import Groups, draw, even_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisson(Schedule):
+    """Everybody takes part in every round independently with probability ``rate``.
+
+    Guarantee: the participation of each is a sequence of independent coins, so that the
+    subsampled Gaussian mechanism's privacy amplification applies (add/remove adjacency).
+    """
+
+    kind: ClassVar[str] = "poisson"
+    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "coins"
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"Expected rate={self.rate} in (0, 1].")
+
+    def participations(self) -> float:
+        """Expected participations: ``rate * rounds``."""
+        return self.rate * self.rounds
+
+    def most_participations(self) -> int:
+        """See `Schedule.most_participations`: nothing limits it."""
+        return self.rounds
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`."""
+        for _ in range(self.rounds):
+            size = rng.binomial(population, self.rate)
+            yield np.sort(rng.choice(population, size, replace=False, shuffle=False))
+
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """See `Schedule.privacy_law`: independent coins."""
+        coins = Coins(self.rounds, self.rate)
+        return PrivacyLaw(coins=coins, counts=coins)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +64,7 @@ class FixedSize(Schedule):
     """
 
     kind: ClassVar[str] = "fixed-size"
+    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "coins"
 
     rate: float
 
@@ -44,6 +84,14 @@ class FixedSize(Schedule):
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
         for size in even_sizes(round(self.rate * population * self.rounds), self.rounds):
             yield np.sort(draw(rng, population, size))
+
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """See `Schedule.privacy_law`: fresh cohorts, so that participations are binomial."""
+        size = min(population, math.ceil(self.rate * population))
+        return PrivacyLaw(
+            counts=Coins(self.rounds, size / population),
+            cohorts=FixedCohorts(self.rounds, population, size),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,3 +207,8 @@ class DeviceClasses(Schedule):
                 for start, many, size in zip(starts, groups.sizes, sizes, strict=True)
             ]
             yield np.sort(groups.clients[np.concatenate(parts)])
+
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """See `Schedule.privacy_law`: the coins of the busiest class."""
+        coins = Coins(self.rounds, max(self.rates), ", in the busiest class")
+        return PrivacyLaw(coins=coins, counts=coins)

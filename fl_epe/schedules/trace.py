@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.schedules.contract import Cohort, Schedule, presence
+from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.trace_file import read_columns
 
 MOST_ROUNDS = 10**7
@@ -135,6 +135,10 @@ class Trace(Schedule):
         for end in ends:
             yield self.client_ids[start:end].copy()
             start = end
+
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """See `Schedule.privacy_law`: nothing is random, so the trace itself is the limit."""
+        return PrivacyLaw(most=self.most_participations())
 
     def sampled(self, count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
         """When ``count`` clients of the trace take part, who are drawn at random, as canaries are.
