@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import fl_epe
 from fl_epe import cli
 
 ROOT = Path(__file__).parents[1]
@@ -133,6 +134,14 @@ def test_every_page_is_in_the_site_and_every_picture_on_a_page():
     gallery = (ROOT / "docs/gallery.md").read_text("utf-8")
     for picture in (ROOT / "docs").glob("*.png"):
         assert f"]({picture.name})" in gallery
+
+
+def test_names_that_the_reference_says_are_public_are():
+    text = (ROOT / "docs/api/index.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.+?) \|", text, re.M)
+    names = re.findall(r"`(\w+)`", " ".join(rows))
+    assert len(names) > 5
+    assert set(names) <= set(fl_epe.__all__)
 
 
 def test_readme_fits_a_page_and_sets_up_in_two_lines():
