@@ -1,26 +1,156 @@
-"""Code in the documents runs: every Python block that says so."""
+"""The documents keep up with the code: their Python runs, their commands and links exist."""
 
+import ast
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+import fl_epe
+from fl_epe import cli
+
 ROOT = Path(__file__).parents[1]
-BLOCKS = [
-    (path.name, number, code)
-    for path in sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
-    for number, code in enumerate(
-        re.findall(r"^```python run\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    )
-]
+SITE = sorted((ROOT / "docs").rglob("*.md"))
+AT_THE_ROOT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+DOCUMENTS = [*AT_THE_ROOT, *SITE]
+BLOCK = re.compile(r"(?:<!-- compile only: (.+?) -->\n)?```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
 
-@pytest.mark.parametrize(("name", "number", "code"), BLOCKS)
-def test_block_runs(name, number, code):
-    exec(compile(code, f"{name}, block {number}", "exec"), {})  # noqa: S102
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Fenced code; ``needs`` says why it cannot run, if it cannot."""
+
+    document: str
+    line: int
+    language: str
+    needs: str
+    code: str
+
+    def __str__(self):
+        return f"{self.document}:{self.line}"
 
 
-def test_files_that_documents_name_exist():
-    for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]:
-        for name in re.findall(r"`((?:simulations|benchmarks|docs)/[\w./]+)`", path.read_text()):
-            assert (ROOT / name).exists(), f"{path.name}: {name}"
+def blocks(language):
+    return [
+        Block(
+            str(path.relative_to(ROOT)), text.count("\n", 0, m.start()) + 1, m[2], m[1] or "", m[3]
+        )
+        for path in DOCUMENTS
+        for text in [path.read_text("utf-8")]
+        for m in BLOCK.finditer(text)
+        if m[2] == language
+    ]
+
+
+PYTHON = blocks("python")
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if not b.needs], ids=str)
+def test_python_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(block.code, str(block), "exec"), {})  # noqa: S102
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.needs], ids=str)
+def test_python_that_cannot_run_calls_what_exists(block):
+    """Its imports work, and what it imports takes the arguments that it is given."""
+    tree = ast.parse(block.code, str(block))
+    imported = {}
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.ImportFrom):
+            module = importlib.import_module(statement.module)
+            for name in statement.names:
+                imported[name.asname or name.name] = getattr(module, name.name)
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in imported
+    ]
+    assert calls, "a block without a call of what it imports can run"
+    for call in calls:
+        signature = inspect.signature(imported[call.func.id])
+        signature.bind(*call.args, **{keyword.arg: None for keyword in call.keywords})
+
+
+def commands():
+    for block in blocks("sh"):
+        for line in block.code.replace("\\\n", " ").splitlines():
+            for command in line.split("&&"):
+                words = shlex.split(command, comments=True)
+                if words and Path(words[0]).name == "fl-epe":
+                    yield pytest.param(words[1:], id=f"{block}-{' '.join(words[1:3])}")
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_commands_have_the_options_that_documents_give_them(words, capsys):
+    depth = 2 if words[0] in ("advise", "data") else 1
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words[:depth], "--help"])
+    assert ended.value.code == 0
+    options = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+def test_there_are_commands_to_check():
+    assert len(list(commands())) > 20
+
+
+def headings(path):
+    """Anchors of a document's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_pictures_and_named_files_exist(path):
+    text = path.read_text("utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.is_file(), link
+        if path in SITE:  # which has nothing from outside docs
+            assert target.resolve().is_relative_to(ROOT / "docs"), link
+        assert not anchor or anchor in headings(target), link
+    for name in re.findall(r"`((?:simulations|benchmarks|docs|tests)/[\w./-]+)`", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_page_is_in_the_site_and_every_picture_on_a_page():
+    site = (ROOT / "mkdocs.yml").read_text("utf-8")
+    pages = re.findall(r"^ +- (?:[\w ]+: )?([\w/-]+\.md)$", site, re.M)
+    assert sorted(pages) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in SITE)
+    gallery = (ROOT / "docs/gallery.md").read_text("utf-8")
+    for picture in (ROOT / "docs").glob("*.png"):
+        assert f"]({picture.name})" in gallery
+
+
+def test_names_that_the_reference_says_are_public_are():
+    text = (ROOT / "docs/api/index.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.+?) \|", text, re.M)
+    names = re.findall(r"`(\w+)`", " ".join(rows))
+    assert len(names) > 5
+    assert set(names) <= set(fl_epe.__all__)
+
+
+def test_readme_fits_a_page_and_sets_up_in_two_lines():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 100
+    setups = re.findall(r"^```sh setup\n(.*?)^```", text, re.M | re.S)
+    assert len(setups) == 2
+    for setup in setups:
+        assert len(setup.splitlines()) == 1
+        assert setup.startswith("python3 -m venv .venv && ")
+    assert "fl-epe run digits" in setups[0]  # .ci/run makes it smaller
+    assert "pytest" in setups[1]
