@@ -1,13 +1,24 @@
-"""Federated learning with Flower: the strategy, the worker app, the ways to run them."""
+"""Federated learning with Flower: an audit around any strategy, and a simulation of DP-FedAvg.
+
+`CanaryAudit`, `canary_mod` and their parts need Flower alone. The simulation (`DPFedAvg`,
+`simulate` and the rest) is loaded when one of its names is asked for; to train models it needs
+PyTorch: ``pip install 'fl-epe[sim]'``.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from fl_epe.flower.audit import CanaryAudit
 from fl_epe.flower.client_canaries import CanaryOrder, ClientCanaries, canary_mod
-from fl_epe.flower.grid import InProcessGrid
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.protocol import pack
-from fl_epe.flower.run import Job, Progress, run_on_grid, simulate
-from fl_epe.flower.strategy import DPFedAvg
-from fl_epe.flower.worker import worker_app
+from fl_epe.flower.self_auditing import SelfAuditing
+
+if TYPE_CHECKING:
+    from fl_epe.flower.grid import InProcessGrid
+    from fl_epe.flower.protocol import pack
+    from fl_epe.flower.run import Job, Progress, run_on_grid, simulate
+    from fl_epe.flower.strategy import DPFedAvg
+    from fl_epe.flower.worker import worker_app
 
 __all__ = [
     "CanaryAudit",
@@ -18,9 +29,31 @@ __all__ = [
     "Job",
     "Layout",
     "Progress",
+    "SelfAuditing",
     "canary_mod",
     "pack",
     "run_on_grid",
     "simulate",
     "worker_app",
 ]
+
+_LOADED_WHEN_ASKED_FOR = {
+    "DPFedAvg": "fl_epe.flower.strategy",
+    "InProcessGrid": "fl_epe.flower.grid",
+    "Job": "fl_epe.flower.run",
+    "Progress": "fl_epe.flower.run",
+    "pack": "fl_epe.flower.protocol",
+    "run_on_grid": "fl_epe.flower.run",
+    "simulate": "fl_epe.flower.run",
+    "worker_app": "fl_epe.flower.worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_WHEN_ASKED_FOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LOADED_WHEN_ASKED_FOR[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
