@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fl_epe.analytical import Analytical, analytical_epsilon, gaussian_epsilon
 from fl_epe.assess import all_bounds, estimate_values, finite, gaussian_test
-from fl_epe.bounds import epsilon_lower_bound
+from fl_epe.bounds import lower_bound_by
 from fl_epe.estimate import EpsilonEstimate, epsilon_from_record, footprint_fit
 from fl_epe.record import AuditRecord
 from fl_epe.scores import scores_from_record, secret_law
@@ -202,13 +202,8 @@ def _statistic(
     members, others, dim = _for_bounds(record, statistic, observed, unobserved)
     lower = None
     if dim is not None or len(others) >= 2:
-        lower = epsilon_lower_bound(
-            members,
-            None if dim else others,
-            delta,
-            dim=dim,
-            confidence=confidence,
-            method=bound,
+        lower = lower_bound_by(
+            bound, members, None if dim else others, delta, dim=dim, confidence=confidence
         )
     return {
         **_estimate(estimate),
