@@ -50,7 +50,7 @@ import time
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing import BOUNDS, lower_bound_by
 
 CANARIES = 500
 DELTA = 1e-5
@@ -68,20 +68,16 @@ def simulate(method: str, shift: float, trials: int, *, exact_null: bool) -> np.
         observed = rng.normal(shift, 1.0, CANARIES)
         if exact_null:
             cosines = observed / np.sqrt(DIM)
-            bounds[trial] = epsilon_lower_bound(
-                cosines, None, delta, dim=DIM, method=method, seed=trial
-            )
+            bounds[trial] = lower_bound_by(method, cosines, None, delta, dim=DIM, seed=trial)
         else:
-            bounds[trial] = epsilon_lower_bound(
-                observed, unobserved, delta, method=method, seed=trial
-            )
+            bounds[trial] = lower_bound_by(method, observed, unobserved, delta, seed=trial)
     return bounds
 
 
 def needs_unobserved(method: str) -> bool:
     """Whether the method refuses the exact null."""
     try:
-        epsilon_lower_bound([0.01, 0.02], None, DELTA, dim=DIM, method=method)
+        lower_bound_by(method, [0.01, 0.02], None, DELTA, dim=DIM)
     except ValueError as error:
         return "unobserved" in str(error)
     return False

@@ -55,8 +55,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from fl_epe import epsilon_from_cosines, epsilon_lower_bound, epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, COIN_METHODS
+from fl_epe import epsilon_from_cosines, epsilon_two_gaussians
+from fl_epe.auditing import BOUNDS, COIN_METHODS, lower_bound_by
 
 DELTA, COUNT, DIM = 1e-6, 1000, 10**6
 TRUE = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -91,12 +91,12 @@ def failures(method: str, shift: float, epsilon: float, runs: int, exact_null: b
     for run in range(runs):
         if exact_null:
             scores = rng.normal(shift, 1, COUNT) / np.sqrt(DIM)
-            bound = epsilon_lower_bound(scores, None, DELTA, dim=DIM, method=method, seed=run)
+            bound = lower_bound_by(method, scores, None, DELTA, dim=DIM, seed=run)
         else:
             inside = rng.binomial(2 * COUNT, 0.5) if method in COIN_METHODS else COUNT
             observed = rng.normal(shift, 1, inside)
             others = rng.normal(0, 1, 2 * COUNT - inside)
-            bound = epsilon_lower_bound(observed, others, DELTA, method=method, seed=run)
+            bound = lower_bound_by(method, observed, others, DELTA, seed=run)
         failed += bound > epsilon * (1 + 1e-9)
     return failed / runs
 

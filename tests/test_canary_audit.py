@@ -1,5 +1,7 @@
 """`CanaryAudit` around real Flower strategies, with clients that know nothing of it."""
 
+import re
+
 import numpy as np
 import pytest
 from flower_clients import DIM, SHAPES, drifting_app, model
@@ -8,11 +10,20 @@ from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
 from flwr.serverapp import strategy as flower
+from records import make_record
 from tiny import Tiny
 
-from fl_epe import AuditRecord, RunConfig, epsilon_from_record
+from fl_epe import AuditRecord, CanarySet, RunConfig, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, pack, worker_app
+from fl_epe.auditing import RoundFacts, RunningEstimate
+from fl_epe.flower import (
+    CanaryAudit,
+    DPFedAvg,
+    InProcessGrid,
+    SelfAuditing,
+    pack,
+    worker_app,
+)
 from fl_epe.seeding import Seeds
 
 NODES, ROUNDS, CANARIES = 10, 12, 60  # 5 canaries a round
@@ -272,10 +283,82 @@ def test_dp_fed_avg_is_audited_with_its_own_canaries():
     )
     shown = result.train_metrics_clientapp[6]["epsilon-all"]
     assert shown == pytest.approx(epsilon_from_record(record, threat="all").epsilon, rel=1e-4)
-    with pytest.raises(ValueError, match=r"num_canaries=7 to be config.canaries=30"):
+    with pytest.raises(ValueError, match=r"num_canaries=7 to be 30: DPFedAvg schedules"):
         CanaryAudit(DPFedAvg(config), num_canaries=7, delta=0.1)
-    with pytest.raises(ValueError, match="no canary_norm with DPFedAvg"):
-        CanaryAudit(DPFedAvg(config), num_canaries=30, delta=0.1, canary_norm=1.0)
+
+
+SETTINGS = {
+    "unobserved": 5,
+    "repeats": 1,
+    "rounds": 6,
+    "inject": "auto",
+    "clients": 0.5,
+    "identity": abs,
+    "num_examples": 1.0,
+    "canary_norm": 1.0,
+    "noise_multiplier": 0.5,
+    "leave_out": (),
+    "tracker_bytes": 1 << 20,
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_a_strategy_with_canaries_of_its_own_decides_is_refused(name):
+    """Even where the value is the default: it would have no effect."""
+    strategy = DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10, canaries=30))
+    value = SETTINGS[name]
+    message = re.escape(f"Expected no {name}={value!r} with DPFedAvg, which schedules and scores")
+    with pytest.raises(ValueError, match=message):
+        CanaryAudit(strategy, num_canaries=30, delta=0.1, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("repeats", 2), ("inject", "add"), ("num_examples", 9)]
+)
+def test_what_clients_decide_themselves_is_refused(name, value):
+    message = re.escape(f"Expected no {name}={value!r} with clients, who answer")
+    with pytest.raises(ValueError, match=message):
+        CanaryAudit(
+            flower.FedAvg(**PLAIN), num_canaries=30, delta=0.1, clients=0.5, **{name: value}
+        )
+
+
+def test_a_strategy_s_own_canaries_are_a_protocol():
+    """Two strategies, one with canaries: only that is taken at its word."""
+    own = DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10, canaries=30))
+    assert isinstance(own, SelfAuditing)
+    for other in (flower.FedAvg(**PLAIN), CanaryAudit(own, num_canaries=30, delta=0.1)):
+        assert not isinstance(other, SelfAuditing)
+
+
+def test_any_strategy_with_canaries_of_its_own_will_do():
+    """Random walks that say that canaries 0 and 1 took part, of which nothing can be remembered."""
+
+    class Own(flower.FedAvg):
+        num_canaries, rounds_done = 2, 0
+
+        def use_canary_seed(self, seed):
+            self.seed = seed
+
+        def aggregate_train(self, server_round, replies):
+            self.rounds_done += 1
+            return super().aggregate_train(server_round, replies)
+
+        def running_estimate(self, dim):
+            return RunningEstimate(CanarySet(dim, 2, self.seed), "secret")
+
+        def round_facts(self):
+            return RoundFacts(present=[0, 1])
+
+        def audit_record(self, theta):
+            return make_record()
+
+    audit, result = run(Own(**PLAIN), rounds=3, num_canaries=2, seed=9)
+    assert audit.strategy.seed == 9
+    assert audit.record().delta == DELTA
+    metrics = result.train_metrics_clientapp
+    assert [("epsilon-all" in metrics[t]) for t in (1, 2, 3)] == [True] * 3
+    assert ["epsilon-final" in metrics[t] for t in (1, 2, 3)] == [False, False, True]
 
 
 @pytest.mark.parametrize(

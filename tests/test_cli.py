@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import missing
 import numpy as np
 import pytest
 
@@ -153,6 +154,24 @@ class TestErrors:
         assert message in printed
         assert printed.startswith("fl-epe: error: ")
         assert "Traceback" not in printed
+        assert not list(tmp_path.rglob("record.npz"))
+
+    @pytest.mark.parametrize("name", ["torch", "sklearn"])
+    def test_what_training_needs_is_named_where_it_is_missing(self, name, tmp_path):
+        """One line, and how to install it."""
+        code = (
+            f"import sys; from missing import hide; hide({name!r});"
+            "from fl_epe.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        )
+        command = [sys.executable, "-c", code, *SMALL, "--rounds", "2"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=missing.environment()
+        )
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.strip() == (
+            f"fl-epe: error: Training needs {name}, which is not installed: "
+            "pip install 'fl-epe[sim]'."
+        )
         assert not list(tmp_path.rglob("record.npz"))
 
     def test_a_finished_run_is_not_resumed(self, finished, capsys):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fl_epe
-from fl_epe import cli
+from fl_epe.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
 SITE = sorted((ROOT / "docs").rglob("*.md"))

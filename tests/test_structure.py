@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import missing
 import pytest
 
 import fl_epe
@@ -104,6 +105,66 @@ def test_importing_the_package_is_light():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert not HEAVY & set(loaded.stdout.split())
+
+
+PLUG_IN = ("audit", "client_canaries", "injection", "layout", "self_auditing", "sources", "wrapped")
+
+
+@pytest.mark.parametrize("name", PLUG_IN)
+def test_the_plug_in_stands_without_the_simulation(name):
+    own = {f"fl_epe.flower.{other}" for other in PLUG_IN} | {"fl_epe.flower"}
+    for imported in _imports(f"fl_epe.flower.{name}"):
+        if imported.startswith("fl_epe.flower"):
+            assert imported in own, imported
+        assert imported.split(".")[0] not in {"torch", "ray", "sklearn"}
+        assert imported.split(".")[:2] not in (["fl_epe", "tasks"], ["fl_epe", "training"])
+
+
+def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
+    flower = "import flwr.app, flwr.clientapp, flwr.serverapp, flwr.serverapp.strategy"
+    code = "import fl_epe.flower, sys; print(*sys.modules)"
+    loaded, anyway = (
+        set(
+            subprocess.run(
+                [sys.executable, "-c", source], capture_output=True, text=True, check=True
+            ).stdout.split()
+        )
+        for source in (code, f"{flower}, sys; print(*sys.modules)")
+    )
+    own = {module for module in loaded - anyway if module.startswith("fl_epe.flower.")}
+    assert own == {f"fl_epe.flower.{name}" for name in PLUG_IN}
+    unwanted = (HEAVY - {"flwr"}) | {"rich", "scipy.stats"}
+    assert not unwanted & (loaded - anyway)  # Flower itself brings rich
+
+
+def test_the_simulation_is_found_under_the_plug_in_s_name():
+    from fl_epe import flower
+
+    assert set(flower.__all__) <= set(dir(flower))
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        flower.Nothing  # noqa: B018
+
+
+def test_without_pytorch_deployments_are_audited_and_records_made():
+    """Where torch and scikit-learn are not installed, `fl_epe.flower` and the record still are."""
+    code = (
+        "import importlib.metadata as m\n"
+        "from missing import hide; hide('torch', 'sklearn')\n"
+        "version = m.version\n"
+        "def missing(name):\n"
+        "    if name == 'torch': raise m.PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "m.version = missing\n"
+        "import fl_epe.flower, fl_epe.reporting\n"
+        "from fl_epe.flower import DPFedAvg, InProcessGrid\n"
+        "from fl_epe.auditing.record import installed_versions; print(*installed_versions())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=missing.environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert "flwr" in done.stdout.split()
+    assert "torch" not in done.stdout.split()
 
 
 def test_every_module_imports():

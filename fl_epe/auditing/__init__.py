@@ -13,6 +13,7 @@ from fl_epe.auditing.assertions import (
 from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
     epsilon_lower_bound,
+    lower_bound_by,
 )
 from fl_epe.auditing.estimators import (
     EpsilonEstimate,
@@ -79,6 +80,7 @@ __all__ = [
     "footprints",
     "gaussian_test",
     "installed_versions",
+    "lower_bound_by",
     "play",
     "read_scores",
     "scores_from_record",

@@ -41,7 +41,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.record import AuditRecord
@@ -221,7 +221,7 @@ def footprint_fit(
     energy = float(np.sum(expected**2))
     if energy == 0:
         raise ValueError("Expected footprints that are not all zero.")
-    half = stats.norm.ppf((1 + confidence) / 2) / np.sqrt(energy)
+    half = special.ndtri((1 + confidence) / 2) / np.sqrt(energy)
     scales = np.sum(scores * expected) / energy + np.array([0.0, -half, half])
 
     def estimate(footprint: float, name: str) -> EpsilonEstimate:
@@ -280,7 +280,7 @@ def _known_variance(
     scores: Floats, delta: float, confidence: float, method: str, spread: float = 1.0
 ) -> EpsilonEstimate:
     """Scores are N(μ, spread²), so their mean is N(μ, spread²/k) and its interval is exact."""
-    half = spread * stats.norm.ppf((1 + confidence) / 2) / np.sqrt(len(scores))
+    half = spread * special.ndtri((1 + confidence) / 2) / np.sqrt(len(scores))
     means = np.maximum(scores.mean() + np.array([0.0, -half, half]), 0.0)
     return _estimate_at(means, delta, confidence, method)
 
@@ -366,7 +366,7 @@ def _mixed_chi2_quantile(confidence: float) -> float:
     """Quantile of half a χ² with one and half a χ² with two degrees of freedom."""
 
     def miss(value: float) -> float:
-        share = (stats.chi2.cdf(value, 1) + stats.chi2.cdf(value, 2)) / 2
+        share = (special.chdtr(1, value) + special.chdtr(2, value)) / 2
         return float(share) - confidence
 
     return float(optimize.brentq(miss, 0.0, 1e3))

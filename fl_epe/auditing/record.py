@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -224,9 +225,13 @@ class AuditRecord:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the packages that decide a run's result."""
+    """Versions of the packages that decide a run's result, as far as they are installed."""
     names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting")
-    return {name: importlib.metadata.version(name) for name in names}
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # torch is optional
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _split(record: AuditRecord) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing.bounds.by_name import BOUNDS, lower_bound_by
 from fl_epe.auditing.estimators import EpsilonEstimate, epsilon_from_cosines, epsilon_from_scores
 from fl_epe.auditing.normality import anderson_darling
 from fl_epe.checks import check_scores
@@ -99,13 +99,13 @@ def all_bounds(
         if method in COIN_METHODS and (unobserved is None or not coins):
             continue
         others = None if dim is not None and method not in COIN_METHODS else unobserved
-        value = epsilon_lower_bound(
+        value = lower_bound_by(
+            method,
             observed,
             others,
             0.0 if method == "katz-log" else delta,
             dim=dim,
             confidence=confidence,
-            method=method,
         )
         out.append(
             {

@@ -1,4 +1,7 @@
-"""The command line: ``fl-epe run``, ``resume``, ``report``, ``estimate``, and its other parts."""
+"""The command line ``fl-epe``: its entry point and ``run``, ``resume``, ``report``, ``estimate``.
+
+``compare``, ``advise`` and ``data`` are in files of their own.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from fl_epe.flower import Job, Progress
 
 RECORD, CHECKPOINT = "record.npz", "checkpoint.npz"
+_TRAIN_WITH = ("torch", "sklearn")  # the extra "sim"
 _TASKS = (
     "digits",
     "fashion-mnist",
@@ -86,9 +90,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("Stopped.")
         return 130
+    except ModuleNotFoundError as error:
+        if error.name not in _TRAIN_WITH:
+            raise
+        text = f"Training needs {error.name}, which is not installed: pip install 'fl-epe[sim]'."
     except (ValueError, OSError, RuntimeError) as error:
-        errors.print(f"fl-epe: error: {error}", style="red", markup=False, soft_wrap=True)
-        return 2
+        text = str(error)
+    errors.print(f"fl-epe: error: {text}", style="red", markup=False, soft_wrap=True)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:

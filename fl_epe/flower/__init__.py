@@ -1,18 +1,29 @@
-"""Federated learning with Flower: the strategy, the worker app, the ways to run them."""
+"""Federated learning with Flower: an audit around any strategy, and a simulation of DP-FedAvg.
+
+`CanaryAudit`, `canary_mod` and their parts need Flower alone. The simulation (`DPFedAvg`,
+`simulate` and the rest) is loaded when one of its names is asked for; to train models it needs
+PyTorch: ``pip install 'fl-epe[sim]'``.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from fl_epe.flower.canary_audit import CanaryAudit
 from fl_epe.flower.client_canaries import CanaryOrder, ClientCanaries, canary_mod
 from fl_epe.flower.layout import Layout
-from fl_epe.simulation import (
-    DPFedAvg,
-    InProcessGrid,
-    Job,
-    Progress,
-    pack,
-    run_on_grid,
-    simulate,
-    worker_app,
-)
+from fl_epe.flower.self_auditing import SelfAuditing
+
+if TYPE_CHECKING:
+    from fl_epe.simulation import (
+        DPFedAvg,
+        InProcessGrid,
+        Job,
+        Progress,
+        pack,
+        run_on_grid,
+        simulate,
+        worker_app,
+    )
 
 __all__ = [
     "CanaryAudit",
@@ -23,9 +34,31 @@ __all__ = [
     "Job",
     "Layout",
     "Progress",
+    "SelfAuditing",
     "canary_mod",
     "pack",
     "run_on_grid",
     "simulate",
     "worker_app",
 ]
+
+_SIMULATION = {
+    "DPFedAvg",
+    "InProcessGrid",
+    "Job",
+    "Progress",
+    "pack",
+    "run_on_grid",
+    "simulate",
+    "worker_app",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SIMULATION:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("fl_epe.simulation"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import secrets
@@ -15,33 +14,30 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
-    RoundFacts,
-    RunningEstimate,
     Watch,
     epsilon_from_record,
 )
-from fl_epe.canaries import CanarySet
 from fl_epe.checks import check_probability
 from fl_epe.flower.client_canaries import ClientCanaries
 from fl_epe.flower.injection import real_metrics_only
 from fl_epe.flower.layout import Layout
+from fl_epe.flower.self_auditing import OwnWatch, SelfAuditing
 from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source, Turn
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 from fl_epe.reporting import as_text, summarize, write_report
 from fl_epe.schedules import ShuffledEpochs
 from fl_epe.seeding import generator
-from fl_epe.simulation import DPFedAvg, pack
 
 logger = logging.getLogger(__name__)
 
 _SCHEDULE = 0  # stream of the canaries' rounds
 _FAULTS_KEPT = 100
+_TRACKER_BYTES = 512 << 20
 
 
 class CanaryAudit(Strategy):
@@ -56,8 +52,9 @@ class CanaryAudit(Strategy):
 
     Replies are added where any number will do. Flower's DP wrappers add noise for
     ``num_sampled_clients`` replies: canaries fill up to that number, and beyond it take the place
-    of clients drawn at random, who are not asked in that round. A `DPFedAvg` has canaries of its
-    own; the audit then takes its numbers and sets its seed.
+    of clients drawn at random, who are not asked in that round. A strategy that has canaries of its
+    own (`SelfAuditing`, as `DPFedAvg` is) keeps them: the audit sets their seed and reports at
+    ``delta``; ``num_canaries`` must agree, and the other arguments are refused.
 
     Args:
         strategy: what the deployment uses, DP wrappers included.
@@ -68,9 +65,9 @@ class CanaryAudit(Strategy):
         delta: target δ.
         unobserved: canaries that are scored and never take part. By default a quarter of
             ``num_canaries`` where each takes part once, as the null is then exact; else as many.
-        repeats: how often a canary takes part, at most once in a round.
+        repeats: how often a canary takes part, at most once in a round; 1 by default.
         rounds: of the run; `start` knows, so this is only for those who do not call it.
-        inject: "auto" as described, "add" or "replace".
+        inject: "auto" as described (the default), "add" or "replace".
         clients: let clients answer through `canary_mod` instead of making replies up: a share in
             (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
             whenever the strategy asks them.
@@ -81,7 +78,7 @@ class CanaryAudit(Strategy):
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_var"``; integer and 0-d arrays always are.
-        tracker_bytes: memory for model deltas that wait to be scored together.
+        tracker_bytes: memory for model deltas that wait to be scored together; 512 MiB by default.
 
     Raises:
         TypeError: for a strategy of another API.
@@ -98,43 +95,65 @@ class CanaryAudit(Strategy):
         delta: float,
         seed: int | None = None,
         unobserved: int | None = None,
-        repeats: float = 1,
+        repeats: float | None = None,
         rounds: int | None = None,
-        inject: str = "auto",
+        inject: str | None = None,
         clients: float | Collection[int] | None = None,
         identity: Callable[[int], int] | None = None,
         num_examples: float | None = None,
         canary_norm: float | None = None,
         noise_multiplier: float | None = None,
-        leave_out: Sequence[str] = (),
-        tracker_bytes: int = 512 << 20,
+        leave_out: Sequence[str] | None = None,
+        tracker_bytes: int | None = None,
     ) -> None:
         self.strategy = strategy
         self.delta = delta
         self.num_canaries = num_canaries
-        self.unobserved = unobserved if unobserved is not None else num_canaries
-        if unobserved is None and repeats <= 1 and clients is None:
-            self.unobserved = max(2, num_canaries // 4)
         self._wrapped = Wrapped.inspect(strategy)
+        if isinstance(strategy, SelfAuditing):
+            _refuse(
+                f"with {self._wrapped.description}, which schedules and scores its canaries itself",
+                unobserved=unobserved,
+                repeats=repeats,
+                rounds=rounds,
+                inject=inject,
+                clients=clients,
+                identity=identity,
+                num_examples=num_examples,
+                canary_norm=canary_norm,
+                noise_multiplier=noise_multiplier,
+                leave_out=leave_out,
+                tracker_bytes=tracker_bytes,
+            )
+        if clients is not None:
+            _refuse(
+                "with clients, who answer whenever they are asked, with their own weight",
+                repeats=repeats,
+                inject=inject,
+                num_examples=num_examples,
+            )
+        self._repeats = 1 if repeats is None else repeats
+        self.unobserved = unobserved if unobserved is not None else num_canaries
+        if unobserved is None and self._repeats <= 1 and clients is None:
+            self.unobserved = max(2, num_canaries // 4)
         self._seed = secrets.randbits(128) if seed is None else seed
-        self._repeats = repeats
         self._rounds = rounds
-        self._inject = inject
+        self._inject = "auto" if inject is None else inject
         self._clients, self._identity = clients, identity
         self._num_examples, self._canary_norm = num_examples, canary_norm
         self._noise_multiplier = noise_multiplier
-        self._leave_out = tuple(leave_out)
+        self._leave_out = tuple(leave_out or ())
         self._check()
-        self._watch: Watch | _OwnWatch = (
-            _OwnWatch(strategy, delta, self._seed)
-            if isinstance(strategy, DPFedAvg)
+        self._watch: Watch | OwnWatch = (
+            OwnWatch(strategy, delta, self._seed)
+            if isinstance(strategy, SelfAuditing)
             else Watch(
                 num_canaries,
                 self.unobserved,
                 seed=self._seed,
                 delta=delta,
                 server=self._wrapped.server(),
-                tracker_bytes=tracker_bytes,
+                tracker_bytes=_TRACKER_BYTES if tracker_bytes is None else tracker_bytes,
             )
         )
         self._layout: Layout | None = None
@@ -174,23 +193,13 @@ class CanaryAudit(Strategy):
             self._client_canaries(self._clients)
 
     def _check_own(self) -> None:
-        if not isinstance(self.strategy, DPFedAvg):
-            return
-        config = self.strategy.config
-        if self.num_canaries != config.canaries:
-            raise ValueError(
-                f"Expected num_canaries={self.num_canaries} to be config.canaries="
-                f"{config.canaries}: DPFedAvg schedules its canaries itself."
-            )
-        given = {
-            "clients": self._clients is not None,
-            "num_examples": self._num_examples is not None,
-            "canary_norm": self._canary_norm is not None,
-            "leave_out": bool(self._leave_out),
-            "inject": self._inject != "auto",
-        }
-        if names := [name for name, there in given.items() if there]:
-            raise ValueError(f"Expected no {names[0]} with DPFedAvg, which has canaries itself.")
+        if isinstance(self.strategy, SelfAuditing):
+            theirs = self.strategy.num_canaries
+            if self.num_canaries != theirs:
+                raise ValueError(
+                    f"Expected num_canaries={self.num_canaries} to be {theirs}:"
+                    f" {self._wrapped.description} schedules its canaries itself."
+                )
 
     def _client_canaries(self, clients: float | Collection[int]) -> ClientCanaries:
         return ClientCanaries(
@@ -205,11 +214,12 @@ class CanaryAudit(Strategy):
     def summary(self) -> None:
         """Log what is audited, and how; never the seed."""
         self.strategy.summary()
+        own = isinstance(self._watch, OwnWatch)
         logger.info(
-            "Audit of %s: %d canaries (and %d that never take part), delta %g",
+            "Audit of %s: %d canaries (%s), delta %g",
             self._wrapped.description,
             self.num_canaries,
-            self.unobserved,
+            "its own" if own else f"and {self.unobserved} that never take part",
             self.delta,
         )
 
@@ -262,8 +272,8 @@ class CanaryAudit(Strategy):
         return self._layout, self._source
 
     def _make_source(self) -> Source:
-        if isinstance(self.strategy, DPFedAvg):
-            return OwnCanaries(self.strategy)
+        if isinstance(self._watch, OwnWatch):
+            return OwnCanaries()
         if self._clients is not None:
             clients = self._client_canaries(self._clients)
             return ClientAnswers(self._wrapped, clients, self._canary_norm)
@@ -318,8 +328,6 @@ class CanaryAudit(Strategy):
             self._faults.append(f"round {turn.index + 1}, {text}")
 
     def _observe(self, turn: Turn, arrays: ArrayRecord | None) -> None:
-        if isinstance(self._source, OwnCanaries):
-            turn.facts = self._source.facts()
         theta = turn.layout.flatten(arrays) if arrays else None
         if theta is None:
             self._fault(turn, "the strategy released no model")
@@ -420,44 +428,7 @@ class CanaryAudit(Strategy):
         return as_text(write_report(record, Path(directory)))
 
 
-class _OwnWatch:
-    """Stands where `Watch` stands for a `DPFedAvg`, which scores its canaries itself."""
-
-    def __init__(self, strategy: DPFedAvg, delta: float, seed: int) -> None:
-        strategy.seeds = dataclasses.replace(strategy.seeds, canary=seed)
-        self._strategy = strategy
-        self._delta = delta
-        self._last: NDArray[Any] = np.empty(0)
-        self._running: RunningEstimate | None = None
-
-    @property
-    def rounds(self) -> int:
-        return self._strategy.rounds_done
-
-    @property
-    def canaries(self) -> CanarySet:
-        return self._strategy.canary_set(len(self._last))
-
-    def begin(self, theta: NDArray[Any]) -> None:
-        self._last = theta
-        self._running = RunningEstimate(self.canaries, self._server())
-
-    def _server(self) -> Any:
-        optimizer = self._strategy.config.optimizer()
-        linear = optimizer.weights(1) is not None
-        return optimizer if linear else self._strategy.config.server_optimizer
-
-    def observe(
-        self, theta: NDArray[Any] | None, facts: RoundFacts, vectors: NDArray[Any] | None = None
-    ) -> None:
-        if theta is not None and self._running is not None:
-            self._running.add(theta - self._last, facts)
-            self._last = theta
-
-    def epsilon_so_far(self, confidence: float = 0.95) -> EpsilonEstimate | None:
-        return None if self._running is None else self._running.epsilon(self._delta, confidence)
-
-    def record(self, **facts: Any) -> AuditRecord:
-        """The strategy knows all of the facts itself."""
-        record = self._strategy.record(pack(theta=self._last))
-        return dataclasses.replace(record, delta=self._delta)
+def _refuse(why: str, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"Expected no {name}={value!r} {why}.")

@@ -20,7 +20,6 @@ from fl_epe.flower.layout import Layout
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import generator
-from fl_epe.simulation import DPFedAvg
 
 _FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
@@ -234,15 +233,8 @@ class ClientAnswers(Source):
         return replies
 
 
-@dataclasses.dataclass(frozen=True)
 class OwnCanaries(Source):
-    """`DPFedAvg` schedules its canaries itself; this only says who took part.
-
-    Attributes:
-        strategy: which one.
-    """
-
-    strategy: DPFedAvg
+    """A strategy that has canaries itself: its messages and replies stay as they are."""
 
     participation = "epochs"
 
@@ -251,17 +243,5 @@ class OwnCanaries(Source):
         turn.sent = messages
 
     def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
-        """See `Source.join`."""
+        """See `Source.join`; the facts are the strategy's to tell."""
         return replies
-
-    def facts(self) -> RoundFacts:
-        """What happened in the round that was aggregated last."""
-        strategy = self.strategy
-        t = strategy.rounds_done - 1
-        clip_norm = strategy.history["clip_norm"][t]
-        return RoundFacts(
-            present=strategy.observed_ids[strategy.presence[t]].tolist(),
-            contribution=clip_norm / strategy.config.cohort_size,
-            clip_norm=clip_norm,
-            replies=strategy.config.cohort_size,
-        )

@@ -8,8 +8,8 @@ import math
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
+from fl_epe.flower.self_auditing import SelfAuditing
 from fl_epe.mechanism import ServerSGD
-from fl_epe.simulation import DPFedAvg
 
 _ON_SERVER = (
     flower.DifferentialPrivacyServerSideFixedClipping,
@@ -176,7 +176,7 @@ def _check(strategy: Strategy, *, wrapped: bool) -> None:
             raise ValueError(f"Expected a strategy that can be audited, not {name}: {reason}.")
     if getattr(strategy, "is_canary_audit", False):
         raise ValueError("Expected a strategy that is not audited already, got a CanaryAudit.")
-    if wrapped and isinstance(strategy, DPFedAvg):
-        raise ValueError(f"Expected {name} outermost: its replies are sums, and it has DP inside.")
+    if wrapped and isinstance(strategy, SelfAuditing):
+        raise ValueError(f"Expected {name} outermost: it schedules and scores its canaries itself.")
     if type(strategy).start is not Strategy.start:
         raise ValueError(f"Expected {name} without a start() of its own: it would not be called.")

@@ -14,11 +14,11 @@ from fl_epe.auditing import (
     EpsilonEstimate,
     all_bounds,
     epsilon_from_record,
-    epsilon_lower_bound,
     estimate_values,
     finite,
     footprint_fit,
     gaussian_test,
+    lower_bound_by,
     scores_from_record,
     secret_law,
 )
@@ -215,13 +215,8 @@ def _statistic(
     members, others, dim = _for_bounds(record, statistic, observed, unobserved)
     lower = None
     if dim is not None or len(others) >= 2:
-        lower = epsilon_lower_bound(
-            members,
-            None if dim else others,
-            delta,
-            dim=dim,
-            confidence=confidence,
-            method=bound,
+        lower = lower_bound_by(
+            bound, members, None if dim else others, delta, dim=dim, confidence=confidence
         )
     return {
         **_estimate(estimate),

@@ -234,8 +234,9 @@ def simulate(
     Args:
         job: what to do.
         backend: "in-process" (threads) or "ray" (Flower's simulation, one process a worker).
-        workers: nodes, which share the clients out between them. The result does not depend on
-            it beyond the last bits of float64 sums.
+        workers: nodes, which share the clients out between them. Clipped sums are exact: on a CPU
+            the model and every score are the same to the last bit with any number of workers. Only
+            the mean training loss, a sum of rounded numbers, may differ in its last bits.
         checkpoint: see `run_on_grid`.
         checkpoint_every: see `run_on_grid`.
         on_round: see `run_on_grid`.

@@ -13,10 +13,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.auditing import AuditRecord, installed_versions
+from fl_epe.auditing import AuditRecord, RoundFacts, RunningEstimate, installed_versions
 from fl_epe.canaries import CanarySet, Tracker
 from fl_epe.config import RunConfig
-from fl_epe.mechanism import gaussian_noise, norm
+from fl_epe.mechanism import ServerSGD, gaussian_noise, norm
 from fl_epe.schedules import Cohort, presence
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation.messages import Order, PartialSum, pack
@@ -272,6 +272,38 @@ class DPFedAvg(Strategy):
         self._tracker.add("final", theta)
         self._tracker.add("displacement", theta.astype(np.float64) - self._start)
         return _make_record(self, self._tracker, dict(metrics or {}))
+
+    # What `CanaryAudit` asks of a strategy with canaries of its own.
+
+    @property
+    def num_canaries(self) -> int:
+        """How many canaries take part."""
+        return self.config.canaries
+
+    def use_canary_seed(self, seed: int) -> None:
+        """Draw the canaries from this seed instead; before the first round."""
+        self.seeds = dataclasses.replace(self.seeds, canary=seed)
+
+    def running_estimate(self, dim: int) -> RunningEstimate:
+        """ε after any round, for a model of ``dim`` parameters; no round is in it yet."""
+        server = self._optimizer
+        known = server if isinstance(server, ServerSGD) else self.config.server_optimizer
+        return RunningEstimate(self.canary_set(dim), known)
+
+    def round_facts(self) -> RoundFacts:
+        """What happened in the round that was aggregated last."""
+        t, expected = self.rounds_done - 1, self.config.cohort_size
+        clip_norm = self.history["clip_norm"][t]
+        return RoundFacts(
+            present=self.observed_ids[self.presence[t]].tolist(),
+            contribution=clip_norm / expected,
+            clip_norm=clip_norm,
+            replies=expected,
+        )
+
+    def audit_record(self, theta: NDArray[np.floating]) -> AuditRecord:
+        """See `record`, for the final model as a vector."""
+        return self.record(pack(theta=theta))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the seeds that a resumed run needs, as named arrays."""
