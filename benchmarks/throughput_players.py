@@ -168,8 +168,9 @@ def play_ours(setting: Setting) -> None:
 
 def made_up_task(setting: Setting) -> Any:
     from fl_epe.tasks import ClientData, LossSum, Task
-    from fl_epe.tasks.cnn import Cnn, cross_entropy
-    from fl_epe.tasks.lstm import Lstm, token_cross_entropy
+    from fl_epe.tasks.cnn import Cnn
+    from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
+    from fl_epe.tasks.lstm import Lstm
 
     @dataclasses.dataclass(frozen=True)
     class MadeUp(Task):

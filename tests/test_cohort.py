@@ -16,9 +16,10 @@ from fl_epe.flower.worker import execute
 from fl_epe.mechanism import clip
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
-from fl_epe.tasks.cnn import Cnn, cross_entropy
+from fl_epe.tasks.cnn import Cnn
 from fl_epe.tasks.dropout import SeededDropout
-from fl_epe.tasks.lstm import Lstm, token_cross_entropy
+from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
+from fl_epe.tasks.lstm import Lstm
 from fl_epe.training import CohortTrainer, Counts, Execution, LocalTraining, Trainer
 from fl_epe.training.cohort import _add_on_device
 from fl_epe.training.together import Member, Together, batch_sizes, waves

@@ -16,7 +16,8 @@ import torch
 
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task
-from fl_epe.tasks.cnn import Cnn, cross_entropy
+from fl_epe.tasks.cnn import Cnn
+from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.partition import check_split, dirichlet_partition
 
 _DEBIAN_DIR = "/usr/share/datasets/fashion-mnist"

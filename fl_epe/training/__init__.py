@@ -6,7 +6,7 @@
 
 from fl_epe.training.cohort import CohortTrainer, Counts
 from fl_epe.training.execution import Execution
-from fl_epe.training.local import ClientUpdate, LocalTraining, SelfTraining, Trainer
+from fl_epe.training.local import ClientUpdate, LocalTraining, Trainer
 
 __all__ = [
     "ClientUpdate",
@@ -14,6 +14,5 @@ __all__ = [
     "Counts",
     "Execution",
     "LocalTraining",
-    "SelfTraining",
     "Trainer",
 ]
