@@ -166,8 +166,9 @@ def play_ours(setting: Setting) -> None:
 
 
 def made_up_task(setting: Setting) -> Any:
-    from fl_epe.models import Cnn, Lstm, cross_entropy, token_cross_entropy
+    from fl_epe.models import Cnn, Lstm
     from fl_epe.tasks import ClientData, LossSum, Task
+    from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
 
     @dataclasses.dataclass(frozen=True)
     class MadeUp(Task):

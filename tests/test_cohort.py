@@ -11,11 +11,12 @@ from tiny import Tiny
 from torch import nn
 
 from fl_epe.mechanism import ClippedSum, clip
-from fl_epe.models import Cnn, Lstm, SeededDropout, cross_entropy, token_cross_entropy
+from fl_epe.models import Cnn, Lstm, SeededDropout
 from fl_epe.seeding import generator
 from fl_epe.simulation.messages import Order
 from fl_epe.simulation.worker import execute
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
+from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
 from fl_epe.training import (
     CohortTrainer,
     Counts,

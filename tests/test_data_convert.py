@@ -416,7 +416,10 @@ GOOD = ("train", "u", {"tokens": "a b"})
             "whole LZMA file",
         ),
         (_sqlite(), "s.sqlite to list clients in 'client_metadata'"),
-        (_sqlite(GOOD, ("train", "u", b"\x0b")), "row 2, to be a tf.train.Example: wire type 3"),
+        (
+            _sqlite(GOOD, ("train", "u", b"\x0b")),
+            "row 2, to be a tf.train.Example: 1 bytes that protobuf cannot parse",
+        ),
         (
             _sqlite(("train", "u", {"title": "x"})),
             "row 1, to have a column 'tokens', found 'title'",

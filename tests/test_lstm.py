@@ -4,9 +4,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fl_epe.models import Lstm, lstm, token_cross_entropy
+from fl_epe.models import Lstm
 from fl_epe.seeding import generator
 from fl_epe.tasks import bind_parameters
+from fl_epe.tasks.losses import token_cross_entropy
 
 VOCABULARY, EMBEDDING, HIDDEN, LENGTH = 40, 6, 10, 7
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
@@ -21,12 +22,11 @@ def _model(dtype: torch.dtype = torch.float64) -> tuple[Lstm, torch.Tensor]:
     return model, flat
 
 
-def _words(n: int = 5, seed: int = 2, full: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def _words(n: int = 5, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets of sentences that end in padding."""
     random = generator(seed)
     words = random.integers(1, VOCABULARY, (n, LENGTH + 1))
-    if not full:
-        words[np.arange(LENGTH + 1) >= random.integers(2, LENGTH, n)[:, None]] = 0
+    words[np.arange(LENGTH + 1) >= random.integers(2, LENGTH, n)[:, None]] = 0
     return torch.from_numpy(words[:, :-1].copy()), torch.from_numpy(words[:, 1:].copy())
 
 
@@ -77,39 +77,23 @@ def test_logits_and_gradients_are_those_of_torchs_lstm(dtype: torch.dtype, unrol
     assert result.loss.item() == pytest.approx(loss.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("rows", [3, 1000])
-def test_its_own_step_is_that_of_the_gradient(
-    dtype: torch.dtype, full: bool, rows: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(lstm, "_ROWS", rows)
-    model, flat = _model(dtype)
-    tokens, targets = _words(full=full)
-    usual = token_cross_entropy(model(tokens), targets)
-    loss, gradient = _torchs_gradient(model, tokens, targets)
-    before = flat.clone()
-    result = token_cross_entropy(model.remember(tokens), targets)
-    model.descend(result.loss / result.examples, 0.3)
-    expected = -0.3 / result.examples * gradient
-    torch.testing.assert_close(flat - before, expected, rtol=0, atol=TOLERANCE[dtype])
-    assert result.loss.item() == pytest.approx(loss.item(), rel=1e-5)
-    assert (result.correct, result.examples) == (usual.correct, usual.examples)
-
-
-def test_the_whole_model_steps_as_autograd_does():
-    model = Lstm().train()
-    values = np.concatenate([part.ravel() for part in model.initial_values(generator(0))])
-    flat = torch.from_numpy(values.copy())
-    bind_parameters(model, flat)
-    words = torch.from_numpy(generator(3).integers(0, 10_004, (2, 21)))
-    tokens, targets = words[:, :-1], words[:, 1:]
-    result = token_cross_entropy(model(tokens), targets)
-    gradients = torch.autograd.grad(result.loss / result.examples, list(model.parameters()))
-    expected = -torch.cat([part.flatten() for part in gradients])
-    result = token_cross_entropy(model.remember(tokens), targets)
-    model.descend(result.loss / result.examples, 1.0)
-    torch.testing.assert_close(flat - torch.from_numpy(values), expected, rtol=0, atol=1e-7)
+@pytest.mark.parametrize("unrolled", [False, True])
+def test_its_gradient_is_that_of_finite_differences(unrolled: bool):
+    model, _ = _model()
+    model.lstm.unrolled = unrolled
+    tokens, targets = _words()
+    random, step = generator(6), 1e-5
+    for part in model.parameters():
+        (gradient,) = torch.autograd.grad(token_cross_entropy(model(tokens), targets).loss, [part])
+        direction = torch.from_numpy(random.standard_normal(part.shape))
+        start, ends = part.detach().clone(), []
+        for sign in (1, -1):
+            with torch.no_grad():
+                part.copy_(start + sign * step * direction)
+                ends.append(token_cross_entropy(model(tokens), targets).loss)
+                part.copy_(start)
+        slope = (ends[0] - ends[1]) / (2 * step)
+        assert slope.item() == pytest.approx((gradient * direction).sum().item(), rel=1e-5)
 
 
 def test_padding_counts_neither_in_the_loss_nor_in_the_accuracy():
@@ -125,37 +109,12 @@ def test_padding_counts_neither_in_the_loss_nor_in_the_accuracy():
 
 
 def test_sentences_of_nothing_but_padding_move_nothing():
-    model, flat = _model()
-    before = flat.clone()
+    model, _ = _model()
     nothing = torch.zeros(2, LENGTH, dtype=torch.int64)
-    result = token_cross_entropy(model.remember(nothing), nothing)
-    model.descend(result.loss / max(1, result.examples), 1.0)
+    result = token_cross_entropy(model(nothing), nothing)
     assert (result.loss.item(), result.correct, result.examples) == (0.0, 0, 0)
-    assert torch.equal(flat, before)
-
-
-@pytest.mark.parametrize("shape", [(5, LENGTH + 1), (4, LENGTH)])
-def test_targets_of_another_shape_are_refused(shape: tuple[int, int]):
-    model, _ = _model()
-    with pytest.raises(ValueError, match=r"targets.shape=\(\d, \d\)"):
-        token_cross_entropy(model.remember(_words()[0]), torch.ones(shape, dtype=torch.int64))
-
-
-def test_words_after_the_last_input_are_refused():
-    model, _ = _model()
-    tokens, targets = _words()
-    targets[0, -1] = 3
-    with pytest.raises(ValueError, match=r"Expected targets after step \d to be padding"):
-        token_cross_entropy(model.remember(tokens), targets)
-
-
-def test_a_step_needs_something_remembered_and_uses_it_up():
-    model, _ = _model()
-    tokens, targets = _words()
-    loss = token_cross_entropy(model.remember(tokens), targets).loss
-    model.descend(loss, 0.1)
-    with pytest.raises(RuntimeError, match=r"remember\(\) before descend\(\)"):
-        model.descend(loss, 0.1)
+    for gradient in torch.autograd.grad(result.loss, list(model.parameters())):
+        assert not gradient.any()
 
 
 def test_it_starts_as_keras_does():

@@ -1,30 +1,62 @@
-"""`tf.train.Example` messages without TensorFlow: the few parts of protobuf that they use.
+"""`tf.train.Example` messages without TensorFlow, read by Google's ``protobuf`` package.
 
-TensorFlow Federated keeps the examples of its SQLite files as such messages. Their schema, from
-TensorFlow's ``example.proto`` and ``feature.proto``: ``Example{1: Features}``,
-``Features{1: map<string, Feature>}``, ``Feature{1: BytesList | 2: FloatList | 3: Int64List}``, each
-list ``{1: repeated}``. The tests compare with messages that Google's protobuf library wrote.
+TensorFlow Federated keeps the examples of its SQLite files as such messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 from numpy.typing import NDArray
 
 Feature = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 
-_VARINT, _LENGTH = 0, 2
-_FIXED = {1: 8, 5: 4}  # bytes of the other types
-_MOST_VARINT_BYTES = 10
+# TensorFlow's example.proto and feature.proto: type, its fields by number from 1, each with its
+# kind and, where that is a message, its type. A map is written as a list of entries.
+_TYPES = {
+    "BytesList": [("value", "BYTES", "")],
+    "FloatList": [("value", "FLOAT", "")],
+    "Int64List": [("value", "INT64", "")],
+    "Feature": [
+        ("bytes_list", "MESSAGE", "BytesList"),
+        ("float_list", "MESSAGE", "FloatList"),
+        ("int64_list", "MESSAGE", "Int64List"),
+    ],
+    "Entry": [("key", "STRING", ""), ("value", "MESSAGE", "Feature")],
+    "Features": [("feature", "MESSAGE", "Entry")],
+    "Example": [("features", "MESSAGE", "Features")],
+}
+_REPEATED = {"BytesList", "FloatList", "Int64List", "Features"}
 
 
-def parse_example(message: bytes, names: Container[str] | None = None) -> dict[str, Feature]:
+def _example_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="example", package="fl_epe", syntax="proto3")
+    for name, fields in _TYPES.items():
+        described = file.message_type.add(name=name)
+        for number, (field, kind, of) in enumerate(fields, 1):
+            described.field.add(
+                name=field,
+                number=number,
+                label="LABEL_REPEATED" if name in _REPEATED else "LABEL_OPTIONAL",
+                type=f"TYPE_{kind}",
+                type_name=f".fl_epe.{of}" if of else None,
+            )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fl_epe.Example"))
+
+
+_Example = _example_class()
+
+
+def parse_example(blob: bytes, names: Container[str] | None = None) -> dict[str, Feature]:
     """The features of a serialized ``tf.train.Example`` by name.
 
     Args:
-        message: the bytes.
+        blob: the bytes.
         names: of the features whose values are wanted; the others come as empty lists. By default
             all are.
 
@@ -35,90 +67,21 @@ def parse_example(message: bytes, names: Container[str] | None = None) -> dict[s
     Raises:
         ValueError: for anything that is no such message, with the reason.
     """
-    features: dict[str, Feature] = {}
-    for example in _embedded(message, 1):
-        for entry in _embedded(example, 1):
-            content = dict(_fields(entry))
-            name = _expect_bytes(content.get(1, b"")).decode()
-            wanted = names is None or name in names
-            features[name] = _feature(_expect_bytes(content.get(2, b""))) if wanted else []
-    return features
+    try:
+        example = _Example.FromString(blob)
+    except message.DecodeError as error:
+        raise ValueError(f"{len(blob)} bytes that protobuf cannot parse ({error})") from error
+    if blob and not example.HasField("features"):
+        raise ValueError(f"{len(blob)} bytes in which protobuf finds no field 'features'")
+    return {
+        entry.key: _values(entry.value) if names is None or entry.key in names else []
+        for entry in example.features.feature
+    }
 
 
-def _feature(message: bytes) -> Feature:
-    """The list in a ``Feature``; the last one, should there be several."""
-    result: Feature = []
-    for number, content in _fields(message):
-        if number not in (1, 2, 3):
-            continue
-        values = [value for field, value in _fields(_expect_bytes(content)) if field == 1]
-        if number == 1:
-            result = [_expect_bytes(value) for value in values]
-        elif number == 2:
-            result = np.frombuffer(b"".join(map(_expect_bytes, values)), "<f4")
-        else:
-            result = _integers(values)
-    return result
-
-
-def _integers(values: list[bytes | int]) -> NDArray[np.int64]:
-    """Signed integers from varints, packed in byte strings or single."""
-    unsigned: list[int] = []
-    for value in values:
-        if isinstance(value, int):
-            unsigned.append(value)
-            continue
-        position = 0
-        while position < len(value):
-            number, position = _varint(value, position)
-            unsigned.append(number)
-    return np.array(unsigned, np.uint64).view(np.int64)
-
-
-def _embedded(message: bytes, wanted: int) -> list[bytes]:
-    """The embedded messages in field number ``wanted``."""
-    return [_expect_bytes(content) for number, content in _fields(message) if number == wanted]
-
-
-def _fields(message: bytes) -> list[tuple[int, bytes | int]]:
-    """Number and content of every field: an integer for a varint, else the bytes."""
-    fields: list[tuple[int, bytes | int]] = []
-    position, end = 0, len(message)
-    while position < end:
-        key, position = _varint(message, position)
-        kind = key & 7
-        if kind in (_LENGTH, _VARINT):
-            size, position = _varint(message, position)
-            if kind == _VARINT:
-                fields.append((key >> 3, size))
-                continue
-        elif kind in _FIXED:
-            size = _FIXED[kind]
-        else:
-            raise ValueError(f"wire type {kind} before byte {position}")
-        if position + size > end:
-            raise ValueError(f"a field of {size} bytes at byte {position} of {end}")
-        fields.append((key >> 3, message[position : position + size]))
-        position += size
-    return fields
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most 64 bits, and where it ends."""
-    if position < len(message) and message[position] < 0x80:  # nearly all are
-        return message[position], position + 1
-    result = 0
-    for index, byte in enumerate(message[position : position + _MOST_VARINT_BYTES]):
-        if byte < 0x80:
-            result |= byte << (7 * index)
-            return result & 0xFFFF_FFFF_FFFF_FFFF, position + index + 1
-        result |= (byte & 0x7F) << (7 * index)
-    if len(message) < position + _MOST_VARINT_BYTES:
-        raise ValueError(f"an integer is cut off at byte {len(message)}")
-    raise ValueError(f"an integer of more than {_MOST_VARINT_BYTES} bytes at byte {position}")
-
-
-def _expect_bytes(content: bytes | int) -> bytes:
-    if isinstance(content, int):
-        raise ValueError(f"the integer {content} where a message should be")
-    return content
+def _values(feature: Any) -> Feature:
+    if feature.HasField("int64_list"):
+        return np.array(feature.int64_list.value[:], np.int64)
+    if feature.HasField("float_list"):
+        return np.array(feature.float_list.value[:], np.float32)
+    return list(feature.bytes_list.value)

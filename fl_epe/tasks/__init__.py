@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import functools
 import importlib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 
+from fl_epe.models import bind_parameters, glorot_uniform, one_thread
 from fl_epe.seeding import generator
 
 __all__ = [
@@ -174,41 +174,6 @@ class Task(abc.ABC):
             raise ValueError(f"Expected 0 <= client_id={client_id} < {self.num_clients}.")
 
 
-def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
-    """Make the parameters of ``model`` views on the vector ``flat``, in their order.
-
-    Args:
-        model: its parameters lose the values that they have.
-        flat: shape (dim,); writing to it changes the model, and the other way round.
-
-    Raises:
-        ValueError: if ``flat`` does not have exactly as many entries as the model.
-    """
-    parameters = list(model.parameters())
-    sizes = [parameter.numel() for parameter in parameters]
-    if flat.shape != (sum(sizes),):
-        raise ValueError(f"Expected flat.shape={tuple(flat.shape)} == ({sum(sizes)},).")
-    for parameter, part in zip(parameters, torch.split(flat, sizes), strict=True):
-        parameter.data = part.view(parameter.shape)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute each operation in the calling thread alone: the same bits everywhere.
-
-    Matrix products and gradients of convolutions add up in another order with another number of
-    threads. `torch.set_num_threads` acts on the thread that calls it, and on threads that start
-    later; threads that already compute keep theirs. So several may be in here at a time, and
-    whoever starts threads that should use more sets that number in them.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def task_names() -> list[str]:
     """The names that `load_task` knows."""
     return sorted(_TASKS)
@@ -244,12 +209,3 @@ def _check_option(task: str, option: str, value: object, types: dict[str, type])
 @functools.lru_cache(maxsize=16)
 def _dim(task: Task) -> int:
     return sum(parameter.numel() for parameter in task.model().parameters())
-
-
-def glorot_uniform(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
-    """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); vectors are biases: zero."""
-    if len(shape) < 2:
-        return np.zeros(shape, np.float32)
-    field = int(np.prod(shape[2:]))
-    limit = np.float32(np.sqrt(6 / ((shape[0] + shape[1]) * field)))
-    return (2 * random.random(shape, np.float32) - 1) * limit

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fl_epe.models import Cnn, cross_entropy
+from fl_epe.models import Cnn
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.partition import check_split, dirichlet_partition, stratified_split
 
 _MIN_EXAMPLES = 4

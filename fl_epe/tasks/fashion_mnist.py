@@ -14,9 +14,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fl_epe.models import Cnn, cross_entropy
+from fl_epe.models import Cnn
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.partition import check_split, dirichlet_partition
 
 _DEBIAN_DIR = "/usr/share/datasets/fashion-mnist"

@@ -8,37 +8,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from fl_epe.data.examples import ALPHABET, characters_and_next
-from fl_epe.models import cross_entropy
+from fl_epe.models import CharacterLstm
 from fl_epe.tasks import ClientData, LossSum
+from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.stored import StoredTask
 
 _HELD_OUT = 2000
-
-
-class CharacterLstm(torch.nn.Module):
-    """80 characters to the next one, 819,920 parameters (McMahan et al. 2017, Caldas et al. 2018).
-
-    Embedding of 8, two LSTM layers of 256 units (torch's two bias vectors each), dense 80.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.device("meta"):
-            self.embedding = torch.nn.Embedding(len(ALPHABET), 8)
-            self.lstm = torch.nn.LSTM(8, 256, num_layers=2, batch_first=True)
-            self.dense = torch.nn.Linear(256, len(ALPHABET))
-        self.to_empty(device="cpu")
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Logits of shape (n, 80) for ids of shape (n, 80)."""
-        states, _ = self.lstm(self.embedding(inputs))
-        return cast(torch.Tensor, self.dense(states[:, -1]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +50,7 @@ class Shakespeare(StoredTask):
 
     def model(self) -> torch.nn.Module:
         """A fresh LSTM."""
-        return CharacterLstm()
+        return CharacterLstm(len(ALPHABET))
 
     def decode(self, examples: np.ndarray) -> ClientData:
         """See `StoredTask.decode`."""

@@ -15,8 +15,9 @@ import torch
 
 from fl_epe.data.examples import words_and_next
 from fl_epe.data.text_twin import USERS, held_out_sentences, sentences, size
-from fl_epe.models import Lstm, token_cross_entropy
+from fl_epe.models import Lstm
 from fl_epe.tasks import ClientData, LossSum
+from fl_epe.tasks.losses import token_cross_entropy
 from fl_epe.tasks.stored import MadeUpTask, StoredTask
 
 _HELD_OUT = 1000
@@ -44,10 +45,12 @@ _PAPER: Mapping[str, Any] = MappingProxyType(
 class StackOverflow(StoredTask):
     """Next words in posts by 342,477 users (TensorFlow Federated's set), LSTM of Reddi et al. 2021.
 
-    The defaults are the paper's settings, but for ``max_examples``: it has no limit. ``data_dir``
-    may be a folder with ``stackoverflow.sqlite.lzma`` and ``stackoverflow.word_count``; to convert
-    all of TFF's set takes an hour or two, so better do it yourself. Word ids and the next ones are
-    int64 of shape (n, 20), see `fl_epe.data.examples`.
+    The defaults are the settings of Andrew et al. 2024, with two exceptions: the paper has no limit
+    like ``max_examples``, and the server's and the clients' learning rates were written down from
+    memory and not checked against the paper. ``data_dir`` may be a folder with
+    ``stackoverflow.sqlite.lzma`` and ``stackoverflow.word_count``; to convert all of TFF's set
+    takes an hour or two, so better do it yourself. Word ids and the next ones are int64 of shape
+    (n, 20), see `fl_epe.data.examples`.
     """
 
     name: ClassVar[str] = "stackoverflow"
@@ -83,8 +86,8 @@ class StackOverflow(StoredTask):
 class StackOverflowTwin(MadeUpTask):
     """Made-up sentences of as many users as StackOverflow has, see `fl_epe.data.text_twin`.
 
-    The defaults are the paper's settings, but for ``max_examples``. Word ids and the next ones are
-    int64 of shape (n, 20).
+    The defaults are those of `StackOverflow`, whose two learning rates were not checked against
+    the paper. Word ids and the next ones are int64 of shape (n, 20).
     """
 
     name: ClassVar[str] = "stackoverflow-twin"

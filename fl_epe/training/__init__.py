@@ -4,25 +4,9 @@
 `Execution` says: one after another, or many at once.
 """
 
-from fl_epe.training.cohort import (
-    CohortTrainer,
-    Counts,
-)
-from fl_epe.training.execution import (
-    Execution,
-)
-from fl_epe.training.local import (
-    ClientUpdate,
-    LocalTraining,
-    SelfTraining,
-    Trainer,
-)
-from fl_epe.training.vectorized import (
-    Member,
-    Together,
-    batch_sizes,
-    waves,
-)
+from fl_epe.training.cohort import CohortTrainer, Counts
+from fl_epe.training.execution import Execution
+from fl_epe.training.local import ClientUpdate, LocalTraining, Trainer
 
 __all__ = [
     "ClientUpdate",
@@ -30,9 +14,6 @@ __all__ = [
     "Counts",
     "Execution",
     "LocalTraining",
-    "Member",
-    "SelfTraining",
-    "Together",
     "Trainer",
     "batch_sizes",
     "waves",

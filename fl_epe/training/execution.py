@@ -53,7 +53,8 @@ class Execution:
             try:
                 torch.device(self.device)
             except RuntimeError as error:
-                raise ValueError(f"Expected device={self.device!r} to be one.") from error
+                message = f"device={self.device!r} is not a torch device (try 'cpu' or 'cuda')."
+                raise ValueError(message) from error
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Execution:
@@ -63,7 +64,7 @@ class Execution:
             environment: the process's own by default; what it lacks keeps its default.
 
         Raises:
-            ValueError: for a value that is none.
+            ValueError: if a variable holds no valid device, chunk, precision or flag.
         """
         environment = os.environ if environment is None else environment
         texts = {field: environment.get(name, "") for field, name in _VARIABLES.items()}

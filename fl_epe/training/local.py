@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters, one_thread
 from fl_epe.training.execution import Execution
 
-__all__ = ["ClientUpdate", "LocalTraining", "SelfTraining", "Trainer", "batches"]
+__all__ = ["ClientUpdate", "LocalTraining", "Trainer", "batches"]
 
 _LARGEST_KEPT = 31 << 20
 
@@ -65,20 +64,6 @@ class ClientUpdate:
     correct: int
 
 
-@runtime_checkable
-class SelfTraining(Protocol):
-    """A model that takes a step of gradient descent by itself, faster than autograd does.
-
-    `Trainer` uses it on a CPU in float32, see `fl_epe.models.cnn` and `fl_epe.models.lstm`.
-    """
-
-    def remember(self, inputs: torch.Tensor) -> Any:
-        """Outputs to call `Task.loss` with; keep what `descend` needs."""
-
-    def descend(self, loss: torch.Tensor, learning_rate: float) -> None:
-        """Move down ``loss``, a function of the outputs that the last `remember` returned."""
-
-
 class Trainer:
     """Trains clients of a task one after another in the same memory.
 
@@ -105,9 +90,6 @@ class Trainer:
         bind_parameters(self._model, self._flat)
         self._parameters: list[torch.Tensor] = list(self._model.parameters())
         self._dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout)]
-        exact = self._device.type == "cpu" and self._execution.precision != "bf16"
-        own_steps = exact and isinstance(self._model, SelfTraining)
-        self._fast = cast(SelfTraining, self._model) if own_steps else None
 
     def train(
         self,
@@ -154,14 +136,6 @@ class Trainer:
 
     def _step(self, batch: ClientData, learning_rate: float) -> LossSum:
         """One step of gradient descent on the mean loss of ``batch``."""
-        if self._fast is None:
-            result = self._differentiate(batch, learning_rate)
-        else:
-            result = self._task.loss(self._fast.remember(batch.inputs), batch.targets)
-            self._fast.descend(result.loss / max(1, result.examples), learning_rate)
-        return dataclasses.replace(result, loss=result.loss.detach())
-
-    def _differentiate(self, batch: ClientData, learning_rate: float) -> LossSum:
         inputs, targets = batch.inputs.to(self._device), batch.targets.to(self._device)
         with self._execution.autocast():
             outputs = self._model(inputs)
@@ -169,7 +143,7 @@ class Trainer:
         gradients = torch.autograd.grad(result.loss / max(1, result.examples), self._parameters)
         with torch.no_grad():
             torch._foreach_add_(self._parameters, gradients, alpha=-learning_rate)
-        return result
+        return dataclasses.replace(result, loss=result.loss.detach())
 
 
 def check_model(theta: np.ndarray, dim: int) -> None:
