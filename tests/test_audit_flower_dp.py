@@ -49,7 +49,14 @@ def test_one_heavy_client_is_proved_to_break_the_promise(findings):
     assert finding.evidence.estimate.low > 5 * finding.case.claimed
 
 
-@pytest.mark.parametrize("name", ["1,000 examples", "half lost", "FedAdam"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("1,000 examples", id="1,000-examples"),
+        pytest.param("half lost", id="half-lost"),
+        pytest.param("FedAdam", id="FedAdam"),
+    ],
+)
 def test_an_accountant_refuses_what_it_cannot_account(findings, name):
     assert findings[f"{name}, accountant"].verdict.startswith("refused: ")
 

@@ -133,17 +133,51 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["run", "chess"], "name='chess' to be one of digits, emnist, "),
-            (["run", "digits", "--canaries", "1"], "canaries=1 to be an integer >= 2"),
-            (["run", "digits", "--delta", "1.5"], "delta=1.5 in (0, 1)"),
-            (["run", "digits", "--rounds", "0"], "rounds=0"),
-            (["run", "digits", "--canary-repeats", "99"], "canary_repeats=99.0 in (0, rounds=60]"),
-            (["run", "digits", "--noise-multiplier", "-1"], "noise_multiplier=-1.0"),
-            (["run", "digits", "--workers", "0"], "workers=0 >= 1"),
-            (["run", "digits", "--seed", "-3"], "seed=-3 >= 0"),
-            (["run", "fashion-mnist", "--data-dir", "/nowhere"], "dataset-fashion-mnist"),
-            (["report", "/nowhere"], "/nowhere/record.npz' to exist"),
-            (["resume", "/nowhere"], "/nowhere/checkpoint.npz' to exist"),
+            pytest.param(
+                ["run", "chess"],
+                "name='chess' to be one of digits, emnist, ",
+                id="name=chess-to-be-one-of-digits,emnist",
+            ),
+            pytest.param(
+                ["run", "digits", "--canaries", "1"],
+                "canaries=1 to be an integer >= 2",
+                id="canaries=1-to-be-an-integer-at-least-2",
+            ),
+            pytest.param(
+                ["run", "digits", "--delta", "1.5"], "delta=1.5 in (0, 1)", id="delta=1.5-in-0,1"
+            ),
+            pytest.param(["run", "digits", "--rounds", "0"], "rounds=0", id="rounds=0"),
+            pytest.param(
+                ["run", "digits", "--canary-repeats", "99"],
+                "canary_repeats=99.0 in (0, rounds=60]",
+                id="canary_repeats=99.0-in-0,rounds=60",
+            ),
+            pytest.param(
+                ["run", "digits", "--noise-multiplier", "-1"],
+                "noise_multiplier=-1.0",
+                id="noise_multiplier=-1.0",
+            ),
+            pytest.param(
+                ["run", "digits", "--workers", "0"], "workers=0 >= 1", id="workers=0-at-least-1"
+            ),
+            pytest.param(
+                ["run", "digits", "--seed", "-3"], "seed=-3 >= 0", id="seed=-3-at-least-0"
+            ),
+            pytest.param(
+                ["run", "fashion-mnist", "--data-dir", "/nowhere"],
+                "dataset-fashion-mnist",
+                id="dataset-fashion-mnist",
+            ),
+            pytest.param(
+                ["report", "/nowhere"],
+                "/nowhere/record.npz' to exist",
+                id="nowhere-record.npz-to-exist",
+            ),
+            pytest.param(
+                ["resume", "/nowhere"],
+                "/nowhere/checkpoint.npz' to exist",
+                id="nowhere-checkpoint.npz-to-exist",
+            ),
         ],
     )
     def test_one_clear_line(self, arguments, message, capsys, tmp_path, monkeypatch):

@@ -219,10 +219,16 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("spoil", "message"),
         [
-            (lambda part: setattr(part, "clients_sum", np.zeros(3)), "to be float64"),
-            (lambda part: part.clients_sum.fill(np.nan), "norm=nan"),
-            (lambda part: part.clients_sum.fill(1e6), "to be at most"),
-            (lambda part: setattr(part, "clients", 99), "clients=99"),
+            pytest.param(
+                lambda part: setattr(part, "clients_sum", np.zeros(3)),
+                "to be float64",
+                id="to-be-float64",
+            ),
+            pytest.param(lambda part: part.clients_sum.fill(np.nan), "norm=nan", id="norm=nan"),
+            pytest.param(
+                lambda part: part.clients_sum.fill(1e6), "to be at most", id="to-be-at-most"
+            ),
+            pytest.param(lambda part: setattr(part, "clients", 99), "clients=99", id="clients=99"),
         ],
     )
     def test_answers_that_do_not_fit_are_refused(self, spoil, message):

@@ -330,17 +330,16 @@ def test_extreme_pairs_give_ordered_finite_values_without_a_warning():
     ("name", "value", "where"),
     [
         *(
-            (name, value, "in (-inf, inf)")
-            for name in ("null_mean", "alt_mean")
-            for value in (NAN, INF, -INF)
+            pytest.param(name, value, where, id=f"{name}={value}")
+            for names, values, where in (
+                (("null_mean", "alt_mean"), (NAN, INF, -INF), "in (-inf, inf)"),
+                (("null_std", "alt_std"), (NAN, INF, -1.0), "in [0, inf)"),
+                (("delta",), (NAN, 0.0, 1.0, 1.5, -0.1), "in (0, 1)"),
+                (("epsilon",), (NAN, -0.1, -INF), "in [0, inf]"),
+            )
+            for name in names
+            for value in values
         ),
-        *(
-            (name, value, "in [0, inf)")
-            for name in ("null_std", "alt_std")
-            for value in (NAN, INF, -1.0)
-        ),
-        *(("delta", value, "in (0, 1)") for value in (NAN, 0.0, 1.0, 1.5, -0.1)),
-        *(("epsilon", value, "in [0, inf]") for value in (NAN, -0.1, -INF)),
     ],
 )
 @pytest.mark.parametrize("array", [False, True])
