@@ -22,10 +22,29 @@ SMALL = [
 ]  # fmt: skip
 
 
-def _spawn(*arguments):
+PATIENCE = 600
+"""Seconds to wait for a run: only one that hangs takes so long, on any machine."""
+
+HELD = """
+import os, sys, time
+
+replace = os.replace
+
+def replace_and_hold(source, target, **more):
+    replace(source, target, **more)
+    if str(target).endswith("checkpoint.npz") and os.path.getsize(target) > 10_000_000:
+        time.sleep(3600)  # with its first checkpoint of a model, until it is killed
+
+os.replace = replace_and_hold
+from fl_epe.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _spawn(*arguments, program=("-m", "fl_epe.cli")):
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"}
     return subprocess.Popen(
-        [sys.executable, "-m", "fl_epe.cli", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -38,7 +57,7 @@ def finished(tmp_path_factory):
     """A finished run of six rounds: where it wrote, and what it printed."""
     output = tmp_path_factory.mktemp("runs") / "whole"
     process = _spawn(*SMALL, "--rounds", 6, "--output", output)
-    printed, _ = process.communicate(timeout=240)
+    printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, printed
     return output, printed
 
@@ -94,9 +113,10 @@ def test_the_report_is_rebuilt_from_the_record_alone(finished, tmp_path, capsys)
 
 def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
     output = tmp_path / "killed"
-    process = _spawn(*SMALL, "--rounds", 6, "--checkpoint-every", 2, "--output", output)
+    settings = ("--rounds", 6, "--checkpoint-every", 2, "--output", output)
+    process = _spawn(*SMALL, *settings, program=("-c", HELD))
     checkpoint = output / "checkpoint.npz"
-    end = time.monotonic() + 200
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
         if checkpoint.exists() and checkpoint.stat().st_size > 10_000_000:  # holds a model
             break
@@ -108,7 +128,7 @@ def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
     assert checkpoint.stat().st_mode & 0o077 == 0  # it holds the canary seed
 
     resumed = _spawn("resume", output)
-    printed, _ = resumed.communicate(timeout=240)
+    printed, _ = resumed.communicate(timeout=PATIENCE)
     assert resumed.returncode == 0, printed
     assert re.search(r"round [2-5]/6", printed), printed  # not from the start
     assert not checkpoint.exists()

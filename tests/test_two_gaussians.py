@@ -355,6 +355,11 @@ def test_a_bad_argument_is_named_with_its_value(name, value, where, array):
 
 def test_ten_thousand_epsilons_take_less_than_a_second_of_one_core():
     pairs, deltas = _random_cases(10_000)
-    start = time.process_time()
-    epsilon_two_gaussians(*pairs, deltas)
-    assert time.process_time() - start < 1  # measured: 0.04 s
+
+    def seconds():
+        start = time.process_time()
+        epsilon_two_gaussians(*pairs, deltas)
+        return time.process_time() - start
+
+    # measured: 0.04 s; a machine under load lengthens some of five tries, not the shortest
+    assert min(seconds() for _ in range(5)) < 1
