@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 BIN = Path(sys.executable).parent
 Popen: TypeAlias = "subprocess.Popen[bytes]"
+PATIENCE = 600
+"""Seconds to wait for a process: only one that hangs takes so long, on any machine."""
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -29,13 +34,39 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on right now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+class Ports:
+    """Ports for processes that must be told theirs, each held until `release`.
+
+    They lie below those that the system hands out to anybody, and a lock on a file keeps other
+    tests, which may run at the same time, from choosing the same ones.
+    """
+
+    FIRST, LAST = 20_000, 30_000
+
+    def __init__(self) -> None:
+        self._locks: list[int] = []
+
+    def take(self) -> int:
+        """A port that nobody listens on and no other test has taken."""
+        folder = Path(tempfile.gettempdir()) / f"fl_epe_test_ports_{os.getuid()}"
+        folder.mkdir(exist_ok=True)
+        for port in range(self.FIRST, self.LAST):
+            lock = os.open(folder / str(port), os.O_CREAT | os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            except OSError:  # another test holds it, or somebody listens
+                os.close(lock)
+            else:
+                self._locks.append(lock)
+                return port
+        raise OSError(f"Expected a free port from {self.FIRST} to {self.LAST - 1}, found none.")
+
+    def release(self) -> None:
+        for lock in self._locks:
+            os.close(lock)
+        self._locks.clear()
 
 
 class Processes:
@@ -43,7 +74,9 @@ class Processes:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.ports = Ports()
         self._running: list[Popen] = []
+        self._latest: dict[str, Popen] = {}
 
     def start(self, name: str, *command: str) -> Popen:
         """Start a process; one that is started again under its name continues the log."""
@@ -56,17 +89,29 @@ class Processes:
                 start_new_session=True,
             )
         self._running.append(process)
+        self._latest[name] = process
         return process
 
     def log(self, name: str) -> str:
         return (self.home / f"{name}.log").read_text(errors="replace")
 
-    def wait_for(self, name: str, text: str, times: int = 1, seconds: float = 120) -> None:
+    def wait_for(self, name: str, text: str, times: int = 1) -> None:
         """Wait until a process has logged a text so many times."""
-        end = time.monotonic() + seconds
-        while self.log(name).count(text) < times:
-            if time.monotonic() > end:
-                raise TimeoutError(f"{name} did not log {text!r} {times} times:\n{self.log(name)}")
+
+        def logged() -> bool:
+            return self.log(name).count(text) >= times
+
+        self.wait_until(logged, name, f"log {text!r} {times} times")
+
+    def wait_until(self, condition: Callable[[], bool], name: str, what: str) -> None:
+        """Wait for what a process does; fails at once where it has ended without doing it."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            ended = self._latest[name].poll() is not None  # before the last look, not after it
+            if condition():
+                return
+            if ended or time.monotonic() > end:
+                raise RuntimeError(f"{name} did not {what}:\n{self.log(name)}")
             time.sleep(0.2)
 
     def end(self, process: Popen, how: int = signal.SIGTERM) -> None:
@@ -82,11 +127,12 @@ class Processes:
     def end_all(self) -> None:
         for process in reversed(self._running):
             self.end(process)
+        self.ports.release()
 
 
 def superlink(processes: Processes, *options: str) -> str:
     """Start a SuperLink on loopback; returns its address, which "here" stands for in `flwr run`."""
-    (port,) = free_ports(1)
+    port = processes.ports.take()
     address = f"127.0.0.1:{port}"
     (processes.home / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
@@ -102,13 +148,13 @@ def superlink(processes: Processes, *options: str) -> str:
         str(port),
         *options,
     )
-    _wait_for_port(port)
+    processes.wait_until(lambda: _listens(port), "superlink", f"listen on port {port}")
     return address
 
 
 def supernode(processes: Processes, address: str, partition: int, partitions: int) -> Popen:
     """Start a SuperNode that holds one partition."""
-    (port,) = free_ports(1)
+    port = processes.ports.take()
     return processes.start(
         f"supernode-{partition}",
         "flower-supernode",
@@ -137,15 +183,10 @@ def flwr_start(
 
 def flwr_run(processes: Processes, app: Path, settings: dict[str, object], *options: str) -> str:
     """`flwr run` an app to its end; returns what it printed."""
-    flwr_start(processes, app, settings, *options).wait(240)
+    flwr_start(processes, app, settings, *options).wait(PATIENCE)
     return processes.log("run")
 
 
-def _wait_for_port(port: int, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise TimeoutError(f"nobody listens on port {port}")
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

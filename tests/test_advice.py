@@ -211,18 +211,34 @@ class TestNoise:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"target_epsilon": 0}, "target_epsilon=0 in"),
-            ({"target_epsilon": np.inf}, "target_epsilon=inf in"),
-            ({"target_epsilon": np.nan}, "target_epsilon=nan in"),
-            ({"delta": 1.0}, r"delta=1.0 in \(0, 1\)"),
-            ({"threat": "some"}, "threat='some'"),
-            ({"who": "worst"}, "who='worst'"),
-            ({"canaries": 1}, "canaries=1 >= 2"),
-            ({"confidence": 95}, "confidence=95"),
-            ({"population": 5}, "population=5 >= canaries=2000"),
-            ({"clip_norms": np.ones(3)}, "clip_norms.shape"),
-            ({"real": RealUpdates(np.ones(3), 1.0)}, "real.every_round.shape"),
-            ({"schedule": Poisson(T, 1e-9)}, "canaries=2000 to be enough that some take part"),
+            pytest.param({"target_epsilon": 0}, "target_epsilon=0 in", id="target_epsilon=0-in"),
+            pytest.param(
+                {"target_epsilon": np.inf}, "target_epsilon=inf in", id="target_epsilon=inf-in"
+            ),
+            pytest.param(
+                {"target_epsilon": np.nan}, "target_epsilon=nan in", id="target_epsilon=nan-in"
+            ),
+            pytest.param({"delta": 1.0}, r"delta=1.0 in \(0, 1\)", id="delta=1.0-in-0,1"),
+            pytest.param({"threat": "some"}, "threat='some'", id="threat=some"),
+            pytest.param({"who": "worst"}, "who='worst'", id="who=worst"),
+            pytest.param({"canaries": 1}, "canaries=1 >= 2", id="canaries=1-at-least-2"),
+            pytest.param({"confidence": 95}, "confidence=95", id="confidence=95"),
+            pytest.param(
+                {"population": 5},
+                "population=5 >= canaries=2000",
+                id="population=5-at-least-canaries=2000",
+            ),
+            pytest.param({"clip_norms": np.ones(3)}, "clip_norms.shape", id="clip_norms.shape"),
+            pytest.param(
+                {"real": RealUpdates(np.ones(3), 1.0)},
+                "real.every_round.shape",
+                id="real.every_round.shape",
+            ),
+            pytest.param(
+                {"schedule": Poisson(T, 1e-9)},
+                "canaries=2000 to be enough that some take part",
+                id="canaries=2000-to-be-enough-that-some-take-part",
+            ),
         ],
     )
     def test_errors(self, changes, message):
@@ -260,7 +276,11 @@ CLIENTS = _log().population
 
 
 class TestExposure:
-    @pytest.mark.parametrize("cap", [{}, {"per_run": 3}, {"per_window": 1, "window": 3}], ids=str)
+    @pytest.mark.parametrize(
+        "cap",
+        [{}, {"per_run": 3}, {"per_window": 1, "window": 3}],
+        ids=["no-cap", "per-run", "per-window"],
+    )
     @pytest.mark.parametrize("name", ["plain", "momentum", "decay"])
     def test_it_is_what_naive_code_finds(self, name, cap):
         settings, trace, z = SERVERS[name], _log(), 0.7
@@ -349,13 +369,25 @@ class TestExposure:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"noise_multiplier": 0}, "noise_multiplier=0 > 0"),
-            ({"noise_multiplier": -1}, "noise_multiplier=-1 >= 0"),
-            ({"delta": 0.0}, r"delta=0.0 in \(0, 1\)"),
-            ({"per_run": 0}, "per_run=0"),
-            ({"window": 3}, "per_run=None and per_window=None"),
-            ({"per_window": 3}, "per_window=3 and window=None"),
-            ({"clip_norms": [1.0, 2.0]}, "clip_norms.shape"),
+            pytest.param(
+                {"noise_multiplier": 0}, "noise_multiplier=0 > 0", id="noise_multiplier=0-above-0"
+            ),
+            pytest.param(
+                {"noise_multiplier": -1},
+                "noise_multiplier=-1 >= 0",
+                id="noise_multiplier=-1-at-least-0",
+            ),
+            pytest.param({"delta": 0.0}, r"delta=0.0 in \(0, 1\)", id="delta=0.0-in-0,1"),
+            pytest.param({"per_run": 0}, "per_run=0", id="per_run=0"),
+            pytest.param(
+                {"window": 3},
+                "per_run=None and per_window=None",
+                id="per_run=None-and-per_window=None",
+            ),
+            pytest.param(
+                {"per_window": 3}, "per_window=3 and window=None", id="per_window=3-and-window=None"
+            ),
+            pytest.param({"clip_norms": [1.0, 2.0]}, "clip_norms.shape", id="clip_norms.shape"),
         ],
     )
     def test_errors(self, changes, message):
@@ -470,16 +502,40 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ("noise --target-epsilon -1", "target_epsilon=-1.0"),
-            ("noise --target-epsilon 1 --participation nope", "kind='nope'"),
-            ("noise --target-epsilon 1 --clients 1", "clients=1 >= 2"),
-            ("noise --target-epsilon 1 --like nowhere", "nowhere/record.npz' to exist"),
-            ("noise --target-epsilon 1 --momentum 1", "momentum=1.0"),
-            ("log nowhere.csv --noise-multiplier 1", "path='nowhere.csv' to exist"),
-            ("log {log} --noise-multiplier 0", "noise_multiplier=0.0 > 0"),
-            ("log {log} --noise-multiplier 1 --per-window 2", "per_window=2 and window=None"),
-            ("log {log} --noise-multiplier 1 --top 0", "count=0"),
-            ("log {log} --noise-multiplier 1 --delta 2", "delta=2.0"),
+            pytest.param(
+                "noise --target-epsilon -1", "target_epsilon=-1.0", id="target_epsilon=-1.0"
+            ),
+            pytest.param(
+                "noise --target-epsilon 1 --participation nope", "kind='nope'", id="kind=nope"
+            ),
+            pytest.param(
+                "noise --target-epsilon 1 --clients 1", "clients=1 >= 2", id="clients=1-at-least-2"
+            ),
+            pytest.param(
+                "noise --target-epsilon 1 --like nowhere",
+                "nowhere/record.npz' to exist",
+                id="nowhere-record.npz-to-exist",
+            ),
+            pytest.param(
+                "noise --target-epsilon 1 --momentum 1", "momentum=1.0", id="momentum=1.0"
+            ),
+            pytest.param(
+                "log nowhere.csv --noise-multiplier 1",
+                "path='nowhere.csv' to exist",
+                id="path=nowhere.csv-to-exist",
+            ),
+            pytest.param(
+                "log {log} --noise-multiplier 0",
+                "noise_multiplier=0.0 > 0",
+                id="noise_multiplier=0.0-above-0",
+            ),
+            pytest.param(
+                "log {log} --noise-multiplier 1 --per-window 2",
+                "per_window=2 and window=None",
+                id="per_window=2-and-window=None",
+            ),
+            pytest.param("log {log} --noise-multiplier 1 --top 0", "count=0", id="count=0"),
+            pytest.param("log {log} --noise-multiplier 1 --delta 2", "delta=2.0", id="delta=2.0"),
         ],
     )
     def test_errors(self, arguments, message, log, capsys):

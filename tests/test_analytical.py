@@ -49,9 +49,12 @@ def test_gaussian_round_trip():
 @pytest.mark.parametrize(
     "epsilon_of",
     [
-        lambda z: gaussian_epsilon(z, 1e-6, 2),
-        lambda z: poisson_epsilon(z, 0.1, 10, 1e-6),
-        lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6),
+        pytest.param(lambda z: gaussian_epsilon(z, 1e-6, 2), id="gaussian"),
+        pytest.param(lambda z: poisson_epsilon(z, 0.1, 10, 1e-6), id="poisson"),
+        pytest.param(
+            lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6),
+            id="fixed-size",
+        ),
     ],
 )
 def test_no_noise_no_privacy_and_more_noise_more(epsilon_of):
@@ -133,18 +136,51 @@ def test_analytical_epsilon_says_what_it_means():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: gaussian_epsilon(-1.0, 1e-6), "Expected noise_multiplier=-1.0 >= 0 and finite."),
-        (lambda: gaussian_epsilon(math.nan, 1e-6), "Expected noise_multiplier=nan >= 0"),
-        (lambda: gaussian_epsilon(1.0, 0.0), "Expected delta=0.0 in (0, 1)."),
-        (lambda: gaussian_epsilon(1.0, 1e-6, -1), "Expected participations=-1 >= 0."),
-        (lambda: poisson_epsilon(1.0, 1.5, 1, 1e-6), "Expected sampling_rate=1.5 in [0, 1]."),
-        (lambda: poisson_epsilon(1.0, 0.5, -1, 1e-6), "Expected rounds=-1 >= 0."),
-        (lambda: fixed_size_epsilon(1.0, 5, 6, 1, 1e-6), "Expected cohort=6 in [0, population=5]."),
-        (
+        pytest.param(
+            lambda: gaussian_epsilon(-1.0, 1e-6),
+            "Expected noise_multiplier=-1.0 >= 0 and finite.",
+            id="noise_multiplier=-1.0-at-least-0-and-finite",
+        ),
+        pytest.param(
+            lambda: gaussian_epsilon(math.nan, 1e-6),
+            "Expected noise_multiplier=nan >= 0",
+            id="noise_multiplier=nan-at-least-0",
+        ),
+        pytest.param(
+            lambda: gaussian_epsilon(1.0, 0.0),
+            "Expected delta=0.0 in (0, 1).",
+            id="delta=0.0-in-0,1",
+        ),
+        pytest.param(
+            lambda: gaussian_epsilon(1.0, 1e-6, -1),
+            "Expected participations=-1 >= 0.",
+            id="participations=-1-at-least-0",
+        ),
+        pytest.param(
+            lambda: poisson_epsilon(1.0, 1.5, 1, 1e-6),
+            "Expected sampling_rate=1.5 in [0, 1].",
+            id="sampling_rate=1.5-in-0,1",
+        ),
+        pytest.param(
+            lambda: poisson_epsilon(1.0, 0.5, -1, 1e-6),
+            "Expected rounds=-1 >= 0.",
+            id="rounds=-1-at-least-0",
+        ),
+        pytest.param(
+            lambda: fixed_size_epsilon(1.0, 5, 6, 1, 1e-6),
+            "Expected cohort=6 in [0, population=5].",
+            id="cohort=6-in-0,population=5",
+        ),
+        pytest.param(
             lambda: analytical_epsilon("poisson", 1.0, 1e-6),
             "Expected sampling_rate=None and rounds=None for kind='poisson'.",
+            id="sampling_rate=None-and-rounds=None-for",
         ),
-        (lambda: analytical_epsilon("other", 1.0, 2.0), "Expected delta=2.0 in (0, 1)."),
+        pytest.param(
+            lambda: analytical_epsilon("other", 1.0, 2.0),
+            "Expected delta=2.0 in (0, 1).",
+            id="delta=2.0-in-0,1",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

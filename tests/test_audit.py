@@ -298,7 +298,16 @@ def test_whatever_has_or_makes_a_record_can_be_tested():
         assert np.array_equal(scores_of(run).observed, expected)
 
 
-@pytest.mark.parametrize("run", [3, None, "runs/a", lambda: 3, lambda: lambda: 3])
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(3, id="a-number"),
+        pytest.param(None, id="nothing"),
+        pytest.param("runs/a", id="a-path"),
+        pytest.param(lambda: 3, id="gives-3"),
+        pytest.param(lambda: lambda: 3, id="gives-a-function"),
+    ],
+)
 def test_anything_else_is_named(run):
     found = run() if callable(run) else run
     with pytest.raises(TypeError, match=f"type {type(found).__name__} "):

@@ -64,6 +64,7 @@ def _run_app(processes, tmp_path, *options):
     return AuditRecord.load(output / "record.npz")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_flwr_run_in_simulation(processes, tmp_path, in_process):
     superlink(processes, "--simulation")
@@ -72,6 +73,7 @@ def test_flwr_run_in_simulation(processes, tmp_path, in_process):
     _assert_same_run(record, in_process)
 
 
+@pytest.mark.slow
 @pytest.mark.superlink
 def test_superlink_with_two_supernodes(processes, tmp_path, in_process):
     address = superlink(processes)

@@ -432,25 +432,68 @@ def test_cosines_of_one_rule_out_every_level(method, dim):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"delta": 1.5}, "Expected delta=1.5 in (0, 1)."),
-        ({"delta": 0.0}, "Expected delta=0.0 in (0, 1)."),
-        ({"delta": math.nan}, "Expected delta=nan in (0, 1)."),
-        ({"confidence": 1.0}, "Expected confidence=1.0 in (0, 1)."),
-        ({"confidence": math.nan}, "Expected confidence=nan in (0, 1)."),
-        ({"method": "best"}, "Expected method='best' to be one of jeffreys, "),
-        ({"method": "katz-log"}, "Expected delta=1e-05 to be 0 for method='katz-log'."),
-        ({"seed": -1}, "Expected seed=-1 >= 0."),
-        ({"observed": [1.0]}, "Expected observed.shape=(1,) to be (k,) with k >= 2."),
-        ({"observed": []}, "Expected observed.shape=(0,) to be (k,) with k >= 2."),
-        ({"unobserved": [[1.0, 2.0]]}, "Expected unobserved.shape=(1, 2) to be (k,) with k >= 2."),
-        ({"observed": [1.0, math.nan]}, "Expected observed to be finite, got nan (1 such values)."),
-        ({"unobserved": [1.0, -math.inf]}, "Expected unobserved to be finite, got -inf"),
-        ({"unobserved": None}, "Expected unobserved scores or dim, got unobserved=None"),
-        ({"unobserved": None, "dim": 1}, "Expected dim=1 >= 2."),
-        ({"unobserved": None, "dim": 5}, "Expected observed=3.0 in [-1, 1]"),
-        (
+        pytest.param({"delta": 1.5}, "Expected delta=1.5 in (0, 1).", id="delta=1.5-in-0,1"),
+        pytest.param({"delta": 0.0}, "Expected delta=0.0 in (0, 1).", id="delta=0.0-in-0,1"),
+        pytest.param({"delta": math.nan}, "Expected delta=nan in (0, 1).", id="delta=nan-in-0,1"),
+        pytest.param(
+            {"confidence": 1.0}, "Expected confidence=1.0 in (0, 1).", id="confidence=1.0-in-0,1"
+        ),
+        pytest.param(
+            {"confidence": math.nan},
+            "Expected confidence=nan in (0, 1).",
+            id="confidence=nan-in-0,1",
+        ),
+        pytest.param(
+            {"method": "best"},
+            "Expected method='best' to be one of jeffreys, ",
+            id="method=best-to-be-one-of-jeffreys",
+        ),
+        pytest.param(
+            {"method": "katz-log"},
+            "Expected delta=1e-05 to be 0 for method='katz-log'.",
+            id="delta=1e-05-to-be-0-for-method=katz-log",
+        ),
+        pytest.param({"seed": -1}, "Expected seed=-1 >= 0.", id="seed=-1-at-least-0"),
+        pytest.param(
+            {"observed": [1.0]},
+            "Expected observed.shape=(1,) to be (k,) with k >= 2.",
+            id="observed.shape=1,to-be-k,with-k-at-least-2",
+        ),
+        pytest.param(
+            {"observed": []},
+            "Expected observed.shape=(0,) to be (k,) with k >= 2.",
+            id="observed.shape=0,to-be-k,with-k-at-least-2",
+        ),
+        pytest.param(
+            {"unobserved": [[1.0, 2.0]]},
+            "Expected unobserved.shape=(1, 2) to be (k,) with k >= 2.",
+            id="unobserved.shape=1,2-to-be-k,with-k-at-least-2",
+        ),
+        pytest.param(
+            {"observed": [1.0, math.nan]},
+            "Expected observed to be finite, got nan (1 such values).",
+            id="observed-to-be-finite,got-nan-1-such-values",
+        ),
+        pytest.param(
+            {"unobserved": [1.0, -math.inf]},
+            "Expected unobserved to be finite, got -inf",
+            id="unobserved-to-be-finite,got-inf",
+        ),
+        pytest.param(
+            {"unobserved": None},
+            "Expected unobserved scores or dim, got unobserved=None",
+            id="unobserved-scores-or-dim,got-unobserved=None",
+        ),
+        pytest.param({"unobserved": None, "dim": 1}, "Expected dim=1 >= 2.", id="dim=1-at-least-2"),
+        pytest.param(
+            {"unobserved": None, "dim": 5},
+            "Expected observed=3.0 in [-1, 1]",
+            id="observed=3.0-in-1,1",
+        ),
+        pytest.param(
             {"unobserved": None, "dim": 5, "observed": [0.1, 0.2], "method": "one-run"},
             "Expected unobserved scores for this method, got unobserved=None.",
+            id="unobserved-scores-for-this-method,got",
         ),
     ],
 )

@@ -59,9 +59,9 @@ def test_cosines_follow_the_exact_null(dim):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 3, 1), "Expected dim=0 >= 1."),
-        ((3, 0, 1), "Expected count=0 >= 1."),
-        ((3, 3, -1), "Expected seed=-1 >= 0."),
+        pytest.param((0, 3, 1), "Expected dim=0 >= 1.", id="dim=0-at-least-1"),
+        pytest.param((3, 0, 1), "Expected count=0 >= 1.", id="count=0-at-least-1"),
+        pytest.param((3, 3, -1), "Expected seed=-1 >= 0.", id="seed=-1-at-least-0"),
     ],
 )
 def test_refuses_bad_arguments(arguments, message):

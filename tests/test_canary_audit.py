@@ -61,10 +61,10 @@ STRATEGIES = {
     "FedProx": lambda: flower.FedProx(**PLAIN, proximal_mu=0.1),
     "FedMedian": lambda: flower.FedMedian(**PLAIN),
     "FedTrimmedAvg": lambda: flower.FedTrimmedAvg(**PLAIN),
-    "server-side fixed": fixed,
-    "server-side adaptive": lambda: adaptive("Server"),
-    "fixed around FedAdam": lambda: fixed(flower.FedAdam(**PLAIN)),
-    "fixed around FedAvgM": lambda: fixed(flower.FedAvgM(**PLAIN, server_momentum=0.9)),
+    "fixed": fixed,
+    "adaptive": lambda: adaptive("Server"),
+    "fixed-FedAdam": lambda: fixed(flower.FedAdam(**PLAIN)),
+    "fixed-FedAvgM": lambda: fixed(flower.FedAvgM(**PLAIN, server_momentum=0.9)),
 }
 
 
@@ -155,13 +155,18 @@ def test_an_adaptive_wrapper_s_claim_is_read_from_it():
 @pytest.mark.parametrize(
     ("mod", "make"),
     [
-        (
+        pytest.param(
             fixedclipping_mod,
             lambda: flower.DifferentialPrivacyClientSideFixedClipping(
                 flower.FedAvg(**PLAIN), 0.5, 0.1, REPLIES
             ),
+            id="fixed",
         ),
-        (adaptiveclipping_mod, lambda: adaptive("Client")),
+        pytest.param(
+            adaptiveclipping_mod,
+            lambda: adaptive("Client"),
+            id="adaptive",
+        ),
     ],
 )
 def test_client_side_clipping(mod, make):
@@ -364,14 +369,31 @@ def test_any_strategy_with_canaries_of_its_own_will_do():
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
-        (lambda: flower.Krum(**PLAIN, num_malicious_nodes=1), "drops outliers"),
-        (lambda: flower.Bulyan(**PLAIN, num_malicious_nodes=1), "drops outliers"),
-        (lambda: flower.FedXgbBagging(**PLAIN), "trees"),
-        (lambda: fixed(flower.MultiKrum(**PLAIN)), "drops outliers"),
-        (lambda: CanaryAudit(fixed(), num_canaries=5, delta=DELTA), "not audited already"),
-        (
+        pytest.param(
+            lambda: flower.Krum(**PLAIN, num_malicious_nodes=1),
+            "drops outliers",
+            id="Krum",
+        ),
+        pytest.param(
+            lambda: flower.Bulyan(**PLAIN, num_malicious_nodes=1),
+            "drops outliers",
+            id="Bulyan",
+        ),
+        pytest.param(lambda: flower.FedXgbBagging(**PLAIN), "trees", id="FedXgbBagging"),
+        pytest.param(
+            lambda: fixed(flower.MultiKrum(**PLAIN)),
+            "drops outliers",
+            id="MultiKrum",
+        ),
+        pytest.param(
+            lambda: CanaryAudit(fixed(), num_canaries=5, delta=DELTA),
+            "not audited already",
+            id="CanaryAudit",
+        ),
+        pytest.param(
             lambda: fixed(DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10))),
             "DPFedAvg outermost",
+            id="DPFedAvg-inside",
         ),
     ],
 )
@@ -397,19 +419,21 @@ def test_a_legacy_strategy_is_refused_with_the_way_out():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_canaries": 1}, "num_canaries=1 >= 2"),
-        ({"delta": 0.0}, "delta=0.0 in"),
-        ({"seed": -1}, "seed=-1 >= 0"),
-        ({"unobserved": -1}, "unobserved=-1 >= 0"),
-        ({"repeats": 0}, "repeats=0 in"),
-        ({"rounds": 0}, "rounds=0 >= 1"),
-        ({"inject": "both"}, "inject='both'"),
-        ({"num_examples": 0}, "num_examples=0 in"),
-        ({"canary_norm": float("nan")}, "canary_norm=nan in"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier=-1.0 in"),
-        ({"clients": 1.5}, "clients=1.5 in"),
-        ({"clients": []}, r"clients=\[\] to be"),
-        ({"clients": [4, 4]}, r"clients=\[4, 4\] to be"),
+        pytest.param({"num_canaries": 1}, "num_canaries=1 >= 2", id="num_canaries=1-at-least-2"),
+        pytest.param({"delta": 0.0}, "delta=0.0 in", id="delta=0.0-in"),
+        pytest.param({"seed": -1}, "seed=-1 >= 0", id="seed=-1-at-least-0"),
+        pytest.param({"unobserved": -1}, "unobserved=-1 >= 0", id="unobserved=-1-at-least-0"),
+        pytest.param({"repeats": 0}, "repeats=0 in", id="repeats=0-in"),
+        pytest.param({"rounds": 0}, "rounds=0 >= 1", id="rounds=0-at-least-1"),
+        pytest.param({"inject": "both"}, "inject='both'", id="inject=both"),
+        pytest.param({"num_examples": 0}, "num_examples=0 in", id="num_examples=0-in"),
+        pytest.param({"canary_norm": float("nan")}, "canary_norm=nan in", id="canary_norm=nan-in"),
+        pytest.param(
+            {"noise_multiplier": -1.0}, "noise_multiplier=-1.0 in", id="noise_multiplier=-1.0-in"
+        ),
+        pytest.param({"clients": 1.5}, "clients=1.5 in", id="clients=1.5-in"),
+        pytest.param({"clients": []}, r"clients=\[\] to be", id="clients=none"),
+        pytest.param({"clients": [4, 4]}, r"clients=\[4, 4\] to be", id="clients=twice"),
     ],
 )
 def test_bad_arguments_are_named(settings, message):

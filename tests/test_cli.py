@@ -23,10 +23,29 @@ SMALL = [
 ]  # fmt: skip
 
 
-def _spawn(*arguments):
+PATIENCE = 600
+"""Seconds to wait for a run: only one that hangs takes so long, on any machine."""
+
+HELD = """
+import os, sys, time
+
+replace = os.replace
+
+def replace_and_hold(source, target, **more):
+    replace(source, target, **more)
+    if str(target).endswith("checkpoint.npz") and os.path.getsize(target) > 10_000_000:
+        time.sleep(3600)  # with its first checkpoint of a model, until it is killed
+
+os.replace = replace_and_hold
+from fl_epe.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _spawn(*arguments, program=("-m", "fl_epe.cli")):
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"}
     return subprocess.Popen(
-        [sys.executable, "-m", "fl_epe.cli", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -39,7 +58,7 @@ def finished(tmp_path_factory):
     """A finished run of six rounds: where it wrote, and what it printed."""
     output = tmp_path_factory.mktemp("runs") / "whole"
     process = _spawn(*SMALL, "--rounds", 6, "--output", output)
-    printed, _ = process.communicate(timeout=240)
+    printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, printed
     return output, printed
 
@@ -95,9 +114,10 @@ def test_the_report_is_rebuilt_from_the_record_alone(finished, tmp_path, capsys)
 
 def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
     output = tmp_path / "killed"
-    process = _spawn(*SMALL, "--rounds", 6, "--checkpoint-every", 2, "--output", output)
+    settings = ("--rounds", 6, "--checkpoint-every", 2, "--output", output)
+    process = _spawn(*SMALL, *settings, program=("-c", HELD))
     checkpoint = output / "checkpoint.npz"
-    end = time.monotonic() + 200
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
         if checkpoint.exists() and checkpoint.stat().st_size > 10_000_000:  # holds a model
             break
@@ -109,7 +129,7 @@ def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
     assert checkpoint.stat().st_mode & 0o077 == 0  # it holds the canary seed
 
     resumed = _spawn("resume", output)
-    printed, _ = resumed.communicate(timeout=240)
+    printed, _ = resumed.communicate(timeout=PATIENCE)
     assert resumed.returncode == 0, printed
     assert re.search(r"round [2-5]/6", printed), printed  # not from the start
     assert not checkpoint.exists()
@@ -134,17 +154,51 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["run", "chess"], "name='chess' to be one of digits, emnist, "),
-            (["run", "digits", "--canaries", "1"], "canaries=1 to be an integer >= 2"),
-            (["run", "digits", "--delta", "1.5"], "delta=1.5 in (0, 1)"),
-            (["run", "digits", "--rounds", "0"], "rounds=0"),
-            (["run", "digits", "--canary-repeats", "99"], "canary_repeats=99.0 in (0, rounds=60]"),
-            (["run", "digits", "--noise-multiplier", "-1"], "noise_multiplier=-1.0"),
-            (["run", "digits", "--workers", "0"], "workers=0 >= 1"),
-            (["run", "digits", "--seed", "-3"], "seed=-3 >= 0"),
-            (["run", "fashion-mnist", "--data-dir", "/nowhere"], "dataset-fashion-mnist"),
-            (["report", "/nowhere"], "/nowhere/record.npz' to exist"),
-            (["resume", "/nowhere"], "/nowhere/checkpoint.npz' to exist"),
+            pytest.param(
+                ["run", "chess"],
+                "name='chess' to be one of digits, emnist, ",
+                id="name=chess-to-be-one-of-digits,emnist",
+            ),
+            pytest.param(
+                ["run", "digits", "--canaries", "1"],
+                "canaries=1 to be an integer >= 2",
+                id="canaries=1-to-be-an-integer-at-least-2",
+            ),
+            pytest.param(
+                ["run", "digits", "--delta", "1.5"], "delta=1.5 in (0, 1)", id="delta=1.5-in-0,1"
+            ),
+            pytest.param(["run", "digits", "--rounds", "0"], "rounds=0", id="rounds=0"),
+            pytest.param(
+                ["run", "digits", "--canary-repeats", "99"],
+                "canary_repeats=99.0 in (0, rounds=60]",
+                id="canary_repeats=99.0-in-0,rounds=60",
+            ),
+            pytest.param(
+                ["run", "digits", "--noise-multiplier", "-1"],
+                "noise_multiplier=-1.0",
+                id="noise_multiplier=-1.0",
+            ),
+            pytest.param(
+                ["run", "digits", "--workers", "0"], "workers=0 >= 1", id="workers=0-at-least-1"
+            ),
+            pytest.param(
+                ["run", "digits", "--seed", "-3"], "seed=-3 >= 0", id="seed=-3-at-least-0"
+            ),
+            pytest.param(
+                ["run", "fashion-mnist", "--data-dir", "/nowhere"],
+                "dataset-fashion-mnist",
+                id="dataset-fashion-mnist",
+            ),
+            pytest.param(
+                ["report", "/nowhere"],
+                "/nowhere/record.npz' to exist",
+                id="nowhere-record.npz-to-exist",
+            ),
+            pytest.param(
+                ["resume", "/nowhere"],
+                "/nowhere/checkpoint.npz' to exist",
+                id="nowhere-checkpoint.npz-to-exist",
+            ),
         ],
     )
     def test_one_clear_line(self, arguments, message, capsys, tmp_path, monkeypatch):

@@ -149,7 +149,7 @@ def test_a_reply_that_is_not_like_the_message_is_refused_by_name():
 @pytest.mark.parametrize(
     ("make", "mods"),
     [(server_side, []), (client_side, [fixedclipping_mod])],
-    ids=["server clips", "client clips"],
+    ids=["server-clips", "client-clips"],
 )
 def test_client_mod_and_server_injection_agree(make, mods):
     """The same training of real digits, the same eight canaries in every round."""

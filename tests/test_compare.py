@@ -50,23 +50,25 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("values", "message"),
         [
-            ({"schedules": []}, "schedules"),
-            ({"schedules": "epochs"}, "list"),
-            ({"schedules": ["nonsense"]}, "nonsense"),
-            ({"noise_multipliers": [0.0]}, "noise_multipliers=0.0"),
-            ({"presentations": [-1]}, "presentations=-1"),
-            ({"repeats": 0}, "repeats=0"),
-            ({"rounds": 1.5}, "rounds=1.5"),
-            ({"delta": 1}, "delta=1"),
-            ({"confidence": 1.0}, "confidence=1"),
-            ({"decay": 0}, "decay=0"),
-            ({"seed": -1}, "seed=-1"),
-            ({"settings": {"local_epochs": 1}}, "with a task"),
-            ({"task": "digits", "settings": {"clients": 5}}, "clients"),
-            ({"task": "digits", "clients": 5}, "clients=5"),
-            ({"task": "digits", "like": "somewhere"}, "somewhere"),
-            ({"settings": 3}, "settings=3"),
-            ({"typo": 3}, "typo"),
+            pytest.param({"schedules": []}, "schedules", id="schedules"),
+            pytest.param({"schedules": "epochs"}, "list", id="list"),
+            pytest.param({"schedules": ["nonsense"]}, "nonsense", id="nonsense"),
+            pytest.param(
+                {"noise_multipliers": [0.0]}, "noise_multipliers=0.0", id="noise_multipliers=0.0"
+            ),
+            pytest.param({"presentations": [-1]}, "presentations=-1", id="presentations=-1"),
+            pytest.param({"repeats": 0}, "repeats=0", id="repeats=0"),
+            pytest.param({"rounds": 1.5}, "rounds=1.5", id="rounds=1.5"),
+            pytest.param({"delta": 1}, "delta=1", id="delta=1"),
+            pytest.param({"confidence": 1.0}, "confidence=1", id="confidence=1"),
+            pytest.param({"decay": 0}, "decay=0", id="decay=0"),
+            pytest.param({"seed": -1}, "seed=-1", id="seed=-1"),
+            pytest.param({"settings": {"local_epochs": 1}}, "with a task", id="with-a-task"),
+            pytest.param({"task": "digits", "settings": {"clients": 5}}, "clients", id="clients"),
+            pytest.param({"task": "digits", "clients": 5}, "clients=5", id="clients=5"),
+            pytest.param({"task": "digits", "like": "somewhere"}, "somewhere", id="somewhere"),
+            pytest.param({"settings": 3}, "settings=3", id="settings=3"),
+            pytest.param({"typo": 3}, "typo", id="typo"),
         ],
     )
     def test_errors(self, values, message):
@@ -296,12 +298,14 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--schedules", "nonsense"], "nonsense"),
-            (["--set", "local-epochs"], "NAME=VALUE"),
-            (["--config", "missing.toml"], "missing.toml"),
-            (["--like", "missing"], "missing"),
-            (["--workers", "0"], "workers=0"),
-            (["--presentations", "99"], "participations=99.0"),
+            pytest.param(["--schedules", "nonsense"], "nonsense", id="nonsense"),
+            pytest.param(["--set", "local-epochs"], "NAME=VALUE", id="NAME=VALUE"),
+            pytest.param(["--config", "missing.toml"], "missing.toml", id="missing.toml"),
+            pytest.param(["--like", "missing"], "missing", id="missing"),
+            pytest.param(["--workers", "0"], "workers=0", id="workers=0"),
+            pytest.param(
+                ["--presentations", "99"], "participations=99.0", id="participations=99.0"
+            ),
         ],
     )
     def test_errors(self, options, message, tmp_path, capsys):

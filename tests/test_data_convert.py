@@ -393,44 +393,113 @@ GOOD = ("train", "u", {"tokens": "a b"})
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda folder: None, r"source='.*' to hold files of one format \(.parquet.*found none"),
-        (_text_file("a.txt", "x"), "found none"),
-        (_text_file("a.jsonl", ""), r"a.jsonl not to be empty"),
-        (_text_file("a.jsonl", "\n\n"), r"source='.*' to have words, found none"),
-        (_text_file("a.jsonl", "{"), r"a.jsonl, line 1, to be JSON"),
-        (_text_file("a.jsonl", '{"user_id": "u", "tokens": "a"}\n[1]'), "line 2, to be a JSON obj"),
-        (_text_file("a.jsonl", '{"user_id": "u"}'), "line 1, to have a column 'tokens', found"),
-        (_text_file("a.jsonl", '{"tokens": "u"}'), "'user_id' or 'client_id', found 'tokens'"),
-        (_text_file("a.jsonl", '{"user_id": "u", "tokens": 3}'), "tokens in .* to be text, found"),
-        (_text_file("a.jsonl", '{"user_id": null, "tokens": ""}'), "no missing client in"),
-        (_text_file("a.csv", "user_id,text\n1,b\n"), "'tokens', found 'text', 'user_id'"),
-        (_text_file("a.csv", "user_id,tokens\n1\n"), "line 2, to have 2 cells"),
-        (_text_file("a.csv", 'user_id,tokens\n1,"a'), "after line 1, to be CSV"),
-        (_text_file("a.csv", b"user_id,tokens\n1,\xff"), "to be CSV"),
-        (_text_file("a.parquet", "PAR1"), "a.parquet to be a Parquet file"),
-        (_text_file("a.h5", "HDF"), "a.h5 to be an HDF5 file"),
-        (_text_file("a.sqlite", "text" * 200), "a.sqlite to be SQLite with the tables 'examples'"),
-        (_text_file("a.sqlite.lzma", "text"), "a.sqlite.lzma to be a whole LZMA file"),
-        (
+        pytest.param(
+            lambda folder: None,
+            r"source='.*' to hold files of one format \(.parquet.*found none",
+            id="source=to-hold-files-of-one-format-.parquet",
+        ),
+        pytest.param(_text_file("a.txt", "x"), "found none", id="found-none"),
+        pytest.param(
+            _text_file("a.jsonl", ""), r"a.jsonl not to be empty", id="a.jsonl-not-to-be-empty"
+        ),
+        pytest.param(
+            _text_file("a.jsonl", "\n\n"),
+            r"source='.*' to have words, found none",
+            id="source=to-have-words,found-none",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", "{"),
+            r"a.jsonl, line 1, to be JSON",
+            id="a.jsonl,line-1,to-be-JSON",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"user_id": "u", "tokens": "a"}\n[1]'),
+            "line 2, to be a JSON obj",
+            id="line-2,to-be-a-JSON-obj",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"user_id": "u"}'),
+            "line 1, to have a column 'tokens', found",
+            id="line-1,to-have-a-column-tokens,found",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"tokens": "u"}'),
+            "'user_id' or 'client_id', found 'tokens'",
+            id="user_id-or-client_id,found-tokens",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"user_id": "u", "tokens": 3}'),
+            "tokens in .* to be text, found",
+            id="tokens-in-to-be-text,found",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"user_id": null, "tokens": ""}'),
+            "no missing client in",
+            id="no-missing-client-in",
+        ),
+        pytest.param(
+            _text_file("a.csv", "user_id,text\n1,b\n"),
+            "'tokens', found 'text', 'user_id'",
+            id="tokens,found-text,user_id",
+        ),
+        pytest.param(
+            _text_file("a.csv", "user_id,tokens\n1\n"),
+            "line 2, to have 2 cells",
+            id="line-2,to-have-2-cells",
+        ),
+        pytest.param(
+            _text_file("a.csv", 'user_id,tokens\n1,"a'),
+            "after line 1, to be CSV",
+            id="after-line-1,to-be-CSV",
+        ),
+        pytest.param(_text_file("a.csv", b"user_id,tokens\n1,\xff"), "to be CSV", id="to-be-CSV"),
+        pytest.param(
+            _text_file("a.parquet", "PAR1"),
+            "a.parquet to be a Parquet file",
+            id="a.parquet-to-be-a-Parquet-file",
+        ),
+        pytest.param(
+            _text_file("a.h5", "HDF"), "a.h5 to be an HDF5 file", id="a.h5-to-be-an-HDF5-file"
+        ),
+        pytest.param(
+            _text_file("a.sqlite", "text" * 200),
+            "a.sqlite to be SQLite with the tables 'examples'",
+            id="a.sqlite-to-be-SQLite-with-the-tables-examples",
+        ),
+        pytest.param(
+            _text_file("a.sqlite.lzma", "text"),
+            "a.sqlite.lzma to be a whole LZMA file",
+            id="a.sqlite.lzma-to-be-a-whole-LZMA-file",
+        ),
+        pytest.param(
             _text_file("a.sqlite.lzma", lzma.compress(bytes(9999), format=lzma.FORMAT_ALONE)[:-9]),
             "whole LZMA file",
+            id="whole-LZMA-file",
         ),
-        (_sqlite(), "s.sqlite to list clients in 'client_metadata'"),
-        (
+        pytest.param(
+            _sqlite(),
+            "s.sqlite to list clients in 'client_metadata'",
+            id="s.sqlite-to-list-clients-in-client_metadata",
+        ),
+        pytest.param(
             _sqlite(GOOD, ("train", "u", b"\x0b")),
             "row 2, to be a tf.train.Example: 1 bytes that protobuf cannot parse",
+            id="row-2,cannot-be-parsed",
         ),
-        (
+        pytest.param(
             _sqlite(("train", "u", {"title": "x"})),
             "row 1, to have a column 'tokens', found 'title'",
+            id="row-1,to-have-a-column-tokens,found-title",
         ),
-        (
+        pytest.param(
             _sqlite(("test", "u", {"tokens": "a"}), ("heldout", "u", {"tokens": "a"})),
             "to have a training split, has",
+            id="to-have-a-training-split,has",
         ),
-        (
+        pytest.param(
             lambda folder: write_hdf5(folder / "a.h5", [("", "u", {"title": "x"})]),
             "client 'u', to have a column 'tokens'",
+            id="client-u,to-have-a-column-tokens",
         ),
     ],
 )
@@ -474,9 +543,17 @@ def test_features_of_different_lengths_are_named(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kind": "mnist"}, "kind='mnist' to be one of emnist, shakespeare, stackoverflow"),
-        ({"kind": "emnist", "vocabulary": "words"}, "vocabulary='words' only for"),
-        ({"target": "."}, "target='.' not to exist"),
+        pytest.param(
+            {"kind": "mnist"},
+            "kind='mnist' to be one of emnist, shakespeare, stackoverflow",
+            id="kind=mnist-to-be-one-of",
+        ),
+        pytest.param(
+            {"kind": "emnist", "vocabulary": "words"},
+            "vocabulary='words' only for",
+            id="vocabulary=words-only-for",
+        ),
+        pytest.param({"target": "."}, "target='.' not to exist", id="target=.-not-to-exist"),
     ],
 )
 def test_arguments_are_checked_first(arguments: dict, message: str):

@@ -76,9 +76,11 @@ def test_a_message_that_is_cut_off_is_refused():
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (b"\x0b", "1 bytes that protobuf cannot parse"),
-        (b"\x08\x01", "2 bytes in which protobuf finds no field 'features'"),
-        (b"\xff" * 11, "11 bytes that protobuf cannot parse"),
+        pytest.param(b"\x0b", "1 bytes that protobuf cannot parse", id="not-a-message"),
+        pytest.param(
+            b"\x08\x01", "2 bytes in which protobuf finds no field 'features'", id="no-features"
+        ),
+        pytest.param(b"\xff" * 11, "11 bytes that protobuf cannot parse", id="endless-number"),
     ],
 )
 def test_what_is_no_example_says_why(message: bytes, reason: str):
@@ -141,7 +143,15 @@ def test_vocabularies_are_read_plain_and_packed(tmp_path):
         assert read_vocabulary(file) == [b"the", b",", b"code"]
 
 
-@pytest.mark.parametrize("text", ["", "the\n", "the 1 2\n", "the many\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("the\n", id="no-count"),
+        pytest.param("the 1 2\n", id="two-counts"),
+        pytest.param("the many\n", id="count-not-a-number"),
+    ],
+)
 def test_a_broken_vocabulary_is_named(tmp_path, text: str):
     (tmp_path / "words").write_text(text)
     with pytest.raises(ValueError, match=r"lines 'word count' in .*words"):
@@ -202,18 +212,63 @@ def test_the_first_rows_decide_which_way_round_all_are():
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        ([[0.0] * 783], [1], "784 numbers an image in the place, found 783"),
-        ([[0] * 783, [0] * 785], [1, 1], r"of one size in the place, found \[783, 785\]"),
-        ([[1.5] * 784], [1], r"pixels in \[0, 1\] in the place, found 1.5"),
-        ([[256] * 784], [1], r"pixels in \[0, 255\]"),
-        ([[float("nan")] * 784], [1], "pixels in"),
-        ([[0.5] * 784], [1], "borders in the place to be dark or bright"),
-        ([[0] * 784], [62], r"labels in the place in \[0, 62\), found 62"),
-        ([[0] * 784], [-1], "found -1"),
-        ([[0] * 784], ["a"], "labels in the place to be integers, found string"),
-        ([b"no picture"], [1], "images in the place: cannot identify"),
-        ([png(np.zeros((28, 27), np.uint8))], [1], r"images.shape=\(28, 27\)"),
-        (["text"], [1], "numbers an image in the place, found 1 of type string"),
+        pytest.param(
+            [[0.0] * 783],
+            [1],
+            "784 numbers an image in the place, found 783",
+            id="784-numbers-an-image,found-783",
+        ),
+        pytest.param(
+            [[0] * 783, [0] * 785],
+            [1, 1],
+            r"of one size in the place, found \[783, 785\]",
+            id="of-one-size,found-783,785",
+        ),
+        pytest.param(
+            [[1.5] * 784],
+            [1],
+            r"pixels in \[0, 1\] in the place, found 1.5",
+            id="pixels-in-0,1,found-1.5",
+        ),
+        pytest.param([[256] * 784], [1], r"pixels in \[0, 255\]", id="pixels-in-0,255"),
+        pytest.param([[float("nan")] * 784], [1], "pixels in", id="pixels-in"),
+        pytest.param(
+            [[0.5] * 784],
+            [1],
+            "borders in the place to be dark or bright",
+            id="borders-to-be-dark-or-bright",
+        ),
+        pytest.param(
+            [[0] * 784],
+            [62],
+            r"labels in the place in \[0, 62\), found 62",
+            id="labels-in-0,62,found-62",
+        ),
+        pytest.param([[0] * 784], [-1], "found -1", id="found-1"),
+        pytest.param(
+            [[0] * 784],
+            ["a"],
+            "labels in the place to be integers, found string",
+            id="labels-to-be-integers,found-string",
+        ),
+        pytest.param(
+            [b"no picture"],
+            [1],
+            "images in the place: cannot identify",
+            id="images-in-the-place:-cannot-identify",
+        ),
+        pytest.param(
+            [png(np.zeros((28, 27), np.uint8))],
+            [1],
+            r"images.shape=\(28, 27\)",
+            id="images.shape=28,27",
+        ),
+        pytest.param(
+            ["text"],
+            [1],
+            "numbers an image in the place, found 1 of type string",
+            id="numbers-an-image,found-1-of-type",
+        ),
     ],
 )
 def test_what_is_no_image_is_named(images: list, labels: list, message: str):
@@ -238,9 +293,14 @@ def test_characters_become_their_places_in_the_alphabet():
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ("short", "a", "texts of 80 characters in the place, found 'short'"),
-        ("x" * 80, "ab", "texts of 1 characters"),
-        (b"x" * 80, "a", "texts in the place, found binary"),
+        pytest.param(
+            "short",
+            "a",
+            "texts of 80 characters in the place, found 'short'",
+            id="texts-of-80-characters,found-short",
+        ),
+        pytest.param("x" * 80, "ab", "texts of 1 characters", id="texts-of-1-characters"),
+        pytest.param(b"x" * 80, "a", "texts in the place, found binary", id="texts,found-binary"),
     ],
 )
 def test_windows_of_another_length_are_refused(x: object, y: str, message: str):
@@ -254,9 +314,13 @@ def test_windows_of_another_length_are_refused(x: object, y: str, message: str):
 @pytest.mark.parametrize(
     ("encoder", "columns"),
     [
-        (Images(), {"image": [[0] * 784] * 3, "label": [1, 2, 3]}),
-        (Words([b"a"]), {"tokens": ["a", "", "b a"]}),
-        (Characters(), {"x": ["a" * 80] * 3, "y": ["b"] * 3}),
+        pytest.param(
+            Images(),
+            {"image": [[0] * 784] * 3, "label": [1, 2, 3]},
+            id="images",
+        ),
+        pytest.param(Words([b"a"]), {"tokens": ["a", "", "b a"]}, id="words"),
+        pytest.param(Characters(), {"x": ["a" * 80] * 3, "y": ["b"] * 3}, id="characters"),
     ],
 )
 def test_examples_have_the_width_and_type_that_the_encoder_says(encoder: Encoder, columns: dict):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flower_processes import flwr_start, superlink, supernode
+from flower_processes import PATIENCE, flwr_start, superlink, supernode
 
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
@@ -39,8 +39,8 @@ def _lost_rounds(record):
     return [int(match[1]) - 1 for match in found if match]
 
 
+@pytest.mark.slow  # two minutes, of which up to one for Flower to miss the SuperNode
 @pytest.mark.superlink
-@pytest.mark.timeout(600)  # two minutes, of which up to one for Flower to miss the SuperNode
 def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     address = superlink(processes)
     victim, *_ = [supernode(processes, address, i, NODES) for i in range(NODES)]
@@ -48,7 +48,7 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     app = shutil.copytree(APP, tmp_path / "app")
     run = flwr_start(processes, app, {**SETTINGS, "output": str(output)})
     _die_and_return(processes, victim, address)
-    assert run.wait(240) == 0, processes.log("run")
+    assert run.wait(PATIENCE) == 0, processes.log("run")
 
     printed = processes.log("run")
     assert "Strategy execution finished" in printed

@@ -164,17 +164,59 @@ def test_maximum_uses_the_model_deltas():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: epsilon_from_cosines([0.1, np.nan], 9, DELTA), "cosines to be finite, got nan"),
-        (lambda: epsilon_from_cosines([0.1, np.inf], 9, DELTA), "cosines to be finite, got inf"),
-        (lambda: epsilon_from_cosines([0.1], 9, DELTA), r"cosines\.shape=\(1,\)"),
-        (lambda: epsilon_from_cosines([[0.1, 0.2]], 9, DELTA), r"cosines\.shape=\(1, 2\)"),
-        (lambda: epsilon_from_cosines([0.1, 3.0], 9, DELTA), r"cosines=3\.0 in \[-1, 1\]"),
-        (lambda: epsilon_from_cosines([0.1, 0.2], 0, DELTA), "dim=0 >= 1"),
-        (lambda: epsilon_from_cosines([0.1, 0.2], 9, 0.0), r"delta=0\.0 in \(0, 1\)"),
-        (lambda: epsilon_from_scores([1, 2], [1, np.nan], DELTA), "unobserved to be finite"),
-        (lambda: epsilon_from_scores([1], [1, 2], DELTA), r"observed\.shape=\(1,\)"),
-        (lambda: epsilon_from_scores([1, 2], [1, 2], 1.0), r"delta=1\.0 in \(0, 1\)"),
-        (lambda: epsilon_from_scores([1, 2], [1, 2], DELTA, confidence=0), "confidence=0 in"),
+        pytest.param(
+            lambda: epsilon_from_cosines([0.1, np.nan], 9, DELTA),
+            "cosines to be finite, got nan",
+            id="cosines-to-be-finite,got-nan",
+        ),
+        pytest.param(
+            lambda: epsilon_from_cosines([0.1, np.inf], 9, DELTA),
+            "cosines to be finite, got inf",
+            id="cosines-to-be-finite,got-inf",
+        ),
+        pytest.param(
+            lambda: epsilon_from_cosines([0.1], 9, DELTA),
+            r"cosines\.shape=\(1,\)",
+            id="cosines.shape=1",
+        ),
+        pytest.param(
+            lambda: epsilon_from_cosines([[0.1, 0.2]], 9, DELTA),
+            r"cosines\.shape=\(1, 2\)",
+            id="cosines.shape=1,2",
+        ),
+        pytest.param(
+            lambda: epsilon_from_cosines([0.1, 3.0], 9, DELTA),
+            r"cosines=3\.0 in \[-1, 1\]",
+            id="cosines=3.0-in-1,1",
+        ),
+        pytest.param(
+            lambda: epsilon_from_cosines([0.1, 0.2], 0, DELTA), "dim=0 >= 1", id="dim=0-at-least-1"
+        ),
+        pytest.param(
+            lambda: epsilon_from_cosines([0.1, 0.2], 9, 0.0),
+            r"delta=0\.0 in \(0, 1\)",
+            id="delta=0.0-in-0,1",
+        ),
+        pytest.param(
+            lambda: epsilon_from_scores([1, 2], [1, np.nan], DELTA),
+            "unobserved to be finite",
+            id="unobserved-to-be-finite",
+        ),
+        pytest.param(
+            lambda: epsilon_from_scores([1], [1, 2], DELTA),
+            r"observed\.shape=\(1,\)",
+            id="observed.shape=1",
+        ),
+        pytest.param(
+            lambda: epsilon_from_scores([1, 2], [1, 2], 1.0),
+            r"delta=1\.0 in \(0, 1\)",
+            id="delta=1.0-in-0,1",
+        ),
+        pytest.param(
+            lambda: epsilon_from_scores([1, 2], [1, 2], DELTA, confidence=0),
+            "confidence=0 in",
+            id="confidence=0-in",
+        ),
     ],
 )
 def test_bad_input(call, message):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from case_ids import in_words
 
 from fl_epe.schedules import Poisson, ShuffledEpochs, presence
 
@@ -16,7 +17,7 @@ def _presence(schedule, population, seed):
     return presence(schedule, population, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=in_words)
 class TestEverySchedule:
     def test_cohorts_are_sorted_distinct_and_known(self, schedule):
         cohorts = list(schedule.cohorts(23, np.random.default_rng(0)))
@@ -62,10 +63,22 @@ def test_poisson_rounds_are_independent_coins():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ShuffledEpochs(0, 1), "Expected rounds=0 >= 1"),
-        (lambda: ShuffledEpochs(3, 4), r"Expected epochs=4 in \(0, rounds=3\]"),
-        (lambda: ShuffledEpochs(3, 0), r"Expected epochs=0 in \(0, rounds=3\]"),
-        (lambda: Poisson(3, 1.5), r"Expected rate=1.5 in \(0, 1\]"),
+        pytest.param(
+            lambda: ShuffledEpochs(0, 1), "Expected rounds=0 >= 1", id="rounds=0-at-least-1"
+        ),
+        pytest.param(
+            lambda: ShuffledEpochs(3, 4),
+            r"Expected epochs=4 in \(0, rounds=3\]",
+            id="epochs=4-in-0,rounds=3",
+        ),
+        pytest.param(
+            lambda: ShuffledEpochs(3, 0),
+            r"Expected epochs=0 in \(0, rounds=3\]",
+            id="epochs=0-in-0,rounds=3",
+        ),
+        pytest.param(
+            lambda: Poisson(3, 1.5), r"Expected rate=1.5 in \(0, 1\]", id="rate=1.5-in-0,1"
+        ),
     ],
 )
 def test_schedules_that_cannot_be_met(make, message):

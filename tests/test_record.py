@@ -38,7 +38,15 @@ class TestBadFiles:
         with pytest.raises(FileNotFoundError, match=r"nowhere\.npz' to exist"):
             AuditRecord.load(tmp_path / "nowhere.npz")
 
-    @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 broken", b"\x93NUMPY"])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            pytest.param(b"", id="empty"),
+            pytest.param(b"hello", id="text"),
+            pytest.param(b"PK\x03\x04 broken", id="zip-broken"),
+            pytest.param(b"\x93NUMPY", id="npy"),
+        ],
+    )
     def test_nonsense(self, content, tmp_path):
         (tmp_path / "record.npz").write_bytes(content)
         with pytest.raises(ValueError, match=r"record\.npz' to be a record written by"):
@@ -68,15 +76,39 @@ class TestBadFiles:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"delta": 0.0}, r"delta=0\.0 in \(0, 1\)"),
-        ({"delta": 1.5}, r"delta=1\.5 in \(0, 1\)"),
-        ({"dim": 0}, "dim=0 >= 1"),
-        ({"observed": np.full((6, 40), np.nan)}, "observed to be finite"),
-        ({"unobserved_final": np.full(30, np.inf)}, "unobserved_final to be finite"),
-        ({"presence": np.ones((6, 3), bool)}, r"presence\.shape=\(6, 3\) to be \(6, 40\)"),
-        ({"observed_final": np.zeros(3)}, r"observed_final\.shape=\(3,\) to be \(40,\)"),
-        ({"clip_norms": np.ones(2)}, r"clip_norms\.shape=\(2,\) to be \(6,\)"),
-        ({"observed": np.zeros((6, 1)), "presence": np.ones((6, 1), bool)}, "canaries=1 >= 2"),
+        pytest.param({"delta": 0.0}, r"delta=0\.0 in \(0, 1\)", id="delta=0.0-in-0,1"),
+        pytest.param({"delta": 1.5}, r"delta=1\.5 in \(0, 1\)", id="delta=1.5-in-0,1"),
+        pytest.param({"dim": 0}, "dim=0 >= 1", id="dim=0-at-least-1"),
+        pytest.param(
+            {"observed": np.full((6, 40), np.nan)},
+            "observed to be finite",
+            id="observed-to-be-finite",
+        ),
+        pytest.param(
+            {"unobserved_final": np.full(30, np.inf)},
+            "unobserved_final to be finite",
+            id="unobserved_final-to-be-finite",
+        ),
+        pytest.param(
+            {"presence": np.ones((6, 3), bool)},
+            r"presence\.shape=\(6, 3\) to be \(6, 40\)",
+            id="presence.shape=6,3-to-be-6,40",
+        ),
+        pytest.param(
+            {"observed_final": np.zeros(3)},
+            r"observed_final\.shape=\(3,\) to be \(40,\)",
+            id="observed_final.shape=3,to-be-40",
+        ),
+        pytest.param(
+            {"clip_norms": np.ones(2)},
+            r"clip_norms\.shape=\(2,\) to be \(6,\)",
+            id="clip_norms.shape=2,to-be-6",
+        ),
+        pytest.param(
+            {"observed": np.zeros((6, 1)), "presence": np.ones((6, 1), bool)},
+            "canaries=1 >= 2",
+            id="canaries=1-at-least-2",
+        ),
     ],
 )
 def test_refuses_what_does_not_fit(changes, message):
@@ -92,23 +124,73 @@ def test_delta_cosines_need_a_linear_optimizer():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"clients": 0}, "clients=0 to be an integer >= 1"),
-        ({"rounds": 2.5}, "rounds=2.5 to be an integer >= 1"),
-        ({"canaries": 1}, "canaries=1 to be an integer >= 2"),
-        ({"unobserved": 1}, "unobserved=1 to be 0 or >= 2"),
-        ({"clients_per_round": 31}, "clients_per_round=31 <= clients=30"),
-        ({"canary_repeats": 61}, r"canary_repeats=61 in \(0, rounds=60\]"),
-        ({"canary_repeats": 0}, "canary_repeats=0 in"),
-        ({"noise_multiplier": -0.1}, r"noise_multiplier=-0\.1 in \[0, inf\)"),
-        ({"noise_multiplier": np.nan}, "noise_multiplier=nan"),
-        ({"noise_multiplier": 50.0}, r"noise_multiplier=50\.0 < 2 \* count_std"),
-        ({"delta": 1.0}, r"delta=1\.0 in \(0, 1\)"),
-        ({"clipping": "soft"}, "clipping='soft' to be one of"),
-        ({"participation": "weekly"}, "kind='weekly' to be one of"),
-        ({"server_optimizer": "lion"}, "server_optimizer='lion' to be one of"),
-        ({"clip_norm": -1.0}, r"clip_norm=-1\.0 in \(0, inf\)"),
-        ({"server_momentum": 1.0}, r"momentum=1\.0 in \[0, 1\)"),
-        ({"local_learning_rate": 0.0}, r"local_learning_rate=0\.0 in \(0, inf\)"),
+        pytest.param(
+            {"clients": 0},
+            "clients=0 to be an integer >= 1",
+            id="clients=0-to-be-an-integer-at-least-1",
+        ),
+        pytest.param(
+            {"rounds": 2.5},
+            "rounds=2.5 to be an integer >= 1",
+            id="rounds=2.5-to-be-an-integer-at-least-1",
+        ),
+        pytest.param(
+            {"canaries": 1},
+            "canaries=1 to be an integer >= 2",
+            id="canaries=1-to-be-an-integer-at-least-2",
+        ),
+        pytest.param(
+            {"unobserved": 1},
+            "unobserved=1 to be 0 or >= 2",
+            id="unobserved=1-to-be-0-or-at-least-2",
+        ),
+        pytest.param(
+            {"clients_per_round": 31},
+            "clients_per_round=31 <= clients=30",
+            id="clients_per_round=31-at-most-clients=30",
+        ),
+        pytest.param(
+            {"canary_repeats": 61},
+            r"canary_repeats=61 in \(0, rounds=60\]",
+            id="canary_repeats=61-in-0,rounds=60",
+        ),
+        pytest.param({"canary_repeats": 0}, "canary_repeats=0 in", id="canary_repeats=0-in"),
+        pytest.param(
+            {"noise_multiplier": -0.1},
+            r"noise_multiplier=-0\.1 in \[0, inf\)",
+            id="noise_multiplier=-0.1-in-0,inf",
+        ),
+        pytest.param(
+            {"noise_multiplier": np.nan}, "noise_multiplier=nan", id="noise_multiplier=nan"
+        ),
+        pytest.param(
+            {"noise_multiplier": 50.0},
+            r"noise_multiplier=50\.0 < 2 \* count_std",
+            id="noise_multiplier=50.0-below-2-count_std",
+        ),
+        pytest.param({"delta": 1.0}, r"delta=1\.0 in \(0, 1\)", id="delta=1.0-in-0,1"),
+        pytest.param(
+            {"clipping": "soft"}, "clipping='soft' to be one of", id="clipping=soft-to-be-one-of"
+        ),
+        pytest.param(
+            {"participation": "weekly"}, "kind='weekly' to be one of", id="kind=weekly-to-be-one-of"
+        ),
+        pytest.param(
+            {"server_optimizer": "lion"},
+            "server_optimizer='lion' to be one of",
+            id="server_optimizer=lion-to-be-one-of",
+        ),
+        pytest.param(
+            {"clip_norm": -1.0}, r"clip_norm=-1\.0 in \(0, inf\)", id="clip_norm=-1.0-in-0,inf"
+        ),
+        pytest.param(
+            {"server_momentum": 1.0}, r"momentum=1\.0 in \[0, 1\)", id="momentum=1.0-in-0,1"
+        ),
+        pytest.param(
+            {"local_learning_rate": 0.0},
+            r"local_learning_rate=0\.0 in \(0, inf\)",
+            id="local_learning_rate=0.0-in-0,inf",
+        ),
     ],
 )
 def test_settings_are_checked_before_anything_starts(changes, message):
@@ -138,12 +220,26 @@ def test_seeds():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threat": "some"}, "threat='some' to be 'final' or 'all'"),
-        ({"threat": "all", "statistic": "sum"}, "statistic='sum' to be one of"),
-        ({"threat": "final", "statistic": "maximum"}, "statistic='maximum' to be one of"),
-        ({"variance": "guessed"}, "variance='guessed'"),
-        ({"delta": 2.0}, r"delta=2\.0 in \(0, 1\)"),
-        ({"confidence": 1.0}, r"confidence=1\.0 in \(0, 1\)"),
+        pytest.param(
+            {"threat": "some"},
+            "threat='some' to be 'final' or 'all'",
+            id="threat=some-to-be-final-or-all",
+        ),
+        pytest.param(
+            {"threat": "all", "statistic": "sum"},
+            "statistic='sum' to be one of",
+            id="statistic=sum-to-be-one-of",
+        ),
+        pytest.param(
+            {"threat": "final", "statistic": "maximum"},
+            "statistic='maximum' to be one of",
+            id="statistic=maximum-to-be-one-of",
+        ),
+        pytest.param({"variance": "guessed"}, "variance='guessed'", id="variance=guessed"),
+        pytest.param({"delta": 2.0}, r"delta=2\.0 in \(0, 1\)", id="delta=2.0-in-0,1"),
+        pytest.param(
+            {"confidence": 1.0}, r"confidence=1\.0 in \(0, 1\)", id="confidence=1.0-in-0,1"
+        ),
     ],
 )
 def test_estimates_from_a_record_check_their_arguments(options, message):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from case_ids import in_words
 
 from fl_epe import RunConfig
 from fl_epe.accounting import gaussian_epsilon
@@ -123,7 +124,7 @@ def digests():
     ]
 
 
-@pytest.mark.parametrize("schedule", EVERY, ids=repr)
+@pytest.mark.parametrize("schedule", EVERY, ids=in_words)
 class TestEverySchedule:
     @pytest.mark.parametrize("population", [0, 1, 5, 23])
     def test_cohorts_are_sorted_distinct_and_known(self, schedule, population):
@@ -342,7 +343,7 @@ def _naive_cap(seen, per_run, per_window, window):
     ("per_run", "per_window", "window"),
     [(3, None, None), (None, 1, 4), (None, 2, 7), (4, 2, 5), (9, 3, 100), (2, 1, 1)],
 )
-@pytest.mark.parametrize("inner", [Poisson(30, 0.4), Cyclic(30, 9)], ids=repr)
+@pytest.mark.parametrize("inner", [Poisson(30, 0.4), Cyclic(30, 9)], ids=in_words)
 def test_caps_equal_the_naive_ones(inner, per_run, per_window, window):
     schedule = Capped(inner, per_run, per_window, window)
     seen = presence(schedule, 25, np.random.default_rng(9))
@@ -365,7 +366,7 @@ def test_caps_equal_the_naive_ones(inner, per_run, per_window, window):
         (BallsInBins(20, 3), 3),
         (TimeOfDay(30, 0.3, 24, hours=8), 14),
     ],
-    ids=repr,
+    ids=in_words,
 )
 def test_the_most_is_reached(schedule, most):
     seen = presence(schedule, 300, np.random.default_rng(0))
@@ -479,21 +480,30 @@ def test_any_two_of_a_sample_are_as_likely_to_be_one_client():
 
 
 BAD_CSV = {
-    "": r"column 'round' is missing, found \[\]",
-    "round,client\n1,a\n": r"column 'client_id' is missing, found \['round', 'client'\]",
-    "round,client_id\n": "there is no row",
-    "round,client_id\n1,a\n\nx,b\n": "line 4: round='x' is not an integer",
-    "round,client_id\n1.0,a\n": "line 2: round='1.0' is not an integer",
-    f"round,client_id\n{10**30},a\n": "line 2: round='10+' is not an integer",
-    "round,client_id\n1,a\n2, \n": "line 3: client_id is empty",
-    "round,client_id\n1,a\n2\n": "line 3 has 1 cells, the header 2",
-    "round,client_id\n1,a,b\n": "line 2 has 3 cells, the header 2",
-    "round,client_id\n\n3,a\n4,a\n3,a\n": "line 5: client_id='a' is in round 3 already",
-    "round,client_id\n0,a\n1700000000,a\n": r"rounds=1700000001 \(from 0 to 1700000000\)",
+    "empty": ("", r"column 'round' is missing, found \[\]"),
+    "no-client-column": (
+        "round,client\n1,a\n",
+        r"column 'client_id' is missing, found \['round', 'client'\]",
+    ),
+    "no-row": ("round,client_id\n", "there is no row"),
+    "round-is-a-word": ("round,client_id\n1,a\n\nx,b\n", "line 4: round='x' is not an integer"),
+    "round-has-a-point": ("round,client_id\n1.0,a\n", "line 2: round='1.0' is not an integer"),
+    "round-too-large": (f"round,client_id\n{10**30},a\n", "line 2: round='10+' is not an integer"),
+    "client-empty": ("round,client_id\n1,a\n2, \n", "line 3: client_id is empty"),
+    "cell-missing": ("round,client_id\n1,a\n2\n", "line 3 has 1 cells, the header 2"),
+    "cell-too-many": ("round,client_id\n1,a,b\n", "line 2 has 3 cells, the header 2"),
+    "twice-in-a-round": (
+        "round,client_id\n\n3,a\n4,a\n3,a\n",
+        "line 5: client_id='a' is in round 3 already",
+    ),
+    "rounds-as-seconds": (
+        "round,client_id\n0,a\n1700000000,a\n",
+        r"rounds=1700000001 \(from 0 to 1700000000\)",
+    ),
 }
 
 
-@pytest.mark.parametrize(("text", "message"), BAD_CSV.items())
+@pytest.mark.parametrize(("text", "message"), BAD_CSV.values(), ids=BAD_CSV)
 def test_bad_csv_traces(tmp_path, text, message):
     path = tmp_path / "bad.csv"
     path.write_text(text)
@@ -501,17 +511,26 @@ def test_bad_csv_traces(tmp_path, text, message):
         Trace.read(path)
 
 
-BAD_PARQUET = [
-    ({"round": [1]}, "column 'client_id' is missing"),
-    ({"round": [1.5], "client_id": [1]}, "column 'round' holds double, not integers"),
-    ({"round": [1], "client_id": [1.5]}, "column 'client_id' holds double, not strings or int"),
-    ({"round": [1, 2], "client_id": ["a", None]}, "row 2: client_id is missing"),
-    ({"round": [1, None], "client_id": ["a", "b"]}, "row 2: round is missing"),
-    ({"round": [1, 2, 1], "client_id": [5, 5, 5]}, "row 3: client_id=5 is in round 1 already"),
-]
+BAD_PARQUET = {
+    "no-client-column": ({"round": [1]}, "column 'client_id' is missing"),
+    "round-not-integer": (
+        {"round": [1.5], "client_id": [1]},
+        "column 'round' holds double, not integers",
+    ),
+    "client-not-integer": (
+        {"round": [1], "client_id": [1.5]},
+        "column 'client_id' holds double, not strings or int",
+    ),
+    "client-missing": ({"round": [1, 2], "client_id": ["a", None]}, "row 2: client_id is missing"),
+    "round-missing": ({"round": [1, None], "client_id": ["a", "b"]}, "row 2: round is missing"),
+    "twice-in-a-round": (
+        {"round": [1, 2, 1], "client_id": [5, 5, 5]},
+        "row 3: client_id=5 is in round 1 already",
+    ),
+}
 
 
-@pytest.mark.parametrize(("columns", "message"), BAD_PARQUET)
+@pytest.mark.parametrize(("columns", "message"), BAD_PARQUET.values(), ids=BAD_PARQUET)
 def test_bad_parquet_traces(tmp_path, columns, message):
     path = _write_parquet(tmp_path / "bad.parquet", **columns)
     with pytest.raises(ValueError, match=rf"Expected \S+bad\.parquet to hold a .*{message}"):
@@ -571,43 +590,158 @@ def test_check_in_windows_are_chosen_to_fit(participations):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FixedSize(0, 0.5), "Expected rounds=0 >= 1"),
-        (lambda: FixedSize(3, 1.5), r"Expected rate=1.5 in \(0, 1\]"),
-        (lambda: FixedSize(3, float("nan")), r"Expected rate=nan in \(0, 1\]"),
-        (lambda: MinSeparation(9, 0.3, 4), "Expected rate=0.3 <= 1/separation=0.25"),
-        (lambda: MinSeparation(9, 0.3, 2.5), "Expected separation=2.5 to be an integer >= 1"),
-        (lambda: DeviceClasses(9, (0.1,), (0.5, 0.5)), "to be as many as shares"),
-        (lambda: DeviceClasses(9, (0.1, 2), (0.5, 0.5)), r"Expected rates=\(0.1, 2.0\) in \[0, 1"),
-        (lambda: DeviceClasses(9, (0.1, 0.2), (0.5, 0.4)), "to add up to 1"),
-        (lambda: DeviceClasses(9, (0.0, 0.2), (1, 0)), "to let some class take part"),
-        (lambda: Cyclic(3, 4), r"Expected epochs=4 in \(0, rounds=3\]"),
-        (lambda: BallsInBins(3, 1.5), "Expected epochs=1.5 to be an integer >= 1 and <= 3"),
-        (lambda: BallsInBins(3, 4), "Expected epochs=4 to be an integer >= 1 and <= 3"),
-        (lambda: CheckIn(3, 0), "Expected window=0 to be an integer"),
-        (lambda: CheckIn(3, 2, 0), r"Expected keep=0 in \(0, 1\]"),
-        (lambda: TimeOfDay(9, 0.5, 24), "Expected rate=0.5 <= 0.33"),
-        (lambda: TimeOfDay(9, 0.1, 24, hours=0.5), r"Expected hours=0.5 in \[24/zones=1.0, 24\]"),
-        (lambda: TimeOfDay(9, 0.1, 0), "Expected rounds_per_day=0"),
-        (lambda: DropOut(Cyclic(9, 1), 1), r"Expected rate=1 in \[0, 1\)"),
-        (lambda: Capped(Cyclic(9, 1)), "Expected a cap, got per_run=None"),
-        (lambda: Capped(Cyclic(9, 1), per_window=2), "per_window=2 and window=None together"),
-        (lambda: Capped(Cyclic(9, 1), per_run=0), "Expected per_run=0 to be an integer >= 1"),
-        (lambda: Capped(Cyclic(9, 1), None, 5, 4), "Expected per_window=5 <= window=4"),
-        (lambda: Trace([], []), r"round_ids.shape=\(0,\)"),
-        (lambda: Trace([1.5], [1]), "Expected round_ids to be integers, got float64"),
-        (lambda: Trace([1], [1.5]), "client_ids to be integers or strings, got float64"),
-        (lambda: Trace([1, 2], [1]), r"Expected round_ids \(2\) and client_ids \(1\) alike"),
-        (lambda: Trace([1, 1], [4, 4]), "row 1: client_id=4 is in round 1 already"),
-        (lambda: make_schedule("weekly", 3, 1), "Expected kind='weekly' to be one of"),
-        (lambda: make_schedule("min-separation", 3, 1), "Expected option 'separation' for kind"),
-        (lambda: make_schedule("balls-in-bins", 3, 1.5), "participations=1.5 to be an integer"),
-        (lambda: make_schedule("check-in", 9, 3, window=4), "Expected window=4 <= rounds/part"),
-        (lambda: make_schedule("drop-out", 9, 8, of="poisson", rate=0.5), "participations=8 <="),
-        (lambda: make_schedule("drop-out", 9, 8, of="poisson", rate=1), "Expected rate=1 in"),
-        (lambda: make_schedule("drop-out", 9, 1, of={}, rate=0.5), "Expected of={} to be a kind"),
-        (
+        pytest.param(lambda: FixedSize(0, 0.5), "Expected rounds=0 >= 1", id="rounds=0-at-least-1"),
+        pytest.param(
+            lambda: FixedSize(3, 1.5), r"Expected rate=1.5 in \(0, 1\]", id="rate=1.5-in-0,1"
+        ),
+        pytest.param(
+            lambda: FixedSize(3, float("nan")),
+            r"Expected rate=nan in \(0, 1\]",
+            id="rate=nan-in-0,1",
+        ),
+        pytest.param(
+            lambda: MinSeparation(9, 0.3, 4),
+            "Expected rate=0.3 <= 1/separation=0.25",
+            id="rate=0.3-at-most-1-separation=0.25",
+        ),
+        pytest.param(
+            lambda: MinSeparation(9, 0.3, 2.5),
+            "Expected separation=2.5 to be an integer >= 1",
+            id="separation=2.5-to-be-an-integer-at-least-1",
+        ),
+        pytest.param(
+            lambda: DeviceClasses(9, (0.1,), (0.5, 0.5)),
+            "to be as many as shares",
+            id="to-be-as-many-as-shares",
+        ),
+        pytest.param(
+            lambda: DeviceClasses(9, (0.1, 2), (0.5, 0.5)),
+            r"Expected rates=\(0.1, 2.0\) in \[0, 1",
+            id="rates=0.1,2.0-in-0,1",
+        ),
+        pytest.param(
+            lambda: DeviceClasses(9, (0.1, 0.2), (0.5, 0.4)), "to add up to 1", id="to-add-up-to-1"
+        ),
+        pytest.param(
+            lambda: DeviceClasses(9, (0.0, 0.2), (1, 0)),
+            "to let some class take part",
+            id="to-let-some-class-take-part",
+        ),
+        pytest.param(
+            lambda: Cyclic(3, 4),
+            r"Expected epochs=4 in \(0, rounds=3\]",
+            id="epochs=4-in-0,rounds=3",
+        ),
+        pytest.param(
+            lambda: BallsInBins(3, 1.5),
+            "Expected epochs=1.5 to be an integer >= 1 and <= 3",
+            id="epochs=1.5-to-be-an-integer-at-least-1-and-at",
+        ),
+        pytest.param(
+            lambda: BallsInBins(3, 4),
+            "Expected epochs=4 to be an integer >= 1 and <= 3",
+            id="epochs=4-to-be-an-integer-at-least-1-and-at",
+        ),
+        pytest.param(
+            lambda: CheckIn(3, 0),
+            "Expected window=0 to be an integer",
+            id="window=0-to-be-an-integer",
+        ),
+        pytest.param(lambda: CheckIn(3, 2, 0), r"Expected keep=0 in \(0, 1\]", id="keep=0-in-0,1"),
+        pytest.param(
+            lambda: TimeOfDay(9, 0.5, 24), "Expected rate=0.5 <= 0.33", id="rate=0.5-at-most-0.33"
+        ),
+        pytest.param(
+            lambda: TimeOfDay(9, 0.1, 24, hours=0.5),
+            r"Expected hours=0.5 in \[24/zones=1.0, 24\]",
+            id="hours=0.5-in-24-zones=1.0,24",
+        ),
+        pytest.param(
+            lambda: TimeOfDay(9, 0.1, 0), "Expected rounds_per_day=0", id="rounds_per_day=0"
+        ),
+        pytest.param(
+            lambda: DropOut(Cyclic(9, 1), 1), r"Expected rate=1 in \[0, 1\)", id="rate=1-in-0,1"
+        ),
+        pytest.param(
+            lambda: Capped(Cyclic(9, 1)),
+            "Expected a cap, got per_run=None",
+            id="a-cap,got-per_run=None",
+        ),
+        pytest.param(
+            lambda: Capped(Cyclic(9, 1), per_window=2),
+            "per_window=2 and window=None together",
+            id="per_window=2-and-window=None-together",
+        ),
+        pytest.param(
+            lambda: Capped(Cyclic(9, 1), per_run=0),
+            "Expected per_run=0 to be an integer >= 1",
+            id="per_run=0-to-be-an-integer-at-least-1",
+        ),
+        pytest.param(
+            lambda: Capped(Cyclic(9, 1), None, 5, 4),
+            "Expected per_window=5 <= window=4",
+            id="per_window=5-at-most-window=4",
+        ),
+        pytest.param(lambda: Trace([], []), r"round_ids.shape=\(0,\)", id="round_ids.shape=0"),
+        pytest.param(
+            lambda: Trace([1.5], [1]),
+            "Expected round_ids to be integers, got float64",
+            id="round_ids-to-be-integers,got-float64",
+        ),
+        pytest.param(
+            lambda: Trace([1], [1.5]),
+            "client_ids to be integers or strings, got float64",
+            id="client_ids-to-be-integers-or-strings,got-float64",
+        ),
+        pytest.param(
+            lambda: Trace([1, 2], [1]),
+            r"Expected round_ids \(2\) and client_ids \(1\) alike",
+            id="round_ids-2-and-client_ids-1-alike",
+        ),
+        pytest.param(
+            lambda: Trace([1, 1], [4, 4]),
+            "row 1: client_id=4 is in round 1 already",
+            id="row-1:-client_id=4-is-in-round-1-already",
+        ),
+        pytest.param(
+            lambda: make_schedule("weekly", 3, 1),
+            "Expected kind='weekly' to be one of",
+            id="kind=weekly-to-be-one-of",
+        ),
+        pytest.param(
+            lambda: make_schedule("min-separation", 3, 1),
+            "Expected option 'separation' for kind",
+            id="option-separation-for-kind",
+        ),
+        pytest.param(
+            lambda: make_schedule("balls-in-bins", 3, 1.5),
+            "participations=1.5 to be an integer",
+            id="participations=1.5-to-be-an-integer",
+        ),
+        pytest.param(
+            lambda: make_schedule("check-in", 9, 3, window=4),
+            "Expected window=4 <= rounds/part",
+            id="window=4-at-most-rounds-part",
+        ),
+        pytest.param(
+            lambda: make_schedule("drop-out", 9, 8, of="poisson", rate=0.5),
+            "participations=8 <=",
+            id="participations=8-at-most",
+        ),
+        pytest.param(
+            lambda: make_schedule("drop-out", 9, 8, of="poisson", rate=1),
+            "Expected rate=1 in",
+            id="rate=1-in",
+        ),
+        pytest.param(
+            lambda: make_schedule("drop-out", 9, 1, of={}, rate=0.5),
+            "Expected of={} to be a kind",
+            id="of=to-be-a-kind",
+        ),
+        pytest.param(
             lambda: make_schedule("device-classes", 9, 5, rates=(1, 9), shares=(0.9, 0.1)),
             r"rates=\(0.308\S+ 2.77\S+\) in \[0, 1\]",
+            id="rates=0.308-2.77-in-0,1",
         ),
     ],
 )
@@ -630,15 +764,25 @@ def test_trace_options_agree_with_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "kind", "options"),
     [
-        ("epochs", "epochs", {}),
-        ("min-separation:separation=5", "min-separation", {"separation": 5}),
-        (
+        pytest.param("epochs", "epochs", {}, id="epochs"),
+        pytest.param(
+            "min-separation:separation=5", "min-separation", {"separation": 5}, id="min-separation"
+        ),
+        pytest.param(
             "time-of-day:rounds_per_day=24, hours=7.5",
             "time-of-day",
             {"rounds_per_day": 24, "hours": 7.5},
+            id="time-of-day",
         ),
-        ("capped:of=poisson,per_run=2", "capped", {"of": "poisson", "per_run": 2}),
-        ('drop-out:{"rate": 0.1, "of": "cyclic"}', "drop-out", {"rate": 0.1, "of": "cyclic"}),
+        pytest.param(
+            "capped:of=poisson,per_run=2", "capped", {"of": "poisson", "per_run": 2}, id="capped"
+        ),
+        pytest.param(
+            'drop-out:{"rate": 0.1, "of": "cyclic"}',
+            "drop-out",
+            {"rate": 0.1, "of": "cyclic"},
+            id="drop-out",
+        ),
     ],
 )
 def test_schedules_are_read_from_text(spec, kind, options):
@@ -649,9 +793,9 @@ def test_schedules_are_read_from_text(spec, kind, options):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("weekly", "kind='weekly' to be one of"),
-        ("capped:per_run", "name=value, got 'per_run'"),
-        ("capped:{oops", "JSON object after capped"),
+        pytest.param("weekly", "kind='weekly' to be one of", id="kind=weekly-to-be-one-of"),
+        pytest.param("capped:per_run", "name=value, got 'per_run'", id="name=value,got-per_run"),
+        pytest.param("capped:{oops", "JSON object after capped", id="JSON-object-after-capped"),
     ],
 )
 def test_text_that_is_no_schedule_is_refused(spec, message):
@@ -666,7 +810,7 @@ RUN_SPECS = [
     "balls-in-bins",
     "check-in",
     "time-of-day:rounds_per_day=4,hours=18",
-    'device-classes:{"rates": [1, 3], "shares": [0.5, 0.5]}',
+    pytest.param('device-classes:{"rates": [1, 3], "shares": [0.5, 0.5]}', id="device-classes"),
     "drop-out:of=poisson,rate=0.25",
     "capped:of=poisson,per_run=2",
 ]

@@ -164,10 +164,15 @@ class TestSecretRounds:
     @pytest.mark.parametrize(
         ("epochs", "delta", "message"),
         [
-            ([], 1e-3, r"epochs=\[\]"),
-            ([np.array([1.0, np.nan])], 1e-3, "positive and finite"),
-            ([np.array([0.0])], 1e-3, "positive and finite"),
-            ([np.ones(2)], 0.0, r"delta=0\.0 in \(0, 1\)"),
+            pytest.param([], 1e-3, r"epochs=\[\]", id="empty"),
+            pytest.param(
+                [np.array([1.0, np.nan])],
+                1e-3,
+                "positive and finite",
+                id="nan",
+            ),
+            pytest.param([np.array([0.0])], 1e-3, "positive and finite", id="zero"),
+            pytest.param([np.ones(2)], 0.0, r"delta=0\.0 in \(0, 1\)", id="delta=0"),
         ],
     )
     def test_errors(self, epochs, delta, message):
@@ -196,9 +201,13 @@ class TestAndersonDarling:
     @pytest.mark.parametrize(
         ("scores", "message"),
         [
-            (np.zeros(3), r"scores\.shape=\(3,\)"),
-            (np.zeros(30), r"scores=0\.0 not to be all the same"),
-            (np.full(30, np.nan), "scores to be finite"),
+            pytest.param(np.zeros(3), r"scores\.shape=\(3,\)", id="scores.shape=3"),
+            pytest.param(
+                np.zeros(30),
+                r"scores=0\.0 not to be all the same",
+                id="scores=0.0-not-to-be-all-the-same",
+            ),
+            pytest.param(np.full(30, np.nan), "scores to be finite", id="scores-to-be-finite"),
         ],
     )
     def test_errors(self, scores, message):
@@ -249,23 +258,23 @@ class TestReports:
 
     RECORDS = {  # noqa: RUF012 - made once
         "epochs": lambda: limit_record(ShuffledEpochs(6, 2), 0.5, 1e-3, canaries=40, unobserved=40),
-        "part of an epoch": lambda: limit_record(
+        "part-of-an-epoch": lambda: limit_record(
             ShuffledEpochs(6, 1.5), 0.5, 1e-3, canaries=40, unobserved=40
         ),
         "poisson": lambda: limit_record(Poisson(6, 0.3), 0.5, 1e-3, canaries=40, unobserved=40),
-        "no unobserved": lambda: limit_record(
+        "no-unobserved": lambda: limit_record(
             ShuffledEpochs(6, 2), 0.5, 1e-3, canaries=40, unobserved=0
         ),
-        "no clip norms": lambda: make_record(clip_norms=np.full(6, np.nan)),
-        "unknown schedule": lambda: make_record(participation="other"),
-        "no noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
-        "unknown noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
-        "an empty round": lambda: make_record(
+        "no-clip-norms": lambda: make_record(clip_norms=np.full(6, np.nan)),
+        "unknown-schedule": lambda: make_record(participation="other"),
+        "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
+        "unknown-noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
+        "an-empty-round": lambda: make_record(
             mean_norms=np.array([0.0, *make_record().mean_norms[1:]])
         ),
-        "nobody took part": lambda: make_record(presence=np.zeros((6, 40), bool)),
-        "nothing moved": lambda: make_record(displacement_norm=0.0),
-        "lost updates": lambda: make_record(absent=np.array([0, 3, 0, 0, 1, 0]), faults=("x",)),
+        "nobody-took-part": lambda: make_record(presence=np.zeros((6, 40), bool)),
+        "nothing-moved": lambda: make_record(displacement_norm=0.0),
+        "lost-updates": lambda: make_record(absent=np.array([0, 3, 0, 0, 1, 0]), faults=("x",)),
         "coins": lambda: make_record(inclusion="coin"),
     }
 
@@ -276,19 +285,19 @@ class TestReports:
         rows = {(row[0], row[1]): row for row in table_rows(summary)}
         assert ("final model", "displacement") in rows
         text = " ".join(notes(summary))
-        if kind == "no unobserved":
+        if kind == "no-unobserved":
             assert rows["every round", "matched filter"][4] == "–"
         if kind == "poisson":
             assert "on average" in text
             assert "rounds being secret" in text
-        if kind == "part of an epoch":
+        if kind == "part-of-an-epoch":
             assert "1.5 times, counted as 2" in text
-        if kind in ("unknown schedule", "unknown noise"):
+        if kind in ("unknown-schedule", "unknown-noise"):
             assert "none known" in text
             assert "none known" in page
-        if kind in ("unknown schedule", "part of an epoch"):
+        if kind in ("unknown-schedule", "part-of-an-epoch"):
             assert "secret_rounds" not in summary["all"]
-        if kind == "lost updates":
+        if kind == "lost-updates":
             assert "4 updates were lost" in text
         methods = {bound["method"] for bound in summary["all"].get("bounds", [])}
         assert ("one-run" in methods) == (kind == "coins")

@@ -107,7 +107,15 @@ def test_importing_the_package_is_light():
     assert not HEAVY & set(loaded.stdout.split())
 
 
-PLUG_IN = ("audit", "client_canaries", "injection", "layout", "self_auditing", "sources", "wrapped")
+PLUG_IN = (
+    "canary_audit",
+    "client_canaries",
+    "injection",
+    "layout",
+    "self_auditing",
+    "sources",
+    "wrapped",
+)
 
 
 @pytest.mark.parametrize("name", PLUG_IN)
@@ -117,7 +125,11 @@ def test_the_plug_in_stands_without_the_simulation(name):
         if imported.startswith("fl_epe.flower"):
             assert imported in own, imported
         assert imported.split(".")[0] not in {"torch", "ray", "sklearn"}
-        assert imported.split(".")[:2] not in (["fl_epe", "tasks"], ["fl_epe", "training"])
+        assert imported.split(".")[:2] not in (
+            ["fl_epe", "tasks"],
+            ["fl_epe", "training"],
+            ["fl_epe", "simulation"],
+        )
 
 
 def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():

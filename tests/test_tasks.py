@@ -30,7 +30,7 @@ def _write_fashion(folder: pathlib.Path, train: int = 200, test: int = 30) -> No
     for prefix, count, suffix in (("train", train, ".gz"), ("t10k", test, "")):
         for kind, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
             values = random.integers(0, 256 if kind.startswith("images") else 10, shape)
-            raw = gzip.compress(_idx(values)) if suffix else _idx(values)
+            raw = gzip.compress(_idx(values), mtime=0) if suffix else _idx(values)
             (folder / f"{prefix}-{kind}-ubyte{suffix}").write_bytes(raw)
 
 
@@ -156,12 +156,17 @@ def test_an_unknown_option_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("num_clients", "60", "num_clients='60' of task 'digits' to be int"),
-        ("num_clients", True, "num_clients=True"),
-        ("num_clients", 0, "num_clients=0 >= 1"),
-        ("alpha", 0.0, "alpha=0.0 > 0"),
-        ("alpha", float("nan"), "alpha=nan > 0"),
-        ("data_seed", -1, "data_seed=-1 >= 0"),
+        pytest.param(
+            "num_clients",
+            "60",
+            "num_clients='60' of task 'digits' to be int",
+            id="num_clients=text",
+        ),
+        pytest.param("num_clients", True, "num_clients=True", id="num_clients=True"),
+        pytest.param("num_clients", 0, "num_clients=0 >= 1", id="num_clients=0-at-least-1"),
+        pytest.param("alpha", 0.0, "alpha=0.0 > 0", id="alpha=0.0-above-0"),
+        pytest.param("alpha", float("nan"), "alpha=nan > 0", id="alpha=nan"),
+        pytest.param("data_seed", -1, "data_seed=-1 >= 0", id="data_seed=-1-at-least-0"),
     ],
 )
 def test_options_are_checked_before_any_data_is_read(option: str, value: object, message: str):
@@ -245,9 +250,21 @@ def test_a_relative_data_dir_means_the_folder_where_the_task_was_made(
 @pytest.mark.parametrize(
     ("name", "raw", "message"),
     [
-        ("train-images-idx3-ubyte.gz", _idx(np.zeros((200, 28, 27))), "== \\(n, 28, 28\\)"),
-        ("train-labels-idx1-ubyte.gz", _idx(np.zeros(199)), "labels.shape=\\(199,\\)"),
-        ("t10k-labels-idx1-ubyte", _idx(np.full(30, 10)), "< 10, found 10"),
+        pytest.param(
+            "train-images-idx3-ubyte.gz",
+            _idx(np.zeros((200, 28, 27))),
+            "== \\(n, 28, 28\\)",
+            id="images",
+        ),
+        pytest.param(
+            "train-labels-idx1-ubyte.gz",
+            _idx(np.zeros(199)),
+            "labels.shape=\\(199,\\)",
+            id="too-few-labels",
+        ),
+        pytest.param(
+            "t10k-labels-idx1-ubyte", _idx(np.full(30, 10)), "< 10, found 10", id="label-too-large"
+        ),
     ],
 )
 def test_files_that_do_not_fit_are_named(
@@ -259,7 +276,7 @@ def test_files_that_do_not_fit_are_named(
         FashionMnist(data_dir=str(tmp_path), num_clients=8).client(0)
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4)])
 def test_idx_arrays_come_back(tmp_path: pathlib.Path, pack, shape: tuple[int, ...]):
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
@@ -270,15 +287,17 @@ def test_idx_arrays_come_back(tmp_path: pathlib.Path, pack, shape: tuple[int, ..
 @pytest.mark.parametrize(
     "raw",
     [
-        b"",
-        b"\0\0",
-        b"PNG!" + bytes(40),
-        b"\0\0\x0d\x01" + bytes(40),  # float32, not bytes
-        b"\0\0\x08\x03\0\0\0\x02",  # the lengths of the axes are cut off
-        _idx(np.zeros((2, 3)))[:-1],
-        _idx(np.zeros((2, 3))) + b"x",
-        gzip.compress(_idx(np.zeros((2, 3))))[:-9],
-        b"\x1f\x8b garbage",
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\0\0", id="no-header"),
+        pytest.param(b"PNG!" + bytes(40), id="another-format"),
+        pytest.param(b"\0\0\x0d\x01" + bytes(40), id="float32"),  # float32, not bytes
+        pytest.param(
+            b"\0\0\x08\x03\0\0\0\x02", id="axes-cut-off"
+        ),  # the lengths of the axes are cut off
+        pytest.param(_idx(np.zeros((2, 3)))[:-1], id="byte-missing"),
+        pytest.param(_idx(np.zeros((2, 3))) + b"x", id="byte-too-many"),
+        pytest.param(gzip.compress(_idx(np.zeros((2, 3))), mtime=0)[:-9], id="gzip-cut-off"),
+        pytest.param(b"\x1f\x8b garbage", id="gzip-broken"),
     ],
 )
 def test_a_broken_idx_file_is_named(tmp_path: pathlib.Path, raw: bytes):

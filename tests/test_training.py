@@ -175,11 +175,17 @@ def test_the_loss_falls_with_local_epochs(theta: np.ndarray):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, r"Expected batch_size=0 >= 1\."),
-        ({"epochs": 0}, r"Expected epochs=0 >= 1\."),
-        ({"learning_rate": 0.0}, r"Expected learning_rate=0\.0 > 0 and finite\."),
-        ({"learning_rate": float("inf")}, "learning_rate=inf"),
-        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        pytest.param(
+            {"batch_size": 0}, r"Expected batch_size=0 >= 1\.", id="batch_size=0-at-least-1"
+        ),
+        pytest.param({"epochs": 0}, r"Expected epochs=0 >= 1\.", id="epochs=0-at-least-1"),
+        pytest.param(
+            {"learning_rate": 0.0},
+            r"Expected learning_rate=0\.0 > 0 and finite\.",
+            id="learning_rate=0.0-above-0-and-finite",
+        ),
+        pytest.param({"learning_rate": float("inf")}, "learning_rate=inf", id="learning_rate=inf"),
+        pytest.param({"learning_rate": float("nan")}, "learning_rate=nan", id="learning_rate=nan"),
     ],
 )
 def test_impossible_local_training_is_refused(options: dict[str, float], message: str):

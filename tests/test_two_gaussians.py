@@ -330,17 +330,16 @@ def test_extreme_pairs_give_ordered_finite_values_without_a_warning():
     ("name", "value", "where"),
     [
         *(
-            (name, value, "in (-inf, inf)")
-            for name in ("null_mean", "alt_mean")
-            for value in (NAN, INF, -INF)
+            pytest.param(name, value, where, id=f"{name}={value}")
+            for names, values, where in (
+                (("null_mean", "alt_mean"), (NAN, INF, -INF), "in (-inf, inf)"),
+                (("null_std", "alt_std"), (NAN, INF, -1.0), "in [0, inf)"),
+                (("delta",), (NAN, 0.0, 1.0, 1.5, -0.1), "in (0, 1)"),
+                (("epsilon",), (NAN, -0.1, -INF), "in [0, inf]"),
+            )
+            for name in names
+            for value in values
         ),
-        *(
-            (name, value, "in [0, inf)")
-            for name in ("null_std", "alt_std")
-            for value in (NAN, INF, -1.0)
-        ),
-        *(("delta", value, "in (0, 1)") for value in (NAN, 0.0, 1.0, 1.5, -0.1)),
-        *(("epsilon", value, "in [0, inf]") for value in (NAN, -0.1, -INF)),
     ],
 )
 @pytest.mark.parametrize("array", [False, True])
@@ -356,6 +355,11 @@ def test_a_bad_argument_is_named_with_its_value(name, value, where, array):
 
 def test_ten_thousand_epsilons_take_less_than_a_second_of_one_core():
     pairs, deltas = _random_cases(10_000)
-    start = time.process_time()
-    epsilon_two_gaussians(*pairs, deltas)
-    assert time.process_time() - start < 1  # measured: 0.04 s
+
+    def seconds():
+        start = time.process_time()
+        epsilon_two_gaussians(*pairs, deltas)
+        return time.process_time() - start
+
+    # measured: 0.04 s; a machine under load lengthens some of five tries, not the shortest
+    assert min(seconds() for _ in range(5)) < 1

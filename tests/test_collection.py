@@ -1,0 +1,49 @@
+"""Tests have the same names in every process, so that they can be shared out and run again."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CASE = re.compile(r"[A-Za-z0-9_.,:=+-]{1,60}")
+
+
+def _collect(hash_seed: str) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-o", "addopts="]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "tests"],
+        cwd=ROOT,
+        env=environment | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("tests/")]
+
+
+@pytest.fixture(scope="module")
+def collections():
+    """The names of all tests, collected twice: in another second, with another hash order."""
+    first = _collect("1")
+    time.sleep(1.1)  # whatever holds the time in seconds has changed by now
+    return first, _collect("2")
+
+
+def test_names_are_the_same_at_any_time_and_in_any_hash_order(collections):
+    first, second = collections
+    assert len(first) > 1000
+    assert len(set(first)) == len(first)
+    assert first == second
+
+
+def test_cases_are_named_by_short_words(collections):
+    cases = [name.partition("[") for name in collections[0]]
+    assert [
+        (test, case) for test, bracket, case in cases if bracket and not CASE.fullmatch(case[:-1])
+    ] == []
