@@ -56,8 +56,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from fl_epe import epsilon_from_cosines, epsilon_lower_bound, epsilon_two_gaussians
-from fl_epe.assess import COIN_METHODS
-from fl_epe.bounds import BOUNDS
+from fl_epe.bounds import BOUNDS, COIN_METHODS
 
 DELTA, COUNT, DIM = 1e-6, 1000, 10**6
 TRUE = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

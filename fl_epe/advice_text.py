@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fl_epe.advice import NoiseAdvice
 from fl_epe.exposure import CapEffect, ExposedClient, Exposure
-from fl_epe.report import number
+from fl_epe.report_notes import number
 
 _SEES = {"final": "the final model", "all": "every round, and knows who took part when"}
 _MEANT = {"mean": "the mean client", "most-exposed": "the most exposed client"}

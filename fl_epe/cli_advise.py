@@ -262,7 +262,7 @@ def _theory(
 
 
 def _theory_lines(theory: list[Guarantee]) -> list[str]:
-    from fl_epe.report import number
+    from fl_epe.report_notes import number
 
     return [
         f"• Theory guarantees ε ≤ {number(finite(bound.epsilon))} at that z, whatever the attack, "

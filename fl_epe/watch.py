@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from fl_epe.canary import CanarySet
 from fl_epe.checks import check_probability
-from fl_epe.estimate import EpsilonEstimate, epsilon_against_standard_null
+from fl_epe.estimate import EpsilonEstimate, epsilon_of
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.record import AuditRecord, installed_versions
+from fl_epe.scores import Scores
 from fl_epe.tracker import Tracker
 
 Vector = NDArray[np.floating]
@@ -88,9 +89,8 @@ class RunningEstimate:
         if seen.sum() < 2:
             return None
         scores = self._total[seen] / np.sqrt(self._energy[seen])
-        return epsilon_against_standard_null(
-            scores, delta, "known", confidence, "matched filter so far"
-        )
+        so_far = Scores(scores, statistic="matched filter so far", standard_null=True)
+        return epsilon_of(so_far, delta, confidence=confidence)
 
 
 class Watch:

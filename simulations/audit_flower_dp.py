@@ -117,9 +117,10 @@ from numpy.typing import NDArray
 
 from fl_epe import CanarySet
 from fl_epe.analytical import gaussian_epsilon
-from fl_epe.audit import Evidence, Scores, find_evidence, play
+from fl_epe.audit import Evidence, find_evidence, play
 from fl_epe.flower import CanaryAudit, Layout
 from fl_epe.flower.internals import quiet_flower
+from fl_epe.scores import Scores
 
 DELTA = 1e-5
 CONFIDENCE = 0.99
@@ -250,7 +251,7 @@ class EchoOfMomentum:
             trace = echo[: len(noise) - t] @ noise[t:]
             numbers = np.flatnonzero(present).tolist()
             cosines[present] = everyone.dot(trace / np.linalg.norm(trace), numbers=numbers)
-        return Scores(cosines, None, record.dim, "own round and its echoes")
+        return Scores.from_cosines(cosines, record.dim, statistic="own round and its echoes")
 
     def _noise(self, models: Sequence[NDArray[np.floating]]) -> Floats:
         """The noise of each round, clients' updates aside, shape (rounds, d)."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_cosines, epsilon_from_scores
-from fl_epe.assess import COIN_METHODS, assess_scores
-from fl_epe.bounds import BOUNDS
+from fl_epe.assess import assess_scores
+from fl_epe.bounds import BOUNDS, COIN_METHODS
 from fl_epe.cli import main
 from fl_epe.score_file import read_scores
 
@@ -75,9 +75,9 @@ def test_cosines_alone_with_their_dimension():
     cosines = OBSERVED / 100
     result = assess_scores(cosines, None, 1e-5, dim=10_000)
     known = epsilon_from_cosines(cosines, 10_000, 1e-5)
-    assert result["estimates"][0]["epsilon"] == known.epsilon
-    assert result["estimates"][1]["method"] == "cosines, fitted variance"
-    assert {"mean", "clopper-pearson"} <= {row["method"] for row in result["bounds"]}
+    assert result.estimates[0].epsilon == known.epsilon
+    assert result.estimates[1].method == "cosines, fitted variance"
+    assert {"mean", "clopper-pearson"} <= {row.method for row in result.bounds}
 
 
 @pytest.mark.parametrize(

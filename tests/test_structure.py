@@ -43,6 +43,7 @@ LAYERS = [
     {"bounds", "estimate", "guarantee"},
     {"summary", "assess", "audit", "watch", "advice", "exposure"},
     {"figures"},
+    {"report_notes"},
     {"report", "advice_text"},
     {"data"},
     {"tasks"},

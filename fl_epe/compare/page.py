@@ -21,7 +21,7 @@ from fl_epe.compare.plan import Plan
 from fl_epe.compare.rows import Epsilon, Row
 from fl_epe.guarantee import Guarantee
 from fl_epe.record import installed_versions
-from fl_epe.report import number
+from fl_epe.report_notes import number
 
 _COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nsecret", "analytical")
 """Columns of the table in the terminal, after the schedule."""
