@@ -250,7 +250,7 @@ class EchoOfMomentum:
             trace = echo[: len(noise) - t] @ noise[t:]
             numbers = np.flatnonzero(present).tolist()
             cosines[present] = everyone.dot(trace / np.linalg.norm(trace), numbers=numbers)
-        return Scores(cosines, None, record.dim, "own round and its echoes")
+        return Scores.from_cosines(cosines, record.dim, statistic="own round and its echoes")
 
     def _noise(self, models: Sequence[NDArray[np.floating]]) -> Floats:
         """The noise of each round, clients' updates aside, shape (rounds, d)."""

@@ -209,7 +209,7 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
 
 def compare(record: AuditRecord, limit: AuditRecord, threat: str) -> Row:
     """Mean scores of the run's canaries and the limit's; the spread of each is that of its own."""
-    pairs = [scores_from_record(r, threat, STATISTICS[threat])[0] for r in (record, limit)]
+    pairs = [scores_from_record(r, threat, STATISTICS[threat]).observed for r in (record, limit)]
     means = (float(pairs[0].mean()), float(pairs[1].mean()))
     error = float(np.sqrt(sum(scores.var(ddof=1) / len(scores) for scores in pairs)))
     epsilons = [epsilon_from_record(r, threat=threat).epsilon for r in (record, limit)]

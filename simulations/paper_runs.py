@@ -31,7 +31,7 @@ from fl_epe.auditing import (
 from fl_epe.cli.compare import pairs
 from fl_epe.compare import Cell, Machine, Plan, carry_out, record_path
 from fl_epe.mechanism import ServerSGD
-from fl_epe.reporting import number, summarize
+from fl_epe.reporting import StatisticSummary, number, summarize
 from fl_epe.schedules import ShuffledEpochs
 
 
@@ -182,6 +182,7 @@ def run(table: PaperTable, doc: str) -> None:
 def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     """One line of the table: ours, and the paper's beside it."""
     summary = summarize(record)
+    final, every, accuracy = summary.final, summary.every_round, summary.metrics.accuracy
     paper = next((r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None)
     if cell.presentations != 1:
         paper = None
@@ -189,23 +190,30 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     return {
         "z": f"{cell.noise_multiplier:g}",
         "presentations": f"{cell.presentations:g}",
-        "analytical": number(summary["analytical"]["epsilon"]),
-        "all": _interval(summary["all"]),
-        "all, bound": number(summary["all"]["lower_bound"]),
-        "all, maximum": number(summary["all"]["paper"]["epsilon"]),
+        "analytical": number(summary.analytical.epsilon),
+        "all": _interval(every.matched_filter),
+        "all, bound": _bound(every.matched_filter),
+        "all, maximum": "" if every.paper is None else number(every.paper.estimate.epsilon),
         "paper": "" if paper is None else f"{paper.all:,g}",
-        "final": _interval(summary["final"]),
-        "final, bound": number(summary["final"]["lower_bound"]),
-        "final, fitted": number(summary["final"]["paper"]["epsilon"]),
+        "final": _interval(final.displacement),
+        "final, bound": _bound(final.displacement),
+        "final, fitted": number(final.paper.estimate.epsilon),
         "paper ": "" if paper is None else f"{paper.final:g}",
         "limit, final": number(_limit_final(record)) if whole else "",
         "loss": f"{_loss(record, 0):.3f} → {_loss(record, -1):.3f}",
-        "accuracy": f"{summary['metrics']['accuracy']:.1%}",
+        "accuracy": "" if accuracy is None else f"{accuracy:.1%}",
     }
 
 
-def _interval(part: Mapping[str, Any]) -> str:
-    return f"{number(part['epsilon'])} ({number(part['low'])} – {number(part['high'])})"
+def _interval(part: StatisticSummary | None) -> str:
+    if part is None:
+        return ""
+    found = part.estimate
+    return f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})"
+
+
+def _bound(part: StatisticSummary | None) -> str:
+    return "" if part is None or part.lower_bound is None else number(part.lower_bound)
 
 
 def _loss(record: AuditRecord, index: int) -> float:
@@ -283,7 +291,7 @@ def _draw(records: Mapping[Cell, AuditRecord], plan: Plan, directory: Path) -> N
 
 
 def _density(axes: Any, record: AuditRecord, label: str) -> None:
-    observed, _ = scores_from_record(record, "final", "displacement")
+    observed = scores_from_record(record, "final", "displacement").observed
     grid = np.linspace(observed.min() - 1, observed.max() + 1, 200)
     axes.plot(grid, stats.gaussian_kde(observed)(grid), label=label)
 

@@ -103,7 +103,7 @@ class TestNoise:
         record = limit_record(
             schedule, advice.noise_multiplier, DELTA, unobserved=0, seed=3, **settings
         )
-        scores, _ = scores_from_record(record, threat, _STATISTIC[threat])
+        scores = scores_from_record(record, threat, _STATISTIC[threat]).observed
         # Both the advice and the run draw the schedule; the run's scores have noise of their own.
         variance = scores.var(ddof=1)
         error = np.sqrt(variance / len(scores) + max(variance - 1, 0) / advice.canaries)

@@ -7,7 +7,7 @@ import pytest
 
 from fl_epe import epsilon_from_cosines, epsilon_from_scores
 from fl_epe.auditing import BOUNDS, COIN_METHODS, assess_scores, read_scores
-from fl_epe.cli.main import main
+from fl_epe.cli import main
 
 RNG = np.random.default_rng(0)
 OBSERVED, UNOBSERVED = RNG.standard_normal(60) + 2, RNG.standard_normal(50)
@@ -73,9 +73,9 @@ def test_cosines_alone_with_their_dimension():
     cosines = OBSERVED / 100
     result = assess_scores(cosines, None, 1e-5, dim=10_000)
     known = epsilon_from_cosines(cosines, 10_000, 1e-5)
-    assert result["estimates"][0]["epsilon"] == known.epsilon
-    assert result["estimates"][1]["method"] == "cosines, fitted variance"
-    assert {"mean", "clopper-pearson"} <= {row["method"] for row in result["bounds"]}
+    assert result.estimates[0].epsilon == known.epsilon
+    assert result.estimates[1].method == "cosines, fitted variance"
+    assert {"mean", "clopper-pearson"} <= {row.method for row in result.bounds}
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_affine_changes_of_the_scores_do_not_matter():
 class TestMatchedFilter:
     def test_equals_a_plain_loop(self):
         record = make_record()
-        observed, unobserved = matched_filter(record)
+        observed, unobserved = matched_filter(record).both()
         scale = np.sqrt(record.dim)
         for scores, cosines, count in (
             (observed, record.observed, 40),
@@ -125,7 +125,7 @@ class TestMatchedFilter:
             observed_displacement=np.zeros(k),
             unobserved_displacement=np.zeros(k),
         )
-        observed, unobserved = matched_filter(record)
+        observed, unobserved = matched_filter(record).both()
         assert stats.kstest(unobserved, "norm").pvalue > 1e-3
         footprint = np.sqrt(presence.sum(axis=0)) / z
         assert stats.kstest(observed - footprint, "norm").pvalue > 1e-3
@@ -133,16 +133,16 @@ class TestMatchedFilter:
     def test_canaries_that_never_took_part_are_left_out(self):
         presence = make_record().presence.copy()
         presence[:, 3] = False
-        observed, unobserved = matched_filter(make_record(presence=presence))
+        observed, unobserved = matched_filter(make_record(presence=presence)).both()
         assert len(observed) == 39
         assert len(unobserved) == 30
 
 
 def test_final_scores_have_unit_null():
     record = make_record()
-    observed, _ = scores_from_record(record, "final", "model")
+    observed = scores_from_record(record, "final", "model").observed
     np.testing.assert_allclose(observed, record.observed_final * 100)
-    observed, _ = scores_from_record(record, "final", "displacement")
+    observed = scores_from_record(record, "final", "displacement").observed
     np.testing.assert_allclose(observed, record.observed_displacement * 100)
 
 

@@ -388,7 +388,7 @@ def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
             full_knowledge=True,
         )
         record = _run(Tiny(inputs=4000), config)
-        observed, unobserved = scores_from_record(record, "all", "full-knowledge")
+        observed, unobserved = scores_from_record(record, "all", "full-knowledge").both()
         # 50 canaries a round of dimension d overlap by 50/(z²d), and add to a variance of 1
         overlap = np.sqrt(1 + 50 / (z**2 * record.dim))
         assert abs(observed.mean() - 1 / config.sum_noise_multiplier()) < 4 * overlap / 20

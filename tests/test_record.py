@@ -255,8 +255,9 @@ def test_without_known_signals_the_matched_filter_weighs_rounds_alike(tmp_path):
         with pytest.raises(ValueError, match="to be known in every round"):
             epsilon_from_record(record, threat="all", statistic=statistic)
     summary = write_report(record, tmp_path)
-    assert "footprints" not in summary["all"]
-    assert summary["all"]["epsilon"] > 0
+    every_round = summary.every_round
+    assert every_round.footprints is None
+    assert every_round.matched_filter.estimate.epsilon > 0
 
 
 def test_contributions_stand_for_clip_norms():

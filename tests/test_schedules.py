@@ -849,11 +849,11 @@ def test_the_limit_meets_theory_at_known_rounds(spec):
     kind, options = parse_schedule(spec)
     record = limit_record(make_schedule(kind, 24, 3, **options), 0.5, 1e-3, canaries=800)
     assert record.participation == kind
-    scores, _ = scores_from_record(record, "all", "matched-filter")
+    scores = scores_from_record(record, "all", "matched-filter").observed
     counts = record.presence.sum(axis=0)
     standard = scores - np.sqrt(counts[counts > 0]) / 0.5
     assert abs(standard.mean()) < 4 / np.sqrt(len(standard))
     assert abs(standard.std() - 1) < 4 / np.sqrt(2 * len(standard))
-    assert summarize(record)["analytical"]["epsilon"] == pytest.approx(
+    assert summarize(record).analytical.epsilon == pytest.approx(
         gaussian_epsilon(0.5, 1e-3, int(counts.max()))
     )

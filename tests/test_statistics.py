@@ -72,7 +72,7 @@ class TestLimit:
     def test_scores_of_others_are_standard(self):
         record = limit_record(Poisson(40, 0.2), 0.5, 1e-3, canaries=500, unobserved=3000)
         for threat, statistic in (("final", "displacement"), ("all", "matched-filter")):
-            _, unobserved = scores_from_record(record, threat, statistic)
+            _, unobserved = scores_from_record(record, threat, statistic).both()
             assert stats.kstest(unobserved, "norm").pvalue > 1e-3
 
     def test_needs_noise(self):
@@ -92,7 +92,7 @@ class TestFootprints:
             assert fit.low < fit.scale < fit.high
             assert fit.most_exposed.epsilon > fit.mean.epsilon
         expected = footprints(record, "final")
-        scores, _ = scores_from_record(record, "final", "displacement")
+        scores = scores_from_record(record, "final", "displacement").observed
         assert stats.kstest(scores - expected, "norm").pvalue > 1e-3
 
     def test_interval_of_the_scale_covers(self):
@@ -296,8 +296,8 @@ class TestReports:
             assert "none known" in text
             assert "none known" in page
         if kind in ("unknown-schedule", "part-of-an-epoch"):
-            assert "secret_rounds" not in summary["all"]
+            assert summary.every_round.secret_rounds is None
         if kind == "lost-updates":
             assert "4 updates were lost" in text
-        methods = {bound["method"] for bound in summary["all"].get("bounds", [])}
+        methods = {bound.method for bound in summary.every_round.bounds}
         assert ("one-run" in methods) == (kind == "coins")

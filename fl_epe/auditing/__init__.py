@@ -5,24 +5,29 @@ Everything here needs an `AuditRecord` or bare scores; nothing needs Flower or P
 
 from fl_epe.auditing.assertions import (
     Evidence,
-    Scores,
     assert_private,
     find_evidence,
     play,
 )
 from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
+    COIN_METHODS,
     epsilon_lower_bound,
+    lower_bound,
     lower_bound_by,
 )
 from fl_epe.auditing.estimators import (
     EpsilonEstimate,
+    FootprintFit,
     epsilon_from_cosines,
     epsilon_from_record,
     epsilon_from_scores,
+    epsilon_of,
     footprint_fit,
+    secret_rounds_estimate,
 )
 from fl_epe.auditing.normality import (
+    GaussianFit,
     anderson_darling,
 )
 from fl_epe.auditing.record import (
@@ -39,15 +44,16 @@ from fl_epe.auditing.score_file import (
     read_scores,
 )
 from fl_epe.auditing.score_summary import (
-    COIN_METHODS,
+    Assessment,
+    BoundRow,
     all_bounds,
     assess_scores,
-    estimate_values,
     finite,
     gaussian_test,
 )
 from fl_epe.auditing.statistics import (
     STATISTICS,
+    Scores,
     footprints,
     scores_from_record,
     secret_law,
@@ -58,9 +64,13 @@ __all__ = [
     "COIN_METHODS",
     "LAYOUT",
     "STATISTICS",
+    "Assessment",
     "AuditRecord",
+    "BoundRow",
     "EpsilonEstimate",
     "Evidence",
+    "FootprintFit",
+    "GaussianFit",
     "RoundFacts",
     "RunningEstimate",
     "Scores",
@@ -73,16 +83,18 @@ __all__ = [
     "epsilon_from_record",
     "epsilon_from_scores",
     "epsilon_lower_bound",
-    "estimate_values",
+    "epsilon_of",
     "find_evidence",
     "finite",
     "footprint_fit",
     "footprints",
     "gaussian_test",
     "installed_versions",
+    "lower_bound",
     "lower_bound_by",
     "play",
     "read_scores",
     "scores_from_record",
     "secret_law",
+    "secret_rounds_estimate",
 ]

@@ -16,48 +16,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
 from fl_epe.auditing.bounds.error_rates import FloatArray
 from fl_epe.auditing.estimators import (
     EpsilonEstimate,
-    epsilon_against_standard_null,
-    epsilon_from_cosines,
-    epsilon_from_scores,
+    epsilon_of,
 )
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.statistics import scores_from_record
-from fl_epe.checks import check_probability, check_scores
+from fl_epe.auditing.statistics import Scores, scores_from_record
+from fl_epe.checks import check_probability
 from fl_epe.seeding import generator
 
 _MOST_K_DELTA = 0.05  # canaries times δ up to which "weighted" is the sharper bound
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Scores:
-    """One score a canary, larger for "took part".
-
-    Attributes:
-        observed: scores of the canaries that took part, shape (k,), k ≥ 2.
-        unobserved: scores of canaries that did not, shape (u,), u ≥ 2, or ``None``: the observed
-            scores are cosines in ``dim`` dimensions, and their null is known exactly.
-        dim: dimension of the canaries, at least 2; not used where ``unobserved`` is given.
-        statistic: what the scores are, in words.
-        standard_null: scores are N(0, 1) for a canary that takes no part; the estimate, not the
-            bound, makes use of it.
-    """
-
-    observed: FloatArray
-    unobserved: FloatArray | None = None
-    dim: int | None = None
-    statistic: str = "scores"
-    standard_null: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "observed", check_scores("observed", self.observed))
-        if self.unobserved is not None:
-            object.__setattr__(self, "unobserved", check_scores("unobserved", self.unobserved))
-        elif self.dim is None or self.dim < 2:
-            raise ValueError(f"Expected unobserved scores, or dim={self.dim} >= 2.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +84,8 @@ def scores_of(run: object) -> Scores:
             where no canary took part more than once, they are cosines and their null is exact.
 
     Raises:
-        ValueError: for a record with too few canaries that took part, or unobserved, where needed.
+        ValueError: for a record with too few canaries that took part, or unobserved, where needed;
+            for `Scores` with neither unobserved ones nor an exact null.
         TypeError: for something else.
     """
     found = run() if callable(run) and not hasattr(run, "record") else run
@@ -125,6 +96,8 @@ def scores_of(run: object) -> Scores:
     if not isinstance(found, Scores):
         kinds = "Scores, an AuditRecord, an object with record(), or a callable returning these"
         raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+    if not found.boundable:
+        raise ValueError("Expected unobserved scores, or cosines with their dim, got dim=None.")
     return found
 
 
@@ -158,20 +131,29 @@ def find_evidence(
     if method not in (None, *valid):
         raise ValueError(f"Expected method={method!r} to be valid, one of {', '.join(valid)}.")
     scores = scores_of(run)
-    observed, unobserved, dim = scores.observed, scores.unobserved, scores.dim
+    members = scores.observed.size
     if method is None:
-        method = "weighted" if observed.size * delta <= _MOST_K_DELTA else "clopper-pearson"
-    bound = functools.partial(epsilon_lower_bound, dim=dim, confidence=confidence, method=method)
-    why, words = BOUNDS[method].assumption, scores.statistic
-    lower, ceiling = bound(observed, unobserved, delta), bound(*_telling_all(scores), delta)
-    if unobserved is None:
-        estimate = epsilon_from_cosines(observed, dim or 0, delta, confidence=confidence)
-    elif scores.standard_null:
-        estimate = epsilon_against_standard_null(observed, delta, "known", confidence, words)
-    else:
-        estimate = epsilon_from_scores(observed, unobserved, delta, confidence=confidence)
-    k, u = observed.size, 0 if unobserved is None else unobserved.size
-    return Evidence(epsilon, delta, confidence, lower, method, why, estimate, k, u, words, ceiling)
+        method = "weighted" if members * delta <= _MOST_K_DELTA else "clopper-pearson"
+    bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
+    return Evidence(
+        claimed=epsilon,
+        delta=delta,
+        confidence=confidence,
+        lower_bound=bound(scores),
+        method=method,
+        assumption=BOUNDS[method].assumption,
+        estimate=epsilon_of(scores, delta, confidence=confidence),
+        observed=members,
+        unobserved=_compared_with(scores, method),
+        statistic=scores.statistic,
+        ceiling=bound(_telling_all(scores)),
+    )
+
+
+def _compared_with(scores: Scores, method: str) -> int:
+    """How many unobserved scores a bound compares with; none where the null is exact."""
+    exact = scores.dim is not None and method not in COIN_METHODS
+    return 0 if exact or scores.unobserved is None else scores.unobserved.size
 
 
 def assert_private(
@@ -253,18 +235,18 @@ def _scores_of_record(record: AuditRecord) -> Scores:
         raise ValueError(f"Expected {participants=} >= 2 among the canaries.")
     if (most := taken.max()) > 1 and unobserved < 2:
         raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
-    members, others = scores_from_record(record, "all", "matched-filter")
-    if most > 1:
-        return Scores(members, others, statistic="matched filter", standard_null=True)
-    return Scores(members / np.sqrt(record.dim), None, record.dim, "matched filter")
+    scores = scores_from_record(record, "all", "matched-filter")
+    # Who took part is no coin's doing here, and the exact null needs no unobserved canaries.
+    return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
 
 
-def _telling_all(scores: Scores) -> tuple[FloatArray, FloatArray | None]:
+def _telling_all(scores: Scores) -> Scores:
     """As many scores that give everything away; if they were all the same they would not."""
-    k, others = scores.observed.size, scores.unobserved
-    if others is None:
-        return np.append(np.ones(k - 1), np.nextafter(1.0, 0.0)), None
-    return np.full(k, 1e150), np.linspace(0.0, 1.0, others.size)
+    k, u = scores.observed.size, 0 if scores.unobserved is None else scores.unobserved.size
+    null = np.linspace(0.0, 0.5, u) if u else None
+    if scores.dim is not None:
+        return Scores.from_cosines(np.append(np.ones(k - 1), 1 - 1e-15), scores.dim, null)
+    return Scores(np.full(k, 1e150), None if null is None else 2 * null)
 
 
 def _vector(name: str, values: ArrayLike, size: int | None = None) -> FloatArray:

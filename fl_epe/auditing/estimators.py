@@ -47,11 +47,11 @@ from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, unknown_ro
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.statistics import (
     STATISTICS,
+    Scores,
     check_secret_law,
     epoch_blocks,
     expected_signal,
     footprints,
-    full_knowledge_spread,
     scores_from_record,
 )
 from fl_epe.checks import check_probability, check_scores
@@ -103,14 +103,7 @@ def epsilon_from_cosines(
     Raises:
         ValueError: for NaN or infinite cosines, fewer than two, or an argument out of range.
     """
-    scores = check_scores("cosines", cosines)
-    if np.any(np.abs(scores) > 1 + 1e-6):
-        raise ValueError(f"Expected cosines={scores[np.argmax(np.abs(scores))]} in [-1, 1].")
-    if dim < 1:
-        raise ValueError(f"Expected dim={dim} >= 1.")
-    return epsilon_against_standard_null(
-        scores * np.sqrt(dim), delta, variance, confidence, "cosines"
-    )
+    return epsilon_of(Scores.from_cosines(cosines, dim), delta, variance, confidence)
 
 
 def epsilon_from_scores(
@@ -127,9 +120,9 @@ def epsilon_from_scores(
     Raises:
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
     """
-    alt = _fit(check_scores("observed", observed))
-    null = _fit(check_scores("unobserved", unobserved))
-    return _two_fitted(null, alt, delta, confidence, "scores, two fitted Gaussians")
+    others = check_scores("unobserved", unobserved)
+    scores = Scores(check_scores("observed", observed), others)
+    return epsilon_of(scores, delta, confidence=confidence)
 
 
 def epsilon_from_record(
@@ -165,17 +158,10 @@ def epsilon_from_record(
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
     statistic = statistic or next(iter(STATISTICS[threat]))
     if statistic == "likelihood-ratio":
-        return _secret_rounds(record, delta, confidence)
-    observed, unobserved = scores_from_record(record, threat, statistic)
-    check_scores("observed", observed)
-    if statistic == "full-knowledge" and variance == "known":
-        method = "full-knowledge, known variance"
-        spread = full_knowledge_spread(record)
-        return _known_variance(observed, delta, confidence, method, spread)
-    if statistic == "maximum":
-        estimate = epsilon_from_scores(observed, unobserved, delta, confidence=confidence)
-        return dataclasses.replace(estimate, method="maximum over rounds, two fitted Gaussians")
-    return epsilon_against_standard_null(observed, delta, variance, confidence, statistic)
+        return secret_rounds_estimate(
+            record, footprint_fit(record, delta, threat="all", confidence=confidence)
+        )
+    return epsilon_of(scores_from_record(record, threat, statistic), delta, variance, confidence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,12 +189,14 @@ def footprint_fit(
     *,
     threat: str = "final",
     confidence: float = 0.95,
+    scores: Scores | None = None,
 ) -> FootprintFit:
     """Fit ``score_i = κ·m_i + N(0, 1)`` to the displacement or the matched filter.
 
     Clip norms and participations differ, so the mean canary is not the most exposed one. The
     expected scores ``m_i`` (`statistics.footprints`) know both; κ is their common scale, by
-    least squares, with its exact interval.
+    least squares, with its exact interval. Pass the default ``scores`` of the threat if you
+    have them.
 
     Raises:
         ValueError: if an argument is out of range or the footprints cannot be computed.
@@ -217,12 +205,13 @@ def footprint_fit(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     expected = footprints(record, threat)
-    scores, _ = scores_from_record(record, threat, next(iter(STATISTICS[threat])))
+    if scores is None:
+        scores = scores_from_record(record, threat, next(iter(STATISTICS[threat])))
     energy = float(np.sum(expected**2))
     if energy == 0:
         raise ValueError("Expected footprints that are not all zero.")
     half = special.ndtri((1 + confidence) / 2) / np.sqrt(energy)
-    scales = np.sum(scores * expected) / energy + np.array([0.0, -half, half])
+    scales = np.sum(scores.observed * expected) / energy + np.array([0.0, -half, half])
 
     def estimate(footprint: float, name: str) -> EpsilonEstimate:
         means = np.maximum(scales, 0.0) * footprint
@@ -239,10 +228,18 @@ def footprint_fit(
     )
 
 
-def _secret_rounds(record: AuditRecord, delta: float, confidence: float) -> EpsilonEstimate:
-    """How strong the signal is, from the known rounds; then what it is worth if they are secret."""
+def secret_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEstimate:
+    """What the signal is worth to an adversary who sees every round and knows nobody's rounds.
+
+    Args:
+        record: what the run left behind.
+        fit: how strong the signal is, from the known rounds (`footprint_fit` for "all").
+
+    Raises:
+        ValueError: for a schedule whose secret rounds have no closed-form law.
+    """
     law = check_secret_law(record)
-    fit = footprint_fit(record, delta, threat="all", confidence=confidence)
+    delta, confidence = fit.mean.delta, fit.mean.confidence
     signal = np.maximum(expected_signal(record), 1e-9)  # a round that released nothing
 
     def epsilon(scale: float) -> float:
@@ -259,25 +256,33 @@ def _secret_rounds(record: AuditRecord, delta: float, confidence: float) -> Epsi
     return EpsilonEstimate(middle, low, high, delta, confidence, method)
 
 
-def epsilon_against_standard_null(
-    scores: Floats, delta: float, variance: str, confidence: float, statistic: str
+def epsilon_of(
+    scores: Scores, delta: float, variance: str = "known", confidence: float = 0.95
 ) -> EpsilonEstimate:
-    """ε from scores ``(k,)`` that are N(0, 1) for a canary that takes no part.
+    """ε from scores: against N(0, 1) where that is their null, else between two fitted Gaussians.
 
-    The other arguments are those of `epsilon_from_record`; ``statistic`` names the scores.
+    The other arguments are those of `epsilon_from_record`; ``variance`` says nothing about scores
+    without a standard null, both of whose Gaussians are fitted.
+
+    Raises:
+        ValueError: if an argument is out of range, or unobserved scores are needed and missing.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
+    if not scores.standard_null:
+        alt, null = (_fit(group) for group in scores.both())
+        method = f"{scores.statistic}, two fitted Gaussians"
+        return _two_fitted(null, alt, delta, confidence, method)
+    method = f"{scores.statistic}, {variance} variance"
     if variance == "known":
-        return _known_variance(scores, delta, confidence, f"{statistic}, known variance")
+        return _known_variance(scores.observed, delta, confidence, method, scores.spread)
     if variance == "fitted":
-        method = f"{statistic}, fitted variance"
-        return _two_fitted(_Fit(0.0, 1.0), _fit(scores), delta, confidence, method)
+        return _two_fitted(_Fit(0.0, 1.0), _fit(scores.observed), delta, confidence, method)
     raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
 
 
 def _known_variance(
-    scores: Floats, delta: float, confidence: float, method: str, spread: float = 1.0
+    scores: Floats, delta: float, confidence: float, method: str, spread: float
 ) -> EpsilonEstimate:
     """Scores are N(μ, spread²), so their mean is N(μ, spread²/k) and its interval is exact."""
     half = spread * special.ndtri((1 + confidence) / 2) / np.sqrt(len(scores))
@@ -308,7 +313,6 @@ def _fit(scores: Floats) -> _Fit:
 def _two_fitted(
     null: _Fit, alt: _Fit, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
-    check_probability("confidence", confidence)
     # Larger scores say "took part": an attack that is wrong about it is worth nothing.
     mean = max(alt.mean, null.mean)
     epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))

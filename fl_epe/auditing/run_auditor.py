@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.estimators import EpsilonEstimate, epsilon_against_standard_null
+from fl_epe.auditing.estimators import EpsilonEstimate, epsilon_of
 from fl_epe.auditing.record import AuditRecord, installed_versions
+from fl_epe.auditing.statistics import Scores
 from fl_epe.canaries import CanarySet, Tracker
 from fl_epe.checks import check_probability
 from fl_epe.mechanism import ServerSGD, norm
@@ -87,9 +88,8 @@ class RunningEstimate:
         if seen.sum() < 2:
             return None
         scores = self._total[seen] / np.sqrt(self._energy[seen])
-        return epsilon_against_standard_null(
-            scores, delta, "known", confidence, "matched filter so far"
-        )
+        so_far = Scores(scores, statistic="matched filter so far", standard_null=True)
+        return epsilon_of(so_far, delta, confidence=confidence)
 
 
 class Watch:

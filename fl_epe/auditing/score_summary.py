@@ -9,15 +9,87 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, lower_bound_by
-from fl_epe.auditing.estimators import EpsilonEstimate, epsilon_from_cosines, epsilon_from_scores
-from fl_epe.auditing.normality import anderson_darling
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
+from fl_epe.auditing.estimators import (
+    EpsilonEstimate,
+    epsilon_of,
+)
+from fl_epe.auditing.normality import GaussianFit, anderson_darling
+from fl_epe.auditing.statistics import Scores
 from fl_epe.checks import check_scores
 
 Floats = NDArray[np.float64]
 
-COIN_METHODS = ("one-run", "one-run-fdp", "order-statistic")
-"""Bounds that hold only if each canary took part by an independent fair coin."""
+
+@dataclasses.dataclass(frozen=True)
+class BoundRow:
+    """A lower bound by one method, and what stands behind it.
+
+    Attributes:
+        method: its key in `fl_epe.auditing.bounds.by_name.BOUNDS`.
+        epsilon: the bound; infinite where every finite ε is ruled out.
+        valid: whether it keeps its confidence where the assumption holds.
+        assumption: what it leans on besides independent scores.
+        description: the method in one line.
+    """
+
+    method: str
+    epsilon: float
+    valid: bool
+    assumption: str
+    description: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; an infinite ε is ``None``."""
+        return {**dataclasses.asdict(self), "epsilon": finite(self.epsilon)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Assessment:
+    """All estimates and bounds that bare scores allow.
+
+    Attributes:
+        delta: target δ.
+        confidence: of the intervals (two-sided) and of the bounds (one-sided).
+        dim: dimension of the cosines, ``None`` if the scores are none.
+        observed, unobserved: how many scores; 0 unobserved ones if there are none.
+        estimates: every estimate that applies.
+        bounds: every lower bound that applies.
+        gaussian: test of normality by group of scores, where there are enough.
+    """
+
+    delta: float
+    confidence: float
+    dim: int | None
+    observed: int
+    unobserved: int
+    estimates: tuple[EpsilonEstimate, ...]
+    bounds: tuple[BoundRow, ...]
+    gaussian: dict[str, GaussianFit]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; infinite values are ``None``."""
+        return {
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "dim": self.dim,
+            "observed": self.observed,
+            "unobserved": self.unobserved,
+            "estimates": [
+                {
+                    **dataclasses.asdict(found),
+                    "epsilon": finite(found.epsilon),
+                    "low": finite(found.low),
+                    "high": finite(found.high),
+                }
+                for found in self.estimates
+            ],
+            "bounds": [row.to_dict() for row in self.bounds],
+            "gaussian": [
+                {"scores": name, "statistic": test.statistic, "p_value": test.p_value}
+                for name, test in self.gaussian.items()
+            ],
+        }
 
 
 def assess_scores(
@@ -28,7 +100,7 @@ def assess_scores(
     dim: int | None = None,
     confidence: float = 0.95,
     coins: bool = False,
-) -> dict[str, Any]:
+) -> Assessment:
     """All applicable estimates and bounds.
 
     Args:
@@ -39,100 +111,72 @@ def assess_scores(
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
         coins: which canaries took part was decided by independent fair coins.
 
-    Returns:
-        A dictionary of JSON values: ``estimates``, ``bounds`` and ``gaussian``, each a list of
-        dictionaries; infinite values are ``None``.
-
     Raises:
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
     """
     if unobserved is None and dim is None:
         raise ValueError("Expected unobserved scores or dim, got neither.")
-    check_scores("observed", observed)
-    if unobserved is not None:
-        check_scores("unobserved", unobserved)
-    return {
-        "delta": delta,
-        "confidence": confidence,
-        "dim": dim,
-        "observed": len(observed),
-        "unobserved": 0 if unobserved is None else len(unobserved),
-        "estimates": _estimates(observed, unobserved, delta, dim, confidence),
-        "bounds": all_bounds(observed, unobserved, delta, dim, confidence, coins),
-        "gaussian": _gaussian(observed, unobserved),
-    }
-
-
-def _estimates(
-    observed: Floats, unobserved: Floats | None, delta: float, dim: int | None, confidence: float
-) -> list[dict[str, Any]]:
-    found: list[EpsilonEstimate] = []
-    if dim is not None:
-        found += [
-            epsilon_from_cosines(observed, dim, delta, variance=variance, confidence=confidence)
-            for variance in ("known", "fitted")
+    members = check_scores("observed", observed)
+    others = None if unobserved is None else check_scores("unobserved", unobserved)
+    bare = Scores(members, others)
+    scores = bare if dim is None else Scores.from_cosines(members, dim, others)
+    estimates = []
+    if scores.dim is not None:
+        estimates += [
+            epsilon_of(scores, delta, variance, confidence) for variance in ("known", "fitted")
         ]
-    if unobserved is not None:
-        found.append(epsilon_from_scores(observed, unobserved, delta, confidence=confidence))
-    return [estimate_values(estimate) for estimate in found]
-
-
-def estimate_values(estimate: EpsilonEstimate) -> dict[str, Any]:
-    """An estimate as JSON values."""
-    return {
-        key: finite(value) if isinstance(value, float) else value
-        for key, value in dataclasses.asdict(estimate).items()
-    }
+    if others is not None:
+        estimates.append(epsilon_of(bare, delta, confidence=confidence))
+    tests = {"observed": gaussian_test(members)}
+    if others is not None:
+        tests["unobserved"] = gaussian_test(others)
+    return Assessment(
+        delta=delta,
+        confidence=confidence,
+        dim=dim,
+        observed=len(members),
+        unobserved=0 if others is None else len(others),
+        estimates=tuple(estimates),
+        bounds=all_bounds(scores, delta, confidence, coins),
+        gaussian={name: test for name, test in tests.items() if test is not None},
+    )
 
 
 def all_bounds(
-    observed: Floats,
-    unobserved: Floats | None,
-    delta: float,
-    dim: int | None,
-    confidence: float,
-    coins: bool,
-) -> list[dict[str, Any]]:
-    """Every lower bound that applies, with its assumption; arguments as in `assess_scores`."""
-    out = []
-    for method, bound in BOUNDS.items():
-        if method in COIN_METHODS and (unobserved is None or not coins):
-            continue
-        others = None if dim is not None and method not in COIN_METHODS else unobserved
-        value = lower_bound_by(
+    scores: Scores, delta: float, confidence: float, coins: bool
+) -> tuple[BoundRow, ...]:
+    """Every lower bound that applies; none without unobserved scores and without an exact null.
+
+    Args:
+        scores: of the canaries.
+        delta: target δ.
+        confidence: one-sided, of each bound alone.
+        coins: which canaries took part was decided by independent fair coins.
+    """
+    if not scores.boundable:
+        return ()
+    guesses = coins and scores.unobserved is not None
+    return tuple(
+        BoundRow(
             method,
-            observed,
-            others,
-            0.0 if method == "katz-log" else delta,
-            dim=dim,
-            confidence=confidence,
+            lower_bound(
+                scores,
+                0.0 if method == "katz-log" else delta,
+                confidence=confidence,
+                method=method,
+            ),
+            bound.valid,
+            bound.assumption,
+            bound.description,
         )
-        out.append(
-            {
-                "method": method,
-                "epsilon": finite(value),
-                "valid": bound.valid,
-                "assumption": bound.assumption,
-                "description": bound.description,
-            }
-        )
-    return out
+        for method, bound in BOUNDS.items()
+        if guesses or method not in COIN_METHODS
+    )
 
 
-def _gaussian(observed: Floats, unobserved: Floats | None) -> list[dict[str, Any]]:
-    out = []
-    for name, scores in (("observed", observed), ("unobserved", unobserved)):
-        if scores is not None and (test := gaussian_test(scores)):
-            out.append({"scores": name, **test})
-    return out
-
-
-def gaussian_test(scores: Floats) -> dict[str, float] | None:
+def gaussian_test(scores: Floats) -> GaussianFit | None:
     """Anderson–Darling, as in the paper's appendix B; ``None`` for scores that cannot be tested."""
-    if len(scores) < 8 or np.ptp(scores) == 0:
-        return None
-    fit = anderson_darling(scores)
-    return {"statistic": fit.statistic, "p_value": fit.p_value}
+    return None if len(scores) < 8 or np.ptp(scores) == 0 else anderson_darling(scores)
 
 
 def finite(value: float | None) -> float | None:

@@ -8,22 +8,128 @@ every ``s_it`` is N(0, 1).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from fl_epe.auditing.record import AuditRecord
+from fl_epe.checks import check_scores
 from fl_epe.schedules import SCHEDULES
 
 Floats = NDArray[np.float64]
-Scores = tuple[Floats, Floats]
-"""Scores of the observed canaries ``(k,)`` and of the unobserved ones ``(u,)``."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """One score a canary, larger for "took part", and what is known about their null.
+
+    Where the null is known, scores are in units of its deviation: √d·cosine, which is N(0, 1) for
+    a canary that takes no part. Others, such as a maximum over rounds, are compared with the
+    scores of unobserved canaries, and any unit will do.
+
+    Attributes:
+        observed: scores of the canaries that took part, shape (k,), k ≥ 2.
+        unobserved: scores of canaries that did not, shape (u,), u ≥ 2, or ``None``.
+        dim: set if every score is √dim times the cosine of a random direction with *one* vector,
+            so that the null is known exactly, beyond its being close to N(0, 1).
+        statistic: what the scores are, in words.
+        standard_null: scores are N(0, 1) for a canary that takes no part.
+        spread: deviation of the observed scores, where it is known and not that of the null.
+
+    Example:
+        >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
+        >>> scores.observed
+        array([1., 3.])
+        >>> scores.cosines
+        array([0.01, 0.03])
+    """
+
+    observed: Floats
+    unobserved: Floats | None = None
+    dim: int | None = None
+    statistic: str = "scores"
+    standard_null: bool = False
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observed", check_scores("observed", self.observed))
+        if self.unobserved is not None:
+            object.__setattr__(self, "unobserved", check_scores("unobserved", self.unobserved))
+        if self.dim is not None:
+            if self.dim < 1:
+                raise ValueError(f"Expected dim={self.dim} >= 1.")
+            object.__setattr__(self, "standard_null", True)
+
+    @classmethod
+    def from_cosines(
+        cls,
+        cosines: ArrayLike,
+        dim: int,
+        unobserved: ArrayLike | None = None,
+        statistic: str = "cosines",
+    ) -> Scores:
+        """Scores of canaries whose cosines with one vector in ``dim`` dimensions are given.
+
+        Args:
+            cosines: of the canaries that took part, shape (k,).
+            dim: dimension of the canaries.
+            unobserved: cosines of canaries that did not take part, shape (u,), if there are any.
+            statistic: what the cosines are of, in words.
+
+        Raises:
+            ValueError: for cosines outside [−1, 1] or not finite, fewer than two, or ``dim`` < 1.
+        """
+        if dim < 1:
+            raise ValueError(f"Expected dim={dim} >= 1.")
+        members = _check_cosines("cosines", cosines)
+        others = None if unobserved is None else _check_cosines("unobserved", unobserved)
+        scale = np.sqrt(dim)
+        return cls(members * scale, None if others is None else others * scale, dim, statistic)
+
+    @property
+    def cosines(self) -> Floats:
+        """Cosines of the observed canaries, shape (k,).
+
+        Raises:
+            ValueError: if the scores are not cosines with one vector (``dim=None``).
+        """
+        if self.dim is None:
+            raise ValueError(f"Expected dim=None to be set: {self.statistic} are not cosines.")
+        return np.asarray(self.observed / np.sqrt(self.dim))
+
+    @property
+    def boundable(self) -> bool:
+        """Whether a lower bound can be computed: from unobserved scores or from the exact null."""
+        return self.unobserved is not None or self.dim is not None
+
+    def both(self) -> tuple[Floats, Floats]:
+        """Observed and unobserved scores, for what cannot do without either.
+
+        Raises:
+            ValueError: if there are no unobserved scores.
+        """
+        if self.unobserved is None:
+            raise ValueError(
+                f"Expected at least 2 unobserved scores for statistic={self.statistic!r}, "
+                "got unobserved=None."
+            )
+        return self.observed, self.unobserved
+
+
+def _check_cosines(name: str, values: ArrayLike) -> Floats:
+    cosines = check_scores(name, values)
+    if np.any(np.abs(cosines) > 1 + 1e-6):
+        raise ValueError(f"Expected {name}={cosines[np.argmax(np.abs(cosines))]} in [-1, 1].")
+    return cosines
 
 
 def scores_from_record(record: AuditRecord, threat: str, statistic: str) -> Scores:
-    """Scores of observed ``(k,)`` and unobserved ``(u,)`` canaries under a threat model.
+    """Scores of observed and unobserved canaries under a threat model.
+
+    Fewer than two unobserved canaries are as good as none: ``unobserved`` is then ``None``.
 
     Args:
         record: what a run left behind.
@@ -43,35 +149,43 @@ def scores_from_record(record: AuditRecord, threat: str, statistic: str) -> Scor
 
 def displacement(record: AuditRecord) -> Scores:
     """``√d·cos(c_i, θ_T − θ_0)``: the initial model is public. Null N(0, 1)."""
-    scale = np.sqrt(record.dim)
-    return record.observed_displacement * scale, record.unobserved_displacement * scale
+    return _scaled_cosines(
+        record, record.observed_displacement, record.unobserved_displacement, "displacement"
+    )
 
 
 def model(record: AuditRecord) -> Scores:
     """``√d·cos(c_i, θ_T)`` (Andrew et al. 2024, Algorithm 2). Null N(0, 1)."""
-    scale = np.sqrt(record.dim)
-    return record.observed_final * scale, record.unobserved_final * scale
+    return _scaled_cosines(record, record.observed_final, record.unobserved_final, "model")
 
 
 def maximum(record: AuditRecord) -> Scores:
-    """``max_t cos(c_i, θ_t − θ_{t−1})`` (Andrew et al. 2024, Algorithm 3). The null has no name."""
+    """``max_t cos(c_i, θ_t − θ_{t−1})`` (Andrew et al. 2024, Algorithm 3).
+
+    This statistic has no closed-form null distribution; unobserved canaries stand for it, and the
+    cosines are left as the paper has them.
+    """
     observed, unobserved = record.delta_cosines()
-    return observed.max(axis=0), unobserved.max(axis=0)
+    others = _if_enough(unobserved.max(axis=0))
+    return Scores(observed.max(axis=0), others, statistic="maximum over rounds")
 
 
 def matched_filter(record: AuditRecord) -> Scores:
     """``Σ a_t s_it / √(Σ a_t²)`` over the known rounds ``S_i``. Null N(0, 1).
 
     Canaries that never took part are left out; each unobserved canary is scored at the rounds of
-    an observed one. Where the signals are not known, all rounds weigh the same.
+    an observed one. Where the signals are not known, all rounds weigh the same. Where no canary
+    took part more than once, its score is √d times its cosine with the mean of one round.
     """
     presence, observed, borrowed = _participants(record)
     signal = expected_signal(record) if record.signal_known() else np.ones(record.rounds)
+    filtered = _filter(signal, observed, presence)
+    others = _filter(signal, record.unobserved, borrowed)
+    if bool(record.presence.sum(axis=0).max() <= 1):
+        return _scaled_cosines(record, filtered, others, "matched-filter")
     scale = np.sqrt(record.dim)
-    return (
-        scale * _filter(signal, observed, presence),
-        scale * _filter(signal, record.unobserved, borrowed),
-    )
+    unobserved = _if_enough(scale * others)
+    return Scores(scale * filtered, unobserved, None, "matched-filter", standard_null=True)
 
 
 def full_knowledge(record: AuditRecord) -> Scores:
@@ -96,9 +210,12 @@ def full_knowledge(record: AuditRecord) -> Scores:
     noise = record.sum_noise_multiplier * record.clip_norms / record.cohort_size
     scale = (norms / noise)[:, None]
     ones = np.ones(record.rounds)
-    return (
+    return Scores(
         _filter(ones, scale * observed[:, here], presence),
-        _filter(ones, scale * unobserved, borrowed),
+        _if_enough(_filter(ones, scale * unobserved, borrowed)),
+        statistic="full-knowledge",
+        standard_null=True,
+        spread=full_knowledge_spread(record),
     )
 
 
@@ -133,13 +250,13 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
         observed, unobserved = (
             np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + term), axis=0) for term in terms
         )
-        return observed, unobserved
-    blocks = epoch_blocks(record)
-    observed, unobserved = (
-        np.sum([special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0)
-        for term in terms
-    )
-    return observed, unobserved
+    else:
+        blocks = epoch_blocks(record)
+        observed, unobserved = (
+            np.sum([special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0)
+            for term in terms
+        )
+    return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
 
 
 STATISTICS: dict[str, dict[str, Callable[[AuditRecord], Scores]]] = {
@@ -227,6 +344,18 @@ def epoch_blocks(record: AuditRecord) -> list[NDArray[np.int64]]:
     """Rounds of each epoch of the canaries, in each of which a canary takes part once."""
     repeats = max(1, round(record.canary_repeats))
     return np.array_split(np.arange(record.rounds), repeats)
+
+
+def _scaled_cosines(
+    record: AuditRecord, observed: Floats, unobserved: Floats, statistic: str
+) -> Scores:
+    """Scores that are cosines with one vector each; a record's may be past 1 by rounding."""
+    scale = np.sqrt(record.dim)
+    return Scores(observed * scale, _if_enough(unobserved * scale), record.dim, statistic)
+
+
+def _if_enough(scores: Floats) -> Floats | None:
+    return scores if len(scores) >= 2 else None
 
 
 def _participants(

@@ -346,7 +346,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
         coins=arguments.coins,
     )
     if arguments.json:
-        print(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         return 0
     console = Console()
     for table in assessment_tables(result):
@@ -362,8 +362,8 @@ def _show(console: Console, record: AuditRecord, directory: Path) -> int:
     console.print(epsilon_table(summary))
     for note in notes(summary):
         console.print(f"• {note}", style="dim", markup=False, highlight=False)
-    if "accuracy" in summary["metrics"]:
-        console.print(f"Accuracy on held-out data: {summary['metrics']['accuracy']:.1%}")
+    if (accuracy := summary.metrics.accuracy) is not None:
+        console.print(f"Accuracy on held-out data: {accuracy:.1%}")
     console.print(f"Report: {directory / 'report.html'}", soft_wrap=True, highlight=False)
     return 0
 

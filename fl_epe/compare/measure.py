@@ -70,6 +70,7 @@ def measure(
             if plan.task is None
             else _by_training(plan, cell, seed, record_path(plan, cell, directory), machine)
         )
+        scores = {threat: _scores(record, threat) for threat in ("final", "all")}
     except ValueError as error:
         return {"skipped": str(error)}
     return {
@@ -77,7 +78,7 @@ def measure(
         "rounds": record.rounds,
         "clients": population,
         "participations": _counts(record),
-        **{threat: _scores(record, threat) for threat in ("final", "all")},
+        **scores,
         "secret": _secret(record, plan.confidence),
         "accuracy": _last(record, "eval_accuracy"),
         "guarantees": [
@@ -171,7 +172,7 @@ def _counts(record: AuditRecord) -> dict[str, float]:
 
 def _scores(record: AuditRecord, threat: str) -> dict[str, Any]:
     """Mean and variance of the scores, and the largest that a canary is expected to have."""
-    observed, _ = scores_from_record(record, threat, next(iter(STATISTICS[threat])))
+    observed = scores_from_record(record, threat, next(iter(STATISTICS[threat]))).observed
     linear = record.signal_known() and record.server.get("name") == "sgd"
     largest = footprints(record, threat).max() if linear or threat == "all" else None
     return {

@@ -8,19 +8,23 @@ from fl_epe.reporting.advice import (
     exposure_lines,
     exposure_tables,
 )
+from fl_epe.reporting.notes import (
+    notes,
+    number,
+)
 from fl_epe.reporting.report import (
     as_text,
     assessment_tables,
     epsilon_table,
-    notes,
-    number,
     write_report,
 )
 from fl_epe.reporting.summary import (
+    StatisticSummary,
     summarize,
 )
 
 __all__ = [
+    "StatisticSummary",
     "advice_lines",
     "as_text",
     "assessment_tables",

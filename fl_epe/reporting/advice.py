@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from fl_epe.asymptotics import CapEffect, ExposedClient, Exposure, NoiseAdvice
-from fl_epe.reporting.report import number
+from fl_epe.reporting.notes import number
 
 _SEES = {"final": "the final model", "all": "every round, and knows who took part when"}
 _MEANT = {"mean": "the mean client", "most-exposed": "the most exposed client"}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from fl_epe.auditing import AuditRecord, scores_from_record
-from fl_epe.reporting.summary import ROWS, pick
+from fl_epe.auditing import AuditRecord, Scores, scores_from_record
+from fl_epe.reporting.summary import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,47 +31,47 @@ def render(draw: Callable[[Figure], None]) -> bytes:
     return buffer.getvalue()
 
 
-def _draw_final(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
+def _draw_final(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     left, right = figure.subplots(1, 2)
-    for axes, statistic, title in (
-        (left, "displacement", "final model, against θ_T − θ_0"),
-        (right, "model", "final model, against θ_T (paper)"),
+    for axes, part, title in (
+        (left, summary.final.displacement, "final model, against θ_T − θ_0"),
+        (right, summary.final.model, "final model, against θ_T (paper)"),
     ):
-        _draw_scores(axes, *scores_from_record(record, "final", statistic))
+        _draw_scores(axes, part.scores)
         axes.set(title=title, xlabel="√d · cosine")
 
 
-def _draw_all(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
+def _draw_all(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     left, right = figure.subplots(1, 2)
-    if "epsilon" in summary["all"]:
-        _draw_scores(left, *scores_from_record(record, "all", "matched-filter"))
+    if summary.every_round.matched_filter is not None:
+        _draw_scores(left, summary.every_round.matched_filter.scores)
         left.set(title="every round, matched filter", xlabel="score")
-    observed, unobserved = scores_from_record(record, "all", "maximum")
-    scale = math.sqrt(record.dim)
-    _draw_scores(right, observed * scale, unobserved * scale, null=False)
+    paper = summary.every_round.paper  # missing without unobserved canaries, and drawn all the same
+    maximum = scores_from_record(record, "all", "maximum") if paper is None else paper.scores
+    _draw_scores(right, maximum, scale=math.sqrt(record.dim))
     right.set(title="every round, maximum (paper)", xlabel="√d · largest cosine")
 
 
-def _draw_scores(
-    axes: Axes, observed: NDArray[np.float64], unobserved: NDArray[np.float64], null: bool = True
-) -> None:
+def _draw_scores(axes: Axes, scores: Scores, scale: float = 1.0) -> None:
+    observed = scale * scores.observed
+    unobserved = np.empty(0) if scores.unobserved is None else scale * scores.unobserved
     together = np.concatenate([observed, unobserved])
     count = int(np.clip(np.sqrt(len(together)), 8, 50))
     bins = np.histogram_bin_edges(together, count).tolist()
-    for scores, color, label in (
+    for group, color, label in (
         (unobserved, _NULL, "canaries that never took part"),
         (observed, _OBSERVED, "canaries that took part"),
     ):
-        if len(scores):
-            axes.hist(scores, bins, density=True, alpha=0.55, color=color, label=label)
-    if null:
+        if len(group):
+            axes.hist(group, bins, density=True, alpha=0.55, color=color, label=label)
+    if scores.standard_null:
         grid = np.linspace(together.min(), together.max(), 400)
         axes.plot(grid, stats.norm.pdf(grid), color="black", lw=1, label="null, N(0, 1)")
     axes.set(ylabel="density", ylim=(0, 1.3 * axes.get_ylim()[1]))
     axes.legend(fontsize=7, frameon=False)
 
 
-def _draw_rounds(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
+def _draw_rounds(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     left, right = figure.subplots(1, 2)
     rounds = np.arange(1, record.rounds + 1)
     clipped = np.isfinite(record.clip_norms).any()
@@ -97,35 +96,31 @@ def _draw_rounds(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -
         axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _draw_epsilons(figure: Figure, record: AuditRecord, summary: dict[str, Any]) -> None:
+def _draw_epsilons(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     axes = figure.subplots()
-    parts = [(threat, statistic, pick(summary, key) or {}) for key, threat, statistic in ROWS]
-    shown = [row for row in parts if "epsilon" in row[2]]
+    shown = summary.rows()
     floor = 1e-2
-    for y, (_, _, part) in enumerate(shown):
-        middle, low, high = (
-            max(floor, math.inf if part[key] is None else part[key])
-            for key in ("epsilon", "low", "high")
-        )
+    for y, row in enumerate(shown):
+        found, bound = row.part.estimate, row.part.lower_bound
+        middle, low, high = (max(floor, end) for end in (found.epsilon, found.low, found.high))
         if math.isfinite(high):
             axes.plot([low, high], [y, y], color=_OBSERVED, lw=3, alpha=0.5, solid_capstyle="butt")
             axes.plot(middle, y, "o", color=_OBSERVED)
-        if part["lower_bound"]:
-            axes.plot(max(floor, part["lower_bound"]), y, ">", color=_NULL)
-    if summary["analytical"]["epsilon"]:
-        axes.axvline(
-            summary["analytical"]["epsilon"], color=_ANALYTICAL, ls="--", label="analytical"
-        )
+        if bound and math.isfinite(bound):
+            axes.plot(max(floor, bound), y, ">", color=_NULL)
+    analytical = summary.analytical.epsilon
+    if analytical and math.isfinite(analytical):
+        axes.axvline(analytical, color=_ANALYTICAL, ls="--", label="analytical")
     axes.plot([], [], "o-", color=_OBSERVED, label="estimate, interval")
     axes.plot([], [], ">", color=_NULL, label="lower bound")
-    axes.set_yticks(range(len(shown)), [f"{threat}\n{statistic}" for threat, statistic, _ in shown])
+    axes.set_yticks(range(len(shown)), [f"{row.sees}\n{row.name}" for row in shown])
     axes.invert_yaxis()
-    axes.set(xscale="log", xlabel="ε", title=f"ε at δ = {summary['delta']:.2g}")
+    axes.set(xscale="log", xlabel="ε", title=f"ε at δ = {summary.delta:.2g}")
     axes.margins(y=0.2)
     axes.legend(fontsize=7, frameon=False)
 
 
-FIGURES: dict[str, tuple[str, Callable[[Figure, AuditRecord, dict[str, Any]], None]]] = {
+FIGURES: dict[str, tuple[str, Callable[[Figure, AuditRecord, RunSummary], None]]] = {
     "epsilon": (
         "Empirical ε with its interval, its lower bound, and the analytical value.",
         _draw_epsilons,

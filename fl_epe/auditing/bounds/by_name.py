@@ -26,7 +26,11 @@ from fl_epe.auditing.bounds import thresholds as threshold_bounds
 from fl_epe.auditing.bounds import weighted
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
 from fl_epe.auditing.bounds.thresholds import gdp_epsilon
+from fl_epe.auditing.statistics import Scores
 from fl_epe.checks import check_probability, check_scores
+
+COIN_METHODS = ("one-run", "one-run-fdp", "order-statistic")
+"""Bounds that hold only if each canary took part by an independent fair coin."""
 
 _LARGEST_T = 1e3  # above, the inverse of the noncentral t is inexact or never returns
 
@@ -142,6 +146,26 @@ def lower_bound_by(
     if np.ptp(members if others is None else np.concatenate([members, others])) == 0:
         return 0.0
     return bound.compute(Sample(members, others, dim, delta, 1 - confidence, seed))
+
+
+def lower_bound(
+    scores: Scores, delta: float, *, confidence: float = 0.95, method: str = "clopper-pearson"
+) -> float:
+    """`epsilon_lower_bound` of `Scores`, without its warning.
+
+    Where the scores are cosines with one vector each, their exact null stands for the unobserved
+    ones, except for the methods in `COIN_METHODS`, which guess between the two groups.
+
+    Raises:
+        ValueError: as `epsilon_lower_bound`.
+    """
+    if scores.dim is None or method in COIN_METHODS:
+        members, others, dim = scores.observed, scores.unobserved, None
+    else:
+        members, others, dim = scores.cosines, None, scores.dim
+    if others is None and dim is None and scores.dim is not None:
+        raise ValueError(f"Expected unobserved scores for method={method!r}, got unobserved=None.")
+    return lower_bound_by(method, members, others, delta, dim=dim, confidence=confidence)
 
 
 def mean(sample: Sample) -> float:
