@@ -443,7 +443,7 @@ class TestCommandLine:
         )
         assert found["noise_multiplier"] == direct.noise_multiplier
         assert found["delta"] == 300**-1.1
-        assert found["analytical"][0]["rounds"] == "known"
+        assert found["analytical"][0]["rounds_known"]
 
     def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
         settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}

@@ -17,18 +17,9 @@ from fl_epe.simulation.messages import Order
 from fl_epe.simulation.worker import execute
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
 from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
-from fl_epe.training import (
-    CohortTrainer,
-    Counts,
-    Execution,
-    LocalTraining,
-    Member,
-    Together,
-    Trainer,
-    batch_sizes,
-    waves,
-)
+from fl_epe.training import CohortTrainer, Counts, Execution, LocalTraining, Trainer
 from fl_epe.training.cohort import _add_on_device
+from fl_epe.training.vectorized import Member, Together, batch_sizes, waves
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
 CPU = Execution(device="cpu")

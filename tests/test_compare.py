@@ -152,7 +152,7 @@ class TestMeasurements:
         record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, clip_norms=norms, canaries=9)
         record.save(tmp_path / "run" / "record.npz")
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None)
-        like = dataclasses.replace(plan, like=str(tmp_path / "run"), canaries=16)
+        like = dataclasses.replace(plan, like=str(tmp_path / "run"), canaries=200)
         rows = _rows(like, tmp_path / "like")
         # With norms that move, the round matters: the last ones are five times as loud.
         still = _rows(dataclasses.replace(like, like=None, rounds=16), tmp_path / "still")
@@ -167,7 +167,9 @@ class TestMeasurements:
         adam = dataclasses.replace(record, server={"name": "adam", "learning_rate": 0.1})
         adam.save(tmp_path / "adam" / "record.npz")
         for name, rounds, message in (("sgd", 17, "rounds=17 to be 16"), ("adam", 16, "to be sgd")):
-            plan = dataclasses.replace(SMALL, like=str(tmp_path / name), rounds=rounds)
+            plan = dataclasses.replace(
+                SMALL, schedules=("cyclic",), like=str(tmp_path / name), rounds=rounds
+            )
             rows = _rows(plan, tmp_path / f"of {name}")
             assert all(message in row.skipped for row in rows)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fl_epe
-from fl_epe.cli import main as cli
+from fl_epe.cli import main
 
 ROOT = Path(__file__).parents[1]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
@@ -94,7 +94,7 @@ def commands():
 def test_commands_have_the_options_that_documents_give_them(words, capsys):
     depth = 2 if words[0] in ("advise", "data") else 1
     with pytest.raises(SystemExit) as ended:
-        cli.main([*words[:depth], "--help"])
+        main([*words[:depth], "--help"])
     assert ended.value.code == 0
     options = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
     assert {word for word in words if word.startswith("--")} <= options

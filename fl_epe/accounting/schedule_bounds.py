@@ -10,7 +10,6 @@ import functools
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from fl_epe.accounting.upper_bounds import (
     UpperBound,
@@ -147,5 +146,7 @@ def _cohorts(law: PrivacyLaw, z: float, delta: float) -> UpperBound | None:
 
 
 def _binomial_pmf(rounds: int, rate: float) -> NDArray[np.float64]:
+    from scipy import stats  # slow to import
+
     pmf = np.asarray(stats.binom.pmf(np.arange(rounds + 1), rounds, rate), np.float64)
     return np.asarray(pmf / pmf.sum())

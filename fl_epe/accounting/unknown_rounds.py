@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, signal, special
+from scipy import optimize, special
 
 from fl_epe.checks import check_probability
 
@@ -119,6 +119,8 @@ def _one_epoch(epoch: _Epoch) -> Callable[[float], float]:
 
 def _several_epochs(epochs: list[_Epoch]) -> Callable[[float], float]:
     """δ as a function of ε, from the losses' distributions on a grid, convolved."""
+    from scipy import signal  # slow to import
+
     epochs = [_thin(epoch) for epoch in epochs]
     limits = [epoch.limits() for epoch in epochs]
     step = math.fsum(high - low for low, high in limits) / _GRID

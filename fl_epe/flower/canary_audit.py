@@ -29,7 +29,6 @@ from fl_epe.flower.self_auditing import OwnWatch, SelfAuditing
 from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source, Turn
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
-from fl_epe.reporting import as_text, summarize, write_report
 from fl_epe.schedules import ShuffledEpochs
 from fl_epe.seeding import generator
 
@@ -421,6 +420,8 @@ class CanaryAudit(Strategy):
         Raises:
             ValueError: before two canaries have taken part.
         """
+        from fl_epe.reporting import as_text, summarize, write_report  # slow to import
+
         record = self.record()
         if directory is None:
             return as_text(summarize(record))

@@ -1,31 +1,20 @@
 """DP-FedAvg with canaries on Flower: the strategy, the worker app, and ways to run them here.
 
-It needs PyTorch. Only `flower_internals.py` touches what Flower does not publish.
+To train it needs PyTorch, which is loaded with the names that train. Only `flower_internals.py`
+touches what Flower does not publish.
 """
 
-from fl_epe.simulation.flower_internals import (
-    quiet_flower,
-    simulate_with_ray,
-)
-from fl_epe.simulation.in_process_grid import (
-    InProcessGrid,
-)
-from fl_epe.simulation.messages import (
-    pack,
-)
-from fl_epe.simulation.run import (
-    Job,
-    Progress,
-    load_job,
-    run_on_grid,
-    simulate,
-)
-from fl_epe.simulation.strategy import (
-    DPFedAvg,
-)
-from fl_epe.simulation.worker import (
-    worker_app,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
+from fl_epe.simulation.in_process_grid import InProcessGrid
+from fl_epe.simulation.messages import pack
+from fl_epe.simulation.strategy import DPFedAvg
+
+if TYPE_CHECKING:
+    from fl_epe.simulation.run import Job, Progress, load_job, run_on_grid, simulate
+    from fl_epe.simulation.worker import worker_app
 
 __all__ = [
     "DPFedAvg",
@@ -40,3 +29,22 @@ __all__ = [
     "simulate_with_ray",
     "worker_app",
 ]
+
+_TRAINS = {
+    "Job": "run",
+    "Progress": "run",
+    "load_job": "run",
+    "run_on_grid": "run",
+    "simulate": "run",
+    "worker_app": "worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TRAINS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_TRAINS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,6 +15,4 @@ __all__ = [
     "Execution",
     "LocalTraining",
     "Trainer",
-    "batch_sizes",
-    "waves",
 ]
