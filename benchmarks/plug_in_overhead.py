@@ -49,7 +49,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
 from fl_epe.auditing import RunningEstimate
-from fl_epe.canaries import CanarySet, Tracker
+from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.flower import CanaryAudit, InProcessGrid, injection
 from fl_epe.models import Cnn
 from fl_epe.seeding import generator
@@ -66,7 +66,7 @@ _PARTS: tuple[tuple[object, str, str], ...] = (
     (injection, "make_replies", "making the replies"),
     (RunningEstimate, "add", "running ε, inner products"),
     (RunningEstimate, "epsilon", "running ε, estimate"),
-    (Tracker, "add", "keeping the delta"),
+    (CanaryScorer, "add", "keeping the delta"),
 )
 _SCORED = 128  # canaries, beside every pair of rounds
 
@@ -221,7 +221,7 @@ class Scoring:
     def __init__(self, setting: Setting) -> None:
         canaries = CanarySet(Digits().dim, _SCORED, 1)
         self._vectors = setting.rounds + 2
-        self._tracker = Tracker(canaries, setting.tracker_bytes)
+        self._tracker = CanaryScorer(canaries, setting.tracker_bytes)
         self._deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
         audit = setting.audited(setting.fedavg)
         self._factor = (audit.num_canaries + audit.unobserved) / _SCORED / setting.rounds
@@ -229,7 +229,7 @@ class Scoring:
     def seconds(self) -> float:
         """A round's share."""
         watch = Stopwatch()
-        with watch.on(Tracker, "flush", "scoring"):
+        with watch.on(CanaryScorer, "flush", "scoring"):
             for t in range(self._vectors):
                 self._tracker.add("mean", self._deltas[t % len(self._deltas)])
             self._tracker.flush()

@@ -9,7 +9,7 @@ from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
     RoundFacts,
-    Watch,
+    RunAuditor,
     assert_private,
     epsilon_from_cosines,
     epsilon_from_record,
@@ -22,11 +22,15 @@ from fl_epe.config import RunConfig
 
 __version__ = "0.1.0"
 
+Watch = RunAuditor
+"""The name of `RunAuditor` up to version 0.1."""
+
 __all__ = [
     "AuditRecord",
     "CanarySet",
     "EpsilonEstimate",
     "RoundFacts",
+    "RunAuditor",
     "RunConfig",
     "Watch",
     "assert_private",

@@ -2,8 +2,8 @@
 
 Flower has SecAgg+ for its legacy workflow only, so the server's half of the audit stands in a
 legacy strategy here: `AuditedStrategy` names the clients that answer with a canary
-(`ClientCanaries`), and shows each round's model to a `Watch`. On the clients `canary_mod` is the
-last mod, so that a canary is clipped and masked like any other update.
+(`ClientCanaries`), and shows each round's model to a `RunAuditor`. On the clients `canary_mod` is
+the last mod, so that a canary is clipped and masked like any other update.
 
 24 clients train a softmax regression on handwritten digits (d = 650) and clip; the server adds
 noise. All take part in all of 20 rounds, six of them with a canary: few, so that the interval is
@@ -46,7 +46,7 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from fl_epe import AuditRecord, RoundFacts, Watch
+from fl_epe import AuditRecord, RoundFacts, RunAuditor
 from fl_epe.flower import ClientCanaries, InProcessGrid, canary_mod
 from fl_epe.reporting import as_text, summarize
 
@@ -65,7 +65,7 @@ class AuditedStrategy(Strategy):
     """
 
     def __init__(
-        self, strategy: Strategy, watch: Watch, clients: ClientCanaries, clip_norm: float
+        self, strategy: Strategy, watch: RunAuditor, clients: ClientCanaries, clip_norm: float
     ) -> None:
         self.strategy, self.watch, self.clients = strategy, watch, clients
         self.clip_norm = clip_norm
@@ -190,7 +190,7 @@ def audit(
     )
     with InProcessGrid(client_app(clients), clients) as grid:
         chosen = sorted(grid.get_node_ids())[:: clients // canaries][:canaries]
-        watch = Watch(canaries, 1000, seed=seed, delta=delta)
+        watch = RunAuditor(canaries, 1000, seed=seed, delta=delta)
         strategy = AuditedStrategy(
             private, watch, ClientCanaries(canaries, 1000, seed, chosen), CLIP_NORM
         )

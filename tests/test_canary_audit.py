@@ -412,7 +412,7 @@ def test_a_strategy_with_a_start_of_its_own_is_refused():
 
 
 def test_a_legacy_strategy_is_refused_with_the_way_out():
-    with pytest.raises(TypeError, match=r"FedAvg to be a flwr.serverapp.*fl_epe.Watch"):
+    with pytest.raises(TypeError, match=r"FedAvg to be a flwr.serverapp.*fl_epe.RunAuditor"):
         CanaryAudit(LegacyFedAvg(), num_canaries=10, delta=DELTA)
 
 

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet
-from fl_epe.canaries import Tracker
+from fl_epe.canaries import CanaryScorer
 
 DIM = 300
 VECTORS = np.random.default_rng(1).standard_normal((7, DIM))
 
 
 def _tracker(max_bytes=1 << 20):
-    return Tracker(CanarySet(DIM, 11, 2), max_bytes)
+    return CanaryScorer(CanarySet(DIM, 11, 2), max_bytes)
 
 
 def _naive(vector):
@@ -59,8 +59,8 @@ def test_refuses_what_cannot_be_scored():
     with pytest.raises(ValueError, match="Expected delta to be finite"):
         tracker.add("delta", np.full(DIM, np.nan))
     with pytest.raises(ValueError, match="max_bytes=0"):
-        Tracker(CanarySet(DIM, 2, 0), 0)
-    other = Tracker(CanarySet(DIM + 1, 11, 2))
+        CanaryScorer(CanarySet(DIM, 2, 0), 0)
+    other = CanaryScorer(CanarySet(DIM + 1, 11, 2))
     other.add("a", np.zeros(DIM + 1))
     with pytest.raises(ValueError, match=r"shape=\(1, 301\)"):
         tracker.restore(other.state())

@@ -1,9 +1,9 @@
-"""`Watch`: models in, record out, without any framework."""
+"""`RunAuditor`: models in, record out, without any framework."""
 
 import numpy as np
 import pytest
 
-from fl_epe import CanarySet, RoundFacts, Watch, epsilon_from_record
+from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import AuditRecord, footprint_fit
 from fl_epe.mechanism import ServerSGD
@@ -14,7 +14,7 @@ DELTA = 1e-5
 
 def noisy_run(server=ServerSGD(), z=0.5, clip_norms=None, lost=(), dtype=np.float32):  # noqa: B008
     """A mechanism that adds up canaries and noise; each canary takes part once."""
-    watch = Watch(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
+    watch = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
     canaries = CanarySet(DIM, COUNT + UNOBSERVED, SEED)
     rng = np.random.default_rng(3)
     cohorts = rng.permutation(COUNT).reshape(ROUNDS, -1)
@@ -62,7 +62,7 @@ def test_rounds_that_weigh_differently():
 
 
 def test_unknown_contributions_weigh_every_round_the_same():
-    watch = Watch(4, 3, seed=1, delta=0.1, server="median")
+    watch = RunAuditor(4, 3, seed=1, delta=0.1, server="median")
     watch.begin(np.zeros(500, np.float32))
     rng = np.random.default_rng(1)
     theta = np.zeros(500, np.float32)
@@ -107,12 +107,12 @@ def test_record_survives_the_disk(tmp_path):
 
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="canaries=1 >= 2"):
-        Watch(1, 0, seed=0, delta=0.1)
+        RunAuditor(1, 0, seed=0, delta=0.1)
     with pytest.raises(ValueError, match="unobserved=-1 >= 0"):
-        Watch(2, -1, seed=0, delta=0.1)
+        RunAuditor(2, -1, seed=0, delta=0.1)
     with pytest.raises(ValueError, match="delta=2 in"):
-        Watch(2, 0, seed=0, delta=2)
-    watch = Watch(2, 0, seed=0, delta=0.1)
+        RunAuditor(2, 0, seed=0, delta=2)
+    watch = RunAuditor(2, 0, seed=0, delta=0.1)
     with pytest.raises(ValueError, match="begin"):
         watch.observe(np.zeros(3), RoundFacts())
     assert watch.epsilon_so_far() is None

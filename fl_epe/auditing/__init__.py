@@ -36,8 +36,8 @@ from fl_epe.auditing.record import (
 )
 from fl_epe.auditing.run_auditor import (
     RoundFacts,
+    RunAuditor,
     RunningEstimate,
-    Watch,
 )
 from fl_epe.auditing.score_file import (
     LAYOUT,
@@ -72,9 +72,9 @@ __all__ = [
     "FootprintFit",
     "GaussianFit",
     "RoundFacts",
+    "RunAuditor",
     "RunningEstimate",
     "Scores",
-    "Watch",
     "all_bounds",
     "anderson_darling",
     "assert_private",

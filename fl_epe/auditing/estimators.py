@@ -317,7 +317,7 @@ def _two_fitted(
     mean = max(alt.mean, null.mean)
     epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))
     if null.std == 0 or alt.std == 0:
-        low, high = 0.0, epsilon  # ties prove nothing
+        low, high = 0.0, epsilon  # all scores are equal
     else:
         means, stds = _plausible(null, alt, confidence)
         values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))

@@ -1,4 +1,4 @@
-"""`Watch`: the models of a run go in, one a round; how well canaries are remembered comes out.
+"""`RunAuditor`: the models of a run go in, one a round; how well canaries are remembered comes out.
 
 It needs no framework: whoever can see the model after every round, and knows which canaries took
 part, can audit the run.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.estimators import EpsilonEstimate, epsilon_of
 from fl_epe.auditing.record import AuditRecord, installed_versions
 from fl_epe.auditing.statistics import Scores
-from fl_epe.canaries import CanarySet, Tracker
+from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.checks import check_probability
 from fl_epe.mechanism import ServerSGD, norm
 
@@ -44,14 +44,14 @@ class RoundFacts:
 
 
 class RunningEstimate:
-    """ε for who sees every round and knows who took part when, after any round.
+    """ε so far, for an adversary who sees every round and knows who took part when.
 
     The matched filter of `epsilon_from_record`, for the rounds so far; it costs one inner product
     for each canary that takes part in a round.
 
     Args:
         canaries: all of them.
-        server: what `Watch` says.
+        server: what `RunAuditor` says.
     """
 
     def __init__(self, canaries: CanarySet, server: ServerSGD | str) -> None:
@@ -92,7 +92,7 @@ class RunningEstimate:
         return epsilon_of(so_far, delta, confidence=confidence)
 
 
-class Watch:
+class RunAuditor:
     """Scores canaries against every round's model delta, and keeps what an `AuditRecord` needs.
 
     Canaries 0 … ``canaries`` − 1 may take part, the ``unobserved`` ones after them never do. The
@@ -130,7 +130,7 @@ class Watch:
         self._count, self._unobserved = canaries, unobserved
         self._server = server
         self._bytes = tracker_bytes
-        self._tracker: Tracker | None = None
+        self._tracker: CanaryScorer | None = None
         self._start: Vector = np.empty(0)
         self._last: Vector = np.empty(0)
         self._running: RunningEstimate | None = None
@@ -157,11 +157,11 @@ class Watch:
             ValueError: if the watch has begun already, or the model is not a finite vector.
         """
         if self._tracker is not None:
-            raise ValueError(f"Expected a new Watch: this one has seen {self.rounds} rounds.")
+            raise ValueError(f"Expected a new RunAuditor: this one has seen {self.rounds} rounds.")
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
         canaries = CanarySet(len(theta), self._count + self._unobserved, self._seed)
-        self._tracker = Tracker(canaries, self._bytes)
+        self._tracker = CanaryScorer(canaries, self._bytes)
         self._running = RunningEstimate(canaries, self._server)
         self._start = self._last = theta
 
@@ -173,13 +173,13 @@ class Watch:
         Args:
             theta: the model after the round; ``None`` if the round was lost and the model stayed,
                 in which case nobody counts as present.
-            facts: who took part, and how loud.
+            facts: who took part, and how much each canary added.
             vectors: the canaries of ``facts.present``, shape ``(K, dim)``, if they are at hand;
                 else they are made again.
 
         Raises:
             ValueError: before `begin`, or for a model of another shape or that is not finite.
-            IndexError: for a canary that there is none of.
+            IndexError: if a canary id is not in the set.
         """
         tracker, running = self._started()
         if theta is None:
@@ -270,7 +270,7 @@ class Watch:
         return {"name": self._server}
 
     def _series(
-        self, tracker: Tracker, ids: Mapping[str, NDArray[np.int64]]
+        self, tracker: CanaryScorer, ids: Mapping[str, NDArray[np.int64]]
     ) -> dict[str, NDArray[np.float64] | float]:
         """Cosines and norms by the names that they have in the record."""
         delta = "delta" if self._two_series() else "mean"
@@ -286,7 +286,7 @@ class Watch:
             sides |= {f"{side}_delta": sides[side] for side in ids}
         return out | sides
 
-    def _started(self) -> tuple[Tracker, RunningEstimate]:
+    def _started(self) -> tuple[CanaryScorer, RunningEstimate]:
         if self._tracker is None or self._running is None:
             raise ValueError("Expected begin(theta) with the initial model first.")
         return self._tracker, self._running

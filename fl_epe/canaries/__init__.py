@@ -7,10 +7,10 @@ from fl_epe.canaries.canary_set import (
     CanarySet,
 )
 from fl_epe.canaries.scorer import (
-    Tracker,
+    CanaryScorer,
 )
 
 __all__ = [
+    "CanaryScorer",
     "CanarySet",
-    "Tracker",
 ]

@@ -15,7 +15,7 @@ from fl_epe.canaries.canary_set import CanarySet
 from fl_epe.mechanism import norm
 
 
-class Tracker:
+class CanaryScorer:
     """Scores named series of vectors of shape ``(dim,)`` against a `CanarySet`.
 
     Args:

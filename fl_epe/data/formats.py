@@ -48,7 +48,7 @@ def read_json_lines(path: Path, wanted: Columns) -> Iterator[RawBatch]:
     """Rows of a file with a JSON object a line; empty lines are skipped.
 
     Raises:
-        ValueError: for a line that is none or lacks a column.
+        ValueError: for a line that is not JSON or lacks a column.
     """
     with path.open("rb") as file:
         for rows in _chunks(_json_rows(file, path, wanted)):

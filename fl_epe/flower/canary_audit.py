@@ -18,15 +18,15 @@ from flwr.serverapp.strategy import Result, Strategy
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
-    Watch,
+    RunAuditor,
     epsilon_from_record,
 )
 from fl_epe.checks import check_probability
 from fl_epe.flower.client_canaries import ClientCanaries
 from fl_epe.flower.injection import real_metrics_only
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.self_auditing import OwnWatch, SelfAuditing
-from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source, Turn
+from fl_epe.flower.self_auditing import OwnAuditor, SelfAuditing
+from fl_epe.flower.sources import ClientAnswers, OwnCanaries, RoundState, ServerCanaries, Source
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 from fl_epe.schedules import ShuffledEpochs
@@ -143,10 +143,10 @@ class CanaryAudit(Strategy):
         self._noise_multiplier = noise_multiplier
         self._leave_out = tuple(leave_out or ())
         self._check()
-        self._watch: Watch | OwnWatch = (
-            OwnWatch(strategy, delta, self._seed)
+        self._watch: RunAuditor | OwnAuditor = (
+            OwnAuditor(strategy, delta, self._seed)
             if isinstance(strategy, SelfAuditing)
-            else Watch(
+            else RunAuditor(
                 num_canaries,
                 self.unobserved,
                 seed=self._seed,
@@ -157,7 +157,7 @@ class CanaryAudit(Strategy):
         )
         self._layout: Layout | None = None
         self._source: Source | None = None
-        self._turn: Turn | None = None
+        self._turn: RoundState | None = None
         self._answers: Counter[int] = Counter()
         self._faults: list[str] = []
         self._finished: AuditRecord | None = None
@@ -213,7 +213,7 @@ class CanaryAudit(Strategy):
     def summary(self) -> None:
         """Log what is audited, and how; never the seed."""
         self.strategy.summary()
-        own = isinstance(self._watch, OwnWatch)
+        own = isinstance(self._watch, OwnAuditor)
         logger.info(
             "Audit of %s: %d canaries (%s), delta %g",
             self._wrapped.description,
@@ -257,7 +257,7 @@ class CanaryAudit(Strategy):
         layout, source = self._begin(arrays)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         index = self._watch.rounds
-        self._turn = Turn(index, arrays, layout, self._wrapped.clip_norm())
+        self._turn = RoundState(index, arrays, layout, self._wrapped.clip_norm())
         source.configure(self._turn, messages)
         return self._turn.sent
 
@@ -271,7 +271,7 @@ class CanaryAudit(Strategy):
         return self._layout, self._source
 
     def _make_source(self) -> Source:
-        if isinstance(self._watch, OwnWatch):
+        if isinstance(self._watch, OwnAuditor):
             return OwnCanaries()
         if self._clients is not None:
             clients = self._client_canaries(self._clients)
@@ -298,42 +298,42 @@ class CanaryAudit(Strategy):
         Raises:
             ValueError: if the replies' arrays do not fit the model, by name.
         """
-        turn = self._turn
-        if turn is None or self._source is None:
+        state = self._turn
+        if state is None or self._source is None:
             raise ValueError("Expected configure_train before aggregate_train.")
         real = list(replies)
-        self._count(turn, real)
-        joined = self._source.join(turn, real)
-        with real_metrics_only(self._wrapped.base, turn.made_up):
+        self._count(state, real)
+        joined = self._source.join(state, real)
+        with real_metrics_only(self._wrapped.base, state.made_up):
             arrays, metrics = self.strategy.aggregate_train(server_round, joined)
-        self._observe(turn, arrays)
+        self._observe(state, arrays)
         return arrays, self._with_epsilon(arrays, metrics)
 
-    def _count(self, turn: Turn, real: list[Message]) -> None:
+    def _count(self, state: RoundState, real: list[Message]) -> None:
         # A SuperLink answers in the name of a node that died, under its own id.
-        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in turn.sent}
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in state.sent}
         for reply in real:
             node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             if reply.has_error():
-                self._fault(turn, f"node {node}: {reply.error.reason}")
+                self._fault(state, f"node {node}: {reply.error.reason}")
             else:
                 self._answers[self._identity(node) if self._identity else node] += 1
-        silent = len(turn.sent) - len(real)
+        silent = len(state.sent) - len(real)
         if silent > 0:
-            self._fault(turn, f"{silent} of {len(turn.sent)} clients did not answer")
+            self._fault(state, f"{silent} of {len(state.sent)} clients did not answer")
 
-    def _fault(self, turn: Turn, text: str) -> None:
+    def _fault(self, state: RoundState, text: str) -> None:
         if len(self._faults) < _FAULTS_KEPT:
-            self._faults.append(f"round {turn.index + 1}, {text}")
+            self._faults.append(f"round {state.index + 1}, {text}")
 
-    def _observe(self, turn: Turn, arrays: ArrayRecord | None) -> None:
-        theta = turn.layout.flatten(arrays) if arrays else None
+    def _observe(self, state: RoundState, arrays: ArrayRecord | None) -> None:
+        theta = state.layout.flatten(arrays) if arrays else None
         if theta is None:
-            self._fault(turn, "the strategy released no model")
+            self._fault(state, "the strategy released no model")
         elif not math.isfinite(norm(theta)):
-            self._fault(turn, "the strategy released a model with NaN or infinite entries")
+            self._fault(state, "the strategy released a model with NaN or infinite entries")
             theta = None
-        self._watch.observe(theta, turn.facts, turn.vectors)
+        self._watch.observe(theta, state.facts, state.vectors)
         self._turn = self._finished = None
 
     def _with_epsilon(

@@ -121,7 +121,7 @@ class ClientCanaries:
 
     Args:
         count: number of canaries; clients beyond that stay real.
-        unobserved: canaries that only the server knows, see `Watch`.
+        unobserved: canaries that only the server knows, see `RunAuditor`.
         seed: of the canaries, and of the choice of clients.
         clients: a share in (0, 1] of the clients, chosen by hashing, or an explicit list.
         identity: what stays the same about a client, such as its partition id, from its node id,

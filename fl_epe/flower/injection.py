@@ -24,7 +24,7 @@ Value = int | float | list[int] | list[float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Loudness:
+class CanaryNorms:
     """How long canary updates are, and what is left of them after clipping.
 
     Attributes:
@@ -82,7 +82,7 @@ def median_norm(
 def make_replies(
     numbers: Sequence[int],
     vectors: NDArray[np.float32],
-    loudness: Loudness,
+    canary_norms: CanaryNorms,
     weight: float | None,
     real: Sequence[Message],
     layout: Layout,
@@ -96,7 +96,7 @@ def make_replies(
     Args:
         numbers: of the canaries.
         vectors: the canaries, shape ``(K, dim)``.
-        loudness: of the updates.
+        canary_norms: of the updates.
         weight: weight of a canary; the median of the real ones by default.
         real: readable replies of this round, at least one.
         layout: of the model.
@@ -110,12 +110,12 @@ def make_replies(
     metrics = _neutral_metrics(real, weighted_by, weight)
 
     def make(position: int) -> Message:
-        model = vectors[position] * before.dtype.type(loudness.sent[position])
+        model = vectors[position] * before.dtype.type(canary_norms.sent[position])
         model += before
         content = RecordDict({record_name: form.fill(model)})
         for name, values in metrics.items():
             if _NORM_BIT in values:
-                values = {**values, _NORM_BIT: int(loudness.clipped[position])}
+                values = {**values, _NORM_BIT: int(canary_norms.clipped[position])}
             content[name] = MetricRecord(dict(values))
         for name, config in real[0].content.config_records.items():
             content[name] = config

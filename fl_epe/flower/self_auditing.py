@@ -33,14 +33,14 @@ class SelfAuditing(Protocol):
         """A new estimate, without a round yet, for the canaries of a model with ``dim`` numbers."""
 
     def round_facts(self) -> RoundFacts:
-        """Who took part, and how loud, in the round that was aggregated last."""
+        """Who took part in the round that was aggregated last, and what each canary added to it."""
 
     def audit_record(self, theta: NDArray[np.floating]) -> AuditRecord:
         """What the run leaves behind so far, with the final model ``theta`` of shape ``(dim,)``."""
 
 
-class OwnWatch:
-    """Stands where `Watch` stands for other strategies.
+class OwnAuditor:
+    """Stands where `RunAuditor` stands for other strategies.
 
     Args:
         strategy: which one.

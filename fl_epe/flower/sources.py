@@ -27,7 +27,7 @@ _WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices
 
 
 @dataclasses.dataclass
-class Turn:
+class RoundState:
     """A round under way.
 
     Attributes:
@@ -65,12 +65,12 @@ class Source(abc.ABC):
     """Kind of schedule, as in `AuditRecord`."""
 
     @abc.abstractmethod
-    def configure(self, turn: Turn, messages: list[Message]) -> None:
-        """Decide what is sent of the strategy's ``messages``: fills ``turn.sent``."""
+    def configure(self, state: RoundState, messages: list[Message]) -> None:
+        """Decide what is sent of the strategy's ``messages``: fills ``state.sent``."""
 
     @abc.abstractmethod
-    def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
-        """The replies that the strategy shall see; fills ``turn.facts``."""
+    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
+        """The replies that the strategy shall see; fills ``state.facts``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +98,13 @@ class ServerCanaries(Source):
 
     participation = "epochs"
 
-    def configure(self, turn: Turn, messages: list[Message]) -> None:
+    def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `Source.configure`.
 
         Raises:
             ValueError: if no real client would be left.
         """
-        replaced = self._replaced(len(self._cohort(turn)), len(messages))
+        replaced = self._replaced(len(self._cohort(state)), len(messages))
         if messages and replaced >= len(messages):
             raise ValueError(
                 f"Expected fewer than {len(messages)} of the round's {len(messages)} clients to be"
@@ -112,15 +112,15 @@ class ServerCanaries(Source):
                 " num_sampled_clients count clients and canaries."
             )
         nodes = sorted(message.metadata.dst_node_id for message in messages)
-        rng = generator(self.seed, _WITHHELD, turn.index)
+        rng = generator(self.seed, _WITHHELD, state.index)
         out = {nodes[i] for i in rng.choice(len(nodes), replaced, replace=False)} if nodes else ()
-        turn.sent = [message for message in messages if message.metadata.dst_node_id not in out]
-        turn.withheld = [message for message in messages if message.metadata.dst_node_id in out]
+        state.sent = [message for message in messages if message.metadata.dst_node_id not in out]
+        state.withheld = [message for message in messages if message.metadata.dst_node_id in out]
 
-    def _cohort(self, turn: Turn) -> list[int]:
-        if turn.index >= len(self.cohorts):
+    def _cohort(self, state: RoundState) -> list[int]:
+        if state.index >= len(self.cohorts):
             return []
-        return [int(number) for number in self.cohorts[turn.index]]
+        return [int(number) for number in self.cohorts[state.index]]
 
     def _replaced(self, canaries: int, clients: int) -> int:
         expected = self.wrapped.expected_replies()
@@ -129,36 +129,36 @@ class ServerCanaries(Source):
         room = 0 if self.inject == "replace" or expected is None else max(expected - clients, 0)
         return max(canaries - room, 0)
 
-    def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
+    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`. Without a readable real reply there is no round, and no canary."""
         real = injection.readable(replies)
-        lost = len(turn.sent) - len(real)
-        turn.facts = RoundFacts(clip_norm=turn.clip_norm, replies=len(real), absent=lost)
-        cohort = self._cohort(turn)
+        lost = len(state.sent) - len(real)
+        state.facts = RoundFacts(clip_norm=state.clip_norm, replies=len(real), absent=lost)
+        cohort = self._cohort(state)
         if not real or not cohort:
             return replies
-        turn.vectors = self.canaries.vectors(cohort)
-        loudness = self._loudness(turn, real, len(cohort))
+        state.vectors = self.canaries.vectors(cohort)
+        canary_norms = self._canary_norms(state, real, len(cohort))
         key = self.wrapped.weighted_by()
-        turn.made_up = injection.make_replies(
+        state.made_up = injection.make_replies(
             cohort,
-            turn.vectors,
-            loudness,
+            state.vectors,
+            canary_norms,
             self.weight,
             real,
-            turn.layout,
-            turn.arrays,
-            turn.before,
+            state.layout,
+            state.arrays,
+            state.before,
             key,
-            turn.withheld,
+            state.withheld,
         )
-        turn.facts = dataclasses.replace(
-            turn.facts,
+        state.facts = dataclasses.replace(
+            state.facts,
             present=cohort,
-            contribution=loudness.counted * self._share(real, turn.made_up, key),
+            contribution=canary_norms.counted * self._share(real, state.made_up, key),
             replies=len(real) + len(cohort),
         )
-        return [*replies, *turn.made_up]
+        return [*replies, *state.made_up]
 
     def _share(self, real: list[Message], made_up: list[Message], key: str) -> float:
         """Share of one canary in the average; NaN where the strategy is no average."""
@@ -167,24 +167,26 @@ class ServerCanaries(Source):
         weights = injection.weights(made_up, key)
         return weights[0] / (sum(weights) + sum(injection.weights(real, key)))
 
-    def _loudness(self, turn: Turn, real: list[Message], count: int) -> injection.Loudness:
+    def _canary_norms(
+        self, state: RoundState, real: list[Message], count: int
+    ) -> injection.CanaryNorms:
         clipped = np.zeros(count, bool)
-        if math.isnan(turn.clip_norm):
-            length = self.length or self._median(turn, real)
-            return injection.Loudness(np.full(count, length), clipped, length)
-        sent = np.full(count, turn.clip_norm)
+        if math.isnan(state.clip_norm):
+            length = self.length or self._median(state, real)
+            return injection.CanaryNorms(np.full(count, length), clipped, length)
+        sent = np.full(count, state.clip_norm)
         target = self.wrapped.target_clipped()
         if self.wrapped.clips_on_server or target is not None:
             # Canaries shall not move an adaptive clip norm: as many are clipped as it aims at.
             clipped = np.arange(count) < (count if target is None else round(target * count))
             sent *= np.where(clipped, _FAR_ABOVE, _JUST_BELOW)
         if not self.wrapped.clips_on_server:
-            sent = np.minimum(sent, turn.clip_norm)
-        return injection.Loudness(sent, clipped, turn.clip_norm)
+            sent = np.minimum(sent, state.clip_norm)
+        return injection.CanaryNorms(sent, clipped, state.clip_norm)
 
-    def _median(self, turn: Turn, real: list[Message]) -> float:
-        rng = generator(self.seed, _NORMS, turn.index)
-        length = injection.median_norm(real, turn.layout, turn.before, rng)
+    def _median(self, state: RoundState, real: list[Message]) -> float:
+        rng = generator(self.seed, _NORMS, state.index)
+        length = injection.median_norm(real, state.layout, state.before, rng)
         if not 0 < length < math.inf:
             raise ValueError(
                 f"Expected a median norm={length} of the clients' updates in (0, inf): name"
@@ -209,26 +211,26 @@ class ClientAnswers(Source):
 
     participation = "deployment"
 
-    def configure(self, turn: Turn, messages: list[Message]) -> None:
+    def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `Source.configure`."""
         length = self.length or 0.0
-        if self.wrapped.clips_on_server and math.isfinite(turn.clip_norm):
-            length = _FAR_ABOVE * turn.clip_norm
+        if self.wrapped.clips_on_server and math.isfinite(state.clip_norm):
+            length = _FAR_ABOVE * state.clip_norm
         for message in messages:
             order = self.clients.order(message.metadata.dst_node_id, length)
-            turn.sent.append(message if order is None else with_order(message, order))
+            state.sent.append(message if order is None else with_order(message, order))
 
-    def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
+    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`. Reads who answered, and nothing of what they answered."""
         answered = injection.readable(replies)
         numbers = [self.clients.number(reply.metadata.src_node_id) for reply in answered]
-        share = turn.clip_norm / len(answered) if answered else math.nan
-        turn.facts = RoundFacts(
+        share = state.clip_norm / len(answered) if answered else math.nan
+        state.facts = RoundFacts(
             present=[number for number in numbers if number is not None],
             contribution=share if self.wrapped.averages() else math.nan,
-            clip_norm=turn.clip_norm,
+            clip_norm=state.clip_norm,
             replies=len(answered),
-            absent=len(turn.sent) - len(answered),
+            absent=len(state.sent) - len(answered),
         )
         return replies
 
@@ -238,10 +240,10 @@ class OwnCanaries(Source):
 
     participation = "epochs"
 
-    def configure(self, turn: Turn, messages: list[Message]) -> None:
+    def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `Source.configure`."""
-        turn.sent = messages
+        state.sent = messages
 
-    def join(self, turn: Turn, replies: list[Message]) -> list[Message]:
+    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`; the facts are the strategy's to tell."""
         return replies

@@ -169,7 +169,7 @@ def _check(strategy: Strategy, *, wrapped: bool) -> None:
     if not isinstance(strategy, Strategy):
         raise TypeError(
             f"Expected strategy={name} to be a flwr.serverapp.strategy.Strategy; for legacy "
-            "strategies and other frameworks use fl_epe.Watch."
+            "strategies and other frameworks use fl_epe.RunAuditor."
         )
     for kind, reason in _REFUSED:
         if isinstance(strategy, kind):

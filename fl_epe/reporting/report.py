@@ -143,8 +143,8 @@ def _headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
     """The figures at the top of the page: a number, what it is, and its interval."""
     shown = []
     for part, words in (
-        (summary.final.displacement, "ε for who sees the final model"),
-        (summary.every_round.matched_filter, "ε for who sees every round"),
+        (summary.final.displacement, "ε for an adversary who sees the final model"),
+        (summary.every_round.matched_filter, "ε for an adversary who sees every round"),
     ):
         if part is not None:
             shown.append((number(part.estimate.epsilon), words, _interval(part.estimate)))

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe.auditing import AuditRecord, RoundFacts, RunningEstimate, installed_versions
-from fl_epe.canaries import CanarySet, Tracker
+from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import ServerSGD, gaussian_noise, norm
 from fl_epe.schedules import Cohort, presence
@@ -74,7 +74,7 @@ class DPFedAvg(Strategy):
         self._theta: NDArray[np.float32] | None = None
         self._start: NDArray[np.float32] | None = None
         self._state: dict[str, NDArray[np.float64]] = {}
-        self._tracker: Tracker | None = None
+        self._tracker: CanaryScorer | None = None
 
     def summary(self) -> None:
         """Log what will be done."""
@@ -88,12 +88,12 @@ class DPFedAvg(Strategy):
         heads = generator(self.seeds.participation, 2).random(len(everyone)) < 0.5
         return everyone[heads], everyone[~heads]
 
-    def _begin(self, theta: NDArray[np.float32]) -> Tracker:
+    def _begin(self, theta: NDArray[np.float32]) -> CanaryScorer:
         if theta.ndim != 1 or theta.dtype != np.float32:
             raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
         self._start = theta
         self._state = self._optimizer.init(len(theta))
-        self._tracker = Tracker(self.canary_set(len(theta)), self._tracker_bytes)
+        self._tracker = CanaryScorer(self.canary_set(len(theta)), self._tracker_bytes)
         return self._tracker
 
     def canary_set(self, dim: int) -> CanarySet:
@@ -345,7 +345,7 @@ def _under(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[
 
 
 def _make_record(
-    strategy: DPFedAvg, tracker: Tracker, metrics: dict[str, NDArray[np.float64]]
+    strategy: DPFedAvg, tracker: CanaryScorer, metrics: dict[str, NDArray[np.float64]]
 ) -> AuditRecord:
     config = strategy.config
     ids = {"observed": strategy.observed_ids, "unobserved": strategy.unobserved_ids}
