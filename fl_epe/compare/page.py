@@ -132,9 +132,9 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
         "“Rounds secret” is for a canary whose rounds are drawn by the schedule, many or few, so "
         "that it can lie above the mean canary's. “–”: its law has no closed form.",
         "Analytical: the tightest theorem for the schedule, rounds known (and secret, where that "
-        "helps), also for an adversary who sees only the final model; “none known” where there is none. It "
-        "counts the chance of taking part often; who has been unlucky is above it. Known rounds: "
-        "zero-out adjacency; secret coins: add-or-remove; fixed size: replace-one.",
+        "helps), also for an adversary who sees only the final model; “none known” where there is "
+        "none. It counts the chance of taking part often; a client that did is above it. Known "
+        "rounds: zero-out adjacency; secret coins: add-or-remove; fixed size: replace-one.",
     ]
     if over := [row for row in rows if row.above]:
         names = ", ".join(

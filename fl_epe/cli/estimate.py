@@ -1,0 +1,63 @@
+"""``fl-epe estimate``: every estimate and bound that a file of scores allows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from fl_epe.auditing import LAYOUT, read_scores
+
+
+def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``estimate`` to the subcommands."""
+    estimate = commands.add_parser(
+        "estimate",
+        help="every estimate and bound that a file of scores allows",
+        description=f"Every estimate and bound that a file of scores allows. FILE is CSV, NPZ, "
+        f"JSON or Parquet with {LAYOUT}. Larger scores say that a canary took part.",
+    )
+    estimate.add_argument("file", type=Path, metavar="FILE", help="the scores")
+    estimate.add_argument("--delta", type=float, default=1e-5, help="target δ (default: 1e-5)")
+    estimate.add_argument(
+        "--dim",
+        type=int,
+        help="the scores are cosines in that many dimensions: their null is then exact",
+    )
+    estimate.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="of the intervals, two-sided, and of the bounds, one-sided (default: 0.95)",
+    )
+    estimate.add_argument(
+        "--coins",
+        action="store_true",
+        help="each canary took part by an independent fair coin: show the one-run bounds too",
+    )
+    estimate.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    estimate.set_defaults(command=_estimate)
+
+
+def _estimate(arguments: argparse.Namespace) -> int:
+    from fl_epe.auditing import assess_scores
+    from fl_epe.reporting import assessment_tables
+
+    observed, unobserved = read_scores(arguments.file)
+    result = assess_scores(
+        observed,
+        unobserved,
+        arguments.delta,
+        dim=arguments.dim,
+        confidence=arguments.confidence,
+        coins=arguments.coins,
+    )
+    if arguments.json:
+        print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+        return 0
+    console = Console()
+    for table in assessment_tables(result):
+        console.print(table)
+    return 0

@@ -1,0 +1,43 @@
+"""``fl-epe report``: the report of a run, from its record alone."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from fl_epe.auditing import AuditRecord
+
+RECORD = "record.npz"
+
+
+def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``report`` to the subcommands."""
+    report = commands.add_parser(
+        "report",
+        help="write the report of a run again, from its record alone",
+        description=f"Write report.json, report.html and the pictures again, from {RECORD} alone.",
+    )
+    report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=f"holds {RECORD}")
+    report.set_defaults(command=_report)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    record = AuditRecord.load(arguments.run_dir / RECORD)
+    return show_report(Console(), record, arguments.run_dir)
+
+
+def show_report(console: Console, record: AuditRecord, directory: Path) -> int:
+    """Write the report of a record into a directory and print its table and notes."""
+    from fl_epe.reporting import epsilon_table, notes, write_report
+
+    summary = write_report(record, directory)
+    console.print()
+    console.print(epsilon_table(summary))
+    for note in notes(summary):
+        console.print(f"• {note}", style="dim", markup=False, highlight=False)
+    if (accuracy := summary.metrics.accuracy) is not None:
+        console.print(f"Accuracy on held-out data: {accuracy:.1%}")
+    console.print(f"Report: {directory / 'report.html'}", soft_wrap=True, highlight=False)
+    return 0
