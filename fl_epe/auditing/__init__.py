@@ -16,8 +16,8 @@ from fl_epe.auditing.bounds.by_name import (
     lower_bound,
     lower_bound_by,
 )
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import (
-    EpsilonEstimate,
     FootprintFit,
     epsilon_from_cosines,
     epsilon_from_record,
@@ -51,13 +51,8 @@ from fl_epe.auditing.score_summary import (
     finite,
     gaussian_test,
 )
-from fl_epe.auditing.statistics import (
-    STATISTICS,
-    Scores,
-    footprints,
-    scores_from_record,
-    secret_law,
-)
+from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.statistics import STATISTICS, footprints, scores_from_record, secret_law
 
 __all__ = [
     "BOUNDS",

@@ -18,12 +18,11 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
 from fl_epe.auditing.bounds.error_rates import FloatArray
-from fl_epe.auditing.estimators import (
-    EpsilonEstimate,
-    epsilon_of,
-)
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.statistics import Scores, scores_from_record
+from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.statistics import scores_from_record
 from fl_epe.checks import check_probability
 from fl_epe.seeding import generator
 

@@ -37,17 +37,22 @@ and z = 0.0496, 0.0986, 0.2317, it is 2067, 577, 98 without momentum and 339, 88
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, unknown_rounds_epsilon
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.fitted_gaussians import (
+    FittedGaussian,
+    estimate_between,
+    fit_gaussian,
+)
 from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import (
     STATISTICS,
-    Scores,
     check_secret_law,
     epoch_blocks,
     expected_signal,
@@ -57,27 +62,6 @@ from fl_epe.auditing.statistics import (
 from fl_epe.checks import check_probability, check_scores
 
 Floats = NDArray[np.float64]
-
-
-@dataclasses.dataclass(frozen=True)
-class EpsilonEstimate:
-    """An estimate of ε at ``delta`` with a two-sided confidence interval.
-
-    Attributes:
-        epsilon: the point estimate, in nats.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        delta: the δ at which ε is meant.
-        confidence: coverage of the interval, such as 0.95.
-        method: which statistic and which variance, in words.
-    """
-
-    epsilon: float
-    low: float
-    high: float
-    delta: float
-    confidence: float
-    method: str
 
 
 def epsilon_from_cosines(
@@ -270,14 +254,16 @@ def epsilon_of(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     if not scores.standard_null:
-        alt, null = (_fit(group) for group in scores.both())
+        alt, null = (fit_gaussian(group) for group in scores.both())
         method = f"{scores.statistic}, two fitted Gaussians"
-        return _two_fitted(null, alt, delta, confidence, method)
+        return estimate_between(null, alt, delta, confidence, method)
     method = f"{scores.statistic}, {variance} variance"
     if variance == "known":
         return _known_variance(scores.observed, delta, confidence, method, scores.spread)
     if variance == "fitted":
-        return _two_fitted(_Fit(0.0, 1.0), _fit(scores.observed), delta, confidence, method)
+        return estimate_between(
+            FittedGaussian(0.0, 1.0), fit_gaussian(scores.observed), delta, confidence, method
+        )
     raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
 
 
@@ -294,83 +280,3 @@ def _estimate_at(means: Floats, delta: float, confidence: float, method: str) ->
     """ε between N(0, 1) and N(mean, 1), for the estimate and both ends of its interval."""
     epsilon, low, high = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, 1.0, delta)).tolist()
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fit:
-    """A Gaussian fitted to ``count`` scores; infinitely many where it is known exactly."""
-
-    mean: float
-    std: float
-    count: float = math.inf
-
-
-def _fit(scores: Floats) -> _Fit:
-    offsets = scores - scores[0]  # ties then have a deviation of exactly zero
-    return _Fit(float(scores[0] + offsets.mean()), float(offsets.std(ddof=1)), len(scores))
-
-
-def _two_fitted(
-    null: _Fit, alt: _Fit, delta: float, confidence: float, method: str
-) -> EpsilonEstimate:
-    # Larger scores say "took part": an attack that is wrong about it is worth nothing.
-    mean = max(alt.mean, null.mean)
-    epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))
-    if null.std == 0 or alt.std == 0:
-        low, high = 0.0, epsilon  # all scores are equal
-    else:
-        means, stds = _plausible(null, alt, confidence)
-        values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))
-        low, high = min(epsilon, float(values.min())), max(epsilon, float(values.max()))
-    return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
-
-
-def _plausible(null: _Fit, alt: _Fit, confidence: float) -> tuple[Floats, Floats]:
-    """Means and deviations of the alternative, in units of the null, that fit the scores well.
-
-    They fill the ellipse of the large-sample law of (mean, ln deviation). ε has a kink where both
-    deviations are equal, which is where the truth is in high dimension, so that its level set is
-    a cone there and not a plane: the ellipse is as large as half a χ² with one degree of freedom
-    and half a χ² with two demand. `benchmarks/estimators.py` prints the coverage.
-    """
-    mean, log_std = (alt.mean - null.mean) / null.std, math.log(alt.std / null.std)
-    null_share = 0.5 / (null.count - 1)
-    covariance = np.array(
-        [
-            [
-                math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share,
-                mean * null_share,
-            ],
-            [mean * null_share, 0.5 / (alt.count - 1) + null_share],
-        ]
-    )
-    limit = _mixed_chi2_quantile(confidence)
-    angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
-    circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
-    offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
-    means, logs = mean + offsets[0].ravel(), log_std + offsets[1].ravel()
-    kink = _chord(covariance, limit, -log_std) + mean
-    return (
-        np.maximum(np.concatenate([means, kink]), 0.0),
-        np.exp(np.concatenate([logs, np.zeros_like(kink)])),
-    )
-
-
-def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
-    """Mean offsets within the ellipse where the deviations are equal; none if it is not reached."""
-    slope = covariance[0, 1] / covariance[1, 1]
-    room = limit - log_offset**2 / covariance[1, 1]
-    if room < 0:
-        return np.empty(0)
-    spread = math.sqrt(room * (covariance[0, 0] - slope * covariance[0, 1]))
-    return np.asarray(slope * log_offset + spread * np.linspace(-1, 1, 17))
-
-
-def _mixed_chi2_quantile(confidence: float) -> float:
-    """Quantile of half a χ² with one and half a χ² with two degrees of freedom."""
-
-    def miss(value: float) -> float:
-        share = (special.chdtr(1, value) + special.chdtr(2, value)) / 2
-        return float(share) - confidence
-
-    return float(optimize.brentq(miss, 0.0, 1e3))

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.estimators import EpsilonEstimate, epsilon_of
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord, installed_versions
-from fl_epe.auditing.statistics import Scores
+from fl_epe.auditing.scores import Scores
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.checks import check_probability
 from fl_epe.mechanism import ServerSGD, norm

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
-from fl_epe.auditing.estimators import (
-    EpsilonEstimate,
-    epsilon_of,
-)
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
-from fl_epe.auditing.statistics import Scores
+from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_scores
 
 Floats = NDArray[np.float64]

@@ -18,10 +18,8 @@ from fl_epe.reporting.report import (
     epsilon_table,
     write_report,
 )
-from fl_epe.reporting.summary import (
-    StatisticSummary,
-    summarize,
-)
+from fl_epe.reporting.summary import summarize
+from fl_epe.reporting.summary_types import StatisticSummary
 
 __all__ = [
     "StatisticSummary",

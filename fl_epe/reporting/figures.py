@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from fl_epe.auditing import AuditRecord, Scores, scores_from_record
-from fl_epe.reporting.summary import RunSummary
+from fl_epe.reporting.summary_types import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

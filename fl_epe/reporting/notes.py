@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fl_epe.reporting.summary import AnalyticalSummary, RunSummary, StatisticSummary
+from fl_epe.reporting.summary_types import AnalyticalSummary, RunSummary, StatisticSummary
 
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 

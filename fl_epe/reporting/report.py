@@ -15,7 +15,8 @@ from rich.table import Table
 from fl_epe.auditing import Assessment, AuditRecord, EpsilonEstimate
 from fl_epe.reporting.figures import FIGURES, render
 from fl_epe.reporting.notes import analytical_text, notes, number
-from fl_epe.reporting.summary import RunSummary, summarize
+from fl_epe.reporting.summary import summarize
+from fl_epe.reporting.summary_types import RunSummary
 
 
 def write_report(record: AuditRecord, directory: Path) -> RunSummary:

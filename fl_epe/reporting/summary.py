@@ -7,23 +7,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
 from fl_epe.accounting import UpperBound, analytical_epsilon, gaussian_epsilon
 from fl_epe.auditing import (
     AuditRecord,
-    BoundRow,
-    EpsilonEstimate,
-    FootprintFit,
-    GaussianFit,
     Scores,
     all_bounds,
     epsilon_of,
-    finite,
     footprint_fit,
     gaussian_test,
     lower_bound,
@@ -31,273 +24,19 @@ from fl_epe.auditing import (
     secret_law,
     secret_rounds_estimate,
 )
+from fl_epe.reporting.summary_types import (
+    AnalyticalSummary,
+    EveryRoundSummary,
+    FinalSummary,
+    MetricsSummary,
+    RunSummary,
+    StatisticSummary,
+)
 
 BOUND_METHOD = "clopper-pearson"
 """The lower bound of the report: valid, and free of assumptions about the scores."""
 PAPER_METHOD = "jeffreys"
 """The lower bound of the paper's rows; it does not keep its confidence."""
-
-JSON = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class StatisticSummary:
-    """What one statistic says.
-
-    Attributes:
-        scores: the statistic of every canary.
-        estimate: ε with its interval.
-        lower_bound: on ε; infinite where every finite ε is ruled out, ``None`` where there are
-            neither unobserved scores nor an exact null.
-        bound_method: of the lower bound.
-        score_mean, score_std: of the observed scores.
-        gaussian: test that they are Gaussian; ``None`` where there are too few.
-    """
-
-    scores: Scores
-    estimate: EpsilonEstimate
-    lower_bound: float | None
-    bound_method: str
-    score_mean: float
-    score_std: float
-    gaussian: GaussianFit | None
-
-    def to_dict(self) -> JSON:
-        """As JSON values."""
-        test = self.gaussian
-        return {
-            **_estimate_dict(self.estimate),
-            "lower_bound": finite(self.lower_bound),
-            "lower_bound_unbounded": self.lower_bound == math.inf,
-            "bound_method": self.bound_method,
-            "score_mean": self.score_mean,
-            "score_std": self.score_std,
-            "gaussian": test and {"statistic": test.statistic, "p_value": test.p_value},
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class FinalSummary:
-    """What an adversary learns who sees the final model.
-
-    Attributes:
-        displacement: cosine with θ_T − θ_0, the headline.
-        model: cosine with θ_T, known variance.
-        paper: the same as the paper has it, with fitted variance and Jeffreys' bound.
-        bounds: every lower bound that applies to the displacement.
-        footprints: fit of the displacement to the canaries' footprints, where they are known.
-    """
-
-    displacement: StatisticSummary
-    model: StatisticSummary
-    paper: StatisticSummary
-    bounds: tuple[BoundRow, ...]
-    footprints: FootprintFit | None
-
-    def to_dict(self) -> JSON:
-        """As JSON values; the headline's stand at the top."""
-        return {
-            **self.displacement.to_dict(),
-            "model": self.model.to_dict(),
-            "paper": self.paper.to_dict(),
-            "bounds": [row.to_dict() for row in self.bounds],
-            **({"footprints": _footprint_dict(self.footprints)} if self.footprints else {}),
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class EveryRoundSummary:
-    """What an adversary learns who sees every round's model.
-
-    Attributes:
-        matched_filter: at the known rounds, the headline; ``None`` with fewer than two canaries
-            that took part, and then only ``paper`` is left.
-        paper: the maximum over rounds; ``None`` with fewer than two unobserved canaries.
-        bounds: every lower bound that applies to the matched filter.
-        footprints: fit of the matched filter to the canaries' footprints, where they are known.
-        secret_rounds: ε for an adversary who does not know who took part when, where the
-            schedule's law has a closed form.
-        full_knowledge: what knowing the real clients' sum adds, where the run was made to tell.
-    """
-
-    matched_filter: StatisticSummary | None
-    paper: StatisticSummary | None
-    bounds: tuple[BoundRow, ...] = ()
-    footprints: FootprintFit | None = None
-    secret_rounds: EpsilonEstimate | None = None
-    full_knowledge: StatisticSummary | None = None
-
-    def to_dict(self) -> JSON:
-        """As JSON values; the headline's stand at the top, and what is ``None`` is left out."""
-        out = {} if self.matched_filter is None else self.matched_filter.to_dict()
-        if self.paper is not None:
-            out["paper"] = self.paper.to_dict()
-        if self.matched_filter is not None:
-            out["bounds"] = [row.to_dict() for row in self.bounds]
-        if self.footprints is not None:
-            out["footprints"] = _footprint_dict(self.footprints)
-        if self.secret_rounds is not None:
-            out["secret_rounds"] = _estimate_dict(self.secret_rounds)
-        if self.full_knowledge is not None:
-            out["full_knowledge"] = self.full_knowledge.to_dict()
-        return out
-
-
-@dataclasses.dataclass(frozen=True)
-class AnalyticalSummary:
-    """The analytical ε, and what a reader must know to compare it with the others.
-
-    Attributes:
-        epsilon: an upper bound; infinite without noise, ``None`` where no theorem is known.
-        adjacency: which two runs it tells apart.
-        assumption: what it takes for granted.
-        participations: how often a canary takes part, on average.
-        client_participations: how often a real client did, where that was counted.
-        largest_share: the largest share of a canary in a released mean, over the C/n that the
-            noise is meant for; ``None`` where it is not known.
-        caveat: what a strategy says about its own noise.
-        canary_epsilon: analytical ε of what canaries do, who have no part in the count that moves
-            the clip norm; ``None`` where it is not known.
-    """
-
-    epsilon: float | None
-    adjacency: str
-    assumption: str
-    participations: float
-    client_participations: float | None
-    largest_share: float | None
-    caveat: str | None
-    canary_epsilon: float | None
-
-    def to_dict(self) -> JSON:
-        """As JSON values."""
-        return {
-            "epsilon": finite(self.epsilon),
-            "unbounded": self.epsilon == math.inf,
-            "adjacency": self.adjacency,
-            "assumption": self.assumption,
-            "participations": self.participations,
-            "client_participations": self.client_participations,
-            "largest_share": self.largest_share,
-            "caveat": self.caveat,
-            "canary_epsilon": finite(self.canary_epsilon),
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class MetricsSummary:
-    """How the training itself went.
-
-    Attributes:
-        clip_norm: of the last round; NaN where nothing was clipped.
-        absent: updates that were lost.
-        accuracy, loss: the last on held-out data; ``None`` where they were not measured.
-    """
-
-    clip_norm: float
-    absent: int
-    accuracy: float | None
-    loss: float | None
-
-    def to_dict(self) -> JSON:
-        """As JSON values, without what was not measured."""
-        out: JSON = {"clip_norm": finite(self.clip_norm), "absent": self.absent}
-        measured = {"accuracy": self.accuracy, "loss": self.loss}
-        return out | {name: finite(value) for name, value in measured.items() if value is not None}
-
-
-@dataclasses.dataclass(frozen=True)
-class TableRow:
-    """A row of the report's table.
-
-    Attributes:
-        sees: what the adversary sees, in words.
-        name: the statistic, in words.
-        part: its numbers.
-        paper: it is the paper's way, beside the package's own.
-    """
-
-    sees: str
-    name: str
-    part: StatisticSummary
-    paper: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSummary:
-    """Every number of a report.
-
-    Attributes:
-        task: what was trained, in words, where the record says.
-        delta: target δ of every ε.
-        confidence: of the intervals (two-sided) and of the bounds (one-sided).
-        dim, rounds: of the run.
-        canaries, unobserved: how many could take part, and how many never did.
-        participation: kind of schedule.
-        noise_multiplier: z of the run, ``None`` if unknown.
-        cohort_size: expected size of a cohort.
-        canary_share: share of canaries in it.
-        analytical: what theory says.
-        final: what an adversary learns who sees the final model.
-        every_round: what one learns who sees every round's.
-        metrics: how the training went.
-        faults: first messages about lost updates.
-        lost_count_as_zero: lost updates count as zero; else the wrapped strategy decides.
-        versions: of the packages that matter.
-    """
-
-    task: str | None
-    delta: float
-    confidence: float
-    dim: int
-    rounds: int
-    canaries: int
-    unobserved: int
-    participation: str
-    noise_multiplier: float | None
-    cohort_size: float
-    canary_share: float
-    analytical: AnalyticalSummary
-    final: FinalSummary
-    every_round: EveryRoundSummary
-    metrics: MetricsSummary
-    faults: tuple[str, ...]
-    lost_count_as_zero: bool
-    versions: dict[str, str]
-
-    def rows(self) -> list[TableRow]:
-        """The rows of the table, without those that the record has nothing for."""
-        final, every = self.final, self.every_round
-        rows = [TableRow("final model", "displacement", final.displacement)]
-        if every.matched_filter is not None:
-            rows.append(TableRow("every round", "matched filter", every.matched_filter))
-        rows.append(TableRow("final model", "paper's cosine", final.paper, paper=True))
-        if every.paper is not None:
-            rows.append(TableRow("every round", "paper's maximum", every.paper, paper=True))
-        return rows
-
-    def to_dict(self) -> JSON:
-        """What ``report.json`` holds; ``None`` for a number that is infinite or not known."""
-        return {
-            "task": self.task,
-            "delta": self.delta,
-            "confidence": self.confidence,
-            "dim": self.dim,
-            "rounds": self.rounds,
-            "canaries": self.canaries,
-            "unobserved": self.unobserved,
-            "participation": self.participation,
-            "noise_multiplier": self.noise_multiplier,
-            "cohort_size": self.cohort_size,
-            "canary_share": self.canary_share,
-            "analytical": self.analytical.to_dict(),
-            "final": self.final.to_dict(),
-            "all": self.every_round.to_dict(),
-            "metrics": self.metrics.to_dict(),
-            "faults": list(self.faults),
-            "lost_count_as_zero": self.lost_count_as_zero,
-            "versions": self.versions,
-        }
 
 
 def summarize(
@@ -469,23 +208,3 @@ def _metrics(record: AuditRecord) -> MetricsSummary:
 def _last(record: AuditRecord, name: str) -> float | None:
     values = record.metrics.get(name, np.empty(0))
     return float(values[-1]) if len(values) else None
-
-
-def _estimate_dict(estimate: EpsilonEstimate) -> JSON:
-    """Without δ and the confidence, which are the same for all of the summary."""
-    return {
-        "epsilon": finite(estimate.epsilon),
-        "low": finite(estimate.low),
-        "high": finite(estimate.high),
-        "method": estimate.method,
-    }
-
-
-def _footprint_dict(fit: FootprintFit) -> JSON:
-    return {
-        "scale": fit.scale,
-        "scale_low": fit.low,
-        "scale_high": fit.high,
-        "mean": _estimate_dict(fit.mean),
-        "most_exposed": _estimate_dict(fit.most_exposed),
-    }

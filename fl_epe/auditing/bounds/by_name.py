@@ -26,7 +26,7 @@ from fl_epe.auditing.bounds import thresholds as threshold_bounds
 from fl_epe.auditing.bounds import weighted
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
 from fl_epe.auditing.bounds.thresholds import gdp_epsilon
-from fl_epe.auditing.statistics import Scores
+from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_probability, check_scores
 
 COIN_METHODS = ("one-run", "one-run-fdp", "order-statistic")

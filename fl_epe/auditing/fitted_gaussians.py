@@ -1,0 +1,115 @@
+"""ε between two Gaussians that were fitted to scores, with its interval (Algorithm 3).
+
+The published estimators fit the variance; `estimators.py` says when that is worth it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedGaussian:
+    """A Gaussian fitted to ``count`` scores; infinitely many where it is known exactly."""
+
+    mean: float
+    std: float
+    count: float = math.inf
+
+
+def fit_gaussian(scores: Floats) -> FittedGaussian:
+    """Mean and standard deviation of ``scores``, shape ``(k,)``; exactly 0 where all are equal."""
+    offsets = scores - scores[0]  # ties then have a deviation of exactly zero
+    return FittedGaussian(
+        float(scores[0] + offsets.mean()), float(offsets.std(ddof=1)), len(scores)
+    )
+
+
+def estimate_between(
+    null: FittedGaussian, alt: FittedGaussian, delta: float, confidence: float, method: str
+) -> EpsilonEstimate:
+    """ε between two fitted Gaussians, with an interval for large samples.
+
+    Args:
+        null: of canaries that did not take part.
+        alt: of canaries that did.
+        delta: target δ in (0, 1).
+        confidence: coverage of the interval.
+        method: which statistic and which variance, in words.
+
+    Raises:
+        ValueError: for a ``delta`` or ``confidence`` outside (0, 1).
+    """
+    # Larger scores say "took part": an attack that is wrong about it is worth nothing.
+    mean = max(alt.mean, null.mean)
+    epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))
+    if null.std == 0 or alt.std == 0:
+        low, high = 0.0, epsilon  # all scores are equal
+    else:
+        means, stds = _plausible(null, alt, confidence)
+        values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))
+        low, high = min(epsilon, float(values.min())), max(epsilon, float(values.max()))
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
+
+
+def _plausible(
+    null: FittedGaussian, alt: FittedGaussian, confidence: float
+) -> tuple[Floats, Floats]:
+    """Means and deviations of the alternative, in units of the null, that fit the scores well.
+
+    They fill the ellipse of the large-sample law of (mean, ln deviation). ε has a kink where both
+    deviations are equal, which is where the truth is in high dimension, so that its level set is
+    a cone there and not a plane: the ellipse is as large as half a χ² with one degree of freedom
+    and half a χ² with two demand. `benchmarks/estimators.py` prints the coverage.
+    """
+    mean, log_std = (alt.mean - null.mean) / null.std, math.log(alt.std / null.std)
+    null_share = 0.5 / (null.count - 1)
+    covariance = np.array(
+        [
+            [
+                math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share,
+                mean * null_share,
+            ],
+            [mean * null_share, 0.5 / (alt.count - 1) + null_share],
+        ]
+    )
+    limit = _mixed_chi2_quantile(confidence)
+    angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
+    circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
+    offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
+    means, logs = mean + offsets[0].ravel(), log_std + offsets[1].ravel()
+    kink = _chord(covariance, limit, -log_std) + mean
+    return (
+        np.maximum(np.concatenate([means, kink]), 0.0),
+        np.exp(np.concatenate([logs, np.zeros_like(kink)])),
+    )
+
+
+def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
+    """Mean offsets within the ellipse where the deviations are equal; none if it is not reached."""
+    slope = covariance[0, 1] / covariance[1, 1]
+    room = limit - log_offset**2 / covariance[1, 1]
+    if room < 0:
+        return np.empty(0)
+    spread = math.sqrt(room * (covariance[0, 0] - slope * covariance[0, 1]))
+    return np.asarray(slope * log_offset + spread * np.linspace(-1, 1, 17))
+
+
+def _mixed_chi2_quantile(confidence: float) -> float:
+    """Quantile of half a χ² with one and half a χ² with two degrees of freedom."""
+
+    def miss(value: float) -> float:
+        share = (special.chdtr(1, value) + special.chdtr(2, value)) / 2
+        return float(share) - confidence
+
+    return float(optimize.brentq(miss, 0.0, 1e3))

@@ -1,0 +1,116 @@
+"""`Scores`: one score a canary, with what is known about canaries that take no part."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.checks import check_scores
+
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """One score a canary, larger for "took part", and what is known about their null.
+
+    Where the null is known, scores are in units of its deviation: √d·cosine, which is N(0, 1) for
+    a canary that takes no part. Others, such as a maximum over rounds, are compared with the
+    scores of unobserved canaries, and any unit will do.
+
+    Attributes:
+        observed: scores of the canaries that took part, shape (k,), k ≥ 2.
+        unobserved: scores of canaries that did not, shape (u,), u ≥ 2, or ``None``.
+        dim: set if every score is √dim times the cosine of a random direction with *one* vector,
+            so that the null is known exactly, beyond its being close to N(0, 1).
+        statistic: what the scores are, in words.
+        standard_null: scores are N(0, 1) for a canary that takes no part.
+        spread: deviation of the observed scores, where it is known and not that of the null.
+
+    Example:
+        >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
+        >>> scores.observed
+        array([1., 3.])
+        >>> scores.cosines
+        array([0.01, 0.03])
+    """
+
+    observed: Floats
+    unobserved: Floats | None = None
+    dim: int | None = None
+    statistic: str = "scores"
+    standard_null: bool = False
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observed", check_scores("observed", self.observed))
+        if self.unobserved is not None:
+            object.__setattr__(self, "unobserved", check_scores("unobserved", self.unobserved))
+        if self.dim is not None:
+            if self.dim < 1:
+                raise ValueError(f"Expected dim={self.dim} >= 1.")
+            object.__setattr__(self, "standard_null", True)
+
+    @classmethod
+    def from_cosines(
+        cls,
+        cosines: ArrayLike,
+        dim: int,
+        unobserved: ArrayLike | None = None,
+        statistic: str = "cosines",
+    ) -> Scores:
+        """Scores of canaries whose cosines with one vector in ``dim`` dimensions are given.
+
+        Args:
+            cosines: of the canaries that took part, shape (k,).
+            dim: dimension of the canaries.
+            unobserved: cosines of canaries that did not take part, shape (u,), if there are any.
+            statistic: what the cosines are of, in words.
+
+        Raises:
+            ValueError: for cosines outside [−1, 1] or not finite, fewer than two, or ``dim`` < 1.
+        """
+        if dim < 1:
+            raise ValueError(f"Expected dim={dim} >= 1.")
+        members = _check_cosines("cosines", cosines)
+        others = None if unobserved is None else _check_cosines("unobserved", unobserved)
+        scale = np.sqrt(dim)
+        return cls(members * scale, None if others is None else others * scale, dim, statistic)
+
+    @property
+    def cosines(self) -> Floats:
+        """Cosines of the observed canaries, shape (k,).
+
+        Raises:
+            ValueError: if the scores are not cosines with one vector (``dim=None``).
+        """
+        if self.dim is None:
+            raise ValueError(f"Expected dim=None to be set: {self.statistic} are not cosines.")
+        return np.asarray(self.observed / np.sqrt(self.dim))
+
+    @property
+    def boundable(self) -> bool:
+        """Whether a lower bound can be computed: from unobserved scores or from the exact null."""
+        return self.unobserved is not None or self.dim is not None
+
+    def both(self) -> tuple[Floats, Floats]:
+        """Observed and unobserved scores, for what cannot do without either.
+
+        Raises:
+            ValueError: if there are no unobserved scores.
+        """
+        if self.unobserved is None:
+            raise ValueError(
+                f"Expected at least 2 unobserved scores for statistic={self.statistic!r}, "
+                "got unobserved=None."
+            )
+        return self.observed, self.unobserved
+
+
+def _check_cosines(name: str, values: ArrayLike) -> Floats:
+    cosines = check_scores(name, values)
+    if np.any(np.abs(cosines) > 1 + 1e-6):
+        raise ValueError(f"Expected {name}={cosines[np.argmax(np.abs(cosines))]} in [-1, 1].")
+    return cosines
