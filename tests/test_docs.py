@@ -48,17 +48,22 @@ def blocks(language):
     ]
 
 
+def word(place):
+    """The name of a case: a document, or a block in it."""
+    return re.sub(r"\W+", "-", str(place).removeprefix(f"{ROOT}/"))
+
+
 PYTHON = blocks("python")
 
 
-@pytest.mark.parametrize("block", [b for b in PYTHON if not b.needs], ids=str)
+@pytest.mark.parametrize("block", [b for b in PYTHON if not b.needs], ids=word)
 def test_python_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(block.code, str(block), "exec"), {})  # noqa: S102
 
 
-@pytest.mark.parametrize("block", [b for b in PYTHON if b.needs], ids=str)
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.needs], ids=word)
 def test_python_that_cannot_run_calls_what_exists(block):
     """Its imports work, and what it imports takes the arguments that it is given."""
     tree = ast.parse(block.code, str(block))
@@ -87,7 +92,7 @@ def commands():
             for command in line.split("&&"):
                 words = shlex.split(command, comments=True)
                 if words and Path(words[0]).name == "fl-epe":
-                    yield pytest.param(words[1:], id=f"{block}-{' '.join(words[1:3])}")
+                    yield pytest.param(words[1:], id=f"{word(block)}-{words[1]}")
 
 
 @pytest.mark.parametrize("words", list(commands()))
@@ -111,7 +116,7 @@ def headings(path):
     return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", DOCUMENTS, ids=word)
 def test_links_pictures_and_named_files_exist(path):
     text = path.read_text("utf-8")
     for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)):
