@@ -31,7 +31,7 @@ NAMES = ("ShuffledEpochs", "Poisson", "FixedSize", "CheckIn, window 10,000", "Ti
 def measure(name: str) -> None:
     began = time.perf_counter()
     record = limit_record(
-        CASES[name](), 0.5, 1e-8, canaries=2000, unobserved=2000, population=CLIENTS
+        CASES[name](), 0.5, 1e-8, num_canaries=2000, unobserved=2000, population=CLIENTS
     )
     final = epsilon_from_record(record)
     every = epsilon_from_record(record, threat="all")

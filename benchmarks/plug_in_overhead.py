@@ -81,7 +81,7 @@ class Setting:
         unobserved: that never do; ``None`` for what `CanaryAudit` takes by default.
         rounds: of the run that the timed ones are taken from.
         pairs: of timed rounds.
-        tracker_bytes: see `CanaryAudit`.
+        score_memory: see `CanaryAudit`.
     """
 
     clients: int
@@ -89,7 +89,7 @@ class Setting:
     unobserved: int | None
     rounds: int
     pairs: int
-    tracker_bytes: int
+    score_memory: int
 
     def fedavg(self, extra: int) -> Strategy:
         """Any number of replies will do."""
@@ -113,7 +113,7 @@ class Setting:
             delta=1e-5,
             seed=1,
             rounds=self.rounds,
-            tracker_bytes=self.tracker_bytes,
+            score_memory=self.score_memory,
         )
 
 
@@ -221,7 +221,7 @@ class Scoring:
     def __init__(self, setting: Setting) -> None:
         canaries = CanarySet(Digits().dim, _SCORED, 1)
         self._vectors = setting.rounds + 2
-        self._tracker = CanaryScorer(canaries, setting.tracker_bytes)
+        self._tracker = CanaryScorer(canaries, setting.score_memory)
         self._deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
         audit = setting.audited(setting.fedavg)
         self._factor = (audit.num_canaries + audit.unobserved) / _SCORED / setting.rounds
@@ -289,8 +289,8 @@ def spread(values: np.ndarray, form: str, unit: str = "") -> str:
     return f"{middle:>6}  (half of them {q1} – {q3}, all {low} – {high})"
 
 
-def _default_tracker_bytes() -> int:
-    default: int = inspect.signature(CanaryAudit).parameters["tracker_bytes"].default
+def _default_score_memory() -> int:
+    default: int = inspect.signature(CanaryAudit).parameters["score_memory"].default
     return default
 
 
@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--unobserved", type=int)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--tracker-mb", type=int, default=_default_tracker_bytes() >> 20)
+    parser.add_argument("--tracker-mb", type=int, default=_default_score_memory() >> 20)
     options = parser.parse_args()
     setting = Setting(
         options.clients,

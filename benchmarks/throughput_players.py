@@ -151,7 +151,7 @@ def play_ours(setting: Setting) -> None:
         clients=setting.clients,
         rounds=100 * setting.clients,
         clients_per_round=setting.cohort,
-        canaries=2,
+        num_canaries=2,
         unobserved=0,
         noise_multiplier=_NOISE,
         clipping="fixed",

@@ -16,6 +16,7 @@ from fl_epe.mechanism import (
     ServerOptimizer,
     ServerSGD,
 )
+from fl_epe.old_names import with_new_names
 from fl_epe.schedules import Schedule, make_schedule, parse_schedule
 
 
@@ -30,12 +31,12 @@ class RunConfig:
         participation: kind of schedule, with options where it has some: "epochs" (fresh shuffled
             orders, as in the paper), "poisson", "min-separation:separation=5" and so on, see
             `fl_epe.schedules.parse_schedule`. Canaries follow a schedule of the same kind.
-        canaries: observed canaries, which take part.
+        num_canaries: observed canaries, which take part.
         unobserved: canaries that are only tracked.
-        inclusion: "fixed" (exactly ``canaries`` of them take part) or "coin" (each of
-            ``canaries + unobserved`` takes part by an independent fair coin, as the one-run
+        inclusion: "fixed" (exactly ``num_canaries`` of them take part) or "coin" (each of
+            ``num_canaries + unobserved`` takes part by an independent fair coin, as the one-run
             bounds need).
-        canary_repeats: how often each observed canary takes part (expected, if "poisson").
+        canary_participations: how often each observed canary takes part (expected, if "poisson").
         noise_multiplier: z, the noise's standard deviation over the clip norm.
         clipping: "adaptive" (Andrew et al. 2021) or "fixed".
         clip_norm: the fixed clip norm, or the adaptive one of the first round.
@@ -57,10 +58,10 @@ class RunConfig:
     rounds: int = 60
     clients_per_round: int = 24
     participation: str = "epochs"
-    canaries: int = 1000
+    num_canaries: int = 1000
     unobserved: int = 1000
     inclusion: str = "fixed"
-    canary_repeats: float = 1.0
+    canary_participations: float = 1.0
     noise_multiplier: float = 0.25
     clipping: str = "adaptive"
     clip_norm: float = 0.5
@@ -93,7 +94,7 @@ class RunConfig:
             "clients": 1,
             "rounds": 1,
             "clients_per_round": 1,
-            "canaries": 2,
+            "num_canaries": 2,
             "unobserved": 0,
             "local_epochs": 1,
             "local_batch_size": 1,
@@ -138,9 +139,9 @@ class RunConfig:
     @property
     def cohort_size(self) -> float:
         """Expected number n of real clients and canaries in a round: the mean's denominator."""
-        taking_part: float = self.canaries
+        taking_part: float = self.num_canaries
         if self.inclusion == "coin":
-            taking_part = (self.canaries + self.unobserved) / 2
+            taking_part = (self.num_canaries + self.unobserved) / 2
         per_round = self.canary_schedule().participations() / self.rounds
         clients = self.client_schedule().cohort_size(self.clients)
         return clients + taking_part * per_round
@@ -165,11 +166,12 @@ class RunConfig:
         Raises:
             ValueError: if the canaries cannot take part so often in so few rounds.
         """
-        if not 0 < self.canary_repeats <= self.rounds:
+        if not 0 < self.canary_participations <= self.rounds:
             raise ValueError(
-                f"Expected canary_repeats={self.canary_repeats} in (0, rounds={self.rounds}]."
+                f"Expected canary_participations={self.canary_participations} in (0, "
+                f"rounds={self.rounds}]."
             )
-        return self._schedule(self.canary_repeats)
+        return self._schedule(self.canary_participations)
 
     def clip_rule(self) -> ClipNorm:
         """How the clip norm of a round is chosen."""
@@ -196,6 +198,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
         """The inverse of `to_dict`; unknown names are refused."""
+        values = with_new_names(values)
         unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
             raise ValueError(f"Expected known settings, got {sorted(unknown)}.")

@@ -102,7 +102,7 @@ from scipy import stats
 from fl_epe import AuditRecord, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.asymptotics import RealUpdates, limit_footprints, limit_record
-from fl_epe.auditing import footprint_fit, footprints, scores_from_record
+from fl_epe.auditing import ThreatModel, footprint_fit, footprints, scores_from_record
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs, parse_schedule
@@ -124,7 +124,7 @@ SCHEDULES = (
     'drop-out:{"rate": 0.2, "of": {"kind": "min-separation", "separation": 4}}',
 )
 NOISE = (0.3, 0.02)
-STATISTICS = {"final": "displacement", "all": "matched-filter"}
+STATISTICS: dict[ThreatModel, str] = {"final": "displacement", "all": "matched-filter"}
 LIMIT_CANARIES = 20_000
 _STEP = 1e-4  # for the derivative of ε
 
@@ -171,9 +171,9 @@ def settings(spec: str, noise_multiplier: float) -> RunConfig:
         rounds=20,
         clients_per_round=12,
         participation=spec,
-        canaries=1000,
+        num_canaries=1000,
         unobserved=0,
-        canary_repeats=3,
+        canary_participations=3,
         noise_multiplier=noise_multiplier,
         server_learning_rate=2.0,
     )
@@ -198,7 +198,7 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
         config.canary_schedule(),
         record.sum_noise_multiplier or 0.0,
         record.delta,
-        canaries=LIMIT_CANARIES,
+        num_canaries=LIMIT_CANARIES,
         unobserved=0,
         clip_norms=record.clip_norms,
         server=ServerSGD(config.server_learning_rate, config.server_momentum),
@@ -207,7 +207,7 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
     )
 
 
-def compare(record: AuditRecord, limit: AuditRecord, threat: str) -> Row:
+def compare(record: AuditRecord, limit: AuditRecord, threat: ThreatModel) -> Row:
     """Mean scores of the run's canaries and the limit's; the spread of each is that of its own."""
     pairs = [scores_from_record(r, threat, STATISTICS[threat]).observed for r in (record, limit)]
     means = (float(pairs[0].mean()), float(pairs[1].mean()))
@@ -296,8 +296,9 @@ def show_theory() -> None:
     print("one participation, constant clip norm, expected scores alone: ε and the exact one")
     for rounds, z, delta in ((16, 0.2, 1e-3), (60, 0.5, 1e-5), (2048, 0.0496, 341_000**-1.1)):
         schedule = ShuffledEpochs(rounds, 1)
-        record = limit_record(schedule, z, delta, canaries=rounds, unobserved=0)
-        for threat, noise in (("final", z * np.sqrt(rounds)), ("all", z)):
+        record = limit_record(schedule, z, delta, num_canaries=rounds, unobserved=0)
+        noises: dict[ThreatModel, float] = {"final": z * np.sqrt(rounds), "all": z}
+        for threat, noise in noises.items():
             shift = float(footprints(record, threat).mean())
             got, exact = _epsilon(shift, delta), gaussian_epsilon(noise, delta)
             assert abs(got / exact - 1) < 0.01, (rounds, threat, got, exact)

@@ -37,7 +37,7 @@ from fl_epe.schedules import ShuffledEpochs
 
 @dataclasses.dataclass(frozen=True)
 class PaperRow:
-    """What the paper prints for one noise multiplier, with one presentation of a canary."""
+    """What the paper prints for one noise multiplier, with one participation of a canary."""
 
     noise_multiplier: float
     analytical: float
@@ -92,7 +92,7 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
         "--noise-multipliers", type=float, nargs="+", default=noises, help="rows of the table"
     )
     parser.add_argument(
-        "--presentations",
+        "--participations",
         type=float,
         nargs="+",
         default=[1],
@@ -136,10 +136,10 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
     return Plan(
         schedules=("epochs",),
         noise_multipliers=tuple(options.noise_multipliers),
-        presentations=tuple(options.presentations),
+        participations=tuple(options.participations),
         task=table.real if options.data_dir is not None else table.twin,
         rounds=rounds,
-        canaries=canaries,
+        num_canaries=canaries,
         delta=table.delta,
         server_learning_rate=server_learning_rate,
         settings=settings,
@@ -170,7 +170,7 @@ def run(table: PaperTable, doc: str) -> None:
     first = next(iter(records.values()))
     print(
         f"\n{table.title}; {plan.task}: {first.rounds} rounds, cohorts of {first.cohort_size:.1f}, "
-        f"{first.canaries} + {first.unobserved.shape[1]} canaries, {first.dim:,} parameters, "
+        f"{first.num_canaries} + {first.unobserved.shape[1]} canaries, {first.dim:,} parameters, "
         f"δ = {first.delta:.2g}\n"
     )
     _print(lines)
@@ -184,12 +184,12 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     summary = summarize(record)
     final, every, accuracy = summary.final, summary.every_round, summary.metrics.accuracy
     paper = next((r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None)
-    if cell.presentations != 1:
+    if cell.participations != 1:
         paper = None
     whole = cell.noise_multiplier > 0
     return {
         "z": f"{cell.noise_multiplier:g}",
-        "presentations": f"{cell.presentations:g}",
+        "participations": f"{cell.participations:g}",
         "analytical": number(summary.analytical.epsilon),
         "all": _interval(every.matched_filter),
         "all, bound": _bound(every.matched_filter),
@@ -223,10 +223,10 @@ def _loss(record: AuditRecord, index: int) -> float:
 def _limit_final(record: AuditRecord) -> float:
     """ε-final of the mean canary if noise outweighed the updates, at this number of rounds."""
     like = limit_record(
-        ShuffledEpochs(record.rounds, record.canary_repeats),
+        ShuffledEpochs(record.rounds, record.canary_participations),
         float(record.sum_noise_multiplier or 0),
         record.delta,
-        canaries=record.rounds,
+        num_canaries=record.rounds,
         unobserved=0,
         clip_norms=record.clip_norms,
         server=ServerSGD(record.server["learning_rate"], record.server["momentum"]),
@@ -258,14 +258,14 @@ def _append(path: Path, plan: Plan, lines: list[dict[str, str]]) -> None:
 
 
 def _draw(records: Mapping[Cell, AuditRecord], plan: Plan, directory: Path) -> None:
-    """Figures 1 and 2: densities of the scores, and ε-final against presentations."""
-    noises, counts = plan.noise_multipliers, plan.presentations
+    """Figures 1 and 2: densities of the scores, and ε-final against participations."""
+    noises, counts = plan.noise_multipliers, plan.participations
     figure = Figure(figsize=(3.2 * len(noises) + 1, 3.4), layout="constrained", dpi=130)
     panels = np.atleast_1d(figure.subplots(1, len(noises), sharey=True, squeeze=False)[0])
     for axes, z in zip(panels, noises, strict=True):
         for cell, record in records.items():
             if cell.noise_multiplier == z:
-                _density(axes, record, f"{cell.presentations:g}×")
+                _density(axes, record, f"{cell.participations:g}×")
         grid = np.linspace(-4, 4, 200)
         axes.plot(grid, stats.norm.pdf(grid), color="black", lw=1, label="null")
         axes.set(title=f"z = {z:g}", xlabel="√d · cosine with θ_T − θ_0")
@@ -277,17 +277,17 @@ def _draw(records: Mapping[Cell, AuditRecord], plan: Plan, directory: Path) -> N
     axes = figure.subplots()
     for z in noises:
         points = [
-            (cell.presentations, epsilon_from_record(record))
+            (cell.participations, epsilon_from_record(record))
             for cell, record in records.items()
             if cell.noise_multiplier == z
         ]
         _curve(axes, sorted(points, key=lambda point: point[0]), f"z = {z:g}")
-    axes.set(xscale="log", yscale="log", xlabel="presentations of a canary", ylabel="ε-final")
+    axes.set(xscale="log", yscale="log", xlabel="participations of a canary", ylabel="ε-final")
     axes.set_xticks(counts, [f"{count:g}" for count in counts])
     axes.set_xticks([], minor=True)
     axes.legend(fontsize=7, frameon=False)
     axes.grid(alpha=0.3)
-    figure.savefig(directory / "presentations.png", metadata={"Software": None})
+    figure.savefig(directory / "participations.png", metadata={"Software": None})
 
 
 def _density(axes: Any, record: AuditRecord, label: str) -> None:

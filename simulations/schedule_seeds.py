@@ -4,7 +4,7 @@
 
 200 seeds each of shuffled epochs and Poisson, as `fl-epe compare` measures them (T = 60 rounds,
 two participations, z = 0.5, 1,000 clients, 300 canaries, δ = 1000^-1.1), for who sees the final
-model, every round with known rounds, and every round with secret rounds. The lower end of a
+model, every round with known rounds, and every round with unknown rounds. The lower end of a
 two-sided 95% interval may lie above the truth in 2.5% of seeds: in 5 of 200, and up to 11.7 within
 three standard errors. Against the final model alone no theorem is tight, so there none does. The
 last schedule lets everybody in once more than it says.
@@ -14,13 +14,13 @@ Expected::
     schedule        sees           mean ε  analytical  above
     epochs          final            1.47       12.65      0   as it should be
     epochs          every_round     12.65       12.65      6   as it should be
-    epochs          secret           6.15       12.65      0   as it should be
+    epochs          unknown          6.15       12.65      0   as it should be
     poisson         final            1.49        7.64      0   as it should be
     poisson         every_round     13.30       21.93      0   as it should be
-    poisson         secret           7.69        7.64      4   as it should be
+    poisson         unknown          7.69        7.64      4   as it should be
     one more        final            2.38       12.65      0   as it should be
     one more        every_round     16.70       12.65    200   VIOLATION
-    one more        secret           6.16       12.65      0   as it should be
+    one more        unknown          6.16       12.65      0   as it should be
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import numpy as np
 from fl_epe.compare import Plan, Row, carry_out, rows_of
 from fl_epe.schedules import Cohort, Schedule, ShuffledEpochs, make_schedule
 
-NAMES = ("final", "every_round", "secret")
+NAMES = ("final", "every_round", "unknown_rounds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class OnceMore(ShuffledEpochs):
 
 def rows(schedule: str, seeds: int, workers: int) -> list[Row]:
     """One row for each seed."""
-    plan = Plan((schedule,), (0.5,), (2,), seeds, rounds=60, clients=1000, canaries=300)
+    plan = Plan((schedule,), (0.5,), (2,), seeds, rounds=60, clients=1000, num_canaries=300)
     with tempfile.TemporaryDirectory() as directory:
         results = carry_out(plan, Path(directory), workers=workers)
     return [rows_of(plan, {cell: result})[0] for cell, result in results.items()]

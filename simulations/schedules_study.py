@@ -33,7 +33,7 @@ DECAYS = (1.0, 0.995, 0.99, 0.98)
 
 
 def measure(workers: int, **settings: Any) -> list[Row]:
-    plan = Plan(**{"rounds": T, "canaries": 2000, **settings})
+    plan = Plan(**{"rounds": T, "num_canaries": 2000, **settings})
     with tempfile.TemporaryDirectory() as directory:
         return rows_of(plan, carry_out(plan, Path(directory), workers=workers))
 
@@ -67,7 +67,11 @@ def bound(value: Epsilon | None) -> float:
 def by_schedule(workers: int) -> tuple[dict[str, str], list[Row]]:
     """Sections 1 and 2: the mean client and the most exposed one."""
     rows = measure(
-        workers, schedules=DEFAULT_SCHEDULES, noise_multipliers=(Z,), presentations=(R,), repeats=3
+        workers,
+        schedules=DEFAULT_SCHEDULES,
+        noise_multipliers=(Z,),
+        participations=(R,),
+        replicates=3,
     )
     finals = [known(row.final) for row in rows]
     # The same mean for all, as far as chance allows for eleven intervals.
@@ -104,38 +108,44 @@ def by_schedule(workers: int) -> tuple[dict[str, str], list[Row]]:
     }, rows
 
 
-def secret_rounds(workers: int) -> tuple[dict[str, str], list[Row]]:
+def unknown_rounds(workers: int) -> tuple[dict[str, str], list[Row]]:
     """Section 3: what secrecy of the rounds is worth."""
     rows = measure(
         workers,
         schedules=("epochs", "balls-in-bins", "poisson", "fixed-size"),
         noise_multipliers=NOISES,
-        presentations=(R,),
+        participations=(R,),
     )
     found = {(row.schedule, row.noise_multiplier): row for row in rows}
 
     def gain(z: float) -> float:
         row = found["epochs", z]
-        return bound(row.every_round) / known(row.secret).epsilon
+        return bound(row.every_round) / known(row.unknown_rounds).epsilon
 
     assert gain(0.25) < 2 < 10 < gain(1.0)
     for z in NOISES:  # Poisson meets its accountant
         row = found["poisson", z]
-        assert known(row.secret).low <= bound(row.secret) * 1.02
-    poisson, epochs = (known(found[name, 0.5].secret) for name in ("poisson", "epochs"))
+        assert known(row.unknown_rounds).low <= bound(row.unknown_rounds) * 1.02
+    poisson, epochs = (known(found[name, 0.5].unknown_rounds) for name in ("poisson", "epochs"))
     assert poisson.low > epochs.high
     lines = [
         [f"{z:g}"]
         + [f"{bound(found['epochs', z].every_round):.2f}"]
-        + [interval(found[name, z].secret) for name in ("epochs", "balls-in-bins")]
-        + [interval(found["poisson", z].secret), f"{bound(found['poisson', z].secret):.2f}"]
-        + [interval(found["fixed-size", z].secret), f"{bound(found['fixed-size', z].secret):.2f}"]
+        + [interval(found[name, z].unknown_rounds) for name in ("epochs", "balls-in-bins")]
+        + [
+            interval(found["poisson", z].unknown_rounds),
+            f"{bound(found['poisson', z].unknown_rounds):.2f}",
+        ]
+        + [
+            interval(found["fixed-size", z].unknown_rounds),
+            f"{bound(found['fixed-size', z].unknown_rounds):.2f}",
+        ]
         for z in NOISES
     ]
     header = ["z", "rounds known, 4 times", "epochs", "balls-in-bins", "poisson"]
     header += ["poisson, accountant", "fixed-size", "fixed-size, best theorem"]
     return {
-        "secret": table(header, lines),
+        "unknown_rounds": table(header, lines),
         "gain_low": f"{gain(0.25):.1f}",
         "gain_one": f"{gain(1.0):.0f}",
     }, rows
@@ -145,7 +155,7 @@ def caps(workers: int) -> tuple[dict[str, str], list[Row]]:
     """Section 4: what a cap on participations buys."""
     plain = "device-classes:" + json.dumps({k: v for k, v in CLASSES.items() if k != "kind"})
     capped = ["capped:" + json.dumps({"of": CLASSES, "per_run": cap}) for cap in CAPS]
-    rows = measure(workers, schedules=(plain, *capped), noise_multipliers=(Z,), presentations=(R,))
+    rows = measure(workers, schedules=(plain, *capped), noise_multipliers=(Z,), participations=(R,))
     takes_part = [row.participations or 0.0 for row in rows]
     names = ["none", *map(str, CAPS)]
     lines = [
@@ -179,7 +189,7 @@ def late(_: int) -> tuple[dict[str, str], list[Row]]:
             ShuffledEpochs(T, 1),
             Z,
             1e-5,
-            canaries=T,
+            num_canaries=T,
             unobserved=0,
             server=ServerSGD(1.0, 0.9),
             decay=decay ** np.arange(T),
@@ -236,7 +246,7 @@ def draw_schedules(figure: Figure, rows: list[Row]) -> None:
     right.legend(fontsize=7)
 
 
-def draw_secret(figure: Figure, rows: list[Row]) -> None:
+def draw_unknown_rounds(figure: Figure, rows: list[Row]) -> None:
     axes = figure.subplots()
     for name, color in zip(
         ("epochs", "balls-in-bins", "poisson", "fixed-size"),
@@ -245,7 +255,7 @@ def draw_secret(figure: Figure, rows: list[Row]) -> None:
     ):
         line = [row for row in rows if row.schedule == name]
         xs = [row.noise_multiplier for row in line]
-        ys = [known(row.secret) for row in line]
+        ys = [known(row.unknown_rounds) for row in line]
         axes.errorbar(
             xs,
             [y.epsilon for y in ys],
@@ -254,7 +264,7 @@ def draw_secret(figure: Figure, rows: list[Row]) -> None:
             marker="o",
             ms=4,
             capsize=2,
-            label=f"{name}, rounds secret",
+            label=f"{name}, rounds unknown",
         )
         if name == "epochs":
             axes.plot(
@@ -266,7 +276,7 @@ def draw_secret(figure: Figure, rows: list[Row]) -> None:
         if name in ("poisson", "fixed-size"):
             axes.plot(
                 xs,
-                [bound(row.secret) for row in line],
+                [bound(row.unknown_rounds) for row in line],
                 ls="--",
                 color=color,
                 label=f"{name}, best theorem",
@@ -310,7 +320,7 @@ SECTIONS: tuple[
     ...,
 ] = (
     (by_schedule, draw_schedules, "schedules"),
-    (secret_rounds, draw_secret, "secret_rounds"),
+    (unknown_rounds, draw_unknown_rounds, "unknown_rounds"),
     (caps, draw_caps, "caps"),
     (late, None, ""),
 )

@@ -174,7 +174,7 @@ def client_app(clients: int) -> ClientApp:
 
 
 def audit(
-    clients: int, canaries: int, rounds: int, noise_multiplier: float, seed: int, delta: float
+    clients: int, num_canaries: int, rounds: int, noise_multiplier: float, seed: int, delta: float
 ) -> tuple[AuditRecord, AuditedStrategy]:
     """Run the SecAgg+ workflow to its end."""
     np.random.seed(seed)  # noqa: NPY002 - Flower's DP noise comes from the global generator
@@ -189,10 +189,10 @@ def audit(
         average, noise_multiplier, CLIP_NORM, clients
     )
     with InProcessGrid(client_app(clients), clients) as grid:
-        chosen = sorted(grid.get_node_ids())[:: clients // canaries][:canaries]
-        watch = RunAuditor(canaries, 1000, seed=seed, delta=delta)
+        chosen = sorted(grid.get_node_ids())[:: clients // num_canaries][:num_canaries]
+        watch = RunAuditor(num_canaries, 1000, seed=seed, delta=delta)
         strategy = AuditedStrategy(
-            private, watch, ClientCanaries(canaries, 1000, seed, chosen), CLIP_NORM
+            private, watch, ClientCanaries(num_canaries, 1000, seed, chosen), CLIP_NORM
         )
         context = Context(0, 0, {}, RecordDict(), {})
         legacy = LegacyContext(context, ServerConfig(num_rounds=rounds), strategy)
@@ -213,7 +213,7 @@ def audit(
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=24, help="clients, canaries among them")
-    parser.add_argument("--canaries", type=int, default=6, help="clients with a canary")
+    parser.add_argument("--num-canaries", type=int, default=6, help="clients with a canary")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of training")
     parser.add_argument("--noise-multiplier", type=float, default=2.0, help="z of one round")
     parser.add_argument("--delta", type=float, default=1e-2, help="target δ")

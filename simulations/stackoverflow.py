@@ -2,7 +2,7 @@
 
     python simulations/stackoverflow.py --scale 0.0625          # a laptop, the twin
     python simulations/stackoverflow.py --data-dir DIR          # the real set, full size: a GPU
-    python simulations/stackoverflow.py --scale 0.0625 --presentations 1 2 4 8 16    # the figures
+    python simulations/stackoverflow.py --scale 0.0625 --participations 1 2 4 8 16    # the figures
 
 LSTM of 4,050,748 parameters, 2,048 rounds of 167 clients, each client once, 1,000 + 1,000
 canaries, every round's mean scored. `--scale s` has s times the rounds, clients a round and

@@ -13,34 +13,34 @@ Expected (10 seeds, mean ± sd)::
     z = 0.0496: analytical 299.0, paper: all 382.0, final 1.97
       momentum 0.0  every round, maximum           2067.13 ± 88.09
       momentum 0.0  every round, matched filter     299.04 ± 0.74
-      momentum 0.0  every round, rounds secret      291.41 ± 0.74
+      momentum 0.0  every round, rounds unknown     291.41 ± 0.74
       momentum 0.0  final model, fitted variance      2.54 ± 0.44
       momentum 0.0  final model, known variance       2.04 ± 0.17
       momentum 0.9  every round, maximum            339.41 ± 16.64
       momentum 0.9  every round, matched filter     299.04 ± 0.74
-      momentum 0.9  every round, rounds secret      291.41 ± 0.74
+      momentum 0.9  every round, rounds unknown     291.41 ± 0.74
       momentum 0.9  final model, fitted variance      2.55 ± 0.42
       momentum 0.9  final model, known variance       2.04 ± 0.17
     z = 0.0986: analytical 99.2, paper: all 89.4, final 1.18
       momentum 0.0  every round, maximum            577.18 ± 29.39
       momentum 0.0  every round, matched filter      99.26 ± 0.44
-      momentum 0.0  every round, rounds secret       91.63 ± 0.44
+      momentum 0.0  every round, rounds unknown      91.63 ± 0.44
       momentum 0.0  final model, fitted variance      1.43 ± 0.39
       momentum 0.0  final model, known variance       0.98 ± 0.16
       momentum 0.9  every round, maximum             87.74 ± 4.87
       momentum 0.9  every round, matched filter      99.26 ± 0.44
-      momentum 0.9  every round, rounds secret       91.63 ± 0.44
+      momentum 0.9  every round, rounds unknown      91.63 ± 0.44
       momentum 0.9  final model, fitted variance      1.44 ± 0.38
       momentum 0.9  final model, known variance       0.98 ± 0.16
     z = 0.2317: analytical 29.3, paper: all 2.693, final 0.569
       momentum 0.0  every round, maximum             97.66 ± 7.11
       momentum 0.0  every round, matched filter      29.35 ± 0.27
-      momentum 0.0  every round, rounds secret       21.73 ± 0.27
+      momentum 0.0  every round, rounds unknown      21.73 ± 0.27
       momentum 0.0  final model, fitted variance      0.82 ± 0.36
       momentum 0.0  final model, known variance       0.41 ± 0.15
       momentum 0.9  every round, maximum              2.46 ± 0.74
       momentum 0.9  every round, matched filter      29.35 ± 0.27
-      momentum 0.9  every round, rounds secret       21.73 ± 0.27
+      momentum 0.9  every round, rounds unknown      21.73 ± 0.27
       momentum 0.9  final model, fitted variance      0.83 ± 0.35
       momentum 0.9  final model, known variance       0.41 ± 0.15
 """
@@ -63,7 +63,7 @@ ROWS = ((0.0496, 382.0, 1.97), (0.0986, 89.4, 1.18), (0.2317, 2.693, 0.569))
 STATISTICS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("every round, maximum", {"threat": "all", "statistic": "maximum"}),
     ("every round, matched filter", {"threat": "all", "statistic": "matched-filter"}),
-    ("every round, rounds secret", {"threat": "all", "statistic": "likelihood-ratio"}),
+    ("every round, rounds unknown", {"threat": "all", "statistic": "likelihood-ratio"}),
     ("final model, fitted variance", {"statistic": "model", "variance": "fitted"}),
     ("final model, known variance", {"statistic": "model"}),
 )

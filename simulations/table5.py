@@ -49,7 +49,7 @@ _DIM = 20_000
 def cosines_in_the_limit(z: float, count: int, seed: int) -> NDArray[np.float64]:
     """Cosines of the observed canaries with the final model, in 10^9 dimensions."""
     record = limit_record(
-        ShuffledEpochs(2048, 1), z, DELTA, canaries=count, unobserved=2, seed=seed
+        ShuffledEpochs(2048, 1), z, DELTA, num_canaries=count, unobserved=2, seed=seed
     )
     return np.asarray(record.observed_final * np.sqrt(record.dim / _DIM))
 

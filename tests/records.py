@@ -21,7 +21,7 @@ def make_record(**changes) -> AuditRecord:
         "noise_multiplier": z,
         "sum_noise_multiplier": z,
         "participation": "epochs",
-        "canary_repeats": 3,
+        "canary_participations": 3,
         "server": {"name": "sgd", "learning_rate": 1.0, "momentum": 0.5},
         "observed": (rng.standard_normal((T, k)) + presence / z) / np.sqrt(dim),
         "unobserved": rng.standard_normal((T, u)) / np.sqrt(dim),

@@ -16,15 +16,18 @@ from fl_epe.training import LocalTraining, Trainer
 def train(task: Task, config: RunConfig, seeds: Seeds):
     """Returns the final model, the clients and the canaries of every round, the clip norms."""
     theta = task.initial(seeds.initial).astype(np.float64)
-    canaries = CanarySet(len(theta), config.canaries + config.unobserved, seeds.canary)
+    canaries = CanarySet(len(theta), config.num_canaries + config.unobserved, seeds.canary)
     clients_rng = generator(seeds.participation, 0)
     clients = presence(config.client_schedule(), config.clients, clients_rng)
     canaries_rng = generator(seeds.participation, 1)
-    taking_part = presence(config.canary_schedule(), config.canaries, canaries_rng)
+    taking_part = presence(config.canary_schedule(), config.num_canaries, canaries_rng)
     local = LocalTraining(config.local_learning_rate, config.local_epochs, config.local_batch_size)
     trainer = Trainer(task)
 
-    n = config.clients_per_round + config.canaries * config.canary_repeats / config.rounds
+    n = (
+        config.clients_per_round
+        + config.num_canaries * config.canary_participations / config.rounds
+    )
     voters = config.clients_per_round
     count_std = voters / 20
     z_sum = (config.noise_multiplier**-2 - (2 * count_std) ** -2) ** -0.5

@@ -50,7 +50,7 @@ class TestFootprints:
     @pytest.mark.parametrize("population", [None, 500])
     def test_they_are_those_of_the_record(self, settings, population):
         schedule = Poisson(T, 0.2)
-        options = {"canaries": 60, "population": population, "seed": 7, **settings}
+        options = {"num_canaries": 60, "population": population, "seed": 7, **settings}
         final, every_round = limit_footprints(schedule, 0.4, **options)
         record = limit_record(schedule, 0.4, DELTA, unobserved=0, **options)
         np.testing.assert_allclose(final, footprints(record, "final"), rtol=1e-12)
@@ -60,8 +60,8 @@ class TestFootprints:
 
     def test_of_a_trace(self):
         trace = Trace(np.array([0, 0, 1, 3]), np.array([5, 6, 6, 7]))
-        final, every_round = limit_footprints(trace, 0.5, canaries=30)
-        record = limit_record(trace, 0.5, DELTA, canaries=30, unobserved=0)
+        final, every_round = limit_footprints(trace, 0.5, num_canaries=30)
+        record = limit_record(trace, 0.5, DELTA, num_canaries=30, unobserved=0)
         np.testing.assert_allclose(final, footprints(record, "final"), rtol=1e-12)
         np.testing.assert_allclose(every_round, footprints(record, "all"), rtol=1e-12)
 
@@ -73,7 +73,7 @@ class TestNoise:
         schedule = ShuffledEpochs(2048, 1)
         for threat, exact in (("final", 1 / (shift * np.sqrt(2048))), ("all", 1 / shift)):
             advice = noise_for_epsilon(
-                schedule, _epsilon(shift), DELTA, threat=threat, who=who, canaries=64
+                schedule, _epsilon(shift), DELTA, threat=threat, who=who, num_canaries=64
             )
             assert advice.noise_multiplier == pytest.approx(exact, rel=1e-6)
             assert advice.low == pytest.approx(advice.high, rel=1e-9)
@@ -84,7 +84,7 @@ class TestNoise:
     def test_epsilon_of_the_noise_is_the_target_or_a_little_less(self, target, settings):
         for threat in ("final", "all"):
             advice = noise_for_epsilon(
-                Poisson(T, 0.3), target, DELTA, threat=threat, canaries=40, **settings
+                Poisson(T, 0.3), target, DELTA, threat=threat, num_canaries=40, **settings
             )
             assert advice.epsilon <= target
             if advice.noise_multiplier:
@@ -106,7 +106,7 @@ class TestNoise:
         scores = scores_from_record(record, threat, _STATISTIC[threat]).observed
         # Both the advice and the run draw the schedule; the run's scores have noise of their own.
         variance = scores.var(ddof=1)
-        error = np.sqrt(variance / len(scores) + max(variance - 1, 0) / advice.canaries)
+        error = np.sqrt(variance / len(scores) + max(variance - 1, 0) / advice.num_canaries)
         middle = scores.mean()
         slope = (_epsilon(middle + 1e-4) - _epsilon(middle - 1e-4)) / 2e-4
         measured = epsilon_from_record(record, threat=threat).epsilon
@@ -119,20 +119,20 @@ class TestNoise:
     def test_the_most_exposed_of_the_limit_has_the_target(self, threat):
         schedule = Poisson(T, 0.3)
         advice = noise_for_epsilon(
-            schedule, 4.0, DELTA, threat=threat, who="most-exposed", canaries=200
+            schedule, 4.0, DELTA, threat=threat, who="most-exposed", num_canaries=200
         )
         largest = np.array(
             [
-                limit_footprints(schedule, advice.noise_multiplier, canaries=200, seed=100 + seed)[
-                    threat == "all"
-                ].max()
+                limit_footprints(
+                    schedule, advice.noise_multiplier, num_canaries=200, seed=100 + seed
+                )[threat == "all"].max()
                 for seed in range(40)
             ]
         )
         error = largest.std(ddof=1) * np.sqrt(1 / 40 + 1 / 16)  # of these draws, and the advice's
         wanted = np.interp(4.0, *_curve())
         assert abs(largest.mean() - wanted) < 4 * error
-        mean = noise_for_epsilon(schedule, 4.0, DELTA, threat=threat, canaries=200)
+        mean = noise_for_epsilon(schedule, 4.0, DELTA, threat=threat, num_canaries=200)
         assert mean.noise_multiplier < advice.noise_multiplier
         assert mean.participations < advice.participations
 
@@ -144,7 +144,7 @@ class TestNoise:
         inside = 0
         for seed in range(runs):
             advice = noise_for_epsilon(
-                Poisson(T, rate), _epsilon(0.8), DELTA, canaries=150, server=server, seed=seed
+                Poisson(T, rate), _epsilon(0.8), DELTA, num_canaries=150, server=server, seed=seed
             )
             inside += advice.low <= exact <= advice.high
         assert abs(inside / runs - 0.95) < 3 * np.sqrt(0.95 * 0.05 / runs)
@@ -152,30 +152,32 @@ class TestNoise:
     def test_the_interval_of_the_most_exposed_covers_its_mean(self):
         schedule, canaries, runs = Poisson(T, 0.3), 30, 60
         largest = [
-            limit_footprints(schedule, 1.0, canaries=canaries, seed=5000 + seed)[0].max()
+            limit_footprints(schedule, 1.0, num_canaries=canaries, seed=5000 + seed)[0].max()
             for seed in range(1000)
         ]
         exact = np.mean(largest) / 0.8
         inside = 0
         for seed in range(runs):
             advice = noise_for_epsilon(
-                schedule, _epsilon(0.8), DELTA, who="most-exposed", canaries=canaries, seed=seed
+                schedule, _epsilon(0.8), DELTA, who="most-exposed", num_canaries=canaries, seed=seed
             )
             inside += advice.low <= exact <= advice.high
         assert abs(inside / runs - 0.95) < 3 * np.sqrt(0.95 * 0.05 / runs)
 
     def test_fixed_cohorts_leave_nothing_open_and_the_interval_is_too_wide(self):
         schedule = FixedSize(T, 0.25)
-        advice = [noise_for_epsilon(schedule, 4.0, DELTA, canaries=80, seed=s) for s in range(3)]
+        advice = [
+            noise_for_epsilon(schedule, 4.0, DELTA, num_canaries=80, seed=s) for s in range(3)
+        ]
         for one in advice:
             assert one.noise_multiplier == pytest.approx(advice[0].noise_multiplier, rel=1e-9)
             assert one.high > 1.05 * one.low
 
     def test_a_run_reports_the_interval_that_is_announced(self):
         schedule = ShuffledEpochs(T, 2)
-        advice = noise_for_epsilon(schedule, 3.0, DELTA, canaries=500)
+        advice = noise_for_epsilon(schedule, 3.0, DELTA, num_canaries=500)
         record = limit_record(
-            schedule, advice.noise_multiplier, DELTA, canaries=500, unobserved=0, seed=1
+            schedule, advice.noise_multiplier, DELTA, num_canaries=500, unobserved=0, seed=1
         )
         found = epsilon_from_record(record)
         width = advice.measured_high - advice.measured_low
@@ -202,7 +204,7 @@ class TestNoise:
     def test_a_schedule_for_many_clients(self, who):
         advice = [
             noise_for_epsilon(
-                FixedSize(T, 0.25), 2.0, DELTA, who=who, canaries=400, population=population
+                FixedSize(T, 0.25), 2.0, DELTA, who=who, num_canaries=400, population=population
             ).noise_multiplier
             for population in (None, 20_000)
         ]
@@ -221,12 +223,14 @@ class TestNoise:
             pytest.param({"delta": 1.0}, r"delta=1.0 in \(0, 1\)", id="delta=1.0-in-0,1"),
             pytest.param({"threat": "some"}, "threat='some'", id="threat=some"),
             pytest.param({"who": "worst"}, "who='worst'", id="who=worst"),
-            pytest.param({"canaries": 1}, "canaries=1 >= 2", id="canaries=1-at-least-2"),
+            pytest.param(
+                {"num_canaries": 1}, "num_canaries=1 >= 2", id="num_canaries=1-at-least-2"
+            ),
             pytest.param({"confidence": 95}, "confidence=95", id="confidence=95"),
             pytest.param(
                 {"population": 5},
-                "population=5 >= canaries=2000",
-                id="population=5-at-least-canaries=2000",
+                "population=5 >= num_canaries=2000",
+                id="population=5-at-least-num_canaries=2000",
             ),
             pytest.param({"clip_norms": np.ones(3)}, "clip_norms.shape", id="clip_norms.shape"),
             pytest.param(
@@ -236,8 +240,8 @@ class TestNoise:
             ),
             pytest.param(
                 {"schedule": Poisson(T, 1e-9)},
-                "canaries=2000 to be enough that some take part",
-                id="canaries=2000-to-be-enough-that-some-take-part",
+                "num_canaries=2000 to be enough that some take part",
+                id="num_canaries=2000-to-be-enough-that-some-take-part",
             ),
         ],
     )
@@ -247,7 +251,7 @@ class TestNoise:
             noise_for_epsilon(**(arguments | changes))
 
     def test_lines(self):
-        advice = noise_for_epsilon(Poisson(T, 0.3), 1.0, DELTA, who="most-exposed", canaries=50)
+        advice = noise_for_epsilon(Poisson(T, 0.3), 1.0, DELTA, who="most-exposed", num_canaries=50)
         text = "\n".join(advice_lines(advice))
         for part in ("z = ", "95% interval", "δ = 1e-05", "50 canaries", "not a guarantee"):
             assert part in text
@@ -427,7 +431,7 @@ class TestCommandLine:
         return json.loads(capsys.readouterr().out)
 
     def test_noise(self, capsys):
-        common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--canaries", 100)
+        common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--num-canaries", 100)
         assert main(["advise", *map(str, common)]) == 0
         printed = capsys.readouterr().out
         for part in ("Noise multiplier z = ", "who takes part once", "Theory guarantees ε ≤"):
@@ -437,7 +441,7 @@ class TestCommandLine:
             ShuffledEpochs(50, 1),
             1.0,
             300**-1.1,
-            canaries=100,
+            num_canaries=100,
             population=300,
             server=ServerSGD(1.0, 0.9),
         )
@@ -447,10 +451,12 @@ class TestCommandLine:
 
     def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
         settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}
-        record = limit_record(Poisson(T, 0.25), 0.4, 1e-3, canaries=50, unobserved=0, **settings)
+        record = limit_record(
+            Poisson(T, 0.25), 0.4, 1e-3, num_canaries=50, unobserved=0, **settings
+        )
         record.save(tmp_path / "record.npz")
         for threat, place in (("final", 0), ("all", 1)):
-            scores = limit_footprints(Poisson(T, 0.25), 0.4, canaries=20_000, **settings)[place]
+            scores = limit_footprints(Poisson(T, 0.25), 0.4, num_canaries=20_000, **settings)[place]
             mean = scores[scores > 0].mean() if threat == "all" else scores.mean()
             target = float(epsilon_two_gaussians(0, 1, mean, 1, 1e-3))
             found = self._json(
@@ -461,7 +467,7 @@ class TestCommandLine:
             assert abs(found["noise_multiplier"] - 0.4) < width
 
     def test_a_run_like_another_has_as_many_rounds(self, tmp_path, capsys):
-        record = limit_record(Poisson(T, 0.5), 0.4, 1e-3, canaries=20, unobserved=0)
+        record = limit_record(Poisson(T, 0.5), 0.4, 1e-3, num_canaries=20, unobserved=0)
         record.save(tmp_path / "record.npz")
         arguments = f"noise --target-epsilon 1 --rounds 7 --like {tmp_path}"
         assert main(["advise", *arguments.split()]) == 2
@@ -470,7 +476,7 @@ class TestCommandLine:
     def test_noise_of_a_log(self, log, capsys):
         found = self._json(
             capsys, "noise", "--target-epsilon", 2, "--participation", f"trace:path={log}",
-            "--canaries", CLIENTS,
+            "--num-canaries", CLIENTS,
         )  # fmt: skip
         whole = exposure(Trace.read(log), found["noise_multiplier"], found["delta"])
         assert whole.levels()[0].epsilon_final == pytest.approx(2, rel=1e-6)

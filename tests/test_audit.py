@@ -86,7 +86,7 @@ def test_record_with_half_the_noise_is_found_out(participations):
     schedule = ShuffledEpochs(20, participations)
     claim = _gaussian(1 / math.sqrt(participations))
     honest, false = (
-        limit_record(schedule, z, DELTA, canaries=500, unobserved=500, seed=3) for z in (1, 0.5)
+        limit_record(schedule, z, DELTA, num_canaries=500, unobserved=500, seed=3) for z in (1, 0.5)
     )
     assert not assert_private(honest, claim, DELTA, method="gdp").violated
     with pytest.raises(AssertionError, match="violated"):
@@ -259,7 +259,7 @@ def test_scores_are_checked():
 
 @pytest.mark.parametrize("schedule", [ShuffledEpochs(5, 1), ShuffledEpochs(5, 0.5)])
 def test_single_participation_has_the_exact_null(schedule):
-    record = limit_record(schedule, 0.5, DELTA, canaries=40, unobserved=0)
+    record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=0)
     scores = scores_of(record)
     assert scores.unobserved is None
     assert scores.dim == record.dim
@@ -272,7 +272,7 @@ def test_single_participation_has_the_exact_null(schedule):
     "schedule", [ShuffledEpochs(5, 2), ShuffledEpochs(5, 1.5), Poisson(5, 0.3)]
 )
 def test_several_participations_have_unobserved_scores(schedule):
-    record = limit_record(schedule, 0.5, DELTA, canaries=40, unobserved=30)
+    record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=30)
     scores = scores_of(record)
     expected = scores_from_record(record, "all", "matched-filter")
     assert np.array_equal(scores.observed, expected.observed)
@@ -281,7 +281,7 @@ def test_several_participations_have_unobserved_scores(schedule):
 
 
 def test_record_with_too_few_canaries_is_refused():
-    record = limit_record(ShuffledEpochs(5, 2), 0.5, DELTA, canaries=40, unobserved=1)
+    record = limit_record(ShuffledEpochs(5, 2), 0.5, DELTA, num_canaries=40, unobserved=1)
     with pytest.raises(ValueError, match=r"unobserved=1 >= 2.*2 times"):
         scores_of(record)
     nobody = make_record(presence=np.zeros((6, 40), bool))

@@ -73,7 +73,7 @@ def test_every_strategy_is_audited_to_a_valid_record(name, tmp_path):
     audit, result = run(STRATEGIES[name]())
     record = audit.record()
     assert record.dim == DIM
-    assert (record.rounds, record.canaries) == (ROUNDS, CANARIES)
+    assert (record.rounds, record.num_canaries) == (ROUNDS, CANARIES)
     assert np.all(record.presence.sum(axis=0) == 1)
     assert np.all(record.presence.sum(axis=1) == CANARIES // ROUNDS)
     assert record.faults == ()
@@ -98,7 +98,7 @@ def test_every_strategy_is_audited_to_a_valid_record(name, tmp_path):
 
 def test_the_running_estimate_is_that_of_the_record_with_repeats_and_momentum():
     strategy = flower.FedAvgM(**PLAIN, server_momentum=0.9, server_learning_rate=0.5)
-    audit, result = run(strategy, repeats=3, num_canaries=20)
+    audit, result = run(strategy, participations=3, num_canaries=20)
     record = audit.record()
     assert np.all(record.presence.sum(axis=0) == 3)
     expected = epsilon_from_record(record, threat="all")
@@ -109,7 +109,7 @@ def test_the_running_estimate_is_that_of_the_record_with_repeats_and_momentum():
 
 def test_fed_avg_footprints_explain_the_scores():
     """Nothing clips: canaries are as loud as the median client, and the share is known."""
-    audit, _ = run(flower.FedAvg(**PLAIN), repeats=6)
+    audit, _ = run(flower.FedAvg(**PLAIN), participations=6)
     record = audit.record()
     np.testing.assert_allclose(record.contributions, 0.1 / (NODES + 30), rtol=1e-3)
     from fl_epe.auditing import footprint_fit
@@ -266,7 +266,7 @@ def test_dp_fed_avg_is_audited_with_its_own_canaries():
         clients=20,
         rounds=6,
         clients_per_round=10,
-        canaries=30,
+        num_canaries=30,
         unobserved=20,
         noise_multiplier=0.5,
         clipping="fixed",
@@ -279,7 +279,7 @@ def test_dp_fed_avg_is_audited_with_its_own_canaries():
     record = audit.record()
     assert record.seeds["canary"] == 5
     assert record.delta == 0.02
-    assert record.config["canaries"] == 30
+    assert record.config["num_canaries"] == 30
     # The record is against the model that it is asked for, however often.
     start = strategy.record(initial)
     assert start.displacement_norm == 0
@@ -294,7 +294,7 @@ def test_dp_fed_avg_is_audited_with_its_own_canaries():
 
 SETTINGS = {
     "unobserved": 5,
-    "repeats": 1,
+    "participations": 1,
     "rounds": 6,
     "inject": "auto",
     "clients": 0.5,
@@ -303,14 +303,14 @@ SETTINGS = {
     "canary_norm": 1.0,
     "noise_multiplier": 0.5,
     "leave_out": (),
-    "tracker_bytes": 1 << 20,
+    "score_memory": 1 << 20,
 }
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_a_strategy_with_canaries_of_its_own_decides_is_refused(name):
     """Even where the value is the default: it would have no effect."""
-    strategy = DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10, canaries=30))
+    strategy = DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10, num_canaries=30))
     value = SETTINGS[name]
     message = re.escape(f"Expected no {name}={value!r} with DPFedAvg, which schedules and scores")
     with pytest.raises(ValueError, match=message):
@@ -318,7 +318,7 @@ def test_what_a_strategy_with_canaries_of_its_own_decides_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("repeats", 2), ("inject", "add"), ("num_examples", 9)]
+    ("name", "value"), [("participations", 2), ("inject", "add"), ("num_examples", 9)]
 )
 def test_what_clients_decide_themselves_is_refused(name, value):
     message = re.escape(f"Expected no {name}={value!r} with clients, who answer")
@@ -330,7 +330,7 @@ def test_what_clients_decide_themselves_is_refused(name, value):
 
 def test_a_strategy_s_own_canaries_are_a_protocol():
     """Two strategies, one with canaries: only that is taken at its word."""
-    own = DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10, canaries=30))
+    own = DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10, num_canaries=30))
     assert isinstance(own, SelfAuditing)
     for other in (flower.FedAvg(**PLAIN), CanaryAudit(own, num_canaries=30, delta=0.1)):
         assert not isinstance(other, SelfAuditing)
@@ -423,7 +423,7 @@ def test_a_legacy_strategy_is_refused_with_the_way_out():
         pytest.param({"delta": 0.0}, "delta=0.0 in", id="delta=0.0-in"),
         pytest.param({"seed": -1}, "seed=-1 >= 0", id="seed=-1-at-least-0"),
         pytest.param({"unobserved": -1}, "unobserved=-1 >= 0", id="unobserved=-1-at-least-0"),
-        pytest.param({"repeats": 0}, "repeats=0 in", id="repeats=0-in"),
+        pytest.param({"participations": 0}, "participations=0 in", id="participations=0-in"),
         pytest.param({"rounds": 0}, "rounds=0 >= 1", id="rounds=0-at-least-1"),
         pytest.param({"inject": "both"}, "inject='both'", id="inject=both"),
         pytest.param({"num_examples": 0}, "num_examples=0 in", id="num_examples=0-in"),
@@ -458,7 +458,7 @@ def test_rounds_must_be_known_and_agree():
 
 def test_more_repeats_than_rounds_are_refused():
     with pytest.raises(ValueError, match="epochs=13"):
-        run(flower.FedAvg(**PLAIN), repeats=13)
+        run(flower.FedAvg(**PLAIN), participations=13)
 
 
 # ---- arrays of every kind
@@ -573,7 +573,7 @@ def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
     audit, _ = run(fixed(), app)
     record = audit.record()
     assert record.presence.sum(axis=1).tolist() == [5] * 5 + [0] + [5] * 6
-    assert record.canaries == CANARIES - 5  # the others count as unobserved
+    assert record.num_canaries == CANARIES - 5  # the others count as unobserved
     assert record.unobserved.shape[1] == CANARIES // 4 + 5
     assert any("released no model" in fault for fault in record.faults)
     assert np.all(record.observed[5] == 0)

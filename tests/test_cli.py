@@ -18,7 +18,7 @@ from fl_epe.cli.main import main
 from fl_epe.tasks import load_task
 
 SMALL = [
-    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--canaries", "20",
+    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--num-canaries", "20",
     "--unobserved", "20", "--evaluate-every", "2", "--seed", "3",
 ]  # fmt: skip
 
@@ -160,8 +160,8 @@ class TestErrors:
                 id="name=chess-to-be-one-of-digits,emnist",
             ),
             pytest.param(
-                ["run", "digits", "--canaries", "1"],
-                "canaries=1 to be an integer >= 2",
+                ["run", "digits", "--num-canaries", "1"],
+                "num_canaries=1 to be an integer >= 2",
                 id="canaries=1-to-be-an-integer-at-least-2",
             ),
             pytest.param(
@@ -169,9 +169,9 @@ class TestErrors:
             ),
             pytest.param(["run", "digits", "--rounds", "0"], "rounds=0", id="rounds=0"),
             pytest.param(
-                ["run", "digits", "--canary-repeats", "99"],
-                "canary_repeats=99.0 in (0, rounds=60]",
-                id="canary_repeats=99.0-in-0,rounds=60",
+                ["run", "digits", "--canary-participations", "99"],
+                "canary_participations=99.0 in (0, rounds=60]",
+                id="canary_participations=99.0-in-0,rounds=60",
             ),
             pytest.param(
                 ["run", "digits", "--noise-multiplier", "-1"],

@@ -158,7 +158,7 @@ def test_client_mod_and_server_injection_agree(make, mods):
         make(norm=norm), digits_app([*mods, canary_mod]), digits_model(), clients=range(1, 9)
     )
     by_server, _ = run(
-        make(norm=norm), digits_app(mods), digits_model(), repeats=ROUNDS, inject="replace"
+        make(norm=norm), digits_app(mods), digits_model(), participations=ROUNDS, inject="replace"
     )
     records = [by_clients.record(), by_server.record()]
     for record in records:
@@ -173,7 +173,7 @@ def test_client_mod_and_server_injection_agree(make, mods):
 
 def test_secure_aggregation_is_audited_without_reading_a_reply():
     record, strategy = secure_aggregation.audit(
-        clients=12, canaries=6, rounds=8, noise_multiplier=0.5, seed=1, delta=1e-2
+        clients=12, num_canaries=6, rounds=8, noise_multiplier=0.5, seed=1, delta=1e-2
     )
     assert strategy.sums_seen == [1] * 8  # twelve replies, one sum
     assert record.presence.shape == (8, 6)
@@ -189,7 +189,7 @@ def test_secure_aggregation_is_audited_without_reading_a_reply():
 def test_under_secure_aggregation_canaries_are_those_of_plain_averaging():
     """The same clients, the same noise: what masks hide is not lost."""
     record, _ = secure_aggregation.audit(
-        clients=12, canaries=6, rounds=4, noise_multiplier=0.0, seed=1, delta=1e-2
+        clients=12, num_canaries=6, rounds=4, noise_multiplier=0.0, seed=1, delta=1e-2
     )
     # Without noise each canary's cosine is its share of the mean's norm, exactly but for overlap.
     share = secure_aggregation.CLIP_NORM / 12 / record.mean_norms[0]

@@ -16,10 +16,10 @@ from fl_epe.schedules import ShuffledEpochs
 SMALL = Plan(
     schedules=("cyclic", "check-in", "min-separation:separation=9"),
     noise_multipliers=(0.3, 0.6),
-    presentations=(1, 2),
+    participations=(1, 2),
     rounds=16,
     clients=200,
-    canaries=50,
+    num_canaries=50,
 )
 
 
@@ -33,15 +33,17 @@ class TestPlan:
         assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
     def test_cells_are_the_whole_grid(self):
-        plan = dataclasses.replace(SMALL, repeats=3)
+        plan = dataclasses.replace(SMALL, replicates=3)
         cells = list(plan.cells())
         assert len(cells) == len(set(map(plan.key, cells))) == 3 * 2 * 2 * 3
 
     def test_a_key_knows_what_decides_the_result(self):
         cell = next(SMALL.cells())
         for other in (
-            dataclasses.replace(SMALL, schedules=("cyclic", "epochs"), repeats=5, confidence=0.9),
-            dataclasses.replace(SMALL, noise_multipliers=(0.1, 0.3), presentations=(1,)),
+            dataclasses.replace(
+                SMALL, schedules=("cyclic", "epochs"), replicates=5, confidence=0.9
+            ),
+            dataclasses.replace(SMALL, noise_multipliers=(0.1, 0.3), participations=(1,)),
         ):
             assert other.key(cell) == SMALL.key(cell)
         for change in ({"rounds": 17}, {"seed": 1}, {"clients": 300}, {"decay": 0.9}):
@@ -56,8 +58,8 @@ class TestPlan:
             pytest.param(
                 {"noise_multipliers": [0.0]}, "noise_multipliers=0.0", id="noise_multipliers=0.0"
             ),
-            pytest.param({"presentations": [-1]}, "presentations=-1", id="presentations=-1"),
-            pytest.param({"repeats": 0}, "repeats=0", id="repeats=0"),
+            pytest.param({"participations": [-1]}, "participations=-1", id="participations=-1"),
+            pytest.param({"replicates": 0}, "replicates=0", id="replicates=0"),
             pytest.param({"rounds": 1.5}, "rounds=1.5", id="rounds=1.5"),
             pytest.param({"delta": 1}, "delta=1", id="delta=1"),
             pytest.param({"confidence": 1.0}, "confidence=1", id="confidence=1"),
@@ -74,6 +76,16 @@ class TestPlan:
     def test_errors(self, values, message):
         with pytest.raises(ValueError, match=message):
             Plan.from_dict(values)
+
+    def test_names_of_the_first_version_are_read(self):
+        old = {"presentations": [3], "repeats": 2, "canaries": 9, "task": "digits"}
+        plan = Plan.from_dict({**old, "settings": {"clients_per_round": 4}})
+        assert (plan.participations, plan.replicates, plan.num_canaries) == ((3,), 2, 9)
+
+    def test_keys_are_those_of_the_first_version(self):
+        """What an earlier version measured is found, and what it would draw is drawn."""
+        plan = Plan(("epochs",), (0.1,), (4,), num_canaries=50)
+        assert [plan.key(cell) for cell in plan.cells()] == ["f26192e7bce59bbc564f93d4"]
 
     def test_toml(self, tmp_path):
         path = tmp_path / "plan.toml"
@@ -95,7 +107,7 @@ class TestMeasurements:
         assert carry_out(SMALL, tmp_path) == first
         monkeypatch.undo()
         asked = []
-        plan = dataclasses.replace(SMALL, repeats=2)
+        plan = dataclasses.replace(SMALL, replicates=2)
         more = carry_out(plan, tmp_path, on_cell=lambda done, total: asked.append((done, total)))
         assert asked == [(done, 24) for done in range(12, 25)]
         assert {cell: more[cell] for cell in first} == first
@@ -123,7 +135,7 @@ class TestMeasurements:
     def test_what_cannot_be_is_said(self, tmp_path):
         rows = _rows(SMALL, tmp_path)
         impossible = [row for row in rows if row.skipped]
-        assert {(row.schedule, row.presentations) for row in impossible} == {
+        assert {(row.schedule, row.participations) for row in impossible} == {
             ("min-separation:separation=9", 2)
         }
         assert all("separation" in row.skipped for row in impossible)
@@ -132,10 +144,10 @@ class TestMeasurements:
         plan = Plan(
             schedules=("epochs",),
             noise_multipliers=(0.5,),
-            presentations=(1,),
+            participations=(1,),
             task="digits",
             rounds=2,
-            canaries=6,
+            num_canaries=6,
             settings={"clients_per_round": 2, "local_epochs": 1, "clipping": "fixed"},
             task_options={"num_clients": 12},
         )
@@ -149,10 +161,10 @@ class TestMeasurements:
 
     def test_like_a_run(self, tmp_path):
         norms = np.geomspace(1, 5, 16)
-        record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, clip_norms=norms, canaries=9)
+        record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, clip_norms=norms, num_canaries=9)
         record.save(tmp_path / "run" / "record.npz")
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None)
-        like = dataclasses.replace(plan, like=str(tmp_path / "run"), canaries=200)
+        like = dataclasses.replace(plan, like=str(tmp_path / "run"), num_canaries=200)
         rows = _rows(like, tmp_path / "like")
         # With norms that move, the round matters: the last ones are five times as loud.
         still = _rows(dataclasses.replace(like, like=None, rounds=16), tmp_path / "still")
@@ -162,7 +174,7 @@ class TestMeasurements:
         )
 
     def test_like_a_run_that_does_not_fit(self, tmp_path):
-        record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, canaries=9)
+        record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
         record.save(tmp_path / "sgd" / "record.npz")
         adam = dataclasses.replace(record, server={"name": "adam", "learning_rate": 0.1})
         adam.save(tmp_path / "adam" / "record.npz")
@@ -179,24 +191,24 @@ class TestRows:
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), noise_multipliers=(0.3,))
         for one, four in zip(
             _rows(plan, tmp_path),
-            _rows(dataclasses.replace(plan, repeats=4), tmp_path),
+            _rows(dataclasses.replace(plan, replicates=4), tmp_path),
             strict=True,
         ):
             width = (one.every_round.high - one.every_round.low) / 2
             pooled = (four.every_round.high - four.every_round.low) / 2
             assert pooled == pytest.approx(width / 2, rel=0.15)
-            assert four.repeats == 4
+            assert four.replicates == 4
 
     def test_rows_hold_the_exact_values(self, tmp_path):
-        plan = dataclasses.replace(SMALL, schedules=("epochs",), repeats=2, confidence=0.999)
+        plan = dataclasses.replace(SMALL, schedules=("epochs",), replicates=2, confidence=0.999)
         for row in _rows(plan, tmp_path):
-            count, z = row.presentations, row.noise_multiplier
+            count, z = row.participations, row.noise_multiplier
             known = epsilon_two_gaussians(0, 1, np.sqrt(count) / z, 1, row.delta)
             assert row.every_round.low < known < row.every_round.high
             assert row.every_round.analytical.epsilon == pytest.approx(known)
             assert row.every_round.most_exposed == pytest.approx(known)
             assert not row.above
-            assert row.secret.epsilon < row.every_round.epsilon
+            assert row.unknown_rounds.epsilon < row.every_round.epsilon
 
     def test_a_planted_violation_is_found(self, tmp_path, monkeypatch):
         """A schedule that lets everybody in twice as often as it says."""
@@ -206,7 +218,7 @@ class TestRows:
             def cohorts(self, population, rng):
                 return ShuffledEpochs(self.rounds, 2 * self.epochs).cohorts(population, rng)
 
-        plan = dataclasses.replace(SMALL, schedules=("cyclic",), canaries=200)
+        plan = dataclasses.replace(SMALL, schedules=("cyclic",), num_canaries=200)
         assert not any(row.above for row in _rows(plan, tmp_path / "honest"))
         monkeypatch.setattr(
             "fl_epe.compare.measure.make_schedule",
@@ -221,10 +233,14 @@ class TestRows:
     def test_honest_schedules_stay_below_their_analytical_epsilon(self, tmp_path):
         """At most the interval's error rate of many seeds lies above.
 
-        `simulations/schedule_seeds.py` does the same for Poisson, rounds secret, and 200 seeds.
+        `simulations/schedule_seeds.py` does the same for Poisson, rounds unknown, and 200 seeds.
         """
         plan = dataclasses.replace(
-            SMALL, schedules=("cyclic",), noise_multipliers=(0.5,), presentations=(2,), repeats=100
+            SMALL,
+            schedules=("cyclic",),
+            noise_multipliers=(0.5,),
+            participations=(2,),
+            replicates=100,
         )
         above = {"final": 0, "every_round": 0}
         for cell, result in carry_out(plan, tmp_path).items():
@@ -238,12 +254,12 @@ class TestRows:
 
 class TestCommand:
     def _run(self, *options):
-        size = ["--rounds", "16", "--clients", "100", "--canaries", "20", "--workers", "1"]
+        size = ["--rounds", "16", "--clients", "100", "--num-canaries", "20", "--workers", "1"]
         return cli.main(["compare", *size, *options])
 
     def test_files(self, tmp_path, capsys):
         output = tmp_path / "out"
-        options = ("--output", str(output), "--presentations", "1", "2")
+        options = ("--output", str(output), "--participations", "1", "2")
         schedules = ("--schedules", "cyclic", "poisson", "min-separation:separation=9")
         assert self._run(*options, *schedules, "--noise-multipliers", "0.3", "0.6") == 0
         shown = capsys.readouterr().out
@@ -256,7 +272,7 @@ class TestCommand:
             table = list(csv.DictReader(file))
         assert len(table) == 12
         assert float(table[0]["final_epsilon"]) == values["rows"][0]["final"]["epsilon"]
-        for name in ("schedules", "presentations", "noise"):
+        for name in ("schedules", "participations", "noise"):
             assert (output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         page = (output / "compare.html").read_text()
         assert page.count("data:image/png") == 3
@@ -264,15 +280,15 @@ class TestCommand:
 
     def test_none_known(self, tmp_path, capsys):
         schedules = ("--schedules", "min-separation:separation=1", "--noise-multipliers", "0.3")
-        assert self._run("--output", str(tmp_path), *schedules, "--presentations", "1") == 0
+        assert self._run("--output", str(tmp_path), *schedules, "--participations", "1") == 0
         assert "none known" in capsys.readouterr().out
 
     def test_a_trace(self, tmp_path, capsys):
         path = tmp_path / "log.csv"
         rows = [f"{t},{client}" for t in range(4) for client in range(t, t + 2)]
         path.write_text("round,client_id\n" + "\n".join(rows))
-        options = ["--rounds", "4", "--presentations", "1.6", "--noise-multipliers", "0.5"]
-        command = ["compare", "--schedules", f"trace:path={path}", "--canaries", "20", *options]
+        options = ["--rounds", "4", "--participations", "1.6", "--noise-multipliers", "0.5"]
+        command = ["compare", "--schedules", f"trace:path={path}", "--num-canaries", "20", *options]
         assert cli.main([*command, "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
         (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
         assert row["most_participations"] == 2
@@ -281,13 +297,13 @@ class TestCommand:
         path = tmp_path / "plan.toml"
         path.write_text(
             'task = "digits"\nschedules = ["cyclic"]\nnoise-multipliers = [0.5]\n'
-            "presentations = [1]\n[settings]\nlocal-epochs = 1\nclients-per-round = 2\n"
+            "participations = [1]\n[settings]\nlocal-epochs = 1\nclients-per-round = 2\n"
             "clipping = 'fixed'\n"
             "[task-options]\nnum-clients = 12\n"
         )
         output = tmp_path / "out"
         command = ["compare", "--config", str(path), "--output", str(output), "--rounds", "2"]
-        command += ["--canaries", "4", "--set", "local-epochs=2", "--workers", "1"]
+        command += ["--num-canaries", "4", "--set", "local-epochs=2", "--workers", "1"]
         assert cli.main(command) == 0
         plan = json.loads((output / "compare.json").read_text())["plan"]
         assert plan["settings"] == {
@@ -306,7 +322,7 @@ class TestCommand:
             pytest.param(["--like", "missing"], "missing", id="missing"),
             pytest.param(["--workers", "0"], "workers=0", id="workers=0"),
             pytest.param(
-                ["--presentations", "99"], "participations=99.0", id="participations=99.0"
+                ["--participations", "99"], "participations=99.0", id="participations=99.0"
             ),
         ],
     )

@@ -103,7 +103,7 @@ def test_defaults_are_the_papers_runs(name: str, clients: int, participations: i
     schedule = config.client_schedule()
     assert schedule.most_participations() == participations
     assert schedule.participations() == pytest.approx(participations, rel=0.006)
-    assert (config.canaries, config.unobserved) == (1000, 1000)
+    assert (config.num_canaries, config.unobserved) == (1000, 1000)
 
 
 def test_the_model_of_shakespeare_has_as_many_parameters_as_it_says():

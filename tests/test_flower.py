@@ -22,7 +22,7 @@ from fl_epe.tasks import load_task
 
 SEEDS = Seeds.derive(7)
 SMALL = RunConfig(
-    clients=20, rounds=8, clients_per_round=5, canaries=12, unobserved=12, noise_multiplier=0.3
+    clients=20, rounds=8, clients_per_round=5, num_canaries=12, unobserved=12, noise_multiplier=0.3
 )
 
 
@@ -88,7 +88,7 @@ def test_the_number_of_workers_does_not_matter(workers):
 
 def test_noise_has_its_standard_deviation_and_uses_the_clip_norm_of_its_round():
     config = dataclasses.replace(
-        SMALL, full_knowledge=True, canaries=2, noise_multiplier=1.0, clip_count_std=4.0
+        SMALL, full_knowledge=True, num_canaries=2, noise_multiplier=1.0, clip_count_std=4.0
     )
     record = _run(config=config)
     assert np.ptp(record.clip_norms) > 0.1 * record.clip_norms[0]  # the norm does move
@@ -109,7 +109,9 @@ def test_canaries_arrive_at_exactly_the_clip_norm():
 
 
 def test_unobserved_canaries_never_take_part():
-    config = dataclasses.replace(SMALL, noise_multiplier=0.0, canary_repeats=8, unobserved=400)
+    config = dataclasses.replace(
+        SMALL, noise_multiplier=0.0, canary_participations=8, unobserved=400
+    )
     record = _run(config=config)
     scores = record.unobserved * np.sqrt(record.dim)
     # 8 correlated rounds of 400 standard scores: at least 400 independent ones
@@ -119,7 +121,12 @@ def test_unobserved_canaries_never_take_part():
 
 def test_the_matched_filter_meets_the_analytical_value():
     config = dataclasses.replace(
-        SMALL, canaries=400, noise_multiplier=0.5, clip_norm=1.0, clients_per_round=10, delta=1e-3
+        SMALL,
+        num_canaries=400,
+        noise_multiplier=0.5,
+        clip_norm=1.0,
+        clients_per_round=10,
+        delta=1e-3,
     )
     estimate = epsilon_from_record(_run(Tiny(inputs=4000), config), threat="all")
     from fl_epe import epsilon_two_gaussians
@@ -137,11 +144,11 @@ def test_the_matched_filter_meets_the_analytical_value():
     [
         {"participation": "poisson"},
         {"participation": "min-separation:separation=2"},
-        {"participation": "drop-out:of=cyclic,rate=0.2", "canary_repeats": 2},
+        {"participation": "drop-out:of=cyclic,rate=0.2", "canary_participations": 2},
         {"server_optimizer": "adam", "server_learning_rate": 0.01},
         {"clipping": "fixed", "clip_norm": 0.5},
         {"canaries_vote": True},
-        {"canary_repeats": 3},
+        {"canary_participations": 3},
         {"unobserved": 0},
         {"noise_multiplier": 0.0, "server_momentum": 0.0},
     ],
@@ -189,7 +196,7 @@ class TestFaults:
     def test_the_denominator_stays(self):
         """Without noise, losing a client leaves the others' share of the mean as it was."""
         config = dataclasses.replace(
-            SMALL, rounds=1, canary_repeats=1, noise_multiplier=0.0, full_knowledge=True
+            SMALL, rounds=1, canary_participations=1, noise_multiplier=0.0, full_knowledge=True
         )
         whole, broken = _run(config=config), _run(Tiny(raising=tuple(range(20))), config)
         assert broken.absent[0] == 5
@@ -276,7 +283,7 @@ class TestNodes:
         assert loads == [26, 29, 50]
         everyone = [client for share in shares for client in share.clients]
         assert sorted(everyone) == list(range(10))
-        assert sorted(c for share in shares for c in share.canaries) == list(range(5))
+        assert sorted(c for share in shares for c in share.canary_ids) == list(range(5))
 
     def test_clients_that_nobody_holds_are_waited_for(self):
         with InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid:
@@ -354,7 +361,7 @@ class TestBadInput:
 
 
 class TestCoins:
-    config = dataclasses.replace(SMALL, inclusion="coin", canaries=200, unobserved=200)
+    config = dataclasses.replace(SMALL, inclusion="coin", num_canaries=200, unobserved=200)
 
     def test_every_canary_is_on_one_side_and_the_record_says_which(self):
         record = _run(config=self.config)
@@ -381,7 +388,7 @@ def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
     for z in (0.02, 0.1, 0.5):
         config = dataclasses.replace(
             SMALL,
-            canaries=400,
+            num_canaries=400,
             noise_multiplier=z,
             clip_norm=1.0,
             clip_count_std=2.0,

@@ -25,7 +25,7 @@ def _schedule(spec, participations=4):
 
 def _bounds(spec, z=0.5, participations=4):
     found = upper_bounds(_schedule(spec, participations), z, DELTA, CLIENTS)
-    return {"known" if bound.rounds_known else "secret": bound.epsilon for bound in found}
+    return {"known" if bound.rounds_known else "unknown": bound.epsilon for bound in found}
 
 
 class TestRandomParticipations:
@@ -78,7 +78,7 @@ class TestGuarantees:
 
     def test_coins_have_the_accountant_and_a_count(self):
         bounds = _bounds("poisson")
-        assert bounds["secret"] == poisson_epsilon(0.5, 0.1, T, DELTA)
+        assert bounds["unknown"] == poisson_epsilon(0.5, 0.1, T, DELTA)
         pmf = stats.binom.pmf(np.arange(T + 1), T, 0.1)
         assert bounds["known"] == pytest.approx(
             random_participations_epsilon(0.5, DELTA, pmf / pmf.sum())
@@ -90,11 +90,11 @@ class TestGuarantees:
     def test_device_classes_are_for_the_busiest(self):
         spec = 'device-classes:{"rates": [4, 1], "shares": [0.25, 0.75]}'
         busiest = max(_schedule(spec).rates)
-        assert _bounds(spec)["secret"] == poisson_epsilon(0.5, busiest, T, DELTA)
+        assert _bounds(spec)["unknown"] == poisson_epsilon(0.5, busiest, T, DELTA)
 
     def test_fixed_size(self):
         bounds = _bounds("fixed-size")
-        assert bounds["secret"] == fixed_size_epsilon(0.5, CLIENTS, 20, T, DELTA)
+        assert bounds["unknown"] == fixed_size_epsilon(0.5, CLIENTS, 20, T, DELTA)
         assert bounds["known"] == pytest.approx(_bounds("poisson")["known"], rel=1e-6)
         dropped = upper_bounds(DropOut(FixedSize(T, 0.1), 0.5), 0.5, DELTA, CLIENTS)
         assert dropped[0].epsilon < bounds["known"]
@@ -115,7 +115,7 @@ class TestGuarantees:
         assert upper_bounds(_schedule("min-separation:separation=1"), 0.5, DELTA, CLIENTS) == ()
         assert tightest((), rounds_known=True) is None
 
-    def test_known_rounds_hold_for_secret_ones(self):
+    def test_known_rounds_hold_for_unknown_ones(self):
         found = upper_bounds(_schedule("poisson"), 0.5, DELTA, CLIENTS)
         assert tightest(found, rounds_known=True).rounds_known
         assert tightest(found, rounds_known=False).epsilon == min(bound.epsilon for bound in found)

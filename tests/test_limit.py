@@ -36,8 +36,8 @@ class TestDecay:
         decay, server = 0.8 ** np.arange(T), ServerSGD(2.0, 0.5)
         record = limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, server=server, decay=decay)
         means = record.observed * record.mean_norms[:, None]
-        velocity = np.zeros(record.canaries)
-        theta = np.zeros(record.canaries)
+        velocity = np.zeros(record.num_canaries)
+        theta = np.zeros(record.num_canaries)
         for t in range(T):
             velocity = 0.5 * velocity + means[t]
             theta += 2.0 * decay[t] * velocity
@@ -48,7 +48,7 @@ class TestDecay:
 
     def test_a_constant_factor_changes_nothing(self):
         records = [
-            limit_record(ShuffledEpochs(T, 2), 0.3, DELTA, decay=decay, canaries=50)
+            limit_record(ShuffledEpochs(T, 2), 0.3, DELTA, decay=decay, num_canaries=50)
             for decay in (1.0, 0.5)
         ]
         first, second = (footprints(record, "final") for record in records)
@@ -65,17 +65,17 @@ class TestPopulation:
         # A cohort of 3 among 30 clients, 10 of them canaries: one canary a round on average, and
         # never more than 3. Among the canaries alone, it is one in every round.
         schedule = FixedSize(400, 0.1)
-        record = limit_record(schedule, 0.3, DELTA, canaries=10, population=30)
+        record = limit_record(schedule, 0.3, DELTA, num_canaries=10, population=30)
         counts = record.presence.sum(axis=1)
         assert counts.max() == 3
         assert counts.min() == 0
         assert abs(counts.mean() - 1) < 4 * np.sqrt(0.62 / 400)  # hypergeometric variance
-        alone = limit_record(schedule, 0.3, DELTA, canaries=10)
+        alone = limit_record(schedule, 0.3, DELTA, num_canaries=10)
         assert set(alone.presence.sum(axis=1)) == {1}
 
     def test_a_trace_gives_its_own(self):
         trace = Trace([0, 1, 1, 2], [5, 5, 6, 7])
-        record = limit_record(trace, 0.3, DELTA, canaries=3)
+        record = limit_record(trace, 0.3, DELTA, num_canaries=3)
         assert sorted(record.presence.sum(axis=0)) == [1, 1, 2]
         assert record.participation == "trace-sample"
         with pytest.raises(ValueError, match="population=5"):
@@ -83,7 +83,7 @@ class TestPopulation:
 
     def test_errors(self):
         with pytest.raises(ValueError, match="population=5"):
-            limit_record(Poisson(T, 0.1), 0.3, DELTA, canaries=10, population=5)
+            limit_record(Poisson(T, 0.1), 0.3, DELTA, num_canaries=10, population=5)
 
 
 class TestRealUpdates:
@@ -105,7 +105,7 @@ class TestRealUpdates:
     def test_scores_are_hidden_by_noise_and_updates(self):
         real = RealUpdates(np.full(T, 0.4**2), 0.9**2)
         record = limit_record(
-            ShuffledEpochs(T, 1), 0.3, DELTA, canaries=4000, unobserved=4000, real=real
+            ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=4000, unobserved=4000, real=real
         )
         error = 1 / np.sqrt(4000)
         final = record.observed_displacement * np.sqrt(record.dim)
@@ -127,7 +127,7 @@ class TestRealUpdates:
             limit_record(Poisson(T, 0.1), 0.3, DELTA, real=RealUpdates(np.ones(3), 1.0))
         with pytest.raises(ValueError, match="noise_multiplier=0"):
             limit_record(Poisson(T, 0.1), 0, DELTA, real=RealUpdates(np.zeros(T), 1.0))
-        record = limit_record(Poisson(T, 0.1), 0.3, DELTA, canaries=20)
+        record = limit_record(Poisson(T, 0.1), 0.3, DELTA, num_canaries=20)
         with pytest.raises(ValueError, match="sum_noise_multiplier=None"):
             RealUpdates.of(type(record)(**{**vars(record), "sum_noise_multiplier": None}))
 
@@ -136,7 +136,7 @@ def test_single_participation_is_the_gaussian_mechanism():
     # Expected footprints, no draws: exactly what theory says.
     for momentum in (0.0, 0.9):
         record = limit_record(
-            ShuffledEpochs(T, 1), 0.3, DELTA, canaries=T, server=ServerSGD(1.0, momentum)
+            ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=T, server=ServerSGD(1.0, momentum)
         )
         np.testing.assert_allclose(footprints(record, "all"), 1 / 0.3)
         if momentum == 0:

@@ -135,8 +135,8 @@ def test_delta_cosines_need_a_linear_optimizer():
             id="rounds=2.5-to-be-an-integer-at-least-1",
         ),
         pytest.param(
-            {"canaries": 1},
-            "canaries=1 to be an integer >= 2",
+            {"num_canaries": 1},
+            "num_canaries=1 to be an integer >= 2",
             id="canaries=1-to-be-an-integer-at-least-2",
         ),
         pytest.param(
@@ -150,11 +150,15 @@ def test_delta_cosines_need_a_linear_optimizer():
             id="clients_per_round=31-at-most-clients=30",
         ),
         pytest.param(
-            {"canary_repeats": 61},
-            r"canary_repeats=61 in \(0, rounds=60\]",
-            id="canary_repeats=61-in-0,rounds=60",
+            {"canary_participations": 61},
+            r"canary_participations=61 in \(0, rounds=60\]",
+            id="canary_participations=61-in-0,rounds=60",
         ),
-        pytest.param({"canary_repeats": 0}, "canary_repeats=0 in", id="canary_repeats=0-in"),
+        pytest.param(
+            {"canary_participations": 0},
+            "canary_participations=0 in",
+            id="canary_participations=0-in",
+        ),
         pytest.param(
             {"noise_multiplier": -0.1},
             r"noise_multiplier=-0\.1 in \[0, inf\)",
@@ -270,3 +274,15 @@ def test_contributions_stand_for_clip_norms():
     assert not unknown.signal_known()
     with pytest.raises(ValueError, match=r"contributions\.shape"):
         make_record(contributions=np.ones(5))
+
+
+def test_names_of_the_first_version_are_read():
+    config = RunConfig.from_dict({"clients": 50, "canaries": 7, "canary_repeats": 2})
+    assert (config.num_canaries, config.canary_participations) == (7, 2)
+
+
+def test_a_file_keeps_the_names_of_its_schema(tmp_path):
+    record = make_record()
+    with np.load(record.save(tmp_path / "record.npz")) as archive:
+        meta = json.loads(bytes(archive["meta"]))
+    assert meta["canary_repeats"] == record.canary_participations

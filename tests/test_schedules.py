@@ -822,8 +822,8 @@ def test_a_run_follows_any_schedule_and_knows_what_to_expect(spec):
         clients=40,
         rounds=12,
         clients_per_round=10,
-        canaries=60,
-        canary_repeats=2,
+        num_canaries=60,
+        canary_participations=2,
         participation=spec,
     )
     for schedule, population in ((config.client_schedule(), 40), (config.canary_schedule(), 60)):
@@ -847,7 +847,7 @@ def test_a_run_refuses_a_recorded_trace():
 def test_the_limit_meets_theory_at_known_rounds(spec):
     """Each canary's matched filter is N(√R/z, 1) for its own R participations."""
     kind, options = parse_schedule(spec)
-    record = limit_record(make_schedule(kind, 24, 3, **options), 0.5, 1e-3, canaries=800)
+    record = limit_record(make_schedule(kind, 24, 3, **options), 0.5, 1e-3, num_canaries=800)
     assert record.participation == kind
     scores = scores_from_record(record, "all", "matched-filter").observed
     counts = record.presence.sum(axis=0)

@@ -1,4 +1,4 @@
-"""The other statistics: secret rounds, footprints, goodness of fit, and the limit they live in."""
+"""The other statistics: unknown rounds, footprints, goodness of fit, and the limit they live in."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ class TestLimit:
         assert min(epsilons(0.0)) > 2 * epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA)
 
     def test_scores_of_others_are_standard(self):
-        record = limit_record(Poisson(40, 0.2), 0.5, 1e-3, canaries=500, unobserved=3000)
+        record = limit_record(Poisson(40, 0.2), 0.5, 1e-3, num_canaries=500, unobserved=3000)
         for threat, statistic in (("final", "displacement"), ("all", "matched-filter")):
             _, unobserved = scores_from_record(record, threat, statistic).both()
             assert stats.kstest(unobserved, "norm").pvalue > 1e-3
@@ -99,7 +99,7 @@ class TestFootprints:
         inside = 0
         for seed in range(300):
             record = limit_record(
-                ShuffledEpochs(6, 2), 0.5, 1e-3, canaries=40, unobserved=2, seed=seed
+                ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=2, seed=seed
             )
             fit = footprint_fit(record)
             inside += fit.low <= 1 <= fit.high
@@ -115,7 +115,7 @@ class TestFootprints:
 
 class TestSecretRounds:
     @pytest.mark.parametrize("signal", [0.3, 1.0, 4.0, 20.0, 300.0])
-    def test_one_round_is_no_secret(self, signal):
+    def test_one_round_is_known(self, signal):
         exact = epsilon_two_gaussians(0, 1, signal, 1, 1e-3)
         assert unknown_rounds_epsilon([np.array([signal])], 1e-3) == pytest.approx(exact, rel=1e-4)
 
@@ -257,13 +257,15 @@ class TestReports:
     """Every kind of record has a report, and no sentence in it that is not true of it."""
 
     RECORDS = {  # noqa: RUF012 - made once
-        "epochs": lambda: limit_record(ShuffledEpochs(6, 2), 0.5, 1e-3, canaries=40, unobserved=40),
-        "part-of-an-epoch": lambda: limit_record(
-            ShuffledEpochs(6, 1.5), 0.5, 1e-3, canaries=40, unobserved=40
+        "epochs": lambda: limit_record(
+            ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=40
         ),
-        "poisson": lambda: limit_record(Poisson(6, 0.3), 0.5, 1e-3, canaries=40, unobserved=40),
+        "part-of-an-epoch": lambda: limit_record(
+            ShuffledEpochs(6, 1.5), 0.5, 1e-3, num_canaries=40, unobserved=40
+        ),
+        "poisson": lambda: limit_record(Poisson(6, 0.3), 0.5, 1e-3, num_canaries=40, unobserved=40),
         "no-unobserved": lambda: limit_record(
-            ShuffledEpochs(6, 2), 0.5, 1e-3, canaries=40, unobserved=0
+            ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=0
         ),
         "no-clip-norms": lambda: make_record(clip_norms=np.full(6, np.nan)),
         "unknown-schedule": lambda: make_record(participation="other"),
@@ -289,14 +291,14 @@ class TestReports:
             assert rows["every round", "matched filter"][4] == "–"
         if kind == "poisson":
             assert "on average" in text
-            assert "rounds being secret" in text
+            assert "does not know the rounds" in text
         if kind == "part-of-an-epoch":
             assert "1.5 times, counted as 2" in text
         if kind in ("unknown-schedule", "unknown-noise"):
             assert "none known" in text
             assert "none known" in page
         if kind in ("unknown-schedule", "part-of-an-epoch"):
-            assert summary.every_round.secret_rounds is None
+            assert summary.every_round.unknown_rounds is None
         if kind == "lost-updates":
             assert "4 updates were lost" in text
         methods = {bound.method for bound in summary.every_round.bounds}

@@ -8,8 +8,8 @@ DIM = 300
 VECTORS = np.random.default_rng(1).standard_normal((7, DIM))
 
 
-def _tracker(max_bytes=1 << 20):
-    return CanaryScorer(CanarySet(DIM, 11, 2), max_bytes)
+def _tracker(score_memory=1 << 20):
+    return CanaryScorer(CanarySet(DIM, 11, 2), score_memory)
 
 
 def _naive(vector):
@@ -58,7 +58,7 @@ def test_refuses_what_cannot_be_scored():
         tracker.add("delta", np.zeros(3))
     with pytest.raises(ValueError, match="Expected delta to be finite"):
         tracker.add("delta", np.full(DIM, np.nan))
-    with pytest.raises(ValueError, match="max_bytes=0"):
+    with pytest.raises(ValueError, match="score_memory=0"):
         CanaryScorer(CanarySet(DIM, 2, 0), 0)
     other = CanaryScorer(CanarySet(DIM + 1, 11, 2))
     other.add("a", np.zeros(DIM + 1))

@@ -83,7 +83,7 @@ def test_unknown_contributions_weigh_every_round_the_same():
 def test_lost_rounds_and_canaries_that_never_took_part():
     watch = noisy_run(lost=(4, 11))
     record = watch.record()
-    assert record.canaries == COUNT - 20
+    assert record.num_canaries == COUNT - 20
     assert record.unobserved.shape == (ROUNDS, UNOBSERVED + 20)
     assert np.all(record.mean_norms[[4, 11]] == 0)
     assert np.all(record.presence.sum(axis=0) == 1)

@@ -132,7 +132,7 @@ def _coins(law: PrivacyLaw, z: float, delta: float) -> UpperBound | None:
     if coins is None:
         return None
     epsilon = poisson_epsilon(z, coins.rate, coins.rounds, delta)
-    words = f"takes part by secret coins{coins.condition}"
+    words = f"takes part by coins that the adversary does not see{coins.condition}"
     return UpperBound(epsilon, False, "add-or-remove", words)
 
 
@@ -141,7 +141,7 @@ def _cohorts(law: PrivacyLaw, z: float, delta: float) -> UpperBound | None:
     if drawn is None:
         return None
     epsilon = fixed_size_epsilon(z, drawn.available, drawn.size, drawn.rounds, delta)
-    words = f"secret cohorts of fixed size{drawn.condition}"
+    words = f"unknown cohorts of fixed size{drawn.condition}"
     return UpperBound(epsilon, False, "replace-one", words)
 
 

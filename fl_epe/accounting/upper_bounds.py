@@ -111,7 +111,7 @@ def random_participations_epsilon(
 def poisson_epsilon(
     noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
 ) -> float:
-    """ε of a client who joins each round by its own secret coin, from dp-accounting's PLD.
+    """ε of a client who joins each round by a coin that nobody sees, from dp-accounting's PLD.
 
     The privacy-loss distribution is rounded up at every step (Doroshenko et al. 2022), on a grid
     that is refined until ε settles: the answer is above the exact ε by less than 1% or so, and

@@ -24,6 +24,7 @@ from fl_epe.asymptotics.expected_scores import (
     RealUpdates,
     limit_weights,
 )
+from fl_epe.auditing import ThreatModel
 from fl_epe.checks import check_probability
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Schedule
@@ -56,7 +57,7 @@ class NoiseAdvice:
         delta: δ.
         threat: "final" or "all".
         who: "mean" or "most-exposed".
-        canaries: clients that were drawn, and canaries of the run that would measure.
+        num_canaries: clients that were drawn, and canaries of the run that would measure.
         confidence: of both intervals.
         notes: what must be known to use it.
     """
@@ -70,9 +71,9 @@ class NoiseAdvice:
     participations: float
     target_epsilon: float
     delta: float
-    threat: str
+    threat: ThreatModel
     who: str
-    canaries: int
+    num_canaries: int
     confidence: float
     notes: tuple[str, ...]
 
@@ -82,9 +83,9 @@ def noise_for_epsilon(
     target_epsilon: float,
     delta: float,
     *,
-    threat: str = "final",
+    threat: ThreatModel = "final",
     who: str = "mean",
-    canaries: int = 2000,
+    num_canaries: int = 2000,
     population: int | None = None,
     clip_norms: ArrayLike = 1.0,
     server: ServerSGD | None = None,
@@ -113,7 +114,7 @@ def noise_for_epsilon(
         who: "mean", the client of mean footprint, as an audit measures it (for "all" among those
             who take part at all), or "most-exposed", the one of ``canaries`` with the largest. Of
             more clients the most exposed one is more exposed: ask for as many as there are.
-        canaries: clients to draw from the schedule, at least 2.
+        num_canaries: clients to draw from the schedule, at least 2.
         population: as `limit_record` takes it, and so are those that follow.
         clip_norms: the clip norm, or one for each round.
         server: learning rate and momentum.
@@ -127,9 +128,11 @@ def noise_for_epsilon(
     Raises:
         ValueError: if an argument is out of range, or if no canary takes part.
     """
-    _check(target_epsilon, delta, threat, who, canaries, confidence)
+    _check(target_epsilon, delta, threat, who, num_canaries, confidence)
     draws = tuple(
-        Participations.draw(schedule, canaries, population, generator(seed, PARTICIPATION, draw))
+        Participations.draw(
+            schedule, num_canaries, population, generator(seed, PARTICIPATION, draw)
+        )
         for draw in range(_DRAWS if who == "most-exposed" else 1)
     )
     settings = {"clip_norms": clip_norms, "server": server, "decay": decay}
@@ -156,7 +159,7 @@ def noise_for_epsilon(
         delta,
         threat,
         who,
-        canaries,
+        num_canaries,
         confidence,
         tuple(_notes(client, z, delta)),
     )
@@ -175,7 +178,7 @@ class _Client:
     """
 
     draws: tuple[Participations, ...]
-    threat: str
+    threat: ThreatModel
     who: str
     real: RealUpdates | None
     settings: dict[str, Any]
@@ -183,7 +186,7 @@ class _Client:
     def __post_init__(self) -> None:
         if self.samples < 2 or not all(len(draw.client_ids) for draw in self.draws):
             raise ValueError(
-                f"Expected canaries={self.draws[0].clients} to be enough that some take part."
+                f"Expected num_canaries={self.draws[0].clients} to be enough that some take part."
             )
 
     @property
@@ -320,7 +323,12 @@ def _notes(client: _Client, z: float, delta: float) -> list[str]:
 
 
 def _check(
-    target_epsilon: float, delta: float, threat: str, who: str, canaries: int, confidence: float
+    target_epsilon: float,
+    delta: float,
+    threat: ThreatModel,
+    who: str,
+    num_canaries: int,
+    confidence: float,
 ) -> None:
     least, most = _EPSILONS
     if not least <= target_epsilon <= most:
@@ -331,5 +339,5 @@ def _check(
         raise ValueError(f"Expected threat={threat!r} to be one of {THREATS}.")
     if who not in WHO:
         raise ValueError(f"Expected who={who!r} to be one of {WHO}.")
-    if canaries < 2:
-        raise ValueError(f"Expected canaries={canaries} >= 2.")
+    if num_canaries < 2:
+        raise ValueError(f"Expected num_canaries={num_canaries} >= 2.")

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.asymptotics.expected_scores import Participations, limit_weights
+from fl_epe.auditing import ThreatModel
 from fl_epe.checks import check_count, check_probability
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Capped, Trace
@@ -104,7 +105,7 @@ class Exposure:
     cap: CapEffect | None = None
     capped: Exposure | None = None
 
-    def order(self, threat: str = "all") -> NDArray[np.int64]:
+    def order(self, threat: ThreatModel = "all") -> NDArray[np.int64]:
         """Clients from the most exposed to the least, by their places in the arrays.
 
         Ties are broken by the other threat model, then by the clients' order.
@@ -114,7 +115,7 @@ class Exposure:
         keys = (self.final, self.every_round)
         return np.lexsort([-key for key in (keys if threat == "all" else keys[::-1])])
 
-    def top(self, count: int = 10, threat: str = "all") -> list[ExposedClient]:
+    def top(self, count: int = 10, threat: ThreatModel = "all") -> list[ExposedClient]:
         """The most exposed clients, the most exposed first."""
         check_count("count", count)
         return [self._client(place) for place in self.order(threat)[:count]]

@@ -144,10 +144,10 @@ class Participations:
 
     @classmethod
     def draw(
-        cls, schedule: Schedule, canaries: int, population: int | None, rng: np.random.Generator
+        cls, schedule: Schedule, num_canaries: int, population: int | None, rng: np.random.Generator
     ) -> Participations:
         """Those of canaries, as `limit_record` draws them."""
-        return cls.of(canaries, canary_cohorts(schedule, canaries, population, rng))
+        return cls.of(num_canaries, canary_cohorts(schedule, num_canaries, population, rng))
 
     def counts(self) -> NDArray[np.int64]:
         """How often each client takes part, ``(clients,)``."""
@@ -193,7 +193,7 @@ def limit_footprints(
     schedule: Schedule,
     noise_multiplier: float,
     *,
-    canaries: int = 1000,
+    num_canaries: int = 1000,
     population: int | None = None,
     clip_norms: ArrayLike = 1.0,
     server: ServerSGD | None = None,
@@ -204,7 +204,7 @@ def limit_footprints(
     """Expected scores of the canaries of `limit_record` with these arguments, without drawing any.
 
     Returns:
-        For "final" and for "all", ``(canaries,)`` each; 0 for a canary that never takes part.
+        For "final" and for "all", ``(num_canaries,)`` each; 0 for a canary that never takes part.
 
     Raises:
         ValueError: if nothing hides the canaries, or if an argument is out of range.
@@ -218,7 +218,7 @@ def limit_footprints(
         real=real,
     )
     rng = generator(seed, PARTICIPATION)
-    return Participations.draw(schedule, canaries, population, rng).footprints(*weights)
+    return Participations.draw(schedule, num_canaries, population, rng).footprints(*weights)
 
 
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
@@ -247,7 +247,7 @@ def _hidden(noise_multiplier: float, real: RealUpdates, rounds: int) -> Floats:
 
 
 def canary_cohorts(
-    schedule: Schedule, canaries: int, population: int | None, rng: np.random.Generator
+    schedule: Schedule, num_canaries: int, population: int | None, rng: np.random.Generator
 ) -> Iterator[Cohort]:
     """Who of the canaries takes part, round by round.
 
@@ -258,10 +258,10 @@ def canary_cohorts(
             raise ValueError(
                 f"Expected {population=} to be {schedule.population}, as in the trace."
             )
-        return TraceSample(schedule).cohorts(canaries, rng)
+        return TraceSample(schedule).cohorts(num_canaries, rng)
     if population is None:
-        return schedule.cohorts(canaries, rng)
-    if population < canaries:
-        raise ValueError(f"Expected population={population} >= canaries={canaries}.")
+        return schedule.cohorts(num_canaries, rng)
+    if population < num_canaries:
+        raise ValueError(f"Expected population={population} >= num_canaries={num_canaries}.")
     cohorts = schedule.cohorts(population, rng)
-    return (cohort[: np.searchsorted(cohort, canaries)] for cohort in cohorts)
+    return (cohort[: np.searchsorted(cohort, num_canaries)] for cohort in cohorts)

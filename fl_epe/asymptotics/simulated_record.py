@@ -44,7 +44,7 @@ def limit_record(
     noise_multiplier: float,
     delta: float,
     *,
-    canaries: int = 1000,
+    num_canaries: int = 1000,
     unobserved: int = 1000,
     population: int | None = None,
     clip_norms: ArrayLike = 1.0,
@@ -59,7 +59,7 @@ def limit_record(
         schedule: who takes part when. Of a `Trace`, canaries are random clients.
         noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless ``real`` updates hide canaries.
         delta: target δ.
-        canaries: observed canaries k.
+        num_canaries: observed canaries k.
         unobserved: unobserved canaries u.
         population: number of clients that the schedule is for, canaries among them; the canaries
             alone by default. Up to 10⁷ and more: only cohorts are held.
@@ -73,16 +73,16 @@ def limit_record(
         ValueError: if nothing hides the canaries, or if an argument is out of range.
     """
     rounds, server = schedule.rounds, server or ServerSGD()
-    cohort_size = schedule.cohort_size(canaries if population is None else population)
+    cohort_size = schedule.cohort_size(num_canaries if population is None else population)
     signal = Signal.of(rounds, noise_multiplier, clip_norms, server, decay, real, cohort_size)
-    taking_part = np.zeros((rounds, canaries), bool)
+    taking_part = np.zeros((rounds, num_canaries), bool)
     rng = generator(seed, PARTICIPATION)
     for row, cohort in zip(
-        taking_part, canary_cohorts(schedule, canaries, population, rng), strict=True
+        taking_part, canary_cohorts(schedule, num_canaries, population, rng), strict=True
     ):
         row[cohort] = True
     rng = generator(seed, _SCORES)
-    observed, observed_final = _scores(signal, canaries, rng, taking_part)
+    observed, observed_final = _scores(signal, num_canaries, rng, taking_part)
     others, others_final = _scores(signal, unobserved, rng)
     lengths = signal.hidden * signal.unit * np.sqrt(_DIM)
     moved = signal.moved * np.sqrt(_DIM)
@@ -93,7 +93,7 @@ def limit_record(
         noise_multiplier=noise_multiplier,
         sum_noise_multiplier=noise_multiplier,
         participation=TraceSample.kind if isinstance(schedule, Trace) else schedule.kind,
-        canary_repeats=schedule.participations(),
+        canary_participations=schedule.participations(),
         server=_server(server, signal.rates),
         observed=observed,
         unobserved=others,

@@ -24,7 +24,7 @@ from fl_epe.auditing.estimators import (
     epsilon_from_scores,
     epsilon_of,
     footprint_fit,
-    secret_rounds_estimate,
+    unknown_rounds_estimate,
 )
 from fl_epe.auditing.normality import (
     GaussianFit,
@@ -52,7 +52,13 @@ from fl_epe.auditing.score_summary import (
     gaussian_test,
 )
 from fl_epe.auditing.scores import Scores
-from fl_epe.auditing.statistics import STATISTICS, footprints, scores_from_record, secret_law
+from fl_epe.auditing.statistics import (
+    STATISTICS,
+    ThreatModel,
+    footprints,
+    scores_from_record,
+    unknown_rounds_law,
+)
 
 __all__ = [
     "BOUNDS",
@@ -70,6 +76,7 @@ __all__ = [
     "RunAuditor",
     "RunningEstimate",
     "Scores",
+    "ThreatModel",
     "all_bounds",
     "anderson_darling",
     "assert_private",
@@ -90,6 +97,6 @@ __all__ = [
     "play",
     "read_scores",
     "scores_from_record",
-    "secret_law",
-    "secret_rounds_estimate",
+    "unknown_rounds_estimate",
+    "unknown_rounds_law",
 ]

@@ -53,7 +53,8 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import (
     STATISTICS,
-    check_secret_law,
+    ThreatModel,
+    check_unknown_rounds_law,
     epoch_blocks,
     expected_signal,
     footprints,
@@ -113,7 +114,7 @@ def epsilon_from_record(
     record: AuditRecord,
     delta: float | None = None,
     *,
-    threat: str = "final",
+    threat: ThreatModel = "final",
     statistic: str | None = None,
     variance: str = "known",
     confidence: float = 0.95,
@@ -128,7 +129,7 @@ def epsilon_from_record(
             initial model is public) or "model" (the paper's: cosine with θ_T). For "all":
             "matched-filter" (the default: the rounds of participation are known, momentum is
             undone), "full-knowledge" (the real clients' sum is known as well),
-            "likelihood-ratio" (the rounds are secret) or "maximum" (the paper's: largest cosine
+            "likelihood-ratio" (the rounds are unknown) or "maximum" (the paper's: largest cosine
             with a round's model delta).
         variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted,
             "likelihood-ratio" never.
@@ -142,7 +143,7 @@ def epsilon_from_record(
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
     statistic = statistic or next(iter(STATISTICS[threat]))
     if statistic == "likelihood-ratio":
-        return secret_rounds_estimate(
+        return unknown_rounds_estimate(
             record, footprint_fit(record, delta, threat="all", confidence=confidence)
         )
     return epsilon_of(scores_from_record(record, threat, statistic), delta, variance, confidence)
@@ -171,7 +172,7 @@ def footprint_fit(
     record: AuditRecord,
     delta: float | None = None,
     *,
-    threat: str = "final",
+    threat: ThreatModel = "final",
     confidence: float = 0.95,
     scores: Scores | None = None,
 ) -> FootprintFit:
@@ -212,7 +213,7 @@ def footprint_fit(
     )
 
 
-def secret_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEstimate:
+def unknown_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEstimate:
     """What the signal is worth to an adversary who sees every round and knows nobody's rounds.
 
     Args:
@@ -220,9 +221,9 @@ def secret_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEst
         fit: how strong the signal is, from the known rounds (`footprint_fit` for "all").
 
     Raises:
-        ValueError: for a schedule whose secret rounds have no closed-form law.
+        ValueError: for a schedule whose unknown rounds have no closed-form law.
     """
-    law = check_secret_law(record)
+    law = check_unknown_rounds_law(record)
     delta, confidence = fit.mean.delta, fit.mean.confidence
     signal = np.maximum(expected_signal(record), 1e-9)  # a round that released nothing
 
@@ -231,11 +232,11 @@ def secret_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEst
             return 0.0
         if law == "coins":
             strength = scale * float(np.sqrt(np.mean(signal**2)))
-            rate = min(1.0, record.canary_repeats / record.rounds)
+            rate = min(1.0, record.canary_participations / record.rounds)
             return poisson_epsilon(1 / strength, rate, record.rounds, delta)
         return unknown_rounds_epsilon([scale * signal[b] for b in epoch_blocks(record)], delta)
 
-    method = "likelihood ratio at secret rounds, from its privacy-loss distribution"
+    method = "likelihood ratio at unknown rounds, from its privacy-loss distribution"
     middle, low, high = (epsilon(scale) for scale in (fit.scale, fit.low, fit.high))
     return EpsilonEstimate(middle, low, high, delta, confidence, method)
 

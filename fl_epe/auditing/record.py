@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fl_epe.checks import check_probability
 from fl_epe.mechanism import sgd_weights
+from fl_epe.old_names import OLD_NAMES, with_new_names
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +38,7 @@ class AuditRecord:
         sum_noise_multiplier: z of the clients' sum alone, ``None`` if unknown.
         participation: kind of schedule: "epochs", "poisson", "deployment" (whenever a strategy
             asks the client), or a name from elsewhere.
-        canary_repeats: expected participations of an observed canary.
+        canary_participations: expected participations of an observed canary.
         server: the optimizer by name and constants, e.g. ``{"name": "sgd", "momentum": 0.9}``;
             where its step size changes, ``learning_rates`` has that of every round.
         observed: ``(T, k)`` cosines with the released mean of each round, momentum undone.
@@ -74,7 +75,7 @@ class AuditRecord:
     noise_multiplier: float | None
     sum_noise_multiplier: float | None
     participation: str
-    canary_repeats: float
+    canary_participations: float
     server: dict[str, Any]
     observed: Floats
     unobserved: Floats
@@ -136,7 +137,7 @@ class AuditRecord:
         return len(self.observed)
 
     @property
-    def canaries(self) -> int:
+    def num_canaries(self) -> int:
         """Number of observed canaries k."""
         return int(self.observed.shape[1])
 
@@ -220,7 +221,8 @@ class AuditRecord:
         known = {field.name for field in dataclasses.fields(cls)}
         if missing := {"dim", "delta", "observed", "presence"} - arrays.keys() - meta.keys():
             raise ValueError(f"Expected {path} to hold {sorted(missing)}: not a whole record.")
-        values = {key: value for key, value in {**meta, **arrays}.items() if key in known}
+        named = with_new_names({**meta, **arrays})
+        values = {name: value for name, value in named.items() if name in known}
         return cls(metrics=metrics, **values)
 
 
@@ -239,6 +241,7 @@ def _split(record: AuditRecord) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
         f"metrics.{key}": np.asarray(value) for key, value in record.metrics.items()
     }
     meta: dict[str, Any] = {}
+    old = {new: name for name, new in OLD_NAMES.items()}  # files keep the names of schema 1
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
         if field.name == "metrics" or value is None:
@@ -246,7 +249,7 @@ def _split(record: AuditRecord) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
         if isinstance(value, np.ndarray):
             arrays[field.name] = value
         else:
-            meta[field.name] = value
+            meta[old.get(field.name, field.name)] = value
     meta.setdefault("noise_multiplier", None)
     meta.setdefault("sum_noise_multiplier", None)
     return arrays, meta

@@ -18,7 +18,7 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord, installed_versions
 from fl_epe.auditing.scores import Scores
-from fl_epe.canaries import CanaryScorer, CanarySet
+from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.checks import check_probability
 from fl_epe.mechanism import ServerSGD, norm
 
@@ -100,13 +100,13 @@ class RunAuditor:
     models are flat vectors of shape ``(dim,)``; the first one's length is the canaries' dimension.
 
     Args:
-        canaries: number of canaries that may take part, at least 2.
+        num_canaries: number of canaries that may take part, at least 2.
         unobserved: number of canaries that are only scored.
         seed: of the canaries.
         delta: target δ.
         server: what the server does with the mean of the updates: SGD with a learning rate and
             momentum, which are undone, or the name of something that cannot be undone.
-        tracker_bytes: memory for vectors that wait to be scored together.
+        score_memory: memory for vectors that wait to be scored together.
 
     Raises:
         ValueError: for an argument out of range.
@@ -114,23 +114,26 @@ class RunAuditor:
 
     def __init__(
         self,
-        canaries: int,
+        num_canaries: int,
         unobserved: int,
         *,
         seed: int,
         delta: float,
         server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
-        tracker_bytes: int = 512 << 20,
+        score_memory: int = SCORE_MEMORY,
     ) -> None:
-        for name, value, least in (("canaries", canaries, 2), ("unobserved", unobserved, 0)):
+        for name, value, least in (
+            ("num_canaries", num_canaries, 2),
+            ("unobserved", unobserved, 0),
+        ):
             if value < least:
                 raise ValueError(f"Expected {name}={value} >= {least}.")
         check_probability("delta", delta)
         self.delta = delta
         self._seed = seed
-        self._count, self._unobserved = canaries, unobserved
+        self._count, self._unobserved = num_canaries, unobserved
         self._server = server
-        self._bytes = tracker_bytes
+        self._bytes = score_memory
         self._tracker: CanaryScorer | None = None
         self._start: Vector = np.empty(0)
         self._last: Vector = np.empty(0)
@@ -190,7 +193,7 @@ class RunAuditor:
             if theta.shape != self._last.shape:
                 raise ValueError(f"Expected theta.shape={theta.shape} to be {self._last.shape}.")
             if bad := [i for i in facts.present if not 0 <= i < self._count]:
-                raise IndexError(f"Expected present={bad[0]} in [0, canaries={self._count}).")
+                raise IndexError(f"Expected present={bad[0]} in [0, num_canaries={self._count}).")
             delta = theta - self._last
             mean = running.add(delta, facts, vectors)
             self._last = theta
@@ -243,7 +246,7 @@ class RunAuditor:
                 "noise_multiplier": None,
                 "sum_noise_multiplier": None,
                 "participation": "deployment",
-                "canary_repeats": float(presence.sum() / here.sum()),
+                "canary_participations": float(presence.sum() / here.sum()),
                 "server": self._server_facts(),
                 "presence": presence[:, here],
                 "clip_norms": self._column("clip_norm"),

@@ -9,6 +9,7 @@ every ``s_it`` is N(0, 1).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,11 @@ from fl_epe.schedules import SCHEDULES
 
 Floats = NDArray[np.float64]
 
+ThreatModel = Literal["final", "all"]
+"""What the adversary sees: the final model, or the model of every round."""
 
-def scores_from_record(record: AuditRecord, threat: str, statistic: str) -> Scores:
+
+def scores_from_record(record: AuditRecord, threat: ThreatModel, statistic: str) -> Scores:
     """Scores of observed and unobserved canaries under a threat model.
 
     Fewer than two unobserved canaries are as good as none: ``unobserved`` is then ``None``.
@@ -128,20 +132,20 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
     """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``: the rounds are not known.
 
     One term for each epoch e, in which a canary takes part once in a round that could be any; with
-    rounds drawn by coins, one term ``ln(1 − q + q·exp(…))`` for each round, see `secret_law`. The
-    null is not Gaussian: use `fl_epe.accounting.unknown_rounds` for an ε.
+    rounds drawn by coins, one term ``ln(1 − q + q·exp(…))`` for each round, see
+    `unknown_rounds_law`. The null is not Gaussian: use `fl_epe.accounting.unknown_rounds` for an ε.
 
     Raises:
         ValueError: for a schedule whose law has no such form.
     """
-    law = check_secret_law(record)
+    law = check_unknown_rounds_law(record)
     signal = expected_signal(record)[:, None]
     scale = np.sqrt(record.dim)
     terms = [
         signal * scale * cosines - signal**2 / 2 for cosines in (record.observed, record.unobserved)
     ]
     if law == "coins":
-        rate = min(record.canary_repeats / record.rounds, 1 - 1e-12)
+        rate = min(record.canary_participations / record.rounds, 1 - 1e-12)
         observed, unobserved = (
             np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + term), axis=0) for term in terms
         )
@@ -154,7 +158,7 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
     return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
 
 
-STATISTICS: dict[str, dict[str, Callable[[AuditRecord], Scores]]] = {
+STATISTICS: dict[ThreatModel, dict[str, Callable[[AuditRecord], Scores]]] = {
     "final": {"displacement": displacement, "model": model},
     "all": {
         "matched-filter": matched_filter,
@@ -176,7 +180,7 @@ def expected_signal(record: AuditRecord) -> Floats:
     return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
 
-def footprints(record: AuditRecord, threat: str) -> Floats:
+def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
     """Expected score of each canary that took part, from its rounds and their clip norms.
 
     For "final", the canary's share of θ_T − θ_0, ``√d·Σ_{t∈S_i} w_t·C_t / (n·‖θ_T − θ_0‖)`` with
@@ -207,7 +211,7 @@ def _contributions(record: AuditRecord) -> Floats:
     return np.asarray(record.clip_norms / record.cohort_size)
 
 
-def secret_law(record: AuditRecord) -> str | None:
+def unknown_rounds_law(record: AuditRecord) -> str | None:
     """How one canary's rounds are drawn, for who does not know them: "coins" or "epochs".
 
     With "coins" it takes part in each round independently with the same probability: Poisson, and
@@ -216,28 +220,28 @@ def secret_law(record: AuditRecord) -> str | None:
     """
     schedule = SCHEDULES.get(record.participation)
     law = None if schedule is None else schedule.unknown_rounds
-    if law == "epochs" and record.canary_repeats != round(record.canary_repeats):
+    if law == "epochs" and record.canary_participations != round(record.canary_participations):
         return None
     return law
 
 
-def check_secret_law(record: AuditRecord) -> str:
-    """The `secret_law`, where there is one.
+def check_unknown_rounds_law(record: AuditRecord) -> str:
+    """The `unknown_rounds_law`, where there is one.
 
     Raises:
         ValueError: if there is none.
     """
-    if law := secret_law(record):
+    if law := unknown_rounds_law(record):
         return law
     raise ValueError(
-        f"Expected participation={record.participation!r} with canary_repeats="
-        f"{record.canary_repeats} to be poisson, fixed-size, balls-in-bins or whole epochs."
+        f"Expected participation={record.participation!r} with canary_participations="
+        f"{record.canary_participations} to be poisson, fixed-size, balls-in-bins or whole epochs."
     )
 
 
 def epoch_blocks(record: AuditRecord) -> list[NDArray[np.int64]]:
     """Rounds of each epoch of the canaries, in each of which a canary takes part once."""
-    repeats = max(1, round(record.canary_repeats))
+    repeats = max(1, round(record.canary_participations))
     return np.array_split(np.arange(record.rounds), repeats)
 
 

@@ -1,4 +1,4 @@
-"""The tracker: vectors that an adversary sees go in, cosines with every canary come out.
+"""`CanaryScorer`: cosines of every canary with the vectors that an adversary sees.
 
 Canaries are expensive to regenerate, so vectors wait until a block of them is scored at once.
 """
@@ -14,23 +14,26 @@ from numpy.typing import NDArray
 from fl_epe.canaries.canary_set import CanarySet
 from fl_epe.mechanism import norm
 
+SCORE_MEMORY = 384 << 20
+"""Default bytes for vectors that wait to be scored together."""
+
 
 class CanaryScorer:
     """Scores named series of vectors of shape ``(dim,)`` against a `CanarySet`.
 
     Args:
         canaries: observed and unobserved canaries together.
-        max_bytes: how much memory the vectors that wait may take.
+        score_memory: bytes for vectors that wait to be scored together.
 
     Raises:
-        ValueError: if ``max_bytes`` is not positive.
+        ValueError: if ``score_memory`` is not positive.
     """
 
-    def __init__(self, canaries: CanarySet, max_bytes: int = 512 << 20) -> None:
-        if max_bytes < 1:
-            raise ValueError(f"Expected max_bytes={max_bytes} >= 1.")
+    def __init__(self, canaries: CanarySet, score_memory: int = SCORE_MEMORY) -> None:
+        if score_memory < 1:
+            raise ValueError(f"Expected score_memory={score_memory} >= 1.")
         self.canaries = canaries
-        self._limit = max(1, max_bytes // (4 * canaries.dim))
+        self._limit = max(1, score_memory // (4 * canaries.dim))
         self._names: list[str] = []  # of the vectors that wait, in the first rows of `_rows`
         self._rows = np.empty((self._limit, canaries.dim), np.float32)
         self._dots: dict[str, list[NDArray[np.float64]]] = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fl_epe.asymptotics import Exposure, NoiseAdvice
 
 _RECORD = "record.npz"
-_ROUNDS, _PRESENTATIONS, _DELTA = 60, 1.0, 1e-5
+_ROUNDS, _PARTICIPATIONS, _DELTA = 60, 1.0, 1e-5
 _ENOUGH_CLIENTS = 10**6  # where their number is not known: only rounding depends on it
 _COLUMNS = (
     "client_id",
@@ -33,7 +33,7 @@ _COLUMNS = (
 )
 _EXAMPLES = """examples:
   fl-epe advise noise --target-epsilon 1 --rounds 1000 --clients 50000
-  fl-epe advise noise --target-epsilon 3 --participation poisson --presentations 20 --rounds 500
+  fl-epe advise noise --target-epsilon 3 --participation poisson --participations 20 --rounds 500
   fl-epe advise noise --target-epsilon 2 --like runs/half --who most-exposed
   fl-epe advise log participation.csv --noise-multiplier 0.5
   fl-epe advise log participation.csv --noise-multiplier 0.5 --per-window 2 --window 30
@@ -73,11 +73,11 @@ def _add_noise(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--rounds", type=int, help=f"rounds of training (default: the run's, or {_ROUNDS})"
     )
     noise.add_argument(
-        "--presentations",
+        "--participations",
         type=float,
         metavar="R",
         help=f"how often a client takes part on average (default: the run's, or "
-        f"{_PRESENTATIONS:g})",
+        f"{_PARTICIPATIONS:g})",
     )
     noise.add_argument(
         "--clients",
@@ -108,7 +108,7 @@ def _add_noise(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="whose ε: the mean client's, or that of the most exposed canary (default: mean)",
     )
     noise.add_argument(
-        "--canaries",
+        "--num-canaries",
         type=int,
         default=2000,
         metavar="K",
@@ -170,9 +170,9 @@ def _noise(arguments: argparse.Namespace) -> int:
         _delta(arguments.delta, record, clients),
         threat=arguments.threat,
         who=arguments.who,
-        canaries=arguments.canaries,
+        num_canaries=arguments.num_canaries,
         # Laws are the same for all clients: fewer than the canaries would not change them.
-        population=clients if clients is not None and clients >= arguments.canaries else None,
+        population=clients if clients is not None and clients >= arguments.num_canaries else None,
         seed=arguments.seed,
         **_server_of(arguments.momentum, record),
     )
@@ -207,16 +207,16 @@ def _schedule(arguments: argparse.Namespace, record: AuditRecord | None) -> Sche
     if spec is None and record is not None:
         spec = record.config.get("participation", record.participation)
     kind, options = parse_schedule(spec or "epochs")
-    rounds, repeats = arguments.rounds, arguments.presentations
+    rounds, repeats = arguments.rounds, arguments.participations
     if kind in ("trace", "trace-sample") and "path" in options and rounds is None is repeats:
         return Trace.read(options["path"])
     if record is not None:
         if rounds not in (None, record.rounds):
             raise ValueError(f"Expected rounds={rounds} to be {record.rounds}, as in the run.")
         rounds = record.rounds
-        repeats = record.canary_repeats if repeats is None else repeats
+        repeats = record.canary_participations if repeats is None else repeats
     rounds = _ROUNDS if rounds is None else rounds
-    repeats = _PRESENTATIONS if repeats is None else repeats
+    repeats = _PARTICIPATIONS if repeats is None else repeats
     return make_schedule(kind, rounds, repeats, **options)
 
 
@@ -253,10 +253,10 @@ def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | Non
 def _theory(
     schedule: Schedule, noise_multiplier: float, delta: float, clients: int | None
 ) -> list[UpperBound]:
-    """The tightest guarantees, for rounds that the adversary may know and for secret ones."""
+    """The tightest guarantees, for rounds that the adversary knows and for unknown ones."""
     found = upper_bounds(schedule, noise_multiplier, delta, clients or _ENOUGH_CLIENTS)
-    known, secret = tightest(found, rounds_known=True), tightest(found, rounds_known=False)
-    return [bound for bound in (known, secret if secret != known else None) if bound is not None]
+    known, unknown = tightest(found, rounds_known=True), tightest(found, rounds_known=False)
+    return [bound for bound in (known, unknown if unknown != known else None) if bound is not None]
 
 
 def _theory_lines(theory: list[UpperBound]) -> list[str]:

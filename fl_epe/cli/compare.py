@@ -14,7 +14,7 @@ from rich.console import Console
 _EXAMPLES = """examples:
   fl-epe compare
   fl-epe compare --schedules epochs poisson capped:of=poisson,per_run=4 --noise-multipliers 0.1
-  fl-epe compare --task digits --presentations 1 2 --repeats 3 --output runs/digits-schedules
+  fl-epe compare --task digits --participations 1 2 --replicates 3 --output runs/digits-schedules
   fl-epe compare --like runs/digits-20260101-120000 --rounds 60
   fl-epe compare --config plan.toml --workers 8
 
@@ -29,7 +29,7 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "compare",
         help="compare participation schedules, in the limit or by training",
         description="Measure a grid of participation schedules, noise multipliers and numbers of "
-        "presentations: without --task in the high-dimensional limit, which needs no training. "
+        "participations: without --task in the high-dimensional limit, which needs no training. "
         "Writes a table, compare.html, compare.csv, compare.json and pictures. Stopped or "
         "grown, the same command goes on from what its --output holds.",
         epilog=_EXAMPLES,
@@ -70,20 +70,20 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="DP noise on the sum over the clip norm (default: 0.1 0.2 0.4)",
     )
     grid.add_argument(
-        "--presentations",
+        "--participations",
         nargs="+",
         type=float,
         metavar="R",
         help="how often a client is expected to take part (default: 1 4 16)",
     )
     grid.add_argument(
-        "--repeats", type=int, metavar="N", help="measurements to pool for each (default: 1)"
+        "--replicates", type=int, metavar="N", help="measurements to pool for each (default: 1)"
     )
     shared = compare.add_argument_group("for all of them")
     for name, kind, text in (
         ("--rounds", int, "rounds (default: 512; with --task the task's)"),
         ("--clients", int, "clients, without --task (default: 10000)"),
-        ("--canaries", int, "canaries that take part (default: 1000)"),
+        ("--num-canaries", int, "canaries that take part (default: 1000)"),
         ("--delta", float, "target δ (default: clients^-1.1)"),
         ("--server-learning-rate", float, "step size of the server (default: 1, or the task's)"),
         ("--server-momentum", float, "momentum of the server (default: 0.9)"),

@@ -16,6 +16,7 @@ from fl_epe.cli.data import add_data
 from fl_epe.cli.estimate import add_estimate
 from fl_epe.cli.report import add_report
 from fl_epe.cli.run import add_resume, add_run
+from fl_epe.old_names import OLD_NAMES
 
 _TRAIN_WITH = ("torch", "sklearn")  # the extra "sim"
 
@@ -25,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
             stream.reconfigure(errors="replace")
-    arguments = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args([_with_new_name(word) for word in given])
     errors = Console(stderr=True)
     try:
         return int(arguments.command(arguments))
@@ -40,6 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = str(error)
     errors.print(f"fl-epe: error: {text}", style="red", markup=False, soft_wrap=True)
     return 2
+
+
+def _with_new_name(word: str) -> str:
+    """An option of version 0.1 under its present name; any other word as it is."""
+    option, equals, value = word.partition("=")
+    if not option.startswith("--"):
+        return word
+    name = option[2:].replace("-", "_")
+    if name not in OLD_NAMES:
+        return word
+    return "--" + OLD_NAMES[name].replace("_", "-") + equals + value
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from rich.console import Console
 from fl_epe.cli.console import ProgressLine
 from fl_epe.cli.report import RECORD, show_report
 from fl_epe.config import RunConfig
+from fl_epe.old_names import with_new_names
 from fl_epe.seeding import Seeds
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ _SETTINGS = {
     "clients_per_round": "expected number of real clients in a round",
     "participation": "schedule: 'epochs' (shuffled, as in the paper), 'poisson', "
     "'min-separation:separation=5' or another kind of fl_epe.schedules",
-    "canaries": "observed canaries, which take part in training",
+    "num_canaries": "observed canaries, which take part in training",
     "unobserved": "canaries that never take part and are only tracked",
     "inclusion": "which canaries take part: 'fixed' numbers of them, or each by a fair 'coin'",
-    "canary_repeats": "how often each observed canary takes part",
+    "canary_participations": "how often each observed canary takes part",
     "noise_multiplier": "DP noise on the sum over the clip norm, z; 0 for none",
     "clipping": "'adaptive' (follows a quantile of the update norms) or 'fixed'",
     "clip_norm": "clip norm, or where the adaptive one starts",
@@ -198,7 +199,9 @@ def _run(arguments: argparse.Namespace) -> int:
     task = load_task(arguments.task, **options)
     chosen = {name: getattr(arguments, name) for name in (*_SETTINGS, *_FLAGS)}
     given = {name: value for name, value in chosen.items() if value is not None}
-    config = RunConfig(clients=task.num_clients, **{**task.defaults, **given})
+    config = RunConfig.from_dict(
+        {"clients": task.num_clients, **with_new_names(task.defaults), **given}
+    )
     job = Job(task, config, Seeds.derive(arguments.seed), arguments.evaluate_every)
     output = arguments.output or Path("runs", time.strftime(f"{arguments.task}-%Y%m%d-%H%M%S"))
     if output.exists() and not output.is_dir():

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: ε by schedule, against presentations, against noise."""
+"""The pictures of a comparison: ε by schedule, against participations, against noise."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MEAN, _EXPOSED, _SECRET, _ANALYTICAL = "#c2410c", "#7c2d12", "#1d4ed8", "#15803d"
+_MEAN, _EXPOSED, _UNKNOWN, _ANALYTICAL = "#c2410c", "#7c2d12", "#1d4ed8", "#15803d"
 _MARKERS = "osD^v<>PXph*"
 _FLOOR = 1e-2
 
 
-def charts(rows: Sequence[Row], noise: float, presentations: float) -> dict[str, tuple[str, bytes]]:
+def charts(
+    rows: Sequence[Row], noise: float, participations: float
+) -> dict[str, tuple[str, bytes]]:
     """Caption and PNG of each picture by file name; those that would show one point are left out.
 
     Args:
         rows: of the comparison.
-        noise: noise multiplier at which presentations are compared.
-        presentations: number of them at which noise is compared.
+        noise: noise multiplier at which participations are compared.
+        participations: number of them at which noise is compared.
     """
     shown = [row for row in rows if row.final is not None]
-    here = [r for r in shown if (r.noise_multiplier, r.presentations) == (noise, presentations)]
+    here = [r for r in shown if (r.noise_multiplier, r.participations) == (noise, participations)]
     out = {}
     if here:
         caption = (
-            f"ε by schedule at z = {noise:g} and presentations {presentations:g}: the mean canary "
-            "with its interval, the most exposed canary, and the analytical value where one is "
-            "known."
+            f"ε by schedule at z = {noise:g} and {participations:g} participations: the mean "
+            "canary with its interval, the most exposed canary, and the analytical value where one "
+            "is known."
         )
         height = 1.6 + 0.42 * len(here)
         out["schedules"] = caption, _png(lambda figure: _by_schedule(figure, here), height)
     for name, axis, fixed, words in (
-        ("presentations", "presentations", ("noise_multiplier", noise), f"at z = {noise:g}"),
+        ("participations", "participations", ("noise_multiplier", noise), f"at z = {noise:g}"),
         (
             "noise",
             "noise_multiplier",
-            ("presentations", presentations),
-            f"at presentations {presentations:g}",
+            ("participations", participations),
+            f"at participations {participations:g}",
         ),
     ):
         line = [row for row in shown if getattr(row, fixed[0]) == fixed[1] and getattr(row, axis)]
@@ -72,7 +74,7 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
     for y, row in enumerate(rows):
         _whisker(left, y, row.final, _MEAN)
         _whisker(right, y - 0.12, row.every_round, _MEAN)
-        _whisker(right, y + 0.18, row.secret, _SECRET)
+        _whisker(right, y + 0.18, row.unknown_rounds, _UNKNOWN)
     left.set_yticks(range(len(rows)), [row.schedule.replace(":", ":\n", 1) for row in rows])
     left.tick_params(axis="y", labelsize=7)
     left.set(title="who sees the final model")
@@ -84,7 +86,7 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
         plain_ticks(axes)
     for color, marker, label in (
         (_MEAN, "o", "mean canary (right: rounds known)"),
-        (_SECRET, "o", "random canary, rounds secret"),
+        (_UNKNOWN, "o", "random canary, rounds unknown"),
         (_EXPOSED, "D", "most exposed canary"),
         (_ANALYTICAL, "|", "analytical"),
     ):

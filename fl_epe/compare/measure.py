@@ -14,14 +14,17 @@ from fl_epe.asymptotics import limit_like, limit_record
 from fl_epe.auditing import (
     STATISTICS,
     AuditRecord,
+    ThreatModel,
     epsilon_from_record,
     finite,
     footprints,
     scores_from_record,
-    secret_law,
+    unknown_rounds_law,
 )
+from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.compare.plan import Cell, Plan
 from fl_epe.mechanism import ServerSGD
+from fl_epe.old_names import with_new_names
 from fl_epe.schedules import Schedule, Trace, TraceSample, make_schedule, parse_schedule
 
 _ROUNDS, _CLIENTS, _CANARIES, _MOMENTUM = 512, 10_000, 1000, 0.9
@@ -44,7 +47,7 @@ class Machine:
     """
 
     nodes: int = 1
-    score_memory: int = 384 << 20
+    score_memory: int = SCORE_MEMORY
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -79,7 +82,7 @@ def measure(
         "clients": population,
         "participations": _counts(record),
         **scores,
-        "secret": _secret(record, plan.confidence),
+        "secret": _unknown_rounds(record, plan.confidence),
         "accuracy": _last(record, "eval_accuracy"),
         "guarantees": [
             {**dataclasses.asdict(bound), "epsilon": finite(bound.epsilon)}
@@ -94,7 +97,7 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
     if like is not None and rounds != like.rounds:
         raise ValueError(f"Expected rounds={rounds} to be {like.rounds}, as in {plan.like}.")
     kind, options = parse_schedule(cell.schedule)
-    schedule = make_schedule(kind, rounds, cell.presentations, **options)
+    schedule = make_schedule(kind, rounds, cell.participations, **options)
     population = plan.clients or (like and like.config.get("clients")) or _CLIENTS
     if isinstance(schedule, Trace | TraceSample):
         trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
@@ -110,7 +113,7 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
         schedule,
         cell.noise_multiplier,
         population**-1.1 if plan.delta is None else plan.delta,
-        canaries=plan.canaries or _CANARIES,
+        num_canaries=plan.num_canaries or _CANARIES,
         unobserved=0,
         population=None if kind == "trace-sample" else population,
         seed=seed,
@@ -136,19 +139,19 @@ def _by_training(
     task = load_task(str(plan.task), **plan.task_options)
     common = {
         name: getattr(plan, name)
-        for name in ("rounds", "canaries", "delta", "server_learning_rate", "server_momentum")
+        for name in ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
         if getattr(plan, name) is not None
     }
     settings = {
         "unobserved": 0,
-        **task.defaults,
+        **with_new_names(task.defaults),
         **plan.settings,
         **common,
         "participation": cell.schedule,
         "noise_multiplier": cell.noise_multiplier,
-        "canary_repeats": cell.presentations,
+        "canary_participations": cell.participations,
     }
-    config = RunConfig(clients=task.num_clients, **settings)
+    config = RunConfig.from_dict({"clients": task.num_clients, **settings})
     if path.exists():
         return config.canary_schedule(), task.num_clients, AuditRecord.load(path)
     job = Job(task, config, Seeds.derive(seed), config.rounds)
@@ -170,7 +173,7 @@ def _counts(record: AuditRecord) -> dict[str, float]:
     return {"mean": float(counts.mean()), "most": int(counts.max())}
 
 
-def _scores(record: AuditRecord, threat: str) -> dict[str, Any]:
+def _scores(record: AuditRecord, threat: ThreatModel) -> dict[str, Any]:
     """Mean and variance of the scores, and the largest that a canary is expected to have."""
     observed = scores_from_record(record, threat, next(iter(STATISTICS[threat]))).observed
     linear = record.signal_known() and record.server.get("name") == "sgd"
@@ -183,9 +186,9 @@ def _scores(record: AuditRecord, threat: str) -> dict[str, Any]:
     }
 
 
-def _secret(record: AuditRecord, confidence: float) -> dict[str, float] | None:
-    """ε where the rounds are secret, for schedules whose law has a closed form."""
-    if secret_law(record) is None:
+def _unknown_rounds(record: AuditRecord, confidence: float) -> dict[str, float] | None:
+    """ε for an adversary who does not know the rounds, where the law has a closed form."""
+    if unknown_rounds_law(record) is None:
         return None
     estimate = epsilon_from_record(
         record, threat="all", statistic="likelihood-ratio", confidence=confidence

@@ -22,7 +22,7 @@ from fl_epe.compare.plan import Plan
 from fl_epe.compare.rows import Epsilon, Row
 from fl_epe.reporting import number
 
-_COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nsecret", "analytical")
+_COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nunknown", "analytical")
 """Columns of the table in the terminal, after the schedule."""
 
 
@@ -51,19 +51,19 @@ def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:
 
 
 def reference(plan: Plan) -> tuple[float, float]:
-    """The noise multiplier and the presentations that the table in the terminal shows."""
-    noise, presentations = sorted(plan.noise_multipliers), sorted(plan.presentations)
-    return noise[(len(noise) - 1) // 2], presentations[(len(presentations) - 1) // 2]
+    """The noise multiplier and the participations that the table in the terminal shows."""
+    noise, participations = sorted(plan.noise_multipliers), sorted(plan.participations)
+    return noise[(len(noise) - 1) // 2], participations[(len(participations) - 1) // 2]
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
     """The rows at the `reference` as a table for the terminal."""
-    noise, presentations = reference(plan)
-    here = [r for r in rows if (r.noise_multiplier, r.presentations) == (noise, presentations)]
+    noise, participations = reference(plan)
+    here = [r for r in rows if (r.noise_multiplier, r.participations) == (noise, participations)]
     delta = next((row.delta for row in here if row.delta is not None), plan.delta)
     at = "" if delta is None else f", δ = {delta:.2g}"
     table = Table(
-        title=f"ε by schedule: z = {noise:g}, presentations {presentations:g}{at}",
+        title=f"ε by schedule: z = {noise:g}, participations {participations:g}{at}",
         title_justify="left",
         box=SIMPLE,
         padding=(0, 1, 0, 0),
@@ -77,17 +77,17 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
 
 
 def _narrow(row: Row) -> list[str]:
-    """Fewer cells: the analytical ε where rounds are secret follows that for known ones."""
+    """Fewer cells: the analytical ε where rounds are unknown follows that for known ones."""
     if row.skipped is not None:
         return ["impossible", *["–"] * (len(_COLUMNS) - 1)]
-    final, every, secret = row.final, row.every_round, row.secret
+    final, every, unknown = row.final, row.every_round, row.unknown_rounds
     bounds = list(dict.fromkeys([_bound(every), _bound(final)]))
     return [
         _plus_minus(final),
         _exposed(final),
         _plus_minus(every),
         _exposed(every),
-        _plus_minus(secret),
+        _plus_minus(unknown),
         "; ".join(bounds),
     ]
 
@@ -96,8 +96,8 @@ def cells_of(row: Row) -> list[str]:
     """The cells of a row of the page, as text; a "!" marks an ε above its bound."""
     if row.skipped is not None:
         return [f"impossible: {row.skipped}", *[""] * 8]
-    times = f"{row.participations:.3g} (most {row.most_participations})"
-    final, every, secret = row.final, row.every_round, row.secret
+    times = f"{row.mean_participations:.3g} (most {row.most_participations})"
+    final, every, unknown = row.final, row.every_round, row.unknown_rounds
     return [
         times,
         _interval(final),
@@ -106,7 +106,7 @@ def cells_of(row: Row) -> list[str]:
         _interval(every),
         _exposed(every),
         _bound(every),
-        _interval(secret),
+        _interval(unknown),
         _bound(final),
     ]
 
@@ -127,18 +127,18 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
         where,
         "ε estimates say what the canary attack achieves. They are not bounds.",
         f"“Final” and “every round” are for the mean canary, intervals at {plan.confidence:.0%}, "
-        "pooled over repeats. “Largest” is for the most exposed canary of those simulated, the one "
-        "with the largest expected score; among more clients there is one who is more exposed.",
-        "“Rounds secret” is for a canary whose rounds are drawn by the schedule, many or few, so "
+        "pooled over replicates. “Largest” is for the most exposed canary of those simulated, the "
+        "one with the largest expected score; among more clients there is one who is more exposed.",
+        "“Rounds unknown” is for a canary whose rounds are drawn by the schedule, many or few, so "
         "that it can lie above the mean canary's. “–”: its law has no closed form.",
-        "Analytical: the tightest theorem for the schedule, rounds known (and secret, where that "
+        "Analytical: the tightest theorem for the schedule, rounds known (and unknown, where that "
         "helps), also for an adversary who sees only the final model; “none known” where there is "
         "none. It counts the chance of taking part often; a client that did is above it. Known "
-        "rounds: zero-out adjacency; secret coins: add-or-remove; fixed size: replace-one.",
+        "rounds: zero-out adjacency; unknown coins: add-or-remove; fixed size: replace-one.",
     ]
     if over := [row for row in rows if row.above]:
         names = ", ".join(
-            f"{row.schedule} at z = {row.noise_multiplier:g}, presentations {row.presentations:g}"
+            f"{row.schedule} at z = {row.noise_multiplier:g}, participations {row.participations:g}"
             for row in over[:5]
         )
         lines.insert(
@@ -201,7 +201,7 @@ def _flat(row: Row) -> dict[str, Any]:
     for field in dataclasses.fields(row):
         value = getattr(row, field.name)
         if not isinstance(value, Epsilon):
-            if field.name not in ("final", "every_round", "secret"):
+            if field.name not in ("final", "every_round", "unknown_rounds"):
                 out[field.name] = value
             continue
         for part in dataclasses.fields(value):
@@ -221,12 +221,12 @@ def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str]]) -> s
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
         source.read_text(encoding="utf-8")
     )
-    noise, presentations = reference(plan)
+    noise, participations = reference(plan)
     delta = next((row.delta for row in rows if row.delta is not None), math.nan)
     return template.render(
         plan=plan,
         noise=noise,
-        presentations=presentations,
+        participations=participations,
         delta=delta,
         rows=[(row, cells_of(row)) for row in rows],
         notes=notes_of(plan, rows),

@@ -1,4 +1,4 @@
-"""What to compare: a grid of schedules × noise × presentations, each a few times."""
+"""What to compare: a grid of schedules × noise × participations, each a few times."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from fl_epe.checks import check_probability
 from fl_epe.config import RunConfig
+from fl_epe.old_names import OLD_NAMES, with_new_names
 from fl_epe.schedules import parse_schedule
 
 DEFAULT_SCHEDULES = (
@@ -31,8 +32,8 @@ DEFAULT_SCHEDULES = (
 )
 """One of each kind that needs no file."""
 
-_OWN = {"participation", "noise_multiplier", "canary_repeats", "clients"}
-_COMMON = {"rounds", "canaries", "delta", "server_learning_rate", "server_momentum"}
+_OWN = {"participation", "noise_multiplier", "canary_participations", "clients"}
+_COMMON = {"rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +43,14 @@ class Cell:
     Attributes:
         schedule: as `fl_epe.schedules.parse_schedule` reads it.
         noise_multiplier: z.
-        presentations: how often a client is expected to take part.
-        repeat: number of the repetition, from 0.
+        participations: how often a client is expected to take part.
+        replicate: number of the replicate, from 0.
     """
 
     schedule: str
     noise_multiplier: float
-    presentations: float
-    repeat: int
+    participations: float
+    replicate: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +60,12 @@ class Plan:
     Attributes:
         schedules: specifications, see `fl_epe.schedules.parse_schedule`.
         noise_multipliers: z of each; in training it may be 0.
-        presentations: expected participations of a client.
-        repeats: how often each is measured, with fresh seeds; what was measured is pooled.
+        participations: expected participations of a client.
+        replicates: how often each is measured, with fresh seeds; what was measured is pooled.
         task: what to train; ``None`` for the limit, in which noise outweighs the updates.
         rounds: T; by default 512 in the limit, the task's own in training.
         clients: m, canaries among them; 10,000 in the limit, the task's own in training.
-        canaries: observed canaries k; 1,000 by default.
+        num_canaries: observed canaries k; 1,000 by default.
         delta: target δ; clients^-1.1 by default.
         server_learning_rate: step size of the server.
         server_momentum: momentum of the server's SGD; 0.9 by default.
@@ -79,12 +80,12 @@ class Plan:
 
     schedules: tuple[str, ...] = DEFAULT_SCHEDULES
     noise_multipliers: tuple[float, ...] = (0.1, 0.2, 0.4)
-    presentations: tuple[float, ...] = (1, 4, 16)
-    repeats: int = 1
+    participations: tuple[float, ...] = (1, 4, 16)
+    replicates: int = 1
     task: str | None = None
     rounds: int | None = None
     clients: int | None = None
-    canaries: int | None = None
+    num_canaries: int | None = None
     delta: float | None = None
     server_learning_rate: float | None = None
     server_momentum: float | None = None
@@ -96,7 +97,7 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("schedules", "noise_multipliers", "presentations"):
+        for name in ("schedules", "noise_multipliers", "participations"):
             values = getattr(self, name)
             if isinstance(values, str) or not len(values):
                 raise ValueError(f"Expected {name}={values!r} to be a list that is not empty.")
@@ -104,12 +105,12 @@ class Plan:
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
         for spec in self.schedules:
             parse_schedule(spec)
-        for name in ("noise_multipliers", "presentations"):
+        for name in ("noise_multipliers", "participations"):
             for value in getattr(self, name):
                 without_noise = name == "noise_multipliers" and self.task is not None
                 if not (0 < value < math.inf or (without_noise and value == 0)):
                     raise ValueError(f"Expected {name}={value} > 0 and finite.")
-        for name in ("repeats", "rounds", "clients", "canaries"):
+        for name in ("replicates", "rounds", "clients", "num_canaries"):
             value = getattr(self, name)
             if value is not None and (value < 1 or value != int(value)):
                 raise ValueError(f"Expected {name}={value} to be an integer >= 1.")
@@ -142,16 +143,29 @@ class Plan:
     def cells(self) -> Iterator[Cell]:
         """All that is to be measured."""
         grid = itertools.product(
-            self.schedules, self.noise_multipliers, self.presentations, range(self.repeats)
+            self.schedules, self.noise_multipliers, self.participations, range(self.replicates)
         )
         return (Cell(*values) for values in grid)
 
     def key(self, cell: Cell) -> str:
         """Names a measurement: the same key, the same result, whatever else the plan holds."""
         common = self.to_dict()
-        for name in ("schedules", "noise_multipliers", "presentations", "repeats", "confidence"):
+        for name in (
+            "schedules",
+            "noise_multipliers",
+            "participations",
+            "replicates",
+            "confidence",
+        ):
             del common[name]
-        text = json.dumps([common, dataclasses.asdict(cell)], sort_keys=True)
+        # Under the names of 0.1, so that what was measured then is found.
+        old = {new: name for name, new in OLD_NAMES.items()} | {"replicate": "repeat"}
+        common["settings"] = {old.get(k, k): v for k, v in common["settings"].items()}
+        named = [
+            {old.get(name, name): value for name, value in values.items()}
+            for values in (common, dataclasses.asdict(cell))
+        ]
+        text = json.dumps(named, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,7 +180,7 @@ class Plan:
         Raises:
             ValueError: for unknown names or values out of range.
         """
-        plain = {name.replace("-", "_"): value for name, value in values.items()}
+        plain = with_new_names({name.replace("-", "_"): v for name, v in values.items()})
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := set(plain) - known:
             raise ValueError(f"Unknown names {sorted(unknown)}: expected {sorted(known)}.")
@@ -176,7 +190,8 @@ class Plan:
                 if not isinstance(given, Mapping):
                     raise ValueError(f"Expected {name}={given!r} to be a table.")
                 plain[name] = {key.replace("-", "_"): value for key, value in given.items()}
-        for name in ("schedules", "noise_multipliers", "presentations"):
+        plain["settings"] = with_new_names(plain.get("settings", {}))
+        for name in ("schedules", "noise_multipliers", "participations"):
             if isinstance(plain.get(name), list):
                 plain[name] = tuple(plain[name])
         return cls(**plain)

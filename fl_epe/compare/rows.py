@@ -39,46 +39,49 @@ class Epsilon:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One schedule at one noise multiplier and number of presentations.
+    """One schedule at one noise multiplier and number of participations.
 
     Attributes:
         schedule: its specification.
         noise_multiplier: z.
-        presentations: expected participations asked for.
-        repeats: measurements that were pooled.
+        participations: expected participations asked for.
+        replicates: measurements that were pooled.
         delta: δ of every ε.
-        participations: mean of the canaries' participations.
+        mean_participations: mean of the canaries' participations.
         most_participations: of any canary.
-        final: who sees the final model.
-        every_round: who sees every round and knows each client's rounds.
-        secret: who sees every round and does not know them; ``None`` where there is no closed form.
-        accuracy: mean over the repeats, on held-out data; ``None`` in the limit.
+        final: for an adversary who sees the final model.
+        every_round: for an adversary who sees every round's model and knows each client's rounds.
+        unknown_rounds: for an adversary who sees every round's model and does not know who
+            takes part when; ``None`` where there is no closed form.
+        accuracy: mean over the replicates, on held-out data; ``None`` in the limit.
         skipped: why there is nothing, if so.
     """
 
     schedule: str
     noise_multiplier: float
-    presentations: float
-    repeats: int = 0
+    participations: float
+    replicates: int = 0
     delta: float | None = None
-    participations: float | None = None
+    mean_participations: float | None = None
     most_participations: int | None = None
     final: Epsilon | None = None
     every_round: Epsilon | None = None
-    secret: Epsilon | None = None
+    unknown_rounds: Epsilon | None = None
     accuracy: float | None = None
     skipped: str | None = None
 
     @property
     def above(self) -> bool:
         """Whether any ε lies above its bound by more than chance allows."""
-        return any(e is not None and e.above for e in (self.final, self.every_round, self.secret))
+        return any(
+            e is not None and e.above for e in (self.final, self.every_round, self.unknown_rounds)
+        )
 
 
 def rows_of(plan: Plan, results: Results) -> list[Row]:
     """The rows of a comparison, in the order of the plan.
 
-    The mean score over canaries and repeats has the standard error of its sample (at least that
+    The mean score over canaries and replicates has the standard error of its sample (at least that
     of N(0, 1) noise), which gives the interval of ε. Whether an estimate lies above its bound is
     tested at the plan's confidence for all of its comparisons together (Bonferroni).
     """
@@ -90,7 +93,7 @@ def rows_of(plan: Plan, results: Results) -> list[Row]:
 
 
 def _place(cell: Cell) -> tuple[str, float, float]:
-    return cell.schedule, cell.noise_multiplier, cell.presentations
+    return cell.schedule, cell.noise_multiplier, cell.participations
 
 
 def _row(
@@ -103,16 +106,18 @@ def _row(
     quantiles = stats.norm.ppf([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
     delta = results[0]["delta"]
     accuracies = [result["accuracy"] for result in results if result["accuracy"] is not None]
-    known, secret = tightest(bounds, rounds_known=True), tightest(bounds, rounds_known=False)
+    known, unknown = tightest(bounds, rounds_known=True), tightest(bounds, rounds_known=False)
     return Row(
         *place,
-        repeats=len(results),
+        replicates=len(results),
         delta=delta,
-        participations=float(np.mean([result["participations"]["mean"] for result in results])),
+        mean_participations=float(
+            np.mean([result["participations"]["mean"] for result in results])
+        ),
         most_participations=max(result["participations"]["most"] for result in results),
-        final=_pooled([result["final"] for result in results], delta, quantiles, secret),
+        final=_pooled([result["final"] for result in results], delta, quantiles, unknown),
         every_round=_pooled([result["all"] for result in results], delta, quantiles, known),
-        secret=_averaged([result["secret"] for result in results], quantiles, secret),
+        unknown_rounds=_averaged([result["secret"] for result in results], quantiles, unknown),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
     )
 

@@ -32,7 +32,7 @@ def carry_out(
 
     Each result is written to ``results.jsonl`` as soon as it is there, so that a comparison that
     was stopped goes on where it stood, and one that grows (more schedules, more noise, more
-    repeats) measures only what is new. A training run that was cut off goes on from its
+    replicates) measures only what is new. A training run that was cut off goes on from its
     checkpoint.
 
     Args:

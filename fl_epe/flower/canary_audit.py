@@ -21,6 +21,7 @@ from fl_epe.auditing import (
     RunAuditor,
     epsilon_from_record,
 )
+from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import check_probability
 from fl_epe.flower.client_canaries import ClientCanaries
 from fl_epe.flower.injection import real_metrics_only
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 _SCHEDULE = 0  # stream of the canaries' rounds
 _FAULTS_KEPT = 100
-_TRACKER_BYTES = 512 << 20
 
 
 class CanaryAudit(Strategy):
@@ -57,14 +57,15 @@ class CanaryAudit(Strategy):
 
     Args:
         strategy: what the deployment uses, DP wrappers included.
-        num_canaries: canaries that take part, each ``repeats`` times. Real clients that take part
-            more often give away more: √(times) as far in μ, the shift of the two Gaussians.
+        num_canaries: canaries that take part, each ``participations`` times. Real clients that
+            take part more often give away more: μ, the shift of the two Gaussians, grows with
+            the square root of the participations.
         seed: of the canaries. Fresh from the operating system by default, and that is what a
             deployment needs: whoever can guess it can subtract the canaries.
         delta: target δ.
         unobserved: canaries that are scored and never take part. By default a quarter of
             ``num_canaries`` where each takes part once, as the null is then exact; else as many.
-        repeats: how often a canary takes part, at most once in a round; 1 by default.
+        participations: how often a canary takes part, at most once in a round; 1 by default.
         rounds: of the run; `start` knows, so this is only for those who do not call it.
         inject: "auto" as described (the default), "add" or "replace".
         clients: let clients answer through `canary_mod` instead of making replies up: a share in
@@ -77,7 +78,7 @@ class CanaryAudit(Strategy):
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_var"``; integer and 0-d arrays always are.
-        tracker_bytes: memory for model deltas that wait to be scored together; 512 MiB by default.
+        score_memory: memory for model deltas that wait to be scored together; 512 MiB by default.
 
     Raises:
         TypeError: for a strategy of another API.
@@ -94,7 +95,7 @@ class CanaryAudit(Strategy):
         delta: float,
         seed: int | None = None,
         unobserved: int | None = None,
-        repeats: float | None = None,
+        participations: float | None = None,
         rounds: int | None = None,
         inject: str | None = None,
         clients: float | Collection[int] | None = None,
@@ -103,7 +104,7 @@ class CanaryAudit(Strategy):
         canary_norm: float | None = None,
         noise_multiplier: float | None = None,
         leave_out: Sequence[str] | None = None,
-        tracker_bytes: int | None = None,
+        score_memory: int | None = None,
     ) -> None:
         self.strategy = strategy
         self.delta = delta
@@ -113,7 +114,7 @@ class CanaryAudit(Strategy):
             _refuse(
                 f"with {self._wrapped.description}, which schedules and scores its canaries itself",
                 unobserved=unobserved,
-                repeats=repeats,
+                participations=participations,
                 rounds=rounds,
                 inject=inject,
                 clients=clients,
@@ -122,18 +123,18 @@ class CanaryAudit(Strategy):
                 canary_norm=canary_norm,
                 noise_multiplier=noise_multiplier,
                 leave_out=leave_out,
-                tracker_bytes=tracker_bytes,
+                score_memory=score_memory,
             )
         if clients is not None:
             _refuse(
                 "with clients, who answer whenever they are asked, with their own weight",
-                repeats=repeats,
+                participations=participations,
                 inject=inject,
                 num_examples=num_examples,
             )
-        self._repeats = 1 if repeats is None else repeats
+        self._participations = 1 if participations is None else participations
         self.unobserved = unobserved if unobserved is not None else num_canaries
-        if unobserved is None and self._repeats <= 1 and clients is None:
+        if unobserved is None and self._participations <= 1 and clients is None:
             self.unobserved = max(2, num_canaries // 4)
         self._seed = secrets.randbits(128) if seed is None else seed
         self._rounds = rounds
@@ -152,7 +153,7 @@ class CanaryAudit(Strategy):
                 seed=self._seed,
                 delta=delta,
                 server=self._wrapped.server(),
-                tracker_bytes=_TRACKER_BYTES if tracker_bytes is None else tracker_bytes,
+                score_memory=SCORE_MEMORY if score_memory is None else score_memory,
             )
         )
         self._layout: Layout | None = None
@@ -178,8 +179,8 @@ class CanaryAudit(Strategy):
         z = self._noise_multiplier
         if z is not None and not 0 <= z < math.inf:
             raise ValueError(f"Expected noise_multiplier={z} in [0, inf).")
-        if not 0 < self._repeats < math.inf:
-            raise ValueError(f"Expected repeats={self._repeats} in (0, inf).")
+        if not 0 < self._participations < math.inf:
+            raise ValueError(f"Expected participations={self._participations} in (0, inf).")
         if self._inject not in ("auto", "add", "replace"):
             raise ValueError(f"Expected inject={self._inject!r} to be 'auto', 'add' or 'replace'.")
         if self._inject == "add" and self._wrapped.strict():
@@ -278,7 +279,7 @@ class CanaryAudit(Strategy):
             return ClientAnswers(self._wrapped, clients, self._canary_norm)
         if self._rounds is None:
             raise ValueError("Expected rounds, as start() was not called: got rounds=None.")
-        schedule = ShuffledEpochs(self._rounds, self._repeats)
+        schedule = ShuffledEpochs(self._rounds, self._participations)
         rng = generator(self._seed, _SCHEDULE)
         return ServerCanaries(
             self._wrapped,
@@ -390,7 +391,7 @@ class CanaryAudit(Strategy):
             "config": self._config(),
         }
         if self._watch.rounds == self._rounds and isinstance(self._source, ServerCanaries):
-            facts["canary_repeats"] = float(self._repeats)
+            facts["canary_participations"] = float(self._participations)
         return facts
 
     def _config(self) -> dict[str, Any]:
@@ -399,7 +400,7 @@ class CanaryAudit(Strategy):
             "task": self._wrapped.description,
             "num_canaries": self.num_canaries,
             "unobserved": self.unobserved,
-            "repeats": self._repeats if by_server else None,
+            "participations": self._participations if by_server else None,
             "canaries_come_from": f"server ({self._inject})" if by_server else "clients",
             "num_examples": self._num_examples,
             "canary_norm": self._canary_norm,

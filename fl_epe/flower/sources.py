@@ -108,8 +108,8 @@ class ServerCanaries(Source):
         if messages and replaced >= len(messages):
             raise ValueError(
                 f"Expected fewer than {len(messages)} of the round's {len(messages)} clients to be"
-                f" replaced by canaries, got {replaced}: lower num_canaries (or repeats), or let"
-                " num_sampled_clients count clients and canaries."
+                f" replaced by canaries, got {replaced}: lower num_canaries (or participations), or"
+                " let num_sampled_clients count clients and canaries."
             )
         nodes = sorted(message.metadata.dst_node_id for message in messages)
         rng = generator(self.seed, _WITHHELD, state.index)
@@ -122,12 +122,12 @@ class ServerCanaries(Source):
             return []
         return [int(number) for number in self.cohorts[state.index]]
 
-    def _replaced(self, canaries: int, clients: int) -> int:
+    def _replaced(self, num_canaries: int, clients: int) -> int:
         expected = self.wrapped.expected_replies()
         if self.inject == "add" or (self.inject == "auto" and expected is None):
             return 0
         room = 0 if self.inject == "replace" or expected is None else max(expected - clients, 0)
-        return max(canaries - room, 0)
+        return max(num_canaries - room, 0)
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`. Without a readable real reply there is no round, and no canary."""

@@ -23,7 +23,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
         f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
         f"sees {_SEES[advice.threat]}",
         f"It is meant for {_MEANT[advice.who]}, who takes part {_times(advice.participations)}",
-        f"A run with {advice.canaries:,} canaries would report about "
+        f"A run with {advice.num_canaries:,} canaries would report about "
         f"{number(advice.measured_low)} – {number(advice.measured_high)} ({confidence} interval)",
         *(f"• {note}" for note in advice.notes),
     ]

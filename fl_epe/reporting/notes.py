@@ -77,9 +77,9 @@ def _secrecy_note(summary: RunSummary) -> list[str]:
     if summary.analytical.epsilon is None or summary.participation != "poisson":
         return []
     return [
-        "It counts on the rounds being secret. The matched filter knows them: its ε and its lower "
-        "bound may be larger. Both rows are for a canary of mean footprint; see "
-        "all.footprints in report.json for the most exposed one.",
+        "It holds only if the adversary does not know the rounds. The matched filter knows them: "
+        "its ε and its lower bound may be larger. Both rows are for a canary of mean footprint; "
+        "see all.footprints in report.json for the most exposed one.",
     ]
 
 
@@ -101,7 +101,7 @@ def _participation_note(analytical: AnalyticalSummary) -> list[str]:
     return [
         f"A client took part {clients:.3g} times on average, a canary {times}: that is what was "
         f"measured, and a client gives away more (about {math.sqrt(clients / canaries):.2g} times "
-        "the shift between the two Gaussians). Raise repeats to measure it."
+        "the shift between the two Gaussians). Raise participations to measure it."
     ]
 
 
@@ -127,10 +127,10 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
             f"{number(fit.most_exposed.epsilon)}; footprints explain the scores with scale "
             f"{fit.scale:.3f} ({fit.low:.3f} – {fit.high:.3f})."
         )
-    if secret := summary.every_round.secret_rounds:
+    if unknown := summary.every_round.unknown_rounds:
         lines.append(
             f"Seeing every round without knowing who took part when: ε = "
-            f"{number(secret.epsilon)}, for a canary whose rounds are drawn at random, strong "
+            f"{number(unknown.epsilon)}, for a canary whose rounds are drawn at random, strong "
             f"rounds and weak (the rows of the table are for one of mean footprint)."
         )
     if full := summary.every_round.full_knowledge:

@@ -21,8 +21,8 @@ from fl_epe.auditing import (
     gaussian_test,
     lower_bound,
     scores_from_record,
-    secret_law,
-    secret_rounds_estimate,
+    unknown_rounds_estimate,
+    unknown_rounds_law,
 )
 from fl_epe.reporting.summary_types import (
     AnalyticalSummary,
@@ -56,7 +56,7 @@ def summarize(
         confidence=confidence,
         dim=record.dim,
         rounds=record.rounds,
-        canaries=record.canaries,
+        num_canaries=record.num_canaries,
         unobserved=record.unobserved.shape[1],
         participation=record.participation,
         noise_multiplier=record.noise_multiplier,
@@ -78,7 +78,7 @@ def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
         epsilon=known.epsilon if known else None,
         adjacency=known.adjacency if known else adjacency,
         assumption=known.assumption if known else reason,
-        participations=record.canary_repeats,
+        participations=record.canary_participations,
         client_participations=record.config.get("client_participations"),
         largest_share=_largest_share(record),
         caveat=record.config.get("caveat"),
@@ -95,7 +95,7 @@ def _upper_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, 
         record.noise_multiplier,
         delta,
         participations=_participations(record),
-        sampling_rate=min(1.0, record.canary_repeats / record.rounds),
+        sampling_rate=min(1.0, record.canary_participations / record.rounds),
         rounds=record.rounds,
     )
     return bound, ("none", f"no tight bound is known for {record.participation!r} schedules")
@@ -104,7 +104,7 @@ def _upper_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, 
 def _participations(record: AuditRecord) -> int:
     """How often a canary takes part, at most."""
     if record.participation in ("epochs", "poisson"):
-        return math.ceil(record.canary_repeats)
+        return math.ceil(record.canary_participations)
     return int(record.presence.sum(axis=0).max())
 
 
@@ -121,7 +121,9 @@ def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
     votes = record.config.get("canaries_vote", False)
     if not record.sum_noise_multiplier or record.participation != "epochs" or votes:
         return None
-    return gaussian_epsilon(record.sum_noise_multiplier, delta, math.ceil(record.canary_repeats))
+    return gaussian_epsilon(
+        record.sum_noise_multiplier, delta, math.ceil(record.canary_participations)
+    )
 
 
 def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary:
@@ -146,7 +148,7 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
 
     With fewer than two participants only the latter is left.
     """
-    paper = full = fit = secret = None
+    paper = full = fit = unknown = None
     if record.unobserved.shape[1] >= 2:
         maximum = scores_from_record(record, "all", "maximum")
         paper = _statistic(maximum, delta, confidence, PAPER_METHOD)
@@ -155,8 +157,8 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
     scores = scores_from_record(record, "all", "matched-filter")
     if record.signal_known():
         fit = footprint_fit(record, delta, threat="all", confidence=confidence, scores=scores)
-        if secret_law(record):
-            secret = secret_rounds_estimate(record, fit)
+        if unknown_rounds_law(record):
+            unknown = unknown_rounds_estimate(record, fit)
         if record.observed_residual is not None and record.sum_noise_multiplier:
             knowing = scores_from_record(record, "all", "full-knowledge")
             full = _statistic(knowing, delta, confidence)
@@ -165,7 +167,7 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
         paper=paper,
         bounds=all_bounds(scores, delta, confidence, _coins(record)),
         footprints=fit,
-        secret_rounds=secret,
+        unknown_rounds=unknown,
         full_knowledge=full,
     )
 

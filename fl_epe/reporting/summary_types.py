@@ -93,7 +93,7 @@ class EveryRoundSummary:
         paper: the maximum over rounds; ``None`` with fewer than two unobserved canaries.
         bounds: every lower bound that applies to the matched filter.
         footprints: fit of the matched filter to the canaries' footprints, where they are known.
-        secret_rounds: ε for an adversary who does not know who took part when, where the
+        unknown_rounds: ε for an adversary who does not know who took part when, where the
             schedule's law has a closed form.
         full_knowledge: what knowing the real clients' sum adds, where the run was made to tell.
     """
@@ -102,7 +102,7 @@ class EveryRoundSummary:
     paper: StatisticSummary | None
     bounds: tuple[BoundRow, ...] = ()
     footprints: FootprintFit | None = None
-    secret_rounds: EpsilonEstimate | None = None
+    unknown_rounds: EpsilonEstimate | None = None
     full_knowledge: StatisticSummary | None = None
 
     def to_dict(self) -> JSON:
@@ -114,8 +114,8 @@ class EveryRoundSummary:
             out["bounds"] = [row.to_dict() for row in self.bounds]
         if self.footprints is not None:
             out["footprints"] = _footprint_dict(self.footprints)
-        if self.secret_rounds is not None:
-            out["secret_rounds"] = _estimate_dict(self.secret_rounds)
+        if self.unknown_rounds is not None:
+            out["secret_rounds"] = _estimate_dict(self.unknown_rounds)
         if self.full_knowledge is not None:
             out["full_knowledge"] = self.full_knowledge.to_dict()
         return out
@@ -210,7 +210,7 @@ class RunSummary:
         delta: target δ of every ε.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
         dim, rounds: of the run.
-        canaries, unobserved: how many could take part, and how many never did.
+        num_canaries, unobserved: how many could take part, and how many never did.
         participation: kind of schedule.
         noise_multiplier: z of the run, ``None`` if unknown.
         cohort_size: expected size of a cohort.
@@ -229,7 +229,7 @@ class RunSummary:
     confidence: float
     dim: int
     rounds: int
-    canaries: int
+    num_canaries: int
     unobserved: int
     participation: str
     noise_multiplier: float | None
@@ -262,7 +262,7 @@ class RunSummary:
             "confidence": self.confidence,
             "dim": self.dim,
             "rounds": self.rounds,
-            "canaries": self.canaries,
+            "canaries": self.num_canaries,
             "unobserved": self.unobserved,
             "participation": self.participation,
             "noise_multiplier": self.noise_multiplier,

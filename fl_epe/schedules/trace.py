@@ -32,7 +32,7 @@ class Trace(Schedule):
 
     Guarantee: nothing is random. Client i of the population is ``clients[i]`` in the trace, and
     takes part in the rounds that the trace gives it. Clients are not exchangeable, and the rounds
-    are no secret: claim no amplification. For canaries see `TraceSample`.
+    are known: claim no amplification. For canaries see `TraceSample`.
 
     Attributes:
         rounds: from the first round to the last, those included in which nobody took part.

@@ -28,9 +28,9 @@ class Order:
     round_number: int
     clip_norm: float
     clients: list[int]
-    canaries: list[int]
+    canary_ids: list[int]
     canary_seed: int
-    canary_count: int
+    num_canaries: int
     local_seed: int
     local_epochs: int
     local_batch_size: int
@@ -126,7 +126,7 @@ class PartialSum:
             ValueError: for a wrong shape or type, a sum that is not finite, or one that is longer
                 than its number of clipped updates allows.
         """
-        if self.clients > len(order.clients) or self.canaries > len(order.canaries):
+        if self.clients > len(order.clients) or self.canaries > len(order.canary_ids):
             raise ValueError(f"Expected clients={self.clients} <= {len(order.clients)}.")
         together = self.clients if order.separate else self.clients + self.canaries
         parts = [("clients", self.clients_sum, together)]

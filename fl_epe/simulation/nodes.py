@@ -25,7 +25,7 @@ class Share:
 
     node: int
     clients: list[int]
-    canaries: list[int]
+    canary_ids: list[int]
 
 
 class Directory:
@@ -93,7 +93,7 @@ class Directory:
             return self._num_clients
         return sum(len(held) for held in self._held.values())
 
-    def share(self, clients: Cohort, canaries: Cohort) -> list[Share]:
+    def share(self, clients: Cohort, canary_ids: Cohort) -> list[Share]:
         """Share a cohort out, in an order that does not depend on the nodes' ids.
 
         Canary j goes to the j-th node (modulo their number); clients that no node holds are left
@@ -108,7 +108,7 @@ class Directory:
                 here = balanced[position]
             else:
                 here = np.intersect1d(clients, self._held[node], assume_unique=True)
-            mine = canaries[canaries % len(nodes) == position]
+            mine = canary_ids[canary_ids % len(nodes) == position]
             if len(here) or len(mine):
                 shares.append(Share(node, here.tolist(), mine.tolist()))
         return shares

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_epe.auditing import AuditRecord
+from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -30,7 +31,6 @@ from fl_epe.tasks import Task, load_task
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
 
 
-SCORE_MEMORY = 384 << 20
 """Bytes for rounds that wait to be scored together."""
 
 
@@ -119,7 +119,7 @@ class _Session:
     ) -> None:
         self.job = job
         self.strategy = DPFedAvg(
-            job.config, job.seeds, tracker_bytes=score_memory, client_sizes=job.task.sizes
+            job.config, job.seeds, score_memory=score_memory, client_sizes=job.task.sizes
         )
         self._checkpoint, self._every = checkpoint, checkpoint_every
         self._on_round = on_round

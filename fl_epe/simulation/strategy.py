@@ -40,7 +40,7 @@ class DPFedAvg(Strategy):
         config: everything that decides the result.
         seeds: the random streams; fresh ones from the operating system by default.
         node_timeout: seconds to wait for nodes that hold all clients.
-        tracker_bytes: memory for model deltas that wait to be scored.
+        score_memory: memory for model deltas that wait to be scored.
         client_sizes: examples of each client of a cohort, to balance the work of nodes that hold
             all clients; by default all are alike. No influence on the result.
     """
@@ -51,12 +51,12 @@ class DPFedAvg(Strategy):
         seeds: Seeds | None = None,
         *,
         node_timeout: float = 120.0,
-        tracker_bytes: int = 384 << 20,
+        score_memory: int = 384 << 20,
         client_sizes: Callable[[Cohort], NDArray[Any]] | None = None,
     ) -> None:
         self.config = config
         self.seeds = seeds or Seeds.derive(None)
-        self._tracker_bytes = tracker_bytes
+        self._score_memory = score_memory
         self._directory = Directory(config.clients, node_timeout, client_sizes)
         self._optimizer = config.optimizer()
         self._clip_rule = config.clip_rule()
@@ -82,9 +82,9 @@ class DPFedAvg(Strategy):
 
     def _include(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which canaries take part and which are only tracked."""
-        everyone = np.arange(self.config.canaries + self.config.unobserved)
+        everyone = np.arange(self.config.num_canaries + self.config.unobserved)
         if self.config.inclusion == "fixed":
-            return everyone[: self.config.canaries], everyone[self.config.canaries :]
+            return everyone[: self.config.num_canaries], everyone[self.config.num_canaries :]
         heads = generator(self.seeds.participation, 2).random(len(everyone)) < 0.5
         return everyone[heads], everyone[~heads]
 
@@ -93,12 +93,12 @@ class DPFedAvg(Strategy):
             raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
         self._start = theta
         self._state = self._optimizer.init(len(theta))
-        self._tracker = CanaryScorer(self.canary_set(len(theta)), self._tracker_bytes)
+        self._tracker = CanaryScorer(self.canary_set(len(theta)), self._score_memory)
         return self._tracker
 
     def canary_set(self, dim: int) -> CanarySet:
         """All canaries of the run, for a model of ``dim`` parameters."""
-        return CanarySet(dim, self.config.canaries + self.config.unobserved, self.seeds.canary)
+        return CanarySet(dim, self.config.num_canaries + self.config.unobserved, self.seeds.canary)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -114,7 +114,7 @@ class DPFedAvg(Strategy):
         self._theta = theta
         t = self.rounds_done
         self._orders = {
-            share.node: self._order(theta, share.clients, share.canaries)
+            share.node: self._order(theta, share.clients, share.canary_ids)
             for share in self._directory.share(
                 self._cohorts[t], self.observed_ids[self.presence[t]]
             )
@@ -124,16 +124,18 @@ class DPFedAvg(Strategy):
             for node, order in self._orders.items()
         ]
 
-    def _order(self, theta: NDArray[np.float32], clients: list[int], canaries: list[int]) -> Order:
+    def _order(
+        self, theta: NDArray[np.float32], clients: list[int], canary_ids: list[int]
+    ) -> Order:
         config = self.config
         return Order(
             theta=theta,
             round_number=self.rounds_done + 1,
             clip_norm=self._clip_norm,
             clients=clients,
-            canaries=canaries,
+            canary_ids=canary_ids,
             canary_seed=self.seeds.canary,
-            canary_count=config.canaries + config.unobserved,
+            num_canaries=config.num_canaries + config.unobserved,
             local_seed=self.seeds.local,
             local_epochs=config.local_epochs,
             local_batch_size=config.local_batch_size,
@@ -197,7 +199,7 @@ class DPFedAvg(Strategy):
         self._cohorts[self.rounds_done] = np.sort(np.array(clients, np.int64))
         self.presence[self.rounds_done] = False
         for order in orders:
-            self.presence[self.rounds_done] |= np.isin(self.observed_ids, order.canaries)
+            self.presence[self.rounds_done] |= np.isin(self.observed_ids, order.canary_ids)
 
     def _fault(self, text: str) -> None:
         logger.warning("Round %d, %s", self.rounds_done + 1, text)
@@ -278,7 +280,7 @@ class DPFedAvg(Strategy):
     @property
     def num_canaries(self) -> int:
         """How many canaries take part."""
-        return self.config.canaries
+        return self.config.num_canaries
 
     def use_canary_seed(self, seed: int) -> None:
         """Draw the canaries from this seed instead; before the first round."""
@@ -361,7 +363,7 @@ def _make_record(
         noise_multiplier=config.noise_multiplier,
         sum_noise_multiplier=config.sum_noise_multiplier(),
         participation=config.canary_schedule().kind,
-        canary_repeats=config.canary_repeats,
+        canary_participations=config.canary_participations,
         server=server,
         inclusion=config.inclusion,
         observed_ids=ids["observed"],

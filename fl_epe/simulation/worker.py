@@ -85,7 +85,7 @@ def execute(task: Task, order: Order, execution: Execution | None = None) -> Par
         clients_sum=total.total(),
         canaries_sum=canaries_total.total() if order.separate else None,
         clients=counts.clients,
-        canaries=len(order.canaries) - len(faults),
+        canaries=len(order.canary_ids) - len(faults),
         unclipped=counts.unclipped,
         examples=counts.examples,
         loss_sum=counts.loss_sum,
@@ -96,11 +96,11 @@ def execute(task: Task, order: Order, execution: Execution | None = None) -> Par
 
 def _add_canaries(total: ClippedSum, order: Order) -> list[str]:
     """Add the order's canaries; returns a line for each that is lost."""
-    canaries = CanarySet(len(order.theta), order.canary_count, order.canary_seed)
+    canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed)
     factor = np.float32(_CANARY_FACTOR * order.clip_norm)
     return [
         f"canary {canary}: its update was not finite"
-        for canary in order.canaries
+        for canary in order.canary_ids
         if total.add(canaries.vector(canary) * factor) is None
     ]
 

@@ -27,7 +27,7 @@ _PAPER: Mapping[str, Any] = MappingProxyType(
     {
         "rounds": 500,
         "clients_per_round": 101,
-        "canaries": 1000,
+        "num_canaries": 1000,
         "unobserved": 1000,
         "noise_multiplier": 0.2207,
         "clip_norm": 0.1,

@@ -28,7 +28,7 @@ _PAPER: Mapping[str, Any] = MappingProxyType(
     {
         "rounds": 2048,
         "clients_per_round": 167,
-        "canaries": 1000,
+        "num_canaries": 1000,
         "unobserved": 1000,
         "noise_multiplier": 0.2317,
         "clip_norm": 0.1,

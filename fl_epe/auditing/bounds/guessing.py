@@ -73,7 +73,9 @@ def order_statistic(sample: Sample) -> float:
     return gdp_epsilon(first_accepted(at, width=0.1), sample.delta)
 
 
-def steinke_p_value(epsilon: float, canaries: int, guesses: int, right: int, delta: float) -> float:
+def steinke_p_value(
+    epsilon: float, num_canaries: int, guesses: int, right: int, delta: float
+) -> float:
     """How likely (ε, δ)-DP makes at least ``right`` of ``guesses`` right, at most.
 
     Steinke et al. 2023: β + 2·m·δ·max_i P[v > B ≥ v − i]/i, with B ~ Bin(r, q) the
@@ -84,35 +86,35 @@ def steinke_p_value(epsilon: float, canaries: int, guesses: int, right: int, del
     q = special.expit(epsilon)
     tail = special.bdtrc(np.arange(right - 1, -2, -1), guesses, q)
     by_leaks = np.max((tail[1:] - tail[0]) / np.arange(1, right + 1))
-    return float(min(1.0, tail[0] + 2 * canaries * delta * by_leaks))
+    return float(min(1.0, tail[0] + 2 * num_canaries * delta * by_leaks))
 
 
-def fdp_margin(mu: float, canaries: int, guesses: int, right: int, alpha: float) -> float:
+def fdp_margin(mu: float, num_canaries: int, guesses: int, right: int, alpha: float) -> float:
     """Negative where μ-GDP is rejected at level α by ``right`` guesses (Mahloujifar et al. 2024).
 
     The recursion bounds from below the share of guesses that a μ-GDP mechanism needs in order to
     have that many right with probability α; the margin is the share made minus that one.
     """
-    inside = alpha * right / canaries
-    outside = alpha * (guesses - right) / canaries
+    inside = alpha * right / num_canaries
+    outside = alpha * (guesses - right) / num_canaries
     for i in range(right - 1, -1, -1):
         blown_up = special.ndtr(special.ndtri(inside) - mu)
         if blown_up <= outside:
             break
         inside = min(1.0, inside + i / (guesses - i) * (blown_up - outside))
         outside = blown_up
-    return float(guesses / canaries - inside - outside)
+    return float(guesses / num_canaries - inside - outside)
 
 
-def order_statistic_p_value(mu: float, canaries: int, guesses: int, wrong: int) -> float:
+def order_statistic_p_value(mu: float, num_canaries: int, guesses: int, wrong: int) -> float:
     """How likely μ-GDP makes at most ``wrong`` of the most confident ``guesses`` wrong, at most.
 
     Xiang et al. 2025: given the share W of less confident canaries, each guess is wrong with the
     probability that the best attack on N(0, 1) against N(μ, 1) has beyond that confidence.
     """
-    if guesses == canaries:
-        return float(special.bdtr(wrong, canaries, special.ndtr(-mu / 2)))
-    less_confident = special.betaincinv(canaries - guesses, guesses + 1, _QUADRATURE)
+    if guesses == num_canaries:
+        return float(special.bdtr(wrong, num_canaries, special.ndtr(-mu / 2)))
+    less_confident = special.betaincinv(num_canaries - guesses, guesses + 1, _QUADRATURE)
     error = wrong_share(confidence_quantile(1 - less_confident, mu), mu)
     return float(np.mean(special.bdtr(wrong, guesses, error)))
 
@@ -177,11 +179,11 @@ class GuessDesign:
 
 
 @functools.lru_cache
-def guess_design(canaries: int, alpha: float) -> GuessDesign:
+def guess_design(num_canaries: int, alpha: float) -> GuessDesign:
     """The Gaussian shift that a test of each ε detects in half of the runs, and how it guesses."""
     shifts = np.geomspace(0.02, 40.0, 120)
-    guesses = np.unique([_even(count) for count in np.geomspace(2, canaries, 60)])
-    confident = confidence_quantile(guesses / canaries, shifts[:, np.newaxis])
+    guesses = np.unique([_even(count) for count in np.geomspace(2, num_canaries, 60)])
+    confident = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
     right = guesses * (1 - wrong_share(confident, shifts[:, np.newaxis]))
     limits = special.logit(special.betaincinv(right, guesses - right + 1, alpha))
     best = np.argmax(limits, axis=1)
