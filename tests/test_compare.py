@@ -221,7 +221,8 @@ class TestRows:
     def test_honest_schedules_stay_below_their_analytical_epsilon(self, tmp_path):
         """At most the interval's error rate of many seeds lies above.
 
-        `simulations/schedule_seeds.py` does the same for Poisson, rounds secret, and 200 seeds.
+        `simulations/studies/schedule_seeds.py` does the same for Poisson, rounds secret, and 200
+        seeds.
         """
         plan = dataclasses.replace(
             SMALL, schedules=("cyclic",), noise_multipliers=(0.5,), presentations=(2,), repeats=100
