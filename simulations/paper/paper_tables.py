@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_epe import CanarySet
 
@@ -30,6 +32,6 @@ def cosines_with_noisy_sum(canaries: CanarySet, noise: NDArray[np.float64]) -> N
     return np.asarray(canaries.dot(released) / np.linalg.norm(released))
 
 
-def mean_and_sd(values: ArrayLike, width: int = 0) -> str:
+def mean_and_sd(values: Sequence[float], width: int = 0) -> str:
     """The mean, padded to ``width`` characters, and the standard deviation."""
     return f"{np.mean(values):{width}.2f} ± {np.std(values, ddof=1):.2f}"
