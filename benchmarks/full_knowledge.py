@@ -1,11 +1,11 @@
-"""Does the implementation meet the theory? Full knowledge in real training, over the noise.
+"""Does an adversary with full knowledge measure the analytical ε in real training?
 
     python benchmarks/full_knowledge.py                  # ten minutes on two cores
 
-Trains `digits` with its defaults and scores, besides the matched filter, the adversary in the
-definition of DP, who subtracts the real clients' clipped sum. That one should meet the analytical
-ε of what a canary does (the noisy sum) at every noise multiplier, also where the real updates
-drown the noise and the matched filter falls short.
+Trains `digits` with its defaults and scores two adversaries: the matched filter, and the adversary
+in the definition of DP, who subtracts the real clients' clipped sum. The second should meet the
+analytical ε of the noisy sum at every noise multiplier, even where the real updates are larger than
+the noise and the matched filter stays below.
 
 Two cores, CPU, 2026-11-21, seed 1::
 

@@ -1,9 +1,10 @@
-"""The limit engine at the size of a large deployment, from the schedule to ε-final and ε-all.
+"""Time and memory of the high-dimensional limit for a large deployment, up to ε-final and ε-all.
 
     python benchmarks/limit.py    # half a minute
 
-10⁷ clients, 10⁴ rounds of about 1,000, 2,000 canaries among the clients and 2,000 unobserved; the
-peak memory is the whole process's. On two cores shared with other work, 2026-11-21::
+10⁷ clients, 10⁴ rounds of about 1,000 clients, 2,000 canaries among the clients and 2,000
+unobserved ones. GiB is the peak memory of the whole process. On two cores shared with other work,
+2026-11-21::
 
     schedule                    ε-final    ε-all  seconds    GiB
     ShuffledEpochs                0.272    12.61     16.5   0.90
@@ -15,12 +16,9 @@ peak memory is the whole process's. On two cores shared with other work, 2026-11
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
 import time
 
-from schedules import CASES, CLIENTS
+from schedules import CASES, CLIENTS, each_in_a_process, peak_gib
 
 from fl_epe import epsilon_from_record
 from fl_epe.asymptotics import limit_record
@@ -36,20 +34,12 @@ def measure(name: str) -> None:
     final = epsilon_from_record(record)
     every = epsilon_from_record(record, threat="all")
     seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"{name:<26}{final.epsilon:9.3f}{every.epsilon:9.2f}{seconds:9.1f}{peak:7.2f}", flush=True
+        f"{name:<26}{final.epsilon:9.3f}{every.epsilon:9.2f}{seconds:9.1f}{peak_gib():7.2f}",
+        flush=True,
     )
 
 
-def main() -> None:
-    if len(sys.argv) > 1:
-        measure(sys.argv[1])
-        return
-    print(f"{'schedule':<26}{'ε-final':>9}{'ε-all':>9}{'seconds':>9}{'GiB':>7}", flush=True)
-    for name in NAMES:
-        subprocess.run([sys.executable, __file__, name], check=True)
-
-
 if __name__ == "__main__":
-    main()
+    header = f"{'schedule':<26}{'ε-final':>9}{'ε-all':>9}{'seconds':>9}{'GiB':>7}"
+    each_in_a_process(__file__, measure, NAMES, header)

@@ -1,14 +1,14 @@
-"""What does the plug-in audit cost? Wall time that `CanaryAudit` adds to a round.
+"""What does the plug-in audit cost? The wall time that `CanaryAudit` adds to a round.
 
     python benchmarks/plug_in_overhead.py                # both strategies, in process: 4 minutes
     python benchmarks/plug_in_overhead.py --ray          # under Flower's simulation, two workers
 
-A plain strategy and the same one under audit take turns, a round each, on the same nodes: a hundred
+A plain strategy and the same strategy under audit play rounds in turn, on the same nodes: a hundred
 clients that train the EMNIST CNN (1,206,590 parameters) on two batches of 16 digits, one message
-each. What waits until the end of a run (all canaries against every round) is measured beside every
-pair with some of the canaries, and its share of 100 rounds is added to the audited one. Overhead is
-the median over pairs of audited over plain; "the server's" leaves out what clients and transport
-took, which is the same but for noise.
+each. Scoring all canaries against every round waits until the end of a run. It is measured beside
+every pair of rounds with some of the canaries, and a round's share of it, for 100 rounds, is added
+to the audited round. The overhead is the median over pairs of the audited time over the plain time,
+less 1. "The server's" leaves out the time of clients and transport, which differs only by chance.
 
 1,000 canaries in 100 rounds, 250 unobserved ones (the default), two cores, torch 2.13.0,
 2026-11-21::
@@ -20,12 +20,13 @@ took, which is the same but for noise.
       making canaries      3.6%             2.5%      2.5%             2.3%
       scoring, deferred    3.1%             4.2%      2.8%             2.5%
 
-The median over pairs is good to about 2 points; 7.5% came out for FedAvg in process in another run.
+The median over pairs has an error of about 2 points; another run gave 7.5% for FedAvg in process.
 Other work shared the machine while "fixed clipping" ran in process. With 1,000 unobserved canaries
 the overhead was 14.0% and 8.7% in process (the server's 12.8% and 9.6%, nothing else running), and
-8.5% and 7.9% under Ray (10.3% and 8.6%, the first beside other work). Making canaries while the
-clients train was tried: the server's share fell to 6.6% and 6.1%, and the whole rose to 9.3% and
-11.0%, as clients on the same cores wait for it.
+8.5% and 7.9% under Ray (10.3% and 8.6%, the first beside other work).
+
+Making canaries while the clients train did not help: the server's share fell to 6.6% and 6.1%, but
+the whole rose to 9.3% and 11.0%, because clients on the same cores wait for it.
 """
 
 from __future__ import annotations
@@ -76,11 +77,11 @@ class Setting:
     """What is measured.
 
     Attributes:
-        clients: that train in every round, each on a node of its own.
-        canaries: that take part once in ``rounds``.
-        unobserved: that never do; ``None`` for what `CanaryAudit` takes by default.
-        rounds: of the run that the timed ones are taken from.
-        pairs: of timed rounds.
+        clients: number of clients in every round, each on a node of its own.
+        canaries: number of canaries that take part, once in ``rounds``.
+        unobserved: number of unobserved canaries; ``None`` for the default of `CanaryAudit`.
+        rounds: length of the run that the timed rounds are taken from.
+        pairs: number of timed pairs of rounds.
         score_memory: see `CanaryAudit`.
     """
 
@@ -92,11 +93,11 @@ class Setting:
     score_memory: int
 
     def fedavg(self, extra: int) -> Strategy:
-        """Any number of replies will do."""
+        """FedAvg, for any number of replies."""
         return FedAvg(min_available_nodes=self.clients)
 
     def fixed_clipping(self, extra: int) -> Strategy:
-        """With ``extra`` replies in its count, so that canaries replace no client."""
+        """Fixed clipping for ``extra`` more replies, so that canaries replace no client."""
         return DifferentialPrivacyServerSideFixedClipping(
             self.fedavg(extra),
             noise_multiplier=0.1,
@@ -105,7 +106,7 @@ class Setting:
         )
 
     def audited(self, make: Callable[[int], Strategy]) -> CanaryAudit:
-        """The strategy with room for a round's canaries, and with canaries."""
+        """The strategy under audit, with a count of replies that includes a round's canaries."""
         return CanaryAudit(
             make(-(-self.canaries // self.rounds)),
             num_canaries=self.canaries,
@@ -142,7 +143,7 @@ class Stopwatch:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Seconds of a round: all of it, what the server takes before and after, parts by label."""
+    """Seconds of a round: in total, of the server, and of the labelled parts."""
 
     total: float
     server: float
@@ -158,7 +159,7 @@ class Player:
         self._round = 0
 
     def play(self) -> Timed:
-        """The next round."""
+        """Play the next round."""
         self._round += 1
         watch = Stopwatch()
         with contextlib.ExitStack() as stack:
@@ -181,7 +182,7 @@ class Player:
 
 
 def client_app(clients: int) -> ClientApp:
-    """Loads the model that came, trains two batches of real digits, sends the model back."""
+    """An app that trains the received model on two batches of real digits and sends it back."""
     app, task = ClientApp(), Digits(num_clients=clients)
 
     @app.train()
@@ -213,9 +214,9 @@ def initial_arrays() -> ArrayRecord:
 
 
 class Scoring:
-    """What a run leaves for later: all canaries against every delta, the last model and its way.
+    """The work at the end of a run: scoring all canaries against every delta and the final model.
 
-    Measured with some of the canaries, so that it can be done beside every pair of rounds.
+    It is measured with some of the canaries, so that it fits beside every pair of rounds.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -227,7 +228,7 @@ class Scoring:
         self._factor = (audit.num_canaries + audit.unobserved) / _SCORED / setting.rounds
 
     def seconds(self) -> float:
-        """A round's share."""
+        """Seconds of it for one round."""
         watch = Stopwatch()
         with watch.on(CanaryScorer, "flush", "scoring"):
             for t in range(self._vectors):

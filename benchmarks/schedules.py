@@ -1,9 +1,9 @@
-"""Every schedule at the size of a large deployment: 10⁷ clients, 10⁴ rounds of about 1,000.
+"""Time and memory of every schedule for a large deployment: 10⁷ clients, 10⁴ rounds of about 1,000.
 
     python benchmarks/schedules.py    # a minute
 
-One pass over all rounds, each schedule in a process of its own; the peak memory is the whole
-process's. On two cores shared with other work, one thread, 2026-11-21::
+One pass over all rounds, each schedule in a process of its own; GiB is the peak memory of the whole
+process. On two cores shared with other work, one thread, 2026-11-21::
 
     schedule                              seconds    GiB
     ShuffledEpochs                           0.74   0.25
@@ -27,7 +27,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -61,18 +61,25 @@ def measure(name: str) -> None:
     for _ in schedule.cohorts(CLIENTS, np.random.default_rng(0)):
         pass
     seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{name:<36}{seconds:9.2f}{peak:7.2f}", flush=True)
+    print(f"{name:<36}{seconds:9.2f}{peak_gib():7.2f}", flush=True)
 
 
-def main() -> None:
+def peak_gib() -> float:
+    """Peak memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def each_in_a_process(
+    script: str, measure: Callable[[str], None], names: Iterable[str], header: str
+) -> None:
+    """Measure the case named on the command line, or start the script once for each name."""
     if len(sys.argv) > 1:
         measure(sys.argv[1])
         return
-    print(f"{'schedule':<36}{'seconds':>9}{'GiB':>7}", flush=True)
-    for name in CASES:
-        subprocess.run([sys.executable, __file__, name], check=True)
+    print(header, flush=True)
+    for name in names:
+        subprocess.run([sys.executable, script, name], check=True)
 
 
 if __name__ == "__main__":
-    main()
+    each_in_a_process(__file__, measure, CASES, f"{'schedule':<36}{'seconds':>9}{'GiB':>7}")

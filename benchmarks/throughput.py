@@ -1,22 +1,28 @@
-"""How many clients a second, and in how much memory: our rounds against those of others.
+"""How many clients a second does a round train, and in how much memory? Ours and others' compared.
 
-    python benchmarks/throughput.py                     # about 5 minutes
-    python benchmarks/throughput.py --pfl PYTHON        # an interpreter that has pfl-research, 6
+    python benchmarks/throughput.py                 # about 5 minutes
+    python benchmarks/throughput.py --pfl PYTHON    # about 6; an interpreter that has pfl-research
 
-All variants stay alive in processes of their own and play a round each in turn, in a new order
-every time, on the same made-up data: same models, cohort, SGD, clipping to a fixed norm and noise.
-The first rounds do not count. Clients a second are medians over rounds; "ours is" is the median of
-our speed over the other's in the same turn. CPU is processor time a client, server included, which
-other work on the machine disturbs less. Memory is the largest sum of the resident memory of a
-variant's processes, sampled while it plays; shared pages count for each of them. Load is the
-processor time that everything else took meanwhile, in cores.
+Each variant runs in a process of its own. They play one round each in turn, in a new order every
+time, on the same made-up data, with the same models, cohort, SGD, clipping to a fixed norm and
+noise. The first rounds do not count. The columns:
+
+- "clients/s": the median over rounds, and its range;
+- "ours is": the median of our speed over the other's in the same turn;
+- "CPU ms": processor time for each client, with the server's; other work on the machine disturbs it
+  less;
+- "MB": the largest sum of the resident memory of a variant's processes, sampled while it plays; a
+  page that processes share counts for each of them;
+- "load": the processor time that everything else took meanwhile, in cores.
+
+The variants:
 
     ours     `DPFedAvg` and two in-process workers, as in ``fl-epe run``; two canaries
     loop     a plain loop over clients in PyTorch, one process, operations on all cores
     Flower   fixed clipping around FedAvg, a node and a message for each client, Ray, two workers
     pfl      pfl-research 0.6, one process, operations on all cores
 
-The defaults, that is cohorts of 48 of 100 clients, 5 rounds after 2; two cores of a Xeon (AVX-512),
+With the defaults (cohorts of 48 of 100 clients, 5 rounds after 2) on two cores of a Xeon (AVX-512),
 Python 3.11, torch 2.13.0, Flower 1.41.0, Ray 2.55.1, 2026-11-22::
 
                 clients/s   range         ours is   CPU ms       MB   load
@@ -36,12 +42,13 @@ Python 3.11, torch 2.13.0, Flower 1.41.0, Ray 2.55.1, 2026-11-22::
         Flower       7.9     7.3 –   8.0     2.06 ×      208     5295   0.02
         pfl         13.7    13.3 –  14.5     1.19 ×      139      654   0.08
 
-An earlier run gave 3.07 against Flower for two batches. Beside work that kept one core busy ours
-was 2.1 to 2.4 (two batches), 2.8 (one) and 2.0 (LSTM) times Flower: a round waits for the slower
-of two equal shares. Of our processor time for two batches 82% was local training, 9% clipping and
-adding up, and 6% the server's (cohorts of 24, beside other work). Most of a step is products and
-convolutions at the processor's peak; the LSTM's recurrent products read 7 MB of weights for each of
-20 words, there and back, from outside the fast cache.
+An earlier run gave 3.07 against Flower for two batches. Beside work that kept one core busy, ours
+was 2.1 to 2.4 (two batches), 2.8 (one) and 2.0 (LSTM) times as fast as Flower, because a round
+waits for the slower of two equal shares. Of our processor time for two batches, 82% was local
+training, 9% clipping and adding up, and 6% the server's (cohorts of 24, beside other work). Matrix
+products and convolutions, at the processor's peak speed, are most of a step. The LSTM's recurrent
+products read 7 MB of weights from outside the fast cache for each of 20 words, forwards and
+backwards.
 """
 
 from __future__ import annotations
@@ -70,7 +77,7 @@ _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """A round: clients a second, processor seconds a client, MB at most, load by others."""
+    """A round: clients a second, processor seconds a client, peak memory in MB, others' load."""
 
     speed: float
     work: float
@@ -79,7 +86,7 @@ class Played:
 
 
 class Player:
-    """A variant in a process of its own, with all that it starts."""
+    """A variant in a process of its own, with the processes that it starts."""
 
     def __init__(self, name: str, setting: Setting, python: str) -> None:
         self.name, self._setting = name, setting
@@ -95,7 +102,7 @@ class Player:
         )
 
     def play(self) -> Played:
-        """A round."""
+        """Play a round."""
         assert self._process.stdin is not None
         with self._sampled() as peak:
             began, own, all_of_them = time.perf_counter(), self._busy(), busy()
@@ -115,7 +122,7 @@ class Player:
 
     @contextlib.contextmanager
     def _sampled(self) -> Iterator[list[float]]:
-        """Sample memory in MB as long as this lasts."""
+        """Sample the memory in MB while the context is open."""
         sizes, over = [0.0], threading.Event()
 
         def sample() -> None:
@@ -132,7 +139,7 @@ class Player:
             thread.join()
 
     def _processes(self) -> list[Path]:
-        """Those with our mark in their environment: the process and what it started."""
+        """The process and those it started: all that have the mark in their environment."""
         return [
             path
             for path in Path("/proc").iterdir()
@@ -140,12 +147,12 @@ class Player:
         ]
 
     def _busy(self) -> float:
-        """Processor seconds of all of them."""
+        """Processor seconds of these processes."""
         fields = [read(p, "stat").rpartition(")")[2].split() for p in self._processes()]
         return sum(int(own[11]) + int(own[12]) for own in fields if own) / _TICKS
 
     def close(self) -> None:
-        """End it: it plays until its input ends."""
+        """Close the variant's input, at which it ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -155,7 +162,7 @@ class Player:
 
 
 def read(process: Path, name: str) -> str:
-    """A file of a process; nothing (a line of zeros for ``statm``) where it is gone."""
+    """Read a file of a process; of one that has ended, an empty file (``statm``: zeros)."""
     try:
         return (process / name).read_text(errors="replace")
     except OSError:
@@ -163,7 +170,7 @@ def read(process: Path, name: str) -> str:
 
 
 def busy() -> float:
-    """Processor seconds of the machine that were not idle."""
+    """Processor seconds in which the machine was not idle."""
     user, nice, system, _, _, *rest = Path("/proc/stat").read_text().split("\n")[0].split()[1:]
     return sum(map(int, (user, nice, system, *rest[:3]))) / _TICKS
 

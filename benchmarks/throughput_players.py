@@ -25,10 +25,10 @@ class Setting:
 
     Attributes:
         model: "cnn" or "lstm".
-        batches: of 16 images or 16 sentences, on each client.
-        clients: how many there are.
-        cohort: how many take part in a round.
-        shortest: least words of a sentence; they have as many to 20, evenly, and then padding.
+        batches: number of batches on each client, of 16 images or 16 sentences.
+        clients: number of clients.
+        cohort: number of clients in a round.
+        shortest: fewest words of a sentence; lengths are uniform from there to 20, then padded.
     """
 
     model: str
@@ -38,7 +38,7 @@ class Setting:
     shortest: int = _WORDS
 
     def net(self) -> torch.nn.Module:
-        """A model as from the textbook."""
+        """A new model."""
         return Images() if self.model == "cnn" else Words()
 
 
@@ -62,7 +62,7 @@ class Images(torch.nn.Module):
         return functional.cross_entropy(self(x), y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-        """None."""
+        """No metrics."""
         return {}
 
 
@@ -86,7 +86,7 @@ class Words(torch.nn.Module):
         return functional.cross_entropy(self(x).flatten(0, 1), y.flatten(), ignore_index=0)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-        """None."""
+        """No metrics."""
         return {}
 
 
@@ -102,7 +102,7 @@ def examples(setting: Setting, client: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def descend(net: Any, setting: Setting, client: int) -> float:
-    """The textbook's local training; returns the last loss."""
+    """Train with plain SGD on a client's batches; returns the last loss."""
     optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=_RATE)
     x, y = examples(setting, client)
     for part in torch.split(torch.randperm(len(x)), _BATCH):
@@ -124,7 +124,7 @@ def serve(play: Callable[[], None]) -> None:
 
 
 def lead(strategy: Any, grid: Any, arrays: Any) -> None:
-    """Play rounds of a Flower strategy."""
+    """Play rounds of a Flower strategy, one for each line of standard input."""
     from flwr.app import ConfigRecord
 
     state = {"arrays": arrays, "round": 0}

@@ -1,21 +1,17 @@
-"""`simulations/audit_flower_dp.py`, reduced: what it says of Flower's wrappers, and of its own."""
+"""`simulations/audits/audit_flower_dp.py`, reduced: what it finds in Flower's wrappers and ours."""
 
 import dataclasses
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-SIMULATIONS = str(Path(__file__).parents[1] / "simulations")
 CANARIES, SEED = 80, 1
 
 
 @pytest.fixture(scope="module")
 def script():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(SIMULATIONS)
-        yield importlib.import_module("audit_flower_dp")
+    return importlib.import_module("audit_flower_dp")
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,8 @@ class TestRows:
     def test_honest_schedules_stay_below_their_analytical_epsilon(self, tmp_path):
         """At most the interval's error rate of many seeds lies above.
 
-        `simulations/schedule_seeds.py` does the same for Poisson, rounds unknown, and 200 seeds.
+        `simulations/studies/schedule_seeds.py` does the same for Poisson, rounds unknown, and 200
+        seeds.
         """
         plan = dataclasses.replace(
             SMALL,

@@ -17,8 +17,8 @@ from fl_epe.cli import main
 
 ROOT = Path(__file__).parents[1]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
-AT_THE_ROOT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-DOCUMENTS = [*AT_THE_ROOT, *SITE]
+ELSEWHERE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "simulations/README.md")
+DOCUMENTS = [*(ROOT / name for name in ELSEWHERE), *SITE]
 BLOCK = re.compile(r"(?:<!-- compile only: (.+?) -->\n)?```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
 
@@ -130,6 +130,16 @@ def test_links_pictures_and_named_files_exist(path):
         assert not anchor or anchor in headings(target), link
     for name in re.findall(r"`((?:simulations|benchmarks|docs|tests)/[\w./-]+)`", text):
         assert (ROOT / name).exists(), name
+
+
+def test_every_simulation_is_in_their_readme():
+    room = ROOT / "simulations"
+    text = (room / "README.md").read_text("utf-8")
+    scripts = [path.name for path in room.glob("*/*.py")]
+    apps = [f"{path.parent.name}/" for path in room.glob("*/*/pyproject.toml")]
+    assert len(scripts) > 10
+    assert len(apps) > 1
+    assert [name for name in (*scripts, *apps) if name not in text] == []
 
 
 def test_every_page_is_in_the_site_and_every_picture_on_a_page():

@@ -31,7 +31,7 @@ is meant for an adversary who knows the rounds. The maximum over rounds (Andrew 
 Algorithm 3) is no Gaussian, and its ε depends on the server's momentum: in the limit, at T = 2048
 and z = 0.0496, 0.0986, 0.2317, it is 2067, 577, 98 without momentum and 339, 88, 2.5 with momentum
 0.9, where theory says 299, 99, 29 (and the paper prints 382, 89, 2.7); the matched filter is within
-1% in both (`simulations/table3.py`).
+1% in both (`simulations/paper/table3.py`).
 """
 
 from __future__ import annotations

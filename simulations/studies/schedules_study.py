@@ -1,16 +1,21 @@
-"""Writes the study `docs/schedules.md` and its pictures: what a comparison of schedules shows.
+"""Fills the tables of the study `docs/schedules.md`, draws its pictures and checks its sentences.
 
-    python simulations/schedules_study.py    # a minute on two cores
+    python simulations/studies/schedules_study.py    # a minute on two cores
 
-Everything is in the limit, through the same functions as `fl-epe compare`; the table about real
-training is made by `simulations/limit_vs_digits.py`. Every sentence of the study that states a
-number is asserted here first, so that the study cannot say what the numbers do not.
+The text of the study stands in `docs/schedules.md` alone. This script measures, replaces the tables
+there (it finds each by its header) and makes sure that every sentence with a measured number says
+what was measured; otherwise it stops and names the words that belong into the text.
+
+Everything is computed in the limit, by the same functions as in `fl-epe compare`. The comparison
+with real training is made by `simulations/studies/limit_vs_digits.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +35,22 @@ CLASSES = {"kind": "device-classes", "rates": [8, 1], "shares": [0.1, 0.9]}
 CAPS = (1, 2, 4, 8, 16)
 NOISES = (0.25, 0.5, 1.0, 2.0, 4.0)
 DECAYS = (1.0, 0.995, 0.99, 0.98)
+PAGE = Path(__file__).parents[2] / "docs" / "schedules.md"
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """What was measured for a section of the study.
+
+    Attributes:
+        table: as it stands in the text.
+        phrases: words with measured numbers that stand in the text.
+        rows: of the comparison, for the picture.
+    """
+
+    table: str
+    phrases: tuple[str, ...]
+    rows: list[Row]
 
 
 def measure(workers: int, **settings: Any) -> list[Row]:
@@ -64,7 +85,7 @@ def bound(value: Epsilon | None) -> float:
     return analytical.epsilon
 
 
-def by_schedule(workers: int) -> tuple[dict[str, str], list[Row]]:
+def by_schedule(workers: int) -> Section:
     """Sections 1 and 2: the mean client and the most exposed one."""
     rows = measure(
         workers,
@@ -97,19 +118,19 @@ def by_schedule(workers: int) -> tuple[dict[str, str], list[Row]]:
     ]
     header = ["schedule", "most often", "final, mean", "final, most exposed"]
     header += ["every round, mean", "every round, most exposed", "analytical, rounds known"]
-    return {
-        "schedules": table(header, lines),
-        "mean_final": f"{middle:.1f}",
-        "calm_final": f"{exposed(calm[0].final):.2f}",
-        "loudest_final": f"{exposed(loudest.final):.0f}",
-        "loudest_times": f"{exposed(loudest.final) / middle:.0f}",
-        "loudest_most": str(loudest.most_participations),
-        "delta": f"{rows[0].delta:.2g}",
-    }, rows
+    most = exposed(loudest.final)
+    phrases = (
+        f"All ε are at δ = {rows[0].delta:.2g}.",
+        f"the mean canary has ε ≈ {middle:.1f} under every one",
+        f"the most exposed canary (final ε {exposed(calm[0].final):.2f})",
+        f"somebody takes part {loudest.most_participations} times.",
+        f"a final ε of {most:.0f}, {most / middle:.0f} times the mean client's.",
+    )
+    return Section(table(header, lines), phrases, rows)
 
 
-def unknown_rounds(workers: int) -> tuple[dict[str, str], list[Row]]:
-    """Section 3: what secrecy of the rounds is worth."""
+def unknown_rounds(workers: int) -> Section:
+    """Section 3: what it is worth that the adversary does not know the rounds."""
     rows = measure(
         workers,
         schedules=("epochs", "balls-in-bins", "poisson", "fixed-size"),
@@ -144,14 +165,14 @@ def unknown_rounds(workers: int) -> tuple[dict[str, str], list[Row]]:
     ]
     header = ["z", "rounds known, 4 times", "epochs", "balls-in-bins", "poisson"]
     header += ["poisson, accountant", "fixed-size", "fixed-size, best theorem"]
-    return {
-        "unknown_rounds": table(header, lines),
-        "gain_low": f"{gain(0.25):.1f}",
-        "gain_one": f"{gain(1.0):.0f}",
-    }, rows
+    phrases = (
+        f"at z = 1, ε is {gain(1.0):.0f} times smaller than with known rounds.",
+        f"At z = 0.25 it is only {gain(0.25):.1f} times smaller",
+    )
+    return Section(table(header, lines), phrases, rows)
 
 
-def caps(workers: int) -> tuple[dict[str, str], list[Row]]:
+def caps(workers: int) -> Section:
     """Section 4: what a cap on participations buys."""
     plain = "device-classes:" + json.dumps({k: v for k, v in CLASSES.items() if k != "kind"})
     capped = ["capped:" + json.dumps({"of": CLASSES, "per_run": cap}) for cap in CAPS]
@@ -173,14 +194,15 @@ def caps(workers: int) -> tuple[dict[str, str], list[Row]]:
     header += ["every round, most exposed", "analytical, rounds known"]
     eight = names.index("8")
     assert exposed(rows[eight].final) < exposed(rows[0].final) / 3
-    return {
-        "caps": table(header, lines),
-        "cap8_refused": lines[eight][1],
-        "cap8_times": f"{exposed(rows[0].final) / exposed(rows[eight].final):.0f}",
-    }, rows
+    times = exposed(rows[0].final) / exposed(rows[eight].final)
+    phrases = (
+        f"A cap of eight refuses {lines[eight][1]} of the participations",
+        f"divides the final ε of the most exposed canary by {times:.0f}",
+    )
+    return Section(table(header, lines), phrases, rows)
 
 
-def late(_: int) -> tuple[dict[str, str], list[Row]]:
+def late(_: int) -> Section:
     """Section 5: whether it matters when a client takes part."""
     lines = []
     for decay in DECAYS:
@@ -207,7 +229,10 @@ def late(_: int) -> tuple[dict[str, str], list[Row]]:
         )
     assert float(lines[0][1]) < 1.02
     header = ["factor a round", "largest footprint", "mean footprint", "first half's share"]
-    return {"late": table(header, lines), "late_most": lines[-1][1]}, []
+    phrase = (
+        f"With a factor of 0.98 a round, a client of the first rounds leaves {lines[-1][1]} times"
+    )
+    return Section(table(header, lines), (phrase,), [])
 
 
 def draw_schedules(figure: Figure, rows: list[Row]) -> None:
@@ -313,7 +338,7 @@ def draw_caps(figure: Figure, rows: list[Row]) -> None:
 
 SECTIONS: tuple[
     tuple[
-        Callable[[int], tuple[dict[str, str], list[Row]]],
+        Callable[[int], Section],
         Callable[[Figure, list[Row]], None] | None,
         str,
     ],
@@ -325,28 +350,47 @@ SECTIONS: tuple[
     (late, None, ""),
 )
 
-STUDY = Path(__file__).with_name("schedules_study.md")
+
+def with_table(text: str, table: str) -> str:
+    """The text with this table in place of the one that has the same header.
+
+    Raises:
+        ValueError: if no table of the text has this header, or several.
+    """
+    header = table.splitlines()[0]
+    place = re.compile(re.escape(header) + r"(?:\n\|.*)+")
+    filled, found = place.subn(lambda _: table, text)
+    if found != 1:
+        raise ValueError(f"Expected one table with this header, found {found}: {header}")
+    return filled
+
+
+def missing(text: str, phrases: Sequence[str]) -> list[str]:
+    """Those phrases that the text does not have, wherever its lines break."""
+    words = " ".join(text.split())
+    return [phrase for phrase in phrases if phrase not in words]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("docs"))
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--output", type=Path, default=PAGE.parent, help="of page and pictures (default: docs)"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="cells measured at the same time")
     options = parser.parse_args()
-    values: dict[str, str] = {}
-    for section, draw, name in SECTIONS:
-        found, rows = section(options.workers)
-        values |= found
+    text, absent = PAGE.read_text(encoding="utf-8"), []
+    for measured, draw, name in SECTIONS:
+        section = measured(options.workers)
+        text = with_table(text, section.table)
+        absent += missing(text, section.phrases)
         if draw is not None:
             figure = Figure(figsize=(8.5, 4.2), layout="constrained", dpi=120)
-            draw(figure, rows)
+            draw(figure, section.rows)
             figure.savefig(options.output / f"{name}.png", metadata={"Software": None})
-        print(f"{section.__name__}: done", flush=True)
-    text = STUDY.read_text(encoding="utf-8")
-    for name, value in values.items():
-        text = text.replace("{{ " + name + " }}", value)
-    assert "{{" not in text, text[text.index("{{") :][:40]
-    (options.output / "schedules.md").write_text(text, encoding="utf-8")
+        print(f"{measured.__name__}: done", flush=True)
+    (options.output / PAGE.name).write_text(text, encoding="utf-8")
+    if absent:
+        raise SystemExit("\n".join([f"Write into {PAGE}, by hand:", *absent]))
 
 
 if __name__ == "__main__":

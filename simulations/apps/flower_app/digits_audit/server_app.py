@@ -1,6 +1,6 @@
 """The server: DP-FedAvg with canaries, then the record and the report.
 
-`flwr run simulations/flower_app` writes record.npz, report.json and report.html to ``output``.
+`flwr run simulations/apps/flower_app` writes record.npz, report.json and report.html to ``output``.
 Expected with the settings in pyproject.toml: ε for every round near the analytical 17.5, ε for
 the final model near 1, accuracy of about 90%.
 """

@@ -1,12 +1,14 @@
 """Table 3 of Andrew et al. (2024), StackOverflow, in the noise-dominated limit: no training.
 
-    python simulations/table3.py    # a minute
+    python simulations/paper/table3.py    # a minute
 
-T = 2048 rounds, one participation, 1,000 + 1,000 canaries, δ = 341000^-1.1. It shows two things.
-The published maximum over rounds depends on the server's momentum: without it, it is many times
-the analytical ε; with momentum 0.9, it is what the paper prints. The matched filter meets the
-analytical ε in both. And ε-final needs no training to be predicted: with fitted variance it is what
-the paper prints, with known variance its bias is gone.
+T = 2048 rounds, one participation, 1,000 + 1,000 canaries, δ = 341000^-1.1. It shows two things:
+
+- The paper's maximum over rounds depends on the server's momentum. Without momentum it is many
+  times the analytical ε; with momentum 0.9 it is what the paper prints. The matched filter meets
+  the analytical ε with and without momentum.
+- ε-final can be predicted without training. With fitted variance it is what the paper prints; with
+  known variance it has no bias.
 
 Expected (10 seeds, mean ± sd)::
 
@@ -50,16 +52,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import numpy as np
+from paper_tables import mean_and_sd
+from stackoverflow import TABLE
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
 from fl_epe.asymptotics import limit_record
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs
 
-DELTA = 341_000**-1.1
-# Noise multiplier, and the paper's ε-all and ε-final.
-ROWS = ((0.0496, 382.0, 1.97), (0.0986, 89.4, 1.18), (0.2317, 2.693, 0.569))
 STATISTICS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("every round, maximum", {"threat": "all", "statistic": "maximum"}),
     ("every round, matched filter", {"threat": "all", "statistic": "matched-filter"}),
@@ -73,17 +73,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10, help="runs of each row (default: 10)")
     seeds = range(parser.parse_args().seeds)
-    for z, paper_all, paper_final in ROWS:
-        analytical = epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA)
-        print(f"z = {z}: analytical {analytical:.1f}, paper: all {paper_all}, final {paper_final}")
+    for paper in TABLE.rows[1:]:  # the first row has no noise
+        z = paper.noise_multiplier
+        analytical = epsilon_two_gaussians(0, 1, 1 / z, 1, TABLE.delta)
+        print(f"z = {z}: analytical {analytical:.1f}, paper: all {paper.all}, final {paper.final}")
         for momentum in (0.0, 0.9):
             server = ServerSGD(1.0, momentum)
-            schedule = ShuffledEpochs(2048, 1)
-            records = [limit_record(schedule, z, DELTA, server=server, seed=s) for s in seeds]
+            schedule = ShuffledEpochs(TABLE.rounds, TABLE.epochs)
+            records = [limit_record(schedule, z, TABLE.delta, server=server, seed=s) for s in seeds]
             for name, options in STATISTICS:
                 values = [epsilon_from_record(record, **options).epsilon for record in records]
-                spread = f"{np.mean(values):8.2f} ± {np.std(values, ddof=1):.2f}"
-                print(f"  momentum {momentum}  {name:29} {spread}", flush=True)
+                print(f"  momentum {momentum}  {name:29} {mean_and_sd(values, 8)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two more tables of `audit_flower_dp`: where an adaptive clip norm goes, and odd replies."""
+"""Tables 2 and 3 of `audit_flower_dp.py`: the adaptive clip norm, and rounds with odd replies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 NODES, QUANTILE, RATE, COUNT_STD = 50, 0.5, 0.2, 2.5
 CLOSE = 0.1
-"""How far from the median a clip norm may end."""
+"""How far from the median a clip norm may end and still count as near it."""
 
 
 # Table 2: the clip norm of every round, against norms whose median is 1.
@@ -45,7 +45,7 @@ def flowers_clip_norms(
     norms: Floats,
     seed: int,
 ) -> Floats:
-    """Clip norm of each round that Flower uses, shape ``(rounds,)``."""
+    """The clip norm that Flower uses in each round, shape ``(rounds,)``."""
     seed_flower(seed)
     strategy = wrapper(FedAvg(fraction_evaluate=0), 1.0, NODES, initial, QUANTILE, RATE, COUNT_STD)
     used: list[float] = []
@@ -63,7 +63,7 @@ def flowers_clip_norms(
 
 
 def our_clip_norms(initial: float, norms: Floats, seed: int) -> Floats:
-    """The same from `AdaptiveClip`."""
+    """The clip norm that `AdaptiveClip` uses in each round, shape ``(rounds,)``."""
     rng = np.random.default_rng(seed)
     clip = AdaptiveClip(initial, QUANTILE, RATE, COUNT_STD, NODES)
     used = [clip.init()]
@@ -77,7 +77,7 @@ class Trajectory:
     """A clip norm over the rounds of a run.
 
     Attributes:
-        name: whose.
+        name: whose clip norm it is.
         clip_norms: in units of the true median, shape ``(rounds,)``.
     """
 
@@ -92,7 +92,7 @@ class Trajectory:
 
 
 def trajectories(rounds: int, seed: int) -> list[Trajectory]:
-    """From far below and from far above the median."""
+    """Clip norms that begin far below and far above the median."""
     norms = update_norms(rounds, seed)
     server = DifferentialPrivacyServerSideAdaptiveClipping
     client = DifferentialPrivacyClientSideAdaptiveClipping
@@ -117,10 +117,10 @@ SMALL = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What one odd round does.
+    """One round with something odd in it.
 
     Attributes:
-        name: what is odd about it.
+        name: what is odd.
         run: returns whether all is well, and what happened in words.
     """
 
@@ -128,7 +128,7 @@ class Check:
     run: Callable[[], tuple[bool, str]]
 
     def result(self) -> tuple[bool, str]:
-        """As `run`; whatever the wrapper raises is what happened."""
+        """Call `run`; an exception of the wrapper counts as a defect."""
         try:
             with np.errstate(all="ignore"):
                 return self.run()
@@ -194,7 +194,7 @@ def _one_error() -> tuple[bool, str]:
 
 
 def _global_noise() -> tuple[bool, str]:
-    """Two rounds after the same ``np.random.seed``, by whoever may have called it."""
+    """Two rounds after the same ``np.random.seed``, which any code in the process may call."""
     usual, released = {"w": np.full(3, 0.1)}, []
     for _ in range(2):
         seed_flower(5)
@@ -205,7 +205,7 @@ def _global_noise() -> tuple[bool, str]:
 
 
 def _adaptive_noise() -> tuple[bool, str]:
-    """The noise's deviation, over what the round's own clip norm and the next one ask for."""
+    """Compare the noise with what the round's own clip norm and the next one ask for."""
     dim, n = 20_000, 10
     strategy = DifferentialPrivacyServerSideAdaptiveClipping(
         FedAvg(fraction_evaluate=0), 0.1, n, CLIP, QUANTILE, 2.0, 0.5

@@ -1,13 +1,15 @@
 """An audit under secure aggregation: SecAgg+ hides every reply, and the audit reads none.
 
-Flower has SecAgg+ for its legacy workflow only, so the server's half of the audit stands in a
-legacy strategy here: `AuditedStrategy` names the clients that answer with a canary
-(`ClientCanaries`), and shows each round's model to a `RunAuditor`. On the clients `canary_mod` is
-the last mod, so that a canary is clipped and masked like any other update.
+    python simulations/apps/secure_aggregation.py    # about 10 seconds
 
-24 clients train a softmax regression on handwritten digits (d = 650) and clip; the server adds
-noise. All take part in all of 20 rounds, six of them with a canary: few, so that the interval is
-wide. It takes about 10 seconds, and prints (2 cores, 21 November 2026)::
+Flower has SecAgg+ for its legacy workflow only. So the server's half of the audit is a legacy
+strategy here: `AuditedStrategy` tells the chosen clients (`ClientCanaries`) to reply with a canary,
+and shows each round's model to a `RunAuditor`. On the clients `canary_mod` is the last mod, so that
+a canary is clipped and masked like any other update.
+
+24 clients train a softmax regression on handwritten digits (d = 650) and clip their updates; the
+server adds noise. All of them take part in all of 20 rounds, six with a canary. Six canaries are
+few, so the interval is wide. It prints (2 cores, 21 November 2026)::
 
     24 replies a round; different ones that the server saw: 1
 
@@ -55,13 +57,13 @@ CLIP_NORM = 0.2
 
 
 class AuditedStrategy(Strategy):
-    """A legacy strategy under audit; it asks the same of the same clients as before.
+    """A legacy strategy under audit; it sends its clients the same instructions as before.
 
     Args:
-        strategy: the one under audit; it averages with equal weights and clips to ``clip_norm``.
-        watch: sees the models.
-        clients: which clients answer with a canary.
-        clip_norm: of the strategy.
+        strategy: the strategy to audit; it averages with equal weights and clips to ``clip_norm``.
+        watch: the auditor that is shown the models.
+        clients: which clients reply with a canary.
+        clip_norm: the strategy's clip norm.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class AuditedStrategy(Strategy):
         self.sums_seen: list[int] = []
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """The strategy's; the watch begins with it."""
+        """The strategy's initial parameters, which the auditor is shown first."""
         parameters = self.strategy.initialize_parameters(client_manager)
         if parameters is None:
             raise ValueError("Expected a strategy with initial_parameters.")
@@ -82,7 +84,7 @@ class AuditedStrategy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """The strategy's instructions, with an order for each canary client in its own."""
+        """The strategy's instructions; those of a canary client also carry its canary's order."""
         out = []
         for client, fit in self.strategy.configure_fit(server_round, parameters, client_manager):
             config = dict(fit.config)
@@ -97,7 +99,7 @@ class AuditedStrategy(Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """The strategy's model; of the results only who they come from is used."""
+        """The strategy's model; the audit reads who replied, and no reply."""
         self.sums_seen.append(len({result.parameters.tensors[0] for _, result in results}))
         parameters, metrics = self.strategy.aggregate_fit(server_round, results, failures)
         numbers = [self.clients.number(client.node_id) for client, _ in results]
@@ -114,7 +116,7 @@ class AuditedStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """The strategy's."""
+        """The strategy's instructions."""
         return self.strategy.configure_evaluate(server_round, parameters, client_manager)
 
     def aggregate_evaluate(
@@ -123,13 +125,13 @@ class AuditedStrategy(Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """The strategy's."""
+        """The strategy's result."""
         return self.strategy.aggregate_evaluate(server_round, results, failures)
 
     def evaluate(
         self, server_round: int, parameters: Parameters
     ) -> tuple[float, dict[str, Scalar]] | None:
-        """The strategy's."""
+        """The strategy's result."""
         return self.strategy.evaluate(server_round, parameters)
 
 

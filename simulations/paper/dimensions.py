@@ -1,10 +1,9 @@
 """The reviewers' table: how large must d and k be? d = 10^4 … 10^7 with k = √d.
 
-    python simulations/dimensions.py             # in the limit: seconds
-    python simulations/dimensions.py --vectors   # with real vectors up to d = 10^6: ten minutes
+    python simulations/paper/dimensions.py             # in the limit: seconds
+    python simulations/paper/dimensions.py --vectors   # real vectors, d up to 10^6: ten minutes
 
-In the limit the k scores are N(1/z, 1) whatever d: the table is that of k alone, and the error
-falls as 1/√k.
+In the limit the k scores are N(1/z, 1) for every d. So only k matters, and the error falls as 1/√k.
 
 Expected in the limit, 200 runs (seed 0), known variance::
 
@@ -29,17 +28,10 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from table2 import DELTA, ROWS, cosines_of_one_run
+from paper_tables import ONE_SHOT_DELTA, ONE_SHOT_NOISES, PRINTED, mean_and_sd
+from table2 import cosines_of_one_run
 
 from fl_epe import epsilon_from_cosines
-
-# What the paper's authors answered their reviewers, for analytical ε = 1, 3, 10.
-PAPER = {
-    10**4: ("0.98 ± 0.41", "3.00 ± 0.46", "9.89 ± 0.71"),
-    10**5: ("1.05 ± 0.23", "3.00 ± 0.31", "10.05 ± 0.41"),
-    10**6: ("0.99 ± 0.14", "2.96 ± 0.15", "10.00 ± 0.23"),
-    10**7: ("1.00 ± 0.07", "3.00 ± 0.08", "10.01 ± 0.10"),
-}
 
 
 def main() -> None:
@@ -49,29 +41,27 @@ def main() -> None:
     options = parser.parse_args()
     runs = options.runs or (10 if options.vectors else 200)
     print(
-        f"{runs} runs, δ = {DELTA:g}, known variance, "
+        f"{runs} runs, δ = {ONE_SHOT_DELTA:g}, known variance, "
         + ("vectors" if options.vectors else "limit")
     )
     print("        d     k   analytical            ours   the paper")
-    for dim, paper in PAPER.items():
+    for dim, paper in PRINTED.items():
         if options.vectors and dim > 10**6:
             continue
         count = round(dim**0.5)
-        for (z, analytical, _), printed in zip(ROWS, paper, strict=True):
+        for (z, analytical), printed in zip(ONE_SHOT_NOISES, paper, strict=True):
             rng = np.random.default_rng((0, dim))
-            values = np.array(
-                [
-                    epsilon_from_cosines(
-                        cosines_of_one_run(dim, count, z, seed)
-                        if options.vectors
-                        else rng.normal(1 / z, 1, count) / np.sqrt(dim),
-                        dim,
-                        DELTA,
-                    ).epsilon
-                    for seed in range(runs)
-                ]
-            )
-            ours = f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
+            values = [
+                epsilon_from_cosines(
+                    cosines_of_one_run(dim, count, z, seed)
+                    if options.vectors
+                    else rng.normal(1 / z, 1, count) / np.sqrt(dim),
+                    dim,
+                    ONE_SHOT_DELTA,
+                ).epsilon
+                for seed in range(runs)
+            ]
+            ours = mean_and_sd(values)
             print(f"{dim:9d} {count:5d} {analytical:12g} {ours:>15}   {printed}", flush=True)
 
 

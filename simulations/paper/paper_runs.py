@@ -1,7 +1,7 @@
 """What `stackoverflow.py` and `emnist.py` share: a table of the paper, trained row by row.
 
-Rows that are done are kept (their records under ``cells/``), a row that was cut off goes on from
-its checkpoint, and the table and the pictures are written anew after each run of the command.
+Finished rows are kept (their records are under ``cells/``), and an interrupted row continues from
+its checkpoint. Each run of the command writes the table and the pictures again.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class PaperTable:
     """A table of the paper, and the run behind it.
 
     Attributes:
-        title: which.
-        rows: of the table.
+        title: number and data set of the table.
+        rows: what the paper prints.
         delta: δ of every ε.
         rounds: T at full size.
         clients_per_round: n at full size.
-        epochs: over the clients.
-        server_learning_rate: at full size.
-        twin: task with made-up data of the same shape.
-        real: task with the real data.
+        epochs: how often each client takes part.
+        server_learning_rate: the server's rate at full size.
+        twin: name of the task with made-up data of the same shape.
+        real: name of the task with the real data.
     """
 
     title: str
@@ -180,7 +180,7 @@ def run(table: PaperTable, doc: str) -> None:
 
 
 def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
-    """One line of the table: ours, and the paper's beside it."""
+    """One line of the table: our values, and the paper's beside them."""
     summary = summarize(record)
     final, every, accuracy = summary.final, summary.every_round, summary.metrics.accuracy
     paper = next((r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None)
@@ -221,7 +221,7 @@ def _loss(record: AuditRecord, index: int) -> float:
 
 
 def _limit_final(record: AuditRecord) -> float:
-    """ε-final of the mean canary if noise outweighed the updates, at this number of rounds."""
+    """ε-final of the mean canary for this number of rounds, if noise outweighed the updates."""
     like = limit_record(
         ShuffledEpochs(record.rounds, record.canary_participations),
         float(record.sum_noise_multiplier or 0),
@@ -244,7 +244,7 @@ def _print(lines: list[dict[str, str]]) -> None:
 
 
 def _append(path: Path, plan: Plan, lines: list[dict[str, str]]) -> None:
-    """One table for all runs in the directory; a line that is there already is not repeated."""
+    """Add the lines to the directory's table, without those that it has already."""
     size = {"task": str(plan.task), "rounds": str(plan.rounds), "seed": str(plan.seed)}
     fresh = [{**size, **line} for line in lines]
     old: list[dict[str, str]] = []

@@ -1,25 +1,32 @@
 """Does the high-dimensional limit predict real training? Eleven schedules, two levels of noise.
 
-    python simulations/limit_vs_digits.py               # train and compare: 20 to 40 minutes
-    python simulations/limit_vs_digits.py --theory      # what needs no training: seconds
-    python simulations/limit_vs_digits.py --keep DIR    # records are kept, and used again
+    python simulations/studies/limit_vs_digits.py              # train and compare: 20 to 40 minutes
+    python simulations/studies/limit_vs_digits.py --theory     # what needs no training: seconds
+    python simulations/studies/limit_vs_digits.py --keep DIR   # keep records, and use them again
 
-First what needs no training: for one participation the limit is the exact Gaussian mechanism, with
-noise z·√T against the final model and z against all; and ε-final of the paper's Table 3.
+The first part needs no training. For one participation the limit is the exact Gaussian mechanism,
+with noise z·√T for an adversary who sees the final model and z for one who sees every round's. It
+also gives ε-final of the paper's Table 3.
 
-Then real training on Flower, in process: digits of 60 clients, 20 rounds of 12 clients and about
-150 of 1,000 canaries, three participations of a canary, adaptive clip norm, momentum 0.9. Held-out
-accuracy ends between 22% and 88%. The limit is given the schedule, the clip norms and the norms of
-what was released, but draws its own participations (20,000 canaries) and noise.
+The second part trains on Flower, in process: the digits of 60 clients, 20 rounds of 12 clients and
+about 150 of 1,000 canaries, three participations of each canary, adaptive clip norm, momentum 0.9.
+Held-out accuracy ends between 22% and 88%. The limit is given the schedule, the clip norms and the
+norms of what was released, but draws its own participations (20,000 canaries) and noise.
 
-Columns: "real" is the share of the released norm that is updates and not noise (of θ_T − θ_0 for
-"final", of a round's mean for "all"). κ is the scale of `footprint_fit`, which knows the run's own
-participations: 1 if they explain the scores. "score" is the mean of the run's canaries, "limit" the
-prediction, "/se" the difference in standard errors, from the spread of both; then the same for ε
-(known variance). ✓ is up to 2. Where a schedule balances participations, canaries' scores are not
-independent and the standard error is too large, so that χ² is small rather than large. The last
-lines ask whether training undoes canaries: the mean score of those who are absent but were there
-before, in units of its null's deviation (one who is there has 3.2 at z = 0.3).
+The columns:
+
+- "real": the share of the released norm that is updates and not noise (of θ_T − θ_0 for "final", of
+  a round's mean for "all");
+- κ: the scale of `footprint_fit`, which knows the run's own participations; it is 1 if they explain
+  the scores;
+- "score": the mean score of the run's canaries; "limit": the prediction; "/se": their difference in
+  standard errors, from the spread of both; ✓: the difference is at most 2 standard errors;
+- the same three for ε with known variance.
+
+Where a schedule balances participations, the canaries' scores are not independent. The standard
+error is then too large, and χ² too small. The last lines ask whether training undoes canaries: they
+give the mean score of canaries that are absent but took part before, in standard deviations of the
+null distribution (a canary that takes part has 3.2 at z = 0.3).
 
 Expected (2026-11-21, 2 cores shared with other work)::
 
@@ -180,7 +187,7 @@ def settings(spec: str, noise_multiplier: float) -> RunConfig:
 
 
 def train(config: RunConfig, seed: int, path: Path) -> AuditRecord:
-    """Real training on Flower, in process; or the record of it that is there already."""
+    """Train on Flower, in process, or load the record if the file exists."""
     if path.exists():
         return AuditRecord.load(path)
     from fl_epe.flower import Job, simulate
@@ -193,7 +200,7 @@ def train(config: RunConfig, seed: int, path: Path) -> AuditRecord:
 
 
 def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
-    """The run in the limit, whose canaries draw participations of their own."""
+    """The same run in the limit; its canaries draw their own participations."""
     return limit_record(
         config.canary_schedule(),
         record.sum_noise_multiplier or 0.0,
@@ -208,7 +215,7 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
 
 
 def compare(record: AuditRecord, limit: AuditRecord, threat: ThreatModel) -> Row:
-    """Mean scores of the run's canaries and the limit's; the spread of each is that of its own."""
+    """Compare the mean scores and ε of the run's canaries with the limit's."""
     pairs = [scores_from_record(r, threat, STATISTICS[threat]).observed for r in (record, limit)]
     means = (float(pairs[0].mean()), float(pairs[1].mean()))
     error = float(np.sqrt(sum(scores.var(ddof=1) / len(scores) for scores in pairs)))
@@ -232,9 +239,9 @@ def compare(record: AuditRecord, limit: AuditRecord, threat: ThreatModel) -> Row
 
 
 def real_share(record: AuditRecord, threat: str) -> float:
-    """How much of the released norm is updates, of clients and canaries, rather than noise.
+    """The share √(r / (z² + r)) of the released norm that is updates, of clients and canaries.
 
-    Of θ_T − θ_0 for "final", of a round's mean for "all": √(r / (z² + r)).
+    The norm is that of θ_T − θ_0 for "final", and of a round's mean for "all".
     """
     real, noise = RealUpdates.of(record), (record.sum_noise_multiplier or 0.0) ** 2
     added = real.final if threat == "final" else float(real.every_round.mean())
@@ -242,9 +249,9 @@ def real_share(record: AuditRecord, threat: str) -> float:
 
 
 def reactions(record: AuditRecord) -> Floats:
-    """Scores in each round of canaries that are absent, but took part before: N(0, 1).
+    """Scores in each round of the canaries that are absent but took part before.
 
-    Unless training undoes what canaries did to the model, when they would lie below zero.
+    They are N(0, 1). If training undid what canaries did to the model, they would lie below zero.
     """
     present = record.presence
     before = np.cumsum(present, axis=0) - present > 0
@@ -292,7 +299,7 @@ def _verdict(name: str, rows: Sequence[Row]) -> str:
 
 
 def show_theory() -> None:
-    """Expected footprints alone meet the exact mechanism; ε-final of Table 3."""
+    """Compare expected footprints with the exact mechanism, and print ε-final of Table 3."""
     print("one participation, constant clip norm, expected scores alone: ε and the exact one")
     for rounds, z, delta in ((16, 0.2, 1e-3), (60, 0.5, 1e-5), (2048, 0.0496, 341_000**-1.1)):
         schedule = ShuffledEpochs(rounds, 1)

@@ -1,29 +1,37 @@
-"""Flower's own DP wrappers under audit, as installed: what they promise and what they keep.
+"""An audit of the installed Flower's DP wrappers: does a run give away more than they promise?
 
-    python simulations/audit_flower_dp.py               # two minutes on two cores
-    python simulations/audit_flower_dp.py --seeds 20    # and the controls in 20 seeds: five more
-    python simulations/audit_flower_dp.py --only FedAdam --tables 1
+    python simulations/audits/audit_flower_dp.py               # two minutes on two cores
+    python simulations/audits/audit_flower_dp.py --seeds 20    # controls in 20 seeds: 5 more
+    python simulations/audits/audit_flower_dp.py --only FedAdam --tables 1
 
-No verdict is written down, each is computed: what a later version of Flower puts right is shown as
-right. To audit another strategy, write a `Case` for it.
+Every verdict is computed in the run, so a defect that a later version of Flower mends is no longer
+reported. To audit another strategy, write a `Case` for it.
 
-Table 1, privacy. The claim is the ε of one participation in a Gaussian mechanism of the configured
-noise multiplier. Twenty clients train on digits (4,810 parameters, uniform weights), a thousand
-canaries take part beside them in one round each, and the noise is for all replies together. ε
-"measured" is the estimate with its 99% interval, and what is "proved" exceeds the true ε with
-probability at most 1%, a case: by "weighted" whatever the scores' distribution, by "gdp" if the
-noise is Gaussian, which it is here; it is used where a small excess needs the sharper bound.
-"No violation found" is no proof that there is none: FedAvgM with momentum 0.9 passes until the
-scores are made for it. In the one-round games (and "clip norm alone") the spread of both groups of
-scores is fitted, and the estimate comes out high; the bound does not.
+**Table 1, privacy.** The claim is the ε of one participation in a Gaussian mechanism with the
+configured noise multiplier. Twenty clients train on digits (4,810 parameters, uniform weights), a
+thousand canaries take part beside them in one round each, and the noise is for all replies
+together.
 
-Controls use the wrappers as they are meant to be used. The others: one client's num-examples are
-1,000 times the others'; half of the clients' replies are lost; another optimizer inside; adaptive
-clipping (clip_norm_lr 0.2 unless "rate 2"), and the clip norm that it releases; a 0-d parameter.
-With an accountant the canaries take the place of clients, as one reply more makes a round fail.
+- "measured" is the estimate of ε with its 99% interval.
+- "proved" is a lower bound, which exceeds the true ε with probability at most 1% in each case. The
+  bound "weighted" holds for every distribution of the scores. The bound "gdp" is sharper and holds
+  if the noise is Gaussian, as it is here; it is used where a small excess needs a sharper bound.
+- "No violation found" does not prove that there is none: FedAvgM with momentum 0.9 passes until the
+  scores are made for it.
 
-Table 2, adaptive clipping: the clip norm of a round over the median of the updates' norms, from far
-below and far above, and ours in the same settings. Table 3: single rounds with something odd.
+In the one-round games, and in "clip norm alone", the spread of both groups of scores is fitted, so
+that the estimate comes out high; the bound does not.
+
+Controls use the wrappers as they are meant to be used. In the other cases one client's num-examples
+are 1,000 times the others', half of the clients' replies are lost, another optimizer is wrapped,
+clipping is adaptive (clip_norm_lr is 0.2, or 2 in "rate 2"), the released clip norm is attacked, or
+a parameter is 0-d. With an accountant the canaries take the place of clients, because one more
+reply makes a round fail.
+
+**Table 2, adaptive clipping.** The clip norm of a round divided by the median of the updates'
+norms, starting far below and far above it, for Flower and for `fl_epe` in the same settings.
+
+**Table 3.** Single rounds with something odd in them.
 
 Flower 1.41.0, two cores, CPU, 2026-11-21, seed 1::
 
@@ -126,7 +134,7 @@ CONFIDENCE = 0.99
 CLIP = 0.1  # clip norm, and the adaptive ones' first
 Floats = NDArray[np.float64]
 Build = Callable[[float, int], Strategy]
-"""From the noise multiplier and the number of replies that its noise is for to a strategy."""
+"""Takes the noise multiplier and the number of replies it is for; returns a strategy."""
 
 
 # The strategies.
@@ -177,13 +185,13 @@ class Training:
     """Clients train on digits, and canaries take part beside them, each in one round.
 
     Attributes:
-        build: the strategy.
-        mods: of the clients.
-        clients: asked in every round.
-        canaries: in every round.
+        build: makes the strategy.
+        mods: mods of the clients.
+        clients: number of clients in every round.
+        canaries: number of canaries in every round.
         replace: canaries take the place of clients, so that the noise is for ``clients`` replies;
             otherwise they come on top, and it is for both together.
-        weight: num-examples of a canary; as the clients' by default.
+        weight: num-examples of a canary; by default that of a client.
         arriving: share of the clients' replies that arrives.
     """
 
@@ -224,22 +232,23 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class EchoOfMomentum:
-    """Scores that know how Flower wraps FedAvgM, from the same models that `CanaryAudit` sees.
+    """Scores made for wrapped FedAvgM, from the same models that `CanaryAudit` sees.
 
-    The noise of a round is added behind the optimizer, which takes it for the clients' next
-    update. So the rounds after a canary's tell of it, too: all noise is rebuilt from the models,
-    and a canary is looked for in its own round and the echoes of it.
+    Flower adds a round's noise after the optimizer, which takes that noise for the clients' next
+    update. So the rounds after a canary's own round also tell about it, as echoes. The noise of
+    every round is computed from the models, and a canary is looked for in its own round and its
+    echoes.
 
     Attributes:
-        training: with FedAvgM.
-        momentum: its own; its learning rate is 1.
+        training: training with FedAvgM.
+        momentum: FedAvgM's momentum; its learning rate is 1.
     """
 
     training: Training
     momentum: float
 
     def __call__(self, z: float, canaries: int, seed: int) -> Scores:
-        """Cosines of the canaries, each with what its round and the later ones say together."""
+        """Cosine of each canary with the weighted sum of its own round and the later ones."""
         audit, models = self.training.run(z, canaries, seed)
         record, layout = audit.record(), Layout.of(models[0])
         noise = self._noise([layout.flatten(model) for model in models])
@@ -253,7 +262,7 @@ class EchoOfMomentum:
         return Scores.from_cosines(cosines, record.dim, statistic="own round and its echoes")
 
     def _noise(self, models: Sequence[NDArray[np.floating]]) -> Floats:
-        """The noise of each round, clients' updates aside, shape (rounds, d)."""
+        """The noise of each round and what the clients' updates add to it, ``(rounds, d)``."""
         state, velocity, found = np.array(models[0], np.float64), np.zeros(models[0].size), []
         for before, after in itertools.pairwise(models):
             velocity = self.momentum * velocity + (before - state)
@@ -262,7 +271,7 @@ class EchoOfMomentum:
         return np.array(found)
 
     def _echo(self, rounds: int) -> Floats:
-        """What an update of 1 in the first round does to what `_noise` finds."""
+        """How an update of 1 in the first round changes what `_noise` finds in each round."""
         moved, velocity, found = 0.0, 1.0, []
         for _ in range(rounds):
             moved += velocity
@@ -273,16 +282,16 @@ class EchoOfMomentum:
 
 @dataclasses.dataclass(frozen=True)
 class OneRound:
-    """The membership game on single rounds, for what random canaries leave alone: 0-d parameters.
+    """The membership game on single rounds, for 0-d parameters, which random canaries do not test.
 
     Attributes:
-        large_in: what the canary's update is large in; it is zero in all else.
+        large_in: the parameter in which the canary's update is large; it is zero in the others.
     """
 
     large_in: str
 
     def __call__(self, z: float, canaries: int, seed: int) -> Scores:
-        """Half of ``canaries`` rounds with the canary and half without."""
+        """Play ``canaries`` rounds, half of them with the canary."""
         seed_flower(seed)
         before: Model = {"w": np.zeros(4), "temperature": np.array(0.0)}
         coordinate = {"w": 0, "temperature": 4}[self.large_in]
@@ -302,9 +311,9 @@ class OneRound:
 
 
 def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:
-    """The same game on the adaptive clip norm alone: is there one more client, who gets clipped?
+    """The same game on the adaptive clip norm alone: does one more client, who is clipped, show?
 
-    The wrapper's budget has it that the count's noise of deviation σ_b is worth z = 2·σ_b.
+    By the wrapper's budget, noise of standard deviation σ_b on the count is worth z = 2·σ_b.
     """
     seed_flower(seed)
 
@@ -328,10 +337,10 @@ class Case:
     """A use of the wrappers that promises ε(z) for one participation.
 
     Attributes:
-        name: in the table.
-        run: from z, the number of canaries and a seed to what `find_evidence` takes.
+        name: its name in the table.
+        run: takes z, the number of canaries and a seed; returns what `find_evidence` takes.
         z: noise multiplier of the promise.
-        method: of the lower bound: "weighted" assumes nothing, "gdp" that the noise is Gaussian.
+        method: name of the lower bound: "weighted" assumes nothing, "gdp" Gaussian noise.
         control: whether the wrapper is used as it is meant to be.
     """
 
@@ -343,7 +352,7 @@ class Case:
 
     @property
     def claimed(self) -> float:
-        """The ε that is promised."""
+        """The promised ε."""
         return gaussian_epsilon(self.z, DELTA)
 
 
@@ -381,12 +390,12 @@ CASES = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What became of a case.
+    """The result of a case.
 
     Attributes:
-        case: which.
-        evidence: ``None`` if the wrapper refused to be used like that.
-        refusal: its words, or none.
+        case: the case.
+        evidence: ``None`` if the wrapper refused to run it.
+        refusal: the wrapper's message, if it refused.
     """
 
     case: Case
@@ -395,7 +404,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """The result in a few words."""
         found = self.evidence
         if found is None:
             return f"refused: {self.refusal}"
@@ -438,7 +447,7 @@ def print_privacy(cases: Sequence[Case], canaries: int, seed: int) -> list[Findi
 
 
 def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -> None:
-    """The honest cases in many seeds: a bound above the claim is a false accusation."""
+    """Run the controls in many seeds; there a bound above the claim is a false accusation."""
     print(f"\nControls in {len(seeds)} seeds: bounds at or below the claim, and ε measured")
     for case in cases:
         findings = [examine(case, canaries, seed) for seed in seeds]

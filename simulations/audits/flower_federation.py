@@ -1,4 +1,4 @@
-"""A small federation in this process, for simulations that need real Flower messages."""
+"""A small federation in one process, for audits that need real Flower messages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from fl_epe.flower import InProcessGrid
 
 Model = dict[str, NDArray[np.generic]]
 Answer = Callable[[Model, int, int], Model]
-"""From the model that came, the node (from 0) and the round (from 1) to the model it answers."""
+"""Takes the received model, the node (from 0) and the round (from 1); returns the reply's model."""
 
 _HIDDEN, _STEPS, _RATE = 64, 3, 0.5
 
 
 class Digits:
-    """Clients that share scikit-learn's 1,797 digits, and train a small network on theirs.
+    """Clients that each train a small network on a share of scikit-learn's 1,797 digits.
 
-    Two layers with tanh, 4,810 parameters; three steps of gradient descent, a few milliseconds.
+    The network has two layers with tanh and 4,810 parameters. A client takes three steps of
+    gradient descent, which last a few milliseconds.
 
     Args:
-        clients: number of them.
+        clients: number of clients.
     """
 
     def __init__(self, clients: int) -> None:
@@ -39,7 +40,7 @@ class Digits:
 
     @staticmethod
     def initial() -> Model:
-        """The model that training begins with."""
+        """The initial model."""
         rng = np.random.default_rng(1)
         return {
             "hidden.weight": rng.normal(0, 64**-0.5, (64, _HIDDEN)),
@@ -65,10 +66,12 @@ class Digits:
 
 
 class LossyGrid(InProcessGrid):
-    """Loses the last of the replies; strategies draw the nodes' order anew in each round.
+    """A grid that loses the last replies of each round.
+
+    Strategies draw a new order of the nodes in each round, so that other nodes are lost each time.
 
     Args:
-        client_app: answers the messages.
+        client_app: the app that answers the messages.
         nodes: number of nodes.
         arriving: share of a round's replies that arrives.
     """
@@ -86,7 +89,7 @@ class LossyGrid(InProcessGrid):
 
 
 def client_app(answer: Answer, mods: Sequence[Mod] = ()) -> ClientApp:
-    """Clients that answer with the model that ``answer`` makes, all of them with one example."""
+    """Clients that reply with the model that ``answer`` makes, each with one example."""
     app = ClientApp(mods=list(mods))
 
     @app.train()
@@ -104,10 +107,10 @@ def client_app(answer: Answer, mods: Sequence[Mod] = ()) -> ClientApp:
 def one_round(
     strategy: Strategy, model: Model, answers: Sequence[Model | None], mods: Sequence[Mod] = ()
 ) -> Model | None:
-    """The model after one round in which node i answers ``answers[i]``; ``None``: it fails.
+    """Play one round in which node i replies with ``answers[i]``, or fails if that is ``None``.
 
     Returns:
-        ``None`` if the strategy released no model.
+        The model after the round; ``None`` if the strategy released no model.
     """
 
     def answer(received: Model, node: int, server_round: int) -> Model:
@@ -122,19 +125,19 @@ def one_round(
 
 
 def to_record(model: Model) -> ArrayRecord:
-    """As Flower sends it."""
+    """The model as Flower sends it."""
     return ArrayRecord({name: Array(values) for name, values in model.items()})
 
 
 def to_model(arrays: ArrayRecord) -> Model:
-    """From what Flower sends."""
+    """The model in what Flower sent."""
     return {name: array.numpy() for name, array in arrays.items()}
 
 
 def seed_flower(seed: int) -> None:
-    """Fix what Flower draws: noise from NumPy's global generator, nodes from `random`.
+    """Seed what Flower draws from: NumPy's global generator for noise, `random` for nodes.
 
-    Neither takes a generator, so that there is no other way to have the same run twice.
+    Flower takes no generator for either, so a run can be repeated in no other way.
     """
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)

@@ -1,6 +1,6 @@
 """The server: federated averaging, evaluated on images that no client holds.
 
-Three lines audit it, those with ``CanaryAudit`` and ``report``.
+Three lines add the audit: the import of ``CanaryAudit``, its call, and ``report``.
 """
 
 from pathlib import Path

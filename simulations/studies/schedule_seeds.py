@@ -1,13 +1,16 @@
-"""Do honest schedules stay below their analytical ε? And is one that is not honest found?
+"""Do schedules stay below their analytical ε, and is one that breaks its promise found?
 
-    python simulations/schedule_seeds.py    # five minutes on two cores
+    python simulations/studies/schedule_seeds.py    # five minutes on two cores
 
-200 seeds each of shuffled epochs and Poisson, as `fl-epe compare` measures them (T = 60 rounds,
-two participations, z = 0.5, 1,000 clients, 300 canaries, δ = 1000^-1.1), for who sees the final
-model, every round with known rounds, and every round with unknown rounds. The lower end of a
-two-sided 95% interval may lie above the truth in 2.5% of seeds: in 5 of 200, and up to 11.7 within
-three standard errors. Against the final model alone no theorem is tight, so there none does. The
-last schedule lets everybody in once more than it says.
+200 seeds each of shuffled epochs and Poisson sampling, as `fl-epe compare` measures them (T = 60
+rounds, two participations, z = 0.5, 1,000 clients, 300 canaries, δ = 1000^-1.1), for three
+adversaries: "final" sees the final model, "every_round" sees every round's model and knows the
+rounds of participation, "unknown_rounds" sees every round's model and does not know them.
+
+The lower end of a two-sided 95% interval may lie above the true ε in 2.5% of the seeds: in 5 of
+200, and within three standard errors in up to 11.7. No theorem is tight for the final model alone,
+so no lower end lies above it there. In the last schedule, "one more", everybody takes part once
+more than it claims.
 
 Expected::
 

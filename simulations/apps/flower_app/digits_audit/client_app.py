@@ -1,4 +1,4 @@
-"""The worker: each node holds its share of the clients and plays its share of the canaries."""
+"""The worker: each node trains its share of the clients and adds its share of the canaries."""
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp

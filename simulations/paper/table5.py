@@ -1,10 +1,11 @@
 """Table 5 of Andrew et al. (2024): one run with 1,000 canaries, or ten runs with 100 each.
 
-    python simulations/table5.py             # in the limit: a minute
-    python simulations/table5.py --vectors   # real canaries in a small noisy training: minutes
+    python simulations/paper/table5.py             # in the limit: a minute
+    python simulations/paper/table5.py --vectors   # with real canaries and noise: minutes
 
-Quantiles of ε-final over 50 repetitions, noise-dominated, T = 2048 rounds and one participation.
-"Vectors" sums real canaries in d = 20,000 dimensions in noise of the same size.
+Quantiles of ε-final over 50 repetitions, for T = 2048 rounds and one participation where noise
+outweighs the real updates. With ``--vectors``, real canaries in d = 20,000 dimensions are added up
+with noise of the same size.
 
 Expected in the limit (seed 0)::
 
@@ -30,12 +31,13 @@ import argparse
 
 import numpy as np
 from numpy.typing import NDArray
+from paper_tables import cosines_with_noisy_sum, mean_and_sd
+from stackoverflow import TABLE
 
 from fl_epe import CanarySet, epsilon_from_cosines
 from fl_epe.asymptotics import limit_record
 from fl_epe.schedules import ShuffledEpochs
 
-DELTA = 341_000**-1.1
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 PAPER = {
     (0.0496, 1): "1.59 1.75 1.97 2.15 2.46",
@@ -48,20 +50,16 @@ _DIM = 20_000
 
 def cosines_in_the_limit(z: float, count: int, seed: int) -> NDArray[np.float64]:
     """Cosines of the observed canaries with the final model, in 10^9 dimensions."""
-    record = limit_record(
-        ShuffledEpochs(2048, 1), z, DELTA, num_canaries=count, unobserved=2, seed=seed
-    )
+    schedule = ShuffledEpochs(TABLE.rounds, TABLE.epochs)
+    record = limit_record(schedule, z, TABLE.delta, num_canaries=count, unobserved=2, seed=seed)
     return np.asarray(record.observed_final * np.sqrt(record.dim / _DIM))
 
 
 def cosines_of_vectors(z: float, count: int, seed: int) -> NDArray[np.float64]:
     """The same with real vectors: canaries that take part once in noise of the same size."""
-    canaries = CanarySet(_DIM, count, seed)
     rng = np.random.default_rng((seed, 2))
-    model = rng.standard_normal(_DIM) * z * np.sqrt(2048)
-    for i in range(count):
-        model += canaries.vector(i)
-    return np.asarray(canaries.dot(model) / np.linalg.norm(model))
+    noise = rng.standard_normal(_DIM) * z * np.sqrt(TABLE.rounds)
+    return cosines_with_noisy_sum(CanarySet(_DIM, count, seed), noise)
 
 
 def main() -> None:
@@ -70,9 +68,7 @@ def main() -> None:
     parser.add_argument("--vectors", action="store_true", help="real canaries, d = 20,000")
     options = parser.parse_args()
     sample = cosines_of_vectors if options.vectors else cosines_in_the_limit
-    print(
-        "                             quantiles of ε-final over", options.repetitions, "repetitions"
-    )
+    print(f"{'':28} quantiles of ε-final over {options.repetitions} repetitions")
     print("     z  runs × canaries  variance    0.1   0.3   0.5   0.7   0.9   mean ± sd")
     for z in (0.0496, 0.0986):
         for runs, count in ((1, 1000), (10, 100)):
@@ -82,11 +78,13 @@ def main() -> None:
                     seeds = range(repetition * 10, repetition * 10 + runs)
                     cosines = np.concatenate([sample(z, count, seed) for seed in seeds])
                     values.append(
-                        epsilon_from_cosines(cosines, _DIM, DELTA, variance=variance).epsilon
+                        epsilon_from_cosines(cosines, _DIM, TABLE.delta, variance=variance).epsilon
                     )
                 cells = " ".join(f"{q:5.2f}" for q in np.quantile(values, QUANTILES))
-                spread = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
-                print(f"{z:6}  {runs:4} × {count:<9}  {variance:8} {cells}   {spread}", flush=True)
+                print(
+                    f"{z:6}  {runs:4} × {count:<9}  {variance:8} {cells}   {mean_and_sd(values)}",
+                    flush=True,
+                )
             print(f"{'':23}  the paper {PAPER[z, runs]}")
 
 
