@@ -129,16 +129,20 @@ class _Session:
 
     def initial(self) -> ArrayRecord:
         """The initial model, or that of the checkpoint."""
-        if self._checkpoint is not None and self._checkpoint.exists():
-            state = load_checkpoint(self._checkpoint)
+        checkpoint, task = self._checkpoint, self.job.task
+        begun = checkpoint is not None and checkpoint.exists()
+        if checkpoint is not None and begun:
+            state = load_checkpoint(checkpoint)
             if "rounds_done" in state:
                 self.strategy.restore(state)
                 self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
                 self._before = self.strategy.rounds_done
                 return pack(theta=state["theta"])
-        elif self._checkpoint is not None:
-            save_checkpoint(self._checkpoint, self.job, {})
-        return pack(theta=self.job.task.initial(self.job.seeds.initial))
+        theta = task.initial(self.job.seeds.initial)
+        if checkpoint is not None and not begun:
+            task.held_out()  # if data or a package is missing, it fails before a file is written
+            save_checkpoint(checkpoint, self.job, {})
+        return pack(theta=theta)
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate, keep a checkpoint, tell how far we are. Also called before the first round."""
