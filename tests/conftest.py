@@ -8,7 +8,7 @@ from hypothesis import settings
 os.environ.setdefault("FL_EPE_DEVICE", "cpu")
 
 # Laws are tried on the same cases every time, on any machine, however busy it is.
-settings.register_profile("fl_epe", derandomize=True, deadline=None, database=None, max_examples=40)
+settings.register_profile("fl_epe", derandomize=True, deadline=None, database=None, max_examples=30)
 settings.load_profile("fl_epe")
 
 

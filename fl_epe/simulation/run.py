@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_epe.auditing import AuditRecord
+from fl_epe.checks import UNREADABLE
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -316,7 +316,7 @@ def _open_checkpoint(path: Path) -> Iterator[Any]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             yield archive
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+    except UNREADABLE as error:
         raise ValueError(
             f"Expected path={str(path)!r} to be a checkpoint of fl-epe ({type(error).__name__})."
         ) from error
