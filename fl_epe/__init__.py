@@ -1,7 +1,7 @@
 """Empirical privacy estimation for federated learning, in the same single run.
 
-Importing this package loads NumPy and SciPy only; `fl_epe.flower` brings Flower, and PyTorch when
-something of it that trains models is asked for.
+Importing this package loads NumPy; what SciPy does is loaded when it is first used. `fl_epe.flower`
+brings Flower, and PyTorch when something of it that trains models is asked for.
 """
 
 from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians

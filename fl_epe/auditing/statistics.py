@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
@@ -148,7 +148,9 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
     else:
         blocks = epoch_blocks(record)
         observed, unobserved = (
-            np.sum([special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0)
+            np.sum(
+                [scipy.special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0
+            )
             for term in terms
         )
     return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
