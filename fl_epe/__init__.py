@@ -1,7 +1,14 @@
 """Empirical privacy estimation for federated learning, in the same single run.
 
-Importing this package loads NumPy and SciPy only; `fl_epe.flower` brings Flower, and PyTorch when
-something of it that trains models is asked for.
+Importing this package loads NumPy; what SciPy does is loaded when it is first used. `fl_epe.flower`
+brings Flower, and PyTorch when something of it that trains models is asked for.
+
+Example:
+    >>> from fl_epe import epsilon_from_scores
+    >>> observed = [5.0 + i / 100 for i in range(-50, 50)]  # of canaries that took part
+    >>> unobserved = [i / 50 for i in range(-50, 50)]  # of others that did not
+    >>> epsilon_from_scores(observed, unobserved, delta=1e-5).epsilon > 1
+    True
 """
 
 from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians

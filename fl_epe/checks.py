@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import math
+import zipfile
+import zlib
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+UNREADABLE = (
+    AttributeError,  # no archive but one bare array
+    EOFError,
+    KeyError,
+    MemoryError,  # a damaged header may claim any size
+    OSError,
+    RuntimeError,  # what looks encrypted, or packed in a way that zipfile does not know
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading a NumPy archive raises if the file is something else, or damaged."""
 
 
 def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:

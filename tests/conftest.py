@@ -2,9 +2,14 @@ import os
 
 import pytest
 from flower_processes import Processes
+from hypothesis import settings
 
 # Bits are compared: they are the same everywhere on CPUs. GPU tests name their device.
 os.environ.setdefault("FL_EPE_DEVICE", "cpu")
+
+# Laws are tried on the same cases every time, on any machine, however busy it is.
+settings.register_profile("fl_epe", derandomize=True, deadline=None, database=None, max_examples=30)
+settings.load_profile("fl_epe")
 
 
 @pytest.fixture

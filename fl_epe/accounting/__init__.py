@@ -1,6 +1,13 @@
 """What theorems promise: ε of two Gaussians, and upper bounds on ε for each participation schedule.
 
 Every value here is analytical; what an attack measured is in `fl_epe.auditing`.
+
+Example:
+    >>> from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
+    >>> round(gaussian_epsilon(noise_multiplier=1.0, delta=1e-5), 3)  # one participation
+    4.377
+    >>> round(epsilon_two_gaussians(0, 1, 1, 1, delta=1e-5), 3)  # the same two Gaussians
+    4.377
 """
 
 from fl_epe.accounting.schedule_bounds import analytical_epsilon, tightest, upper_bounds

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from fl_epe.accounting.upper_bounds import (
@@ -146,7 +147,5 @@ def _cohorts(law: PrivacyLaw, z: float, delta: float) -> UpperBound | None:
 
 
 def _binomial_pmf(rounds: int, rate: float) -> NDArray[np.float64]:
-    from scipy import stats  # slow to import
-
-    pmf = np.asarray(stats.binom.pmf(np.arange(rounds + 1), rounds, rate), np.float64)
+    pmf = np.asarray(scipy.stats.binom.pmf(np.arange(rounds + 1), rounds, rate), np.float64)
     return np.asarray(pmf / pmf.sum())

@@ -29,11 +29,12 @@ J″ ≥ 0, which (1) forbids. ∎
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 _Array = NDArray[np.float64]
 _Mask = NDArray[np.bool_]
@@ -46,8 +47,6 @@ _SHORT_GAP = 0.25  # M(u) − M(u + gap) cancels for smaller gaps
 _DELTA_ROUNDING = 1e-14  # a little more than the relative error of a computed δ, at given x
 _EPSILON_ROUNDING = 2e-15  # and of ε at given x, or of x at given ε
 _MAX_STEPS = 200  # bisection alone would need fewer
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(5)
 
 
 @np.errstate(all="ignore")
@@ -196,7 +195,7 @@ def _solve(pair: _Pair, delta: _Array) -> _Array:
     """
     goal = np.log(delta) - _DELTA_ROUNDING
     low = np.zeros(np.broadcast_shapes(pair.start.shape, goal.shape))
-    last_score = np.minimum(-special.ndtri(delta / 4), _HIGHEST_SCORE)
+    last_score = np.minimum(-scipy.special.ndtri(delta / 4), _HIGHEST_SCORE)
     x = np.maximum(last_score - pair.start, low)
     x = high = np.where(_log_delta(pair, low)[0] <= goal, low, x)
     for _ in range(_MAX_STEPS):
@@ -230,15 +229,21 @@ def _tail(score: _Array, gap: _Array, excess: _Array) -> tuple[_Array, _Array]:
     after = _mills(score + gap)
     half = np.minimum(gap, _SHORT_GAP) / 2
     fall = np.zeros_like(after)
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):  # −M′(v) = 1 − v·M(v)
+    for node, weight in zip(*_quadrature(), strict=True):  # −M′(v) = 1 − v·M(v)
         v = score + half * (1 + node)
         fall += half * weight * (1 - v * _mills(v))
     fall = np.where(gap < _SHORT_GAP, fall, _mills(score) - after)
     return fall + excess / (1 + excess) * after, after
 
 
+@functools.cache
+def _quadrature() -> tuple[_Array, _Array]:
+    """Nodes and weights of Gauss and Legendre; what makes them is slow to import."""
+    return np.polynomial.legendre.leggauss(5)
+
+
 def _mills(v: _Array) -> _Array:
-    ratio: _Array = np.sqrt(np.pi / 2) * special.erfcx(v / np.sqrt(2))
+    ratio: _Array = np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2))
     return ratio
 
 

@@ -18,8 +18,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, special
 
 from fl_epe.checks import check_probability
 
@@ -60,7 +60,7 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int 
     high = 1.0
     while excess(high) > 0:
         high *= 2
-    return float(optimize.brentq(excess, 0.0, high, rtol=1e-12))
+    return float(scipy.optimize.brentq(excess, 0.0, high, rtol=1e-12))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +119,6 @@ def _one_epoch(epoch: _Epoch) -> Callable[[float], float]:
 
 def _several_epochs(epochs: list[_Epoch]) -> Callable[[float], float]:
     """δ as a function of ε, from the losses' distributions on a grid, convolved."""
-    from scipy import signal  # slow to import
-
     epochs = [_thin(epoch) for epoch in epochs]
     limits = [epoch.limits() for epoch in epochs]
     step = math.fsum(high - low for low, high in limits) / _GRID
@@ -129,10 +127,10 @@ def _several_epochs(epochs: list[_Epoch]) -> Callable[[float], float]:
     for epoch, (start, end) in zip(epochs, limits, strict=True):
         edges = start + step * np.arange(np.ceil((end - start) / step) + 1.0)
         scores = np.array([epoch.threshold(edge) for edge in edges])
-        member = np.diff(special.ndtr(scores - epoch.own).mean(axis=1))
-        other = np.diff(special.ndtr(scores).mean(axis=1))
-        members = np.maximum(signal.fftconvolve(members, member), 0.0)
-        others = np.maximum(signal.fftconvolve(others, other), 0.0)
+        member = np.diff(scipy.special.ndtr(scores - epoch.own).mean(axis=1))
+        other = np.diff(scipy.special.ndtr(scores).mean(axis=1))
+        members = np.maximum(scipy.signal.fftconvolve(members, member), 0.0)
+        others = np.maximum(scipy.signal.fftconvolve(others, other), 0.0)
     # The middle of each cell; a sum of cells, one from each epoch, lies half a step further each.
     losses = low + step * (np.arange(float(len(members))) + 0.5 * len(epochs))
 
@@ -156,5 +154,5 @@ def _draw(rounds: Floats, rng: np.random.Generator) -> _Epoch:
     for block in np.array_split(np.arange(_DRAWS), 1 + _DRAWS * len(rounds) // 2_000_000):
         terms = rounds * rng.standard_normal((len(block), len(rounds))) - rounds**2 / 2
         terms[np.arange(len(block)), place[block]] = -np.inf
-        log_background[block] = special.logsumexp(terms, axis=1)
+        log_background[block] = scipy.special.logsumexp(terms, axis=1)
     return _Epoch(len(rounds), rounds[place], log_background)

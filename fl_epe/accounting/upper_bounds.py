@@ -12,8 +12,8 @@ import dataclasses
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import optimize
 
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.checks import check_probability
@@ -105,7 +105,7 @@ def random_participations_epsilon(
     if excess(0.0) <= 0:
         return 0.0
     high = gaussian_epsilon(noise_multiplier, (delta - lost) / 2, most)
-    return float(optimize.brentq(excess, 0.0, high, rtol=1e-10))
+    return float(scipy.optimize.brentq(excess, 0.0, high, rtol=1e-10))
 
 
 def poisson_epsilon(

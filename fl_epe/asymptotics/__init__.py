@@ -2,6 +2,14 @@
 
 It predicts the scores of a schedule, calibrates noise to a target ε and finds the clients that are
 most exposed.
+
+Example:
+    >>> from fl_epe.asymptotics import limit_record
+    >>> from fl_epe.auditing import epsilon_from_record
+    >>> from fl_epe.schedules import ShuffledEpochs
+    >>> record = limit_record(ShuffledEpochs(rounds=8, epochs=1), noise_multiplier=1.0, delta=1e-5)
+    >>> 4 < epsilon_from_record(record, threat="all").epsilon < 5  # the theory says 4.38
+    True
 """
 
 from fl_epe.asymptotics.calibration import (

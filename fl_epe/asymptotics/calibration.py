@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.asymptotics.expected_scores import (
@@ -138,7 +138,7 @@ def noise_for_epsilon(
     settings = {"clip_norms": clip_norms, "server": server, "decay": decay}
     client = _Client(draws, threat, who, real, {"rounds": schedule.rounds, **settings})
     wanted = _shift_for(target_epsilon, delta)
-    width = float(stats.t.ppf((1 + confidence) / 2, client.samples - 1))
+    width = float(scipy.stats.t.ppf((1 + confidence) / 2, client.samples - 1))
     z, low, high = (
         _noise_for(lambda z, side=side: client.expected(z, side), wanted)  # type: ignore[misc]
         for side in (0.0, -width, width)
@@ -209,7 +209,7 @@ class _Client:
 
     def error(self, noise_multiplier: float, confidence: float) -> float:
         """Half the interval of the score that a run with so many canaries reports."""
-        quantile = float(stats.norm.ppf((1 + confidence) / 2))
+        quantile = float(scipy.stats.norm.ppf((1 + confidence) / 2))
         if self.who == "mean":
             return quantile / math.sqrt(self.samples)
         # As `fl_epe.auditing.estimators.footprint_fit` does: one scale for all scores.
@@ -289,7 +289,7 @@ def _root(miss: Callable[[float], float], name: str) -> float:
     while high - low < 500:
         below, above = (miss(end) if rising else -miss(end) for end in (low, high))
         if below <= 0 <= above:
-            return float(optimize.brentq(miss, low, high, xtol=1e-13, rtol=1e-13))
+            return float(scipy.optimize.brentq(miss, low, high, xtol=1e-13, rtol=1e-13))
         low, high = (2 * low, low) if below > 0 else (high, 2 * high)
     raise ValueError(f"Expected a {name} to be found.")
 

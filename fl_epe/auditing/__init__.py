@@ -1,6 +1,12 @@
 """Evidence: the record of a run, scores of canaries, estimates of ε, lower bounds and assertions.
 
 Everything here needs an `AuditRecord` or bare scores; nothing needs Flower or PyTorch.
+
+Example:
+    >>> from fl_epe.auditing import epsilon_from_cosines
+    >>> estimate = epsilon_from_cosines([0.02, 0.03, 0.04], dim=10_000, delta=1e-5)
+    >>> estimate.low < estimate.epsilon < estimate.high
+    True
 """
 
 from fl_epe.auditing.assertions import (

@@ -39,8 +39,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
@@ -195,7 +195,7 @@ def footprint_fit(
     energy = float(np.sum(expected**2))
     if energy == 0:
         raise ValueError("Expected footprints that are not all zero.")
-    half = special.ndtri((1 + confidence) / 2) / np.sqrt(energy)
+    half = scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(energy)
     scales = np.sum(scores.observed * expected) / energy + np.array([0.0, -half, half])
 
     def estimate(footprint: float, name: str) -> EpsilonEstimate:
@@ -272,7 +272,7 @@ def _known_variance(
     scores: Floats, delta: float, confidence: float, method: str, spread: float
 ) -> EpsilonEstimate:
     """Scores are N(μ, spread²), so their mean is N(μ, spread²/k) and its interval is exact."""
-    half = spread * special.ndtri((1 + confidence) / 2) / np.sqrt(len(scores))
+    half = spread * scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(len(scores))
     means = np.maximum(scores.mean() + np.array([0.0, -half, half]), 0.0)
     return _estimate_at(means, delta, confidence, method)
 

@@ -9,8 +9,8 @@ import dataclasses
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, special
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
@@ -109,7 +109,7 @@ def _mixed_chi2_quantile(confidence: float) -> float:
     """Quantile of half a χ² with one and half a χ² with two degrees of freedom."""
 
     def miss(value: float) -> float:
-        share = (special.chdtr(1, value) + special.chdtr(2, value)) / 2
+        share = (scipy.special.chdtr(1, value) + scipy.special.chdtr(2, value)) / 2
         return float(share) - confidence
 
-    return float(optimize.brentq(miss, 0.0, 1e3))
+    return float(scipy.optimize.brentq(miss, 0.0, 1e3))

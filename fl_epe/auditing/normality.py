@@ -6,8 +6,8 @@ import dataclasses
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ def anderson_darling(scores: ArrayLike) -> GaussianFit:
         raise ValueError(f"Expected scores={values[0]} not to be all the same.")
     standard = (values - values.mean()) / values.std(ddof=1)
     weights = 2 * np.arange(1, count + 1) - 1
-    below, above = special.log_ndtr(standard), special.log_ndtr(-standard[::-1])
+    below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])
     statistic = float(-count - np.mean(weights * (below + above)))
     return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)), count)
 

@@ -7,14 +7,13 @@ import dataclasses
 import importlib.metadata
 import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import check_probability
+from fl_epe.checks import UNREADABLE, check_probability
 from fl_epe.mechanism import sgd_weights
 from fl_epe.old_names import OLD_NAMES, with_new_names
 
@@ -263,7 +262,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
         meta = json.loads(bytes(arrays.pop("meta")))
-    except (ValueError, KeyError, OSError, AttributeError, zipfile.BadZipFile, EOFError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"{refusal} ({type(error).__name__}).") from error
     if not isinstance(meta, dict) or meta.pop("format", None) != "fl_epe.AuditRecord":
         raise ValueError(f"{refusal}.")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fl_epe.checks import UNREADABLE
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +44,7 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
     try:
         columns = readers[path.suffix.lower()](path)
         return _split(columns)
-    except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"Expected {path} to hold {LAYOUT}: {reason}") from error
 

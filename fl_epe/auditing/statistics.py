@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
@@ -152,7 +152,9 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
     else:
         blocks = epoch_blocks(record)
         observed, unobserved = (
-            np.sum([special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0)
+            np.sum(
+                [scipy.special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0
+            )
             for term in terms
         )
     return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")

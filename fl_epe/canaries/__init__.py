@@ -1,6 +1,14 @@
 """Canaries, random directions that any process regenerates from a seed, and their scorer.
 
 `CanarySet` makes them; `CanaryScorer` keeps the cosine of each with every vector an adversary sees.
+
+Example:
+    >>> import numpy as np
+    >>> from fl_epe.canaries import CanarySet
+    >>> canaries = CanarySet(dim=10_000, count=3, seed=1)
+    >>> model = 2.0 * canaries.vector(0)  # a model that remembers the first one alone
+    >>> [bool(product > 1) for product in canaries.dot(model)]
+    [True, False, False]
 """
 
 from fl_epe.canaries.canary_set import CanarySet

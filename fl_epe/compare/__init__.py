@@ -1,4 +1,11 @@
-"""Compares participation schedules: which gives away how much, to whom."""
+"""Compares participation schedules: which gives away how much, to whom.
+
+Example:
+    >>> from fl_epe.compare import Plan
+    >>> plan = Plan(schedules=("epochs", "poisson"), noise_multipliers=(0.2, 0.4))
+    >>> len(list(plan.cells()))
+    12
+"""
 
 from fl_epe.compare.charts import (
     plain_ticks,

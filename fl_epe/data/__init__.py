@@ -7,6 +7,12 @@ extra ``data``. The twins (`text_twin`, `image_twin`) make data of the same shap
 Nothing here was run on the real data sets: no hub could be reached where it was written. The tests
 write small files of the same schemas, with messages from Google's protobuf library, pictures of
 scikit-learn's digits, and texts that Python carries.
+
+Example:
+    >>> from fl_epe.data import text_twin
+    >>> sentences = text_twin.sentences(seed=1, user=7, most=5)
+    >>> sentences.shape  # words by number, with a mark before the first and after the last
+    (5, 21)
 """
 
 from __future__ import annotations

@@ -3,6 +3,12 @@
 `CanaryAudit`, `canary_mod` and their parts need Flower alone. The simulation (`DPFedAvg`,
 `simulate` and the rest) is loaded when one of its names is asked for; to train models it needs
 PyTorch: ``pip install 'fl-epe[sim]'``.
+
+Example:
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> from fl_epe.flower import CanaryAudit
+    >>> strategy = CanaryAudit(FedAvg(), num_canaries=1000, delta=1e-5)
+    >>> # then: strategy.start(grid, initial_arrays, num_rounds=100); strategy.report("audit")
 """
 
 import importlib

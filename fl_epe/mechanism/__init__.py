@@ -1,6 +1,17 @@
 """One round of DP-FedAvg: clip and add up updates, add noise, move the model and the clip norm.
 
 State goes in and comes out of every function; the room needs NumPy only.
+
+Example:
+    >>> import numpy as np
+    >>> from fl_epe.mechanism import ClippedSum
+    >>> clipped = ClippedSum(dim=2, clip_norm=1.0)
+    >>> clipped.add(np.array([0.0, 0.5]))  # short enough
+    True
+    >>> clipped.add(np.array([3.0, 0.0]))
+    False
+    >>> clipped.total().round(6)
+    array([1. , 0.5])
 """
 
 from fl_epe.mechanism.clip_norms import AdaptiveClip, ClipNorm, FixedClip

@@ -1,6 +1,16 @@
 """The models of the built-in tasks, as plain PyTorch modules, and their parameters as one vector.
 
 A model knows nothing of clients, privacy or Flower; `fl_epe.tasks` says what it is trained on.
+
+Example:
+    >>> import torch
+    >>> from fl_epe.models import bind_parameters
+    >>> model = torch.nn.Linear(2, 1)
+    >>> flat = torch.tensor([1.0, 2.0, 3.0])
+    >>> bind_parameters(model, flat)
+    >>> flat[2] = 10.0  # writing to the vector changes the model
+    >>> model(torch.ones(2)).item()
+    13.0
 """
 
 from fl_epe.models.character_lstm import CharacterLstm

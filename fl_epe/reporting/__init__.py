@@ -1,6 +1,11 @@
 """What a person reads: the summary of a record, tables, notes, figures and pages.
 
 A report is made from an `AuditRecord` alone, so it can be made again at any time.
+
+Example:
+    >>> from fl_epe.reporting import number
+    >>> number(17.2841), number(float("inf"))
+    ('17.3', '∞')
 """
 
 from fl_epe.reporting.advice import (

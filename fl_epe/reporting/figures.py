@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from fl_epe.auditing import AuditRecord, Scores, scores_from_record
 from fl_epe.reporting.summary_types import RunSummary
@@ -66,7 +66,7 @@ def _draw_scores(axes: Axes, scores: Scores, scale: float = 1.0) -> None:
             axes.hist(group, bins, density=True, alpha=0.55, color=color, label=label)
     if scores.standard_null:
         grid = np.linspace(together.min(), together.max(), 400)
-        axes.plot(grid, stats.norm.pdf(grid), color="black", lw=1, label="null, N(0, 1)")
+        axes.plot(grid, scipy.stats.norm.pdf(grid), color="black", lw=1, label="null, N(0, 1)")
     axes.set(ylabel="density", ylim=(0, 1.3 * axes.get_ylim()[1]))
     axes.legend(fontsize=7, frameon=False)
 

@@ -19,6 +19,15 @@ kind                who takes part
 
 `SCHEDULES` maps the name of each kind to its class, `make_schedule` builds one by name, and
 `parse_schedule` reads name and options from text.
+
+Example:
+    >>> import numpy as np
+    >>> from fl_epe.schedules import make_schedule
+    >>> schedule = make_schedule("cyclic", rounds=4, participations=2)
+    >>> [len(cohort) for cohort in schedule.cohorts(10, np.random.default_rng(0))]
+    [5, 5, 5, 5]
+    >>> schedule.most_participations()
+    2
 """
 
 from fl_epe.schedules.availability import CheckIn, TimeOfDay

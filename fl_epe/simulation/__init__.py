@@ -2,6 +2,13 @@
 
 To train it needs PyTorch, which is loaded with the names that train. Only `flower_internals.py`
 touches what Flower does not publish.
+
+Example:
+    >>> from flwr.clientapp import ClientApp
+    >>> from fl_epe.simulation import InProcessGrid
+    >>> with InProcessGrid(ClientApp(), nodes=3) as grid:
+    ...     list(grid.get_node_ids())
+    [1, 2, 3]
 """
 
 import importlib

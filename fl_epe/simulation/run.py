@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.canaries import SCORE_MEMORY
+from fl_epe.checks import UNREADABLE
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -129,16 +129,20 @@ class _Session:
 
     def initial(self) -> ArrayRecord:
         """The initial model, or that of the checkpoint."""
-        if self._checkpoint is not None and self._checkpoint.exists():
-            state = load_checkpoint(self._checkpoint)
+        checkpoint, task = self._checkpoint, self.job.task
+        begun = checkpoint is not None and checkpoint.exists()
+        if checkpoint is not None and begun:
+            state = load_checkpoint(checkpoint)
             if "rounds_done" in state:
                 self.strategy.restore(state)
                 self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
                 self._before = self.strategy.rounds_done
                 return pack(theta=state["theta"])
-        elif self._checkpoint is not None:
-            save_checkpoint(self._checkpoint, self.job, {})
-        return pack(theta=self.job.task.initial(self.job.seeds.initial))
+        theta = task.initial(self.job.seeds.initial)
+        if checkpoint is not None and not begun:
+            task.held_out()  # if data or a package is missing, it fails before a file is written
+            save_checkpoint(checkpoint, self.job, {})
+        return pack(theta=theta)
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate, keep a checkpoint, tell how far we are. Also called before the first round."""
@@ -312,7 +316,7 @@ def _open_checkpoint(path: Path) -> Iterator[Any]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             yield archive
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+    except UNREADABLE as error:
         raise ValueError(
             f"Expected path={str(path)!r} to be a checkpoint of fl-epe ({type(error).__name__})."
         ) from error

@@ -1,4 +1,11 @@
-"""Tasks: the clients' data, the model, the loss and the metric, one file each."""
+"""Tasks: the clients' data, the model, the loss and the metric, one file each.
+
+Example:
+    >>> from fl_epe.tasks import load_task
+    >>> task = load_task("emnist-twin", num_clients=60, max_examples=8)
+    >>> len(task.client(7)) <= 8
+    True
+"""
 
 from __future__ import annotations
 

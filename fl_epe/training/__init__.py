@@ -2,6 +2,17 @@
 
 `Trainer` trains one client after another, `CohortTrainer` all that a worker has in a round, as
 `Execution` says: one after another, or many at once.
+
+Example:
+    >>> from fl_epe.tasks import load_task
+    >>> from fl_epe.training import LocalTraining, Trainer
+    >>> task = load_task("emnist-twin", num_clients=5, max_examples=8)
+    >>> trainer = Trainer(task)
+    >>> theta = task.initial(seed=1)
+    >>> local = LocalTraining(learning_rate=0.05, epochs=1, batch_size=16)
+    >>> update = trainer.train(theta, 3, local, seed=1, round_number=0)  # what client 3 learned
+    >>> update.delta.shape == theta.shape and update.examples > 0
+    True
 """
 
 from fl_epe.training.cohort import CohortTrainer, Counts

@@ -18,8 +18,8 @@ import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from fl_epe.auditing.bounds import guessing as one_run
 from fl_epe.auditing.bounds import thresholds as threshold_bounds
@@ -180,7 +180,7 @@ def mean(sample: Sample) -> float:
 
 def _known_shift(sample: Sample) -> float:
     scores = np.sqrt(sample.known_dim()) * sample.observed
-    return float(scores.mean() + special.ndtri(sample.alpha) / np.sqrt(scores.size))
+    return float(scores.mean() + scipy.special.ndtri(sample.alpha) / np.sqrt(scores.size))
 
 
 def _pooled_shift(sample: Sample) -> float:
@@ -194,7 +194,7 @@ def _pooled_shift(sample: Sample) -> float:
     t = difference / (np.sqrt(squares / freedom) * error)
     # For large t noncentrality / t only rises with t, so the ratio at the cap is on the safe side.
     capped = min(t, _LARGEST_T)
-    noncentrality = special.nctdtrinc(freedom, 1 - sample.alpha, capped)
+    noncentrality = scipy.special.nctdtrinc(freedom, 1 - sample.alpha, capped)
     return float(noncentrality * (t / capped) * error)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from fl_epe.auditing.bounds.error_rates import FloatArray, clopper_pearson_upper
 
@@ -44,7 +44,9 @@ def local_level(total: int, alpha: float) -> float:
     low, high = np.log(alpha / nodes.size), np.log(alpha)
     if excess(low) <= 0 or nodes.size == 1:
         return float(np.exp(low))
-    return float(np.exp(optimize.brentq(excess, low, high, xtol=_LOG_TOLERANCE) - _LOG_TOLERANCE))
+    return float(
+        np.exp(scipy.optimize.brentq(excess, low, high, xtol=_LOG_TOLERANCE) - _LOG_TOLERANCE)
+    )
 
 
 def _probability_below(nodes: FloatArray, limits: FloatArray, total: int) -> float:
@@ -69,7 +71,9 @@ def _probability_below(nodes: FloatArray, limits: FloatArray, total: int) -> flo
 
 
 def _poisson(counts: FloatArray, rate: float) -> FloatArray:
-    return np.asarray(np.exp(special.xlogy(counts, rate) - rate - special.gammaln(counts + 1)))
+    return np.asarray(
+        np.exp(scipy.special.xlogy(counts, rate) - rate - scipy.special.gammaln(counts + 1))
+    )
 
 
 def _nodes(total: int) -> FloatArray:

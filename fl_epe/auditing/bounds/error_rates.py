@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 FloatArray = npt.NDArray[np.float64]
 UpperLimit = Callable[[FloatArray, int, float], FloatArray]
@@ -123,7 +123,7 @@ def clopper_pearson_upper(errors: FloatArray, total: int, alpha: float) -> Float
         alpha: probability with which the limit may lie below the true rate.
     """
     rest = total - errors
-    limit = special.betaincinv(errors + 1, np.where(rest > 0, rest, 1), 1 - alpha)
+    limit = scipy.special.betaincinv(errors + 1, np.where(rest > 0, rest, 1), 1 - alpha)
     return np.asarray(np.where(rest > 0, limit, 1.0))
 
 
@@ -132,7 +132,7 @@ def jeffreys_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
 
     Args and returns as for ``clopper_pearson_upper``.
     """
-    return np.asarray(special.betaincinv(errors + 0.5, total - errors + 0.5, 1 - alpha))
+    return np.asarray(scipy.special.betaincinv(errors + 0.5, total - errors + 0.5, 1 - alpha))
 
 
 def epsilon_from_rates(log_fpr: FloatArray, fnr: FloatArray, delta: float) -> FloatArray:
@@ -152,7 +152,7 @@ def mu_from_rates(log_fpr: FloatArray, fnr: FloatArray) -> FloatArray:
     Nasr et al. 2023, the GDP trade-off curve (Dong et al. 2019) solved for μ.
     """
     with np.errstate(invalid="ignore"):
-        mu = -special.ndtri_exp(log_fpr) - special.ndtri(fnr)
+        mu = -scipy.special.ndtri_exp(log_fpr) - scipy.special.ndtri(fnr)
     return np.asarray(np.fmax(mu, 0.0))
 
 
@@ -169,9 +169,9 @@ def log_null_tail(cosines: FloatArray, dim: int) -> FloatArray:
     a = (dim - 1) / 2
     size = np.minimum(np.abs(cosines), 1.0)
     square = (1 - size) * (1 + size)
-    tail = special.betainc(a, 0.5, square) / 2
+    tail = scipy.special.betainc(a, 0.5, square) / 2
     with np.errstate(divide="ignore"):
-        log_norm = special.gammaln(dim / 2) - special.gammaln(a) - 0.5 * np.log(np.pi)
+        log_norm = scipy.special.gammaln(dim / 2) - scipy.special.gammaln(a) - 0.5 * np.log(np.pi)
         far = log_norm + a * np.log(square) - np.log((dim - 1) * size)
         log_tail = np.where(tail > 1e-290, np.log(tail), far)
     return np.asarray(np.where(cosines >= 0, log_tail, np.log1p(-tail)))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+import scipy
 
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
 from fl_epe.auditing.bounds.thresholds import gdp_epsilon
@@ -83,8 +83,8 @@ def steinke_p_value(
     """
     if right == 0:
         return 1.0
-    q = special.expit(epsilon)
-    tail = special.bdtrc(np.arange(right - 1, -2, -1), guesses, q)
+    q = scipy.special.expit(epsilon)
+    tail = scipy.special.bdtrc(np.arange(right - 1, -2, -1), guesses, q)
     by_leaks = np.max((tail[1:] - tail[0]) / np.arange(1, right + 1))
     return float(min(1.0, tail[0] + 2 * num_canaries * delta * by_leaks))
 
@@ -98,7 +98,7 @@ def fdp_margin(mu: float, num_canaries: int, guesses: int, right: int, alpha: fl
     inside = alpha * right / num_canaries
     outside = alpha * (guesses - right) / num_canaries
     for i in range(right - 1, -1, -1):
-        blown_up = special.ndtr(special.ndtri(inside) - mu)
+        blown_up = scipy.special.ndtr(scipy.special.ndtri(inside) - mu)
         if blown_up <= outside:
             break
         inside = min(1.0, inside + i / (guesses - i) * (blown_up - outside))
@@ -113,10 +113,10 @@ def order_statistic_p_value(mu: float, num_canaries: int, guesses: int, wrong: i
     probability that the best attack on N(0, 1) against N(μ, 1) has beyond that confidence.
     """
     if guesses == num_canaries:
-        return float(special.bdtr(wrong, num_canaries, special.ndtr(-mu / 2)))
-    less_confident = special.betaincinv(num_canaries - guesses, guesses + 1, _QUADRATURE)
+        return float(scipy.special.bdtr(wrong, num_canaries, scipy.special.ndtr(-mu / 2)))
+    less_confident = scipy.special.betaincinv(num_canaries - guesses, guesses + 1, _QUADRATURE)
     error = wrong_share(confidence_quantile(1 - less_confident, mu), mu)
-    return float(np.mean(special.bdtr(wrong, guesses, error)))
+    return float(np.mean(scipy.special.bdtr(wrong, guesses, error)))
 
 
 def first_accepted(at: Callable[[float], Margin], width: float) -> float:
@@ -133,7 +133,9 @@ def first_accepted(at: Callable[[float], Margin], width: float) -> float:
             continue
         if margin(low) >= 0:
             return low
-        return max(low, float(optimize.brentq(margin, low, high, xtol=_TOLERANCE)) - _TOLERANCE)
+        return max(
+            low, float(scipy.optimize.brentq(margin, low, high, xtol=_TOLERANCE)) - _TOLERANCE
+        )
     return _LARGEST
 
 
@@ -185,7 +187,7 @@ def guess_design(num_canaries: int, alpha: float) -> GuessDesign:
     guesses = np.unique([_even(count) for count in np.geomspace(2, num_canaries, 60)])
     confident = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
     right = guesses * (1 - wrong_share(confident, shifts[:, np.newaxis]))
-    limits = special.logit(special.betaincinv(right, guesses - right + 1, alpha))
+    limits = scipy.special.logit(scipy.special.betaincinv(right, guesses - right + 1, alpha))
     best = np.argmax(limits, axis=1)
     epsilons = np.maximum.accumulate(np.max(limits, axis=1))
     return GuessDesign(epsilons, shifts, guesses[best])
@@ -204,13 +206,15 @@ def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatAr
 
 def share_beyond(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
     """The share of N(0, 1) and N(shift, 1) together that is farther than this from the middle."""
-    return np.asarray(special.ndtr(shift / 2 - distance) + special.ndtr(-distance - shift / 2))
+    return np.asarray(
+        scipy.special.ndtr(shift / 2 - distance) + scipy.special.ndtr(-distance - shift / 2)
+    )
 
 
 def wrong_share(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
     """Of the scores beyond that ``distance`` from the middle, those on the wrong side."""
-    right = special.log_ndtr(shift / 2 - distance)
-    return np.asarray(special.expit(special.log_ndtr(-distance - shift / 2) - right))
+    right = scipy.special.log_ndtr(shift / 2 - distance)
+    return np.asarray(scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right))
 
 
 def _even(count: float) -> int:

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing.bounds.confidence_band import band_upper
@@ -84,7 +84,7 @@ def katz_log(sample: Sample) -> float:
             log_fpr = np.log(false_alarms / errors.unobserved)
             variance = variance + 1 / false_alarms - 1 / errors.unobserved
         log_tpr = np.log(np.maximum(hits, _TINY) / errors.observed)
-        limit = log_tpr - log_fpr + special.ndtri(sample.alpha) * np.sqrt(variance)
+        limit = log_tpr - log_fpr + scipy.special.ndtri(sample.alpha) * np.sqrt(variance)
         return np.asarray(np.maximum(limit, 0.0))
 
     return float(epsilon(held_out(sample, epsilon))[0])
@@ -112,7 +112,7 @@ def bayesian_gdp(sample: Sample) -> float:
     errors = held_out(sample, _exact_mu(sample))
 
     def least_fnr(log_fpr: FloatArray, mu: float) -> FloatArray:
-        return np.asarray(special.ndtr(-special.ndtri_exp(log_fpr) - mu))
+        return np.asarray(scipy.special.ndtr(-scipy.special.ndtri_exp(log_fpr) - mu))
 
     return gdp_epsilon(_credible_limit(errors, least_fnr, sample.alpha), sample.delta)
 
@@ -134,11 +134,11 @@ def _credible_limit(
     if errors.false_alarms is not None:
         false_alarms = errors.false_alarms[0]
         rest = errors.unobserved - false_alarms
-        log_fpr = np.log(special.betaincinv(false_alarms + 0.5, rest + 0.5, _QUADRATURE))
+        log_fpr = np.log(scipy.special.betaincinv(false_alarms + 0.5, rest + 0.5, _QUADRATURE))
 
     def excess(level: float) -> float:
         fnr = np.clip(least_fnr(log_fpr, level), 0.0, 1.0)
-        respected = special.betaincc(missed + 0.5, errors.observed - missed + 0.5, fnr)
+        respected = scipy.special.betaincc(missed + 0.5, errors.observed - missed + 0.5, fnr)
         return float(np.mean(respected)) - alpha
 
     if excess(0.0) >= 0:
@@ -148,7 +148,7 @@ def _credible_limit(
         high *= 2
         if high > _LARGEST:
             return np.inf
-    root = float(optimize.brentq(excess, 0.0, high, xtol=_TOLERANCE))
+    root = float(scipy.optimize.brentq(excess, 0.0, high, xtol=_TOLERANCE))
     return max(0.0, root - _TOLERANCE)
 
 
@@ -220,7 +220,7 @@ def _foresee(distance: FloatArray, std: float, total: int) -> FloatArray:
         total: number of scores.
     """
     z = np.copysign(40.0, distance) if std == 0 else distance / std
-    rate = special.ndtr(z)
+    rate = scipy.special.ndtr(z)
     from_count = total * rate * (1 - rate)
     from_mean = total * np.exp(-(z**2)) / (2 * np.pi * _SHARE_FOR_CHOICE)
     spread = np.sqrt(from_count + from_mean)

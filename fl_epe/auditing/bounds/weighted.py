@@ -15,7 +15,7 @@ import functools
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, special
+import scipy
 
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample, log_null_tail
 from fl_epe.auditing.bounds.guessing import (
@@ -64,7 +64,7 @@ def _two_groups(sample: Sample) -> float:
         counts = 2 * np.bincount(weights, minlength=_LEVELS + 1)[1:]
 
         def margin(tested: float) -> float:
-            q = special.expit(tested)
+            q = scipy.special.expit(tested)
             laws = [(_coin(weight, q), count) for weight, count in enumerate(counts, 1)]
             return float(leak_chances @ _tail_of_sum(laws, still_needed)) - coins.alpha
 
@@ -130,9 +130,9 @@ def _detectable_shifts(count: int, alpha: float) -> tuple[FloatArray, FloatArray
     """Gaussian shifts, and the ε that ``count`` scores of each would rule out at one threshold."""
     shifts = np.geomspace(0.01, 2000.0, 300)
     hits = np.geomspace(1.0, count, 60)
-    threshold = shifts[:, np.newaxis] - special.ndtri((hits - 0.5) / count)
-    lower = special.betaincinv(hits, count - hits + 1, alpha)
-    epsilons = np.log(lower) - special.log_ndtr(-threshold)
+    threshold = shifts[:, np.newaxis] - scipy.special.ndtri((hits - 0.5) / count)
+    lower = scipy.special.betaincinv(hits, count - hits + 1, alpha)
+    epsilons = np.log(lower) - scipy.special.log_ndtr(-threshold)
     return shifts, np.maximum.accumulate(np.max(epsilons, axis=1))
 
 
@@ -142,7 +142,7 @@ def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
     Between log-odds of −ε and ε the weight is constant. Above, it goes up by ``_LEVELS`` up to the
     largest score that ``count`` Gaussians should have; below, it mirrors that.
     """
-    largest = shift - special.ndtri(0.5 / count)
+    largest = shift - scipy.special.ndtri(0.5 / count)
     step = max(shift * largest - shift**2 / 2 - epsilon, 1e-9) / _LEVELS
     excess = epsilon + step * (np.arange(_LEVELS) + 0.5)
     return np.asarray(np.concatenate([-excess[::-1], excess]) / shift + shift / 2)
@@ -160,7 +160,7 @@ def _rank_weights(ranks: FloatArray, shift: float, epsilon: float) -> npt.NDArra
 def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], FloatArray]:
     """The values of a binomial variable, and their probabilities."""
     values = np.arange(tosses + 1)
-    return values, -np.diff(special.bdtrc(values, tosses, chance), prepend=1.0)
+    return values, -np.diff(scipy.special.bdtrc(values, tosses, chance), prepend=1.0)
 
 
 def _coin(weight: int, chance: float) -> FloatArray:
@@ -178,10 +178,10 @@ def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> FloatArray:
     mean = sum(count * (law @ np.arange(law.size)) for law, count in laws)
     reach = _HOEFFDING * np.sqrt(sum(count * (law.size - 1) ** 2 for law, count in laws))
     first, last = int(mean - reach), int(mean + reach) + 1
-    size = fft.next_fast_len(last - first + 1, real=True)
+    size = scipy.fft.next_fast_len(last - first + 1, real=True)
     transform = np.ones(size // 2 + 1, np.complex128)
     for law, count in laws:
-        transform *= fft.rfft(law, size) ** count
-    density = np.roll(fft.irfft(transform, size), -first)
+        transform *= scipy.fft.rfft(law, size) ** count
+    density = np.roll(scipy.fft.irfft(transform, size), -first)
     tail = np.append(np.cumsum(density[::-1])[::-1], 0.0)
     return np.asarray(tail[np.clip(values - first, 0, size)] + _ROUNDING)
