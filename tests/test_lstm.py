@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from fl_epe.models import Lstm
 from fl_epe.seeding import generator
-from fl_epe.tasks import bind_parameters
+from fl_epe.tasks import ClientData, bind_parameters, load_task
 from fl_epe.tasks.losses import token_cross_entropy
 
 VOCABULARY, EMBEDDING, HIDDEN, LENGTH = 40, 6, 10, 7
@@ -106,6 +106,22 @@ def test_padding_counts_neither_in_the_loss_nor_in_the_accuracy():
     assert result.loss.item() == pytest.approx(np.log(3 + np.exp(5.0)) - 5 + np.log(4))
     (gradient,) = torch.autograd.grad(result.loss, logits)
     assert not gradient[0, 2].any()
+
+
+def test_leaving_the_padding_out_changes_neither_loss_nor_gradient():
+    model, _ = _model()
+    task, (tokens, targets) = load_task("stackoverflow-twin"), _words()
+    targets[1] = 0  # a sentence without words
+    results = [
+        task.batch_loss(model, ClientData(tokens, targets)),
+        task.loss(model(tokens), targets),
+    ]
+    gradients = [torch.autograd.grad(r.loss, list(model.parameters())) for r in results]
+    for mine, plain in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=0, atol=1e-12)
+    assert results[0].loss.item() == pytest.approx(results[1].loss.item(), rel=1e-12)
+    assert [r.examples for r in results] == [int((targets != 0).sum())] * 2
+    assert results[0].correct == results[1].correct
 
 
 def test_sentences_of_nothing_but_padding_move_nothing():

@@ -30,9 +30,9 @@ class Cnn(torch.nn.Module):
         """Logits of shape (n, 62) for images of shape (n, 1, 28, 28)."""
         # Strides of channels last: max-pooling is ten times as fast, the convolutions a fifth.
         x = inputs.reshape(-1, 28, 28, 1).permute(0, 3, 1, 2)
-        x = functional.relu(self.conv1(x))
+        x = functional.relu_(self.conv1(x))
         # relu and max-pool commute, and relu is cheaper after the pooling.
-        x = functional.relu(functional.max_pool2d(self.conv2(x), 2))
+        x = functional.relu_(functional.max_pool2d(self.conv2(x), 2))
         x = self.dropout1(x.flatten(1))
-        x = self.dropout2(functional.relu(self.dense1(x)))
+        x = self.dropout2(functional.relu_(self.dense1(x)))
         return self.dense2(x)  # type: ignore[no-any-return]

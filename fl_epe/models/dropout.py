@@ -58,6 +58,6 @@ class SeededDropout(torch.nn.Module):
         if self.random is None:
             raise RuntimeError("Expected SeededDropout.random to be set before training.")
         draws = self.random.integers(0, _LEVELS, shape, np.uint8)
-        # Compared and converted by NumPy: a third of torch's time.
-        keep = (draws >= int(self.rate * _LEVELS)).astype(np.float32)
-        return torch.from_numpy(keep).div_(1 - self.rate)
+        # By NumPy: a third of torch's time.
+        keep = draws >= int(self.rate * _LEVELS)
+        return torch.from_numpy(keep * np.float32(1 / (1 - self.rate)))

@@ -92,9 +92,17 @@ class Lstm(torch.nn.Module):
             yield glorot_uniform(tuple(dense.weight.shape), random)
             yield np.zeros(dense.bias.shape, np.float32)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits of shape (n, length, vocabulary) for int64 words of shape (n, length)."""
+    def forward(self, tokens: torch.Tensor, counted: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits of shape (n, length, vocabulary) for int64 words of shape (n, length).
+
+        Args:
+            tokens: the words.
+            counted: bool of shape (n, length); the logits of these positions alone are computed
+                then, shape (positions, vocabulary).
+        """
         states = self.lstm(self.embedding(tokens))
+        if counted is not None:
+            states = states[counted]
         return cast(torch.Tensor, self.dense2(self.dense1(states)))
 
 

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import importlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
@@ -125,6 +125,14 @@ class Task(abc.ABC):
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """Loss and right predictions of a batch, given the model's outputs for it."""
 
+    def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
+        """Call ``model`` with the inputs of a batch, and `loss` with its outputs.
+
+        Override it to call the model in another way, e.g. for some of its outputs alone. Clients
+        that are trained at once (`fl_epe.training.vectorized`) need `loss`.
+        """
+        return self.loss(model(batch.inputs), batch.targets)
+
     @property
     def dim(self) -> int:
         """Number of parameters of the model."""
@@ -162,13 +170,10 @@ class Task(abc.ABC):
         model = self.model().eval()
         bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
         data = self.held_out()
-        batches = zip(
-            torch.split(data.inputs, _EVALUATION_BATCH),
-            torch.split(data.targets, _EVALUATION_BATCH),
-            strict=True,
-        )
+        parts = (torch.split(part, _EVALUATION_BATCH) for part in (data.inputs, data.targets))
+        batches = map(ClientData, *parts)
         with one_thread(), torch.inference_mode():
-            sums = [self.loss(model(inputs), targets) for inputs, targets in batches]
+            sums = [self.batch_loss(model, batch) for batch in batches]
         examples = max(1, sum(part.examples for part in sums))
         return {
             "loss": sum(part.loss.item() for part in sums) / examples,

@@ -13,11 +13,11 @@ __all__ = ["cross_entropy", "token_cross_entropy"]
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
     """Summed cross-entropy and number of right classes for (n, classes) logits."""
-    return LossSum(
-        loss=functional.cross_entropy(logits, targets, reduction="sum"),
-        correct=int((logits.detach().argmax(1) == targets).sum()),
-        examples=len(targets),
-    )
+    values = logits.detach()
+    # NumPy's argmax is ten times as fast.
+    best = torch.from_numpy(values.numpy().argmax(1)) if values.is_cpu else values.argmax(1)
+    loss = functional.cross_entropy(logits, targets, reduction="sum")
+    return LossSum(loss, int((best == targets).sum()), len(targets))
 
 
 def token_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
@@ -30,10 +30,5 @@ def token_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
     Returns:
         `LossSum` whose examples are the targets that are not padding.
     """
-    loss = functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum"
-    )
-    values, counts = logits.detach(), targets != PAD
-    # NumPy's argmax is ten times as fast.
-    best = torch.from_numpy(values.numpy().argmax(-1)) if values.is_cpu else values.argmax(-1)
-    return LossSum(loss, int(((best == targets) & counts).sum()), int(counts.sum()))
+    counted = targets != PAD
+    return cross_entropy(logits[counted], targets[counted])

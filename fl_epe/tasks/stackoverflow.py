@@ -6,18 +6,18 @@ The real data could not be reached where this was written, see `fl_epe.data`; th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from fl_epe.data.examples import words_and_next
+from fl_epe.data.examples import PAD, words_and_next
 from fl_epe.data.text_twin import USERS, held_out_sentences, sentences, size
 from fl_epe.models import Lstm
 from fl_epe.tasks import ClientData, LossSum
-from fl_epe.tasks.losses import token_cross_entropy
+from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
 from fl_epe.tasks.stored import MadeUpTask, StoredTask
 
 _HELD_OUT = 1000
@@ -41,8 +41,25 @@ _PAPER: Mapping[str, Any] = MappingProxyType(
 )
 
 
+class _NextWords:
+    """What the real data and the twin have in common."""
+
+    def model(self) -> torch.nn.Module:
+        """A fresh LSTM."""
+        return Lstm()
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+        """Cross-entropy of the words, without padding."""
+        return token_cross_entropy(outputs, targets)
+
+    def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
+        """The same as `loss`, but logits are computed for words alone, not for padding."""
+        counted = batch.targets != PAD
+        return cross_entropy(model(batch.inputs, counted), batch.targets[counted])
+
+
 @dataclasses.dataclass(frozen=True)
-class StackOverflow(StoredTask):
+class StackOverflow(_NextWords, StoredTask):
     """Next words in posts by 342,477 users (TensorFlow Federated's set), LSTM of Reddi et al. 2021.
 
     The defaults are the settings of Andrew et al. 2024, with two exceptions: the paper has no limit
@@ -69,21 +86,13 @@ class StackOverflow(StoredTask):
             )
         return self.data_dir
 
-    def model(self) -> torch.nn.Module:
-        """A fresh LSTM."""
-        return Lstm()
-
     def decode(self, examples: np.ndarray) -> ClientData:
         """See `StoredTask.decode`."""
         return _client_data(examples)
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy of the words, without padding."""
-        return token_cross_entropy(outputs, targets)
-
 
 @dataclasses.dataclass(frozen=True)
-class StackOverflowTwin(MadeUpTask):
+class StackOverflowTwin(_NextWords, MadeUpTask):
     """Made-up sentences of as many users as StackOverflow has, see `fl_epe.data.text_twin`.
 
     The defaults are those of `StackOverflow`, whose two learning rates were not checked against
@@ -94,10 +103,6 @@ class StackOverflowTwin(MadeUpTask):
     defaults: ClassVar[Mapping[str, Any]] = _PAPER
     num_clients: int = USERS
     max_examples: int = _MAX_EXAMPLES
-
-    def model(self) -> torch.nn.Module:
-        """A fresh LSTM."""
-        return Lstm()
 
     def make(self, client_id: int) -> ClientData:
         """See `MadeUpTask.make`."""
@@ -110,10 +115,6 @@ class StackOverflowTwin(MadeUpTask):
     def make_held_out(self) -> ClientData:
         """1,000 sentences of other users."""
         return _client_data(held_out_sentences(self.data_seed, _HELD_OUT))
-
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy of the words, without padding."""
-        return token_cross_entropy(outputs, targets)
 
 
 def _client_data(examples: np.ndarray) -> ClientData:

@@ -136,14 +136,17 @@ class Trainer:
 
     def _step(self, batch: ClientData, learning_rate: float) -> LossSum:
         """One step of gradient descent on the mean loss of ``batch``."""
-        inputs, targets = batch.inputs.to(self._device), batch.targets.to(self._device)
-        with self._execution.autocast():
-            outputs = self._model(inputs)
-        result = self._task.loss(self._execution.widen(outputs), targets)
+        batch = ClientData(batch.inputs.to(self._device), batch.targets.to(self._device))
+        result = self._task.batch_loss(self._outputs, batch)
         gradients = torch.autograd.grad(result.loss / max(1, result.examples), self._parameters)
         with torch.no_grad():
             torch._foreach_add_(self._parameters, gradients, alpha=-learning_rate)
         return dataclasses.replace(result, loss=result.loss.detach())
+
+    def _outputs(self, *inputs: torch.Tensor) -> torch.Tensor:
+        with self._execution.autocast():
+            outputs = self._model(*inputs)
+        return self._execution.widen(outputs)
 
 
 def check_model(theta: np.ndarray, dim: int) -> None:
