@@ -20,7 +20,7 @@ SETTINGS = {
     "num-clients": 12,
     "rounds": 3,
     "clients-per-round": 4,
-    "canaries": 30,
+    "num-canaries": 30,
     "unobserved": 30,
     "seed": 5,
 }

@@ -177,7 +177,7 @@ def caps(workers: int) -> Section:
     plain = "device-classes:" + json.dumps({k: v for k, v in CLASSES.items() if k != "kind"})
     capped = ["capped:" + json.dumps({"of": CLASSES, "per_run": cap}) for cap in CAPS]
     rows = measure(workers, schedules=(plain, *capped), noise_multipliers=(Z,), participations=(R,))
-    takes_part = [row.participations or 0.0 for row in rows]
+    takes_part = [row.mean_participations or 0.0 for row in rows]
     names = ["none", *map(str, CAPS)]
     lines = [
         [
