@@ -664,7 +664,7 @@ def test_check_in_windows_are_chosen_to_fit(participations):
         ),
         pytest.param(
             lambda: Capped(Cyclic(9, 1)),
-            "Expected per_run or per_window, got None",
+            "Expected a cap, got per_run=None",
             id="a-cap,got-per_run=None",
         ),
         pytest.param(

@@ -111,7 +111,7 @@ class Capped(_Composed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.per_run is None and self.per_window is None:
-            raise ValueError("Expected per_run or per_window, got None for both.")
+            raise ValueError("Expected a cap, got per_run=None and per_window=None.")
         if (self.per_window is None) != (self.window is None):
             raise ValueError(
                 f"Expected per_window={self.per_window} and window={self.window} together."
