@@ -12,7 +12,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from fl_epe.auditing import Assessment, AuditRecord, EpsilonEstimate
+from fl_epe.auditing import AuditRecord, EpsilonEstimate, ScoreSummary
 from fl_epe.reporting.figures import FIGURES, render
 from fl_epe.reporting.notes import analytical_text, notes, number
 from fl_epe.reporting.summary import summarize
@@ -90,8 +90,8 @@ def _interval(estimate: EpsilonEstimate) -> str:
     return f"{number(estimate.low)} – {number(estimate.high)}"
 
 
-def assessment_tables(result: Assessment) -> list[Table]:
-    """What `fl_epe.auditing.score_summary.assess_scores` returns, as tables for the terminal."""
+def score_tables(result: ScoreSummary) -> list[Table]:
+    """What `fl_epe.auditing.score_summary.summarize_scores` returns, as tables for the terminal."""
     confidence = f"{result.confidence:.0%}"
     estimates = Table(
         title=f"ε at δ = {result.delta:.2g} from {result.observed} + {result.unobserved} scores",
