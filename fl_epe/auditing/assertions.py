@@ -211,20 +211,19 @@ def play(
 ) -> Scores:
     """Scores of the one-round membership game for an aggregation function.
 
-    Audits one step (Nasr et al. 2023) as a test of code (Tramèr et al. 2022). ``aggregate`` is
-    called ``trials`` times with ``[*updates, canary]`` and as often with ``[*updates, baseline]``,
-    in random order. A valid bound needs fresh noise in every call, and no call may affect another.
+    Audits one step (Nasr et al. 2023; Tramèr et al. 2022). ``aggregate`` gets ``[*updates, canary]``
+    or ``[*updates, baseline]``, in random order, and must draw fresh noise in every call.
 
     Args:
         aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
         updates: of the other clients, n ≥ 0 of shape (d,).
         canary: the update to hide, shape (d,); scores are inner products with its direction.
-        trials: number of calls with the canary, and of calls without it, at least 2.
+        trials: number of calls with the canary, and without it, at least 2; none may affect others.
         baseline: replaces an absent canary, shape (d,); zeros by default (zero-out adjacency).
         seed: of the order of calls.
 
     Raises:
-        ValueError: for a wrong shape, a number that is not finite, or an argument out of range.
+        ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
     if trials < 2:
         raise ValueError(f"Expected trials={trials} >= 2.")

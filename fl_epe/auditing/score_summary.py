@@ -119,23 +119,32 @@ def summarize_scores(
     others = None if unobserved is None else check_scores("unobserved", unobserved)
     bare = Scores(check_scores("observed", observed), others)
     scores = bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
-    variances = () if dim is None else ("known", "fitted")
-    estimates = [epsilon_of(scores, delta, variance, confidence) for variance in variances]
-    groups = {"observed": bare.observed}
-    if others is not None:
-        estimates.append(epsilon_of(bare, delta, confidence=confidence))
-        groups["unobserved"] = others
-    tests = {name: gaussian_test(group) for name, group in groups.items()}
     return ScoreSummary(
         delta=delta,
         confidence=confidence,
         dim=dim,
         observed=len(bare.observed),
         unobserved=0 if others is None else len(others),
-        estimates=tuple(estimates),
+        estimates=_estimates(scores, bare, delta, confidence),
         bounds=all_bounds(scores, delta, confidence, coins),
-        gaussian={name: test for name, test in tests.items() if test is not None},
+        gaussian=_gaussian_tests(bare),
     )
+
+
+def _estimates(
+    scores: Scores, bare: Scores, delta: float, confidence: float
+) -> tuple[EpsilonEstimate, ...]:
+    variances = () if scores.dim is None else ("known", "fitted")
+    estimates = [epsilon_of(scores, delta, variance, confidence) for variance in variances]
+    if bare.unobserved is not None:
+        estimates.append(epsilon_of(bare, delta, confidence=confidence))
+    return tuple(estimates)
+
+
+def _gaussian_tests(scores: Scores) -> dict[str, GaussianFit]:
+    groups = {"observed": scores.observed, "unobserved": scores.unobserved}
+    tests = {name: gaussian_test(group) for name, group in groups.items() if group is not None}
+    return {name: test for name, test in tests.items() if test is not None}
 
 
 def all_bounds(
