@@ -211,8 +211,8 @@ def play(
 ) -> Scores:
     """Scores of the one-round membership game for an aggregation function.
 
-    Audits one step (Nasr et al. 2023; Tramèr et al. 2022). ``aggregate`` gets ``[*updates, canary]``
-    or ``[*updates, baseline]``, in random order, and must draw fresh noise in every call.
+    Audits one step (Nasr et al. 2023, Tramèr et al. 2022). ``aggregate`` gets the updates and, in
+    random order, the canary or the baseline; it must draw fresh noise in every call.
 
     Args:
         aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
