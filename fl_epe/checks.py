@@ -1,4 +1,12 @@
-"""Checks of arguments that several modules share; each error names the argument and its value."""
+"""Checks of arguments that several modules share.
+
+Each raises a `ValueError` that names the argument, its value and what is allowed.
+
+Example:
+    >>> check_probability("delta", 2.0)
+    Traceback (most recent call last):
+    ValueError: Expected delta=2.0 in (0, 1).
+"""
 
 from __future__ import annotations
 
@@ -25,11 +33,7 @@ UNREADABLE = (
 
 
 def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """``values`` as a float64 vector of at least two finite scores.
-
-    Raises:
-        ValueError: naming the argument and what is wrong with it.
-    """
+    """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite."""
     scores = np.asarray(values, np.float64)
     if scores.ndim != 1 or scores.size < 2:
         raise ValueError(f"Expected {name}.shape={scores.shape} to be (k,) with k >= 2.")
@@ -40,41 +44,25 @@ def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Refuse a ``value`` outside (0, 1).
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
+    """Raise a `ValueError` unless ``value`` is in (0, 1)."""
     if not 0 < value < 1:
         raise ValueError(f"Expected {name}={value} in (0, 1).")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse a ``value`` that is not positive and finite.
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
+    """Raise a `ValueError` unless ``value`` is positive and finite."""
     if not 0 < value < math.inf:
         raise ValueError(f"Expected {name}={value} in (0, inf).")
 
 
 def check_rate(name: str, value: float) -> None:
-    """Refuse a ``value`` outside (0, 1].
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
+    """Raise a `ValueError` unless ``value`` is in (0, 1]."""
     if not 0 < value <= 1:
         raise ValueError(f"Expected {name}={value} in (0, 1].")
 
 
 def check_count(name: str, value: float, most: float = math.inf) -> None:
-    """Refuse a ``value`` that is not a whole number from 1 to ``most``.
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
+    """Raise a `ValueError` unless ``value`` is a whole number from 1 to ``most``."""
     if not 1 <= value <= most or value != int(value):
         limit = "" if math.isinf(most) else f" and <= {most}"
         raise ValueError(f"Expected {name}={value} to be an integer >= 1{limit}.")

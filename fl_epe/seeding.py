@@ -1,4 +1,11 @@
-"""Named random streams: one seed each, so that one choice can change while the others repeat."""
+"""Named random streams: one seed each, so that one choice can change while the others repeat.
+
+Example:
+    >>> Seeds.derive(1) == Seeds.derive(1)
+    True
+    >>> bool(generator(7, 0).random() == generator(7, 1).random())
+    False
+"""
 
 from __future__ import annotations
 
@@ -15,9 +22,9 @@ class Seeds:
     """One seed for each random stream of a run.
 
     Attributes:
-        canary: the canaries' directions. Whoever can guess it can hide from the audit.
+        canary: the canaries' directions. Anyone who can guess it can subtract the canaries.
         participation: who takes part in which round.
-        noise: the DP noise. ``None`` draws fresh entropy for every round and keeps no trace of it.
+        noise: the DP noise. With ``None`` every round draws fresh entropy, which is not stored.
         local: batch order and dropout on the clients.
         initial: the initial model.
     """
@@ -33,7 +40,7 @@ class Seeds:
         """All seeds from one master seed (reproducible), or from the operating system (``None``).
 
         Raises:
-            ValueError: for a negative ``seed``.
+            ValueError: if ``seed`` is negative.
         """
         if seed is None:
             drawn = {name: secrets.randbits(128) for name in _STREAMS if name != "noise"}
@@ -50,7 +57,7 @@ class Seeds:
 
 
 def generator(seed: int | None, *index: int) -> np.random.Generator:
-    """A generator for the item ``index`` of the stream with that ``seed``; same bits everywhere.
+    """A generator for item ``index`` of the stream with this ``seed``; the same on all machines.
 
     With ``seed=None`` the generator is seeded with 256 bits from the operating system.
     """

@@ -189,7 +189,7 @@ class TestNoise:
         advice = noise_for_epsilon(Poisson(T, 0.3), 5.0, DELTA, real=real)
         assert (advice.noise_multiplier, advice.low, advice.high) == (0, 0, 0)
         assert 0 < advice.epsilon < 5
-        assert any("Without noise nothing is guaranteed" in note for note in advice.notes)
+        assert any("Without noise there is no guarantee" in note for note in advice.notes)
         # In the first round nothing hides a canary from who sees every round.
         every_round = noise_for_epsilon(Poisson(T, 0.3), 5.0, DELTA, threat="all", real=real)
         assert every_round.noise_multiplier > 0

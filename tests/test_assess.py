@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_cosines, epsilon_from_scores
-from fl_epe.auditing import BOUNDS, COIN_METHODS, assess_scores, read_scores
+from fl_epe.auditing import BOUNDS, COIN_METHODS, read_scores, summarize_scores
 from fl_epe.cli import main
 
 RNG = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def test_table_output(tmp_path, capsys):
 
 def test_cosines_alone_with_their_dimension():
     cosines = OBSERVED / 100
-    result = assess_scores(cosines, None, 1e-5, dim=10_000)
+    result = summarize_scores(cosines, None, 1e-5, dim=10_000)
     known = epsilon_from_cosines(cosines, 10_000, 1e-5)
     assert result.estimates[0].epsilon == known.epsilon
     assert result.estimates[1].method == "cosines, fitted variance"
@@ -116,7 +116,7 @@ def test_cosines_alone_with_their_dimension():
         pytest.param(
             "a.csv",
             "observed\n1\n2\n",
-            "unobserved scores or dim, got neither",
+            "unobserved scores or dim, got unobserved=None and dim=None",
             id="csv-no-unobserved",
         ),
         pytest.param("a.json", "{", "Expecting property name", id="json-broken"),

@@ -154,7 +154,7 @@ def test_failure_shows_all_the_evidence():
 def test_pass_shows_what_could_have_been_shown():
     evidence = assert_private(_two_groups(0.0), 1.0, DELTA)
     assert str(evidence).endswith(
-        f"not violated: what could have been shown at most is ε = {evidence.ceiling:.4g}"
+        f"not violated; so many scores can show at most ε ≥ {evidence.ceiling:.4g}"
     )
     cosines = Scores.from_cosines(_two_groups(0.0).observed / 1e3, 10**6, statistic="of my own")
     text = str(assert_private(cosines, 1.0, DELTA, method="mean"))

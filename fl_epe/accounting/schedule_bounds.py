@@ -1,12 +1,19 @@
 """Upper bounds on ε for a whole schedule, before anything runs.
 
-A schedule says what it promises (`fl_epe.schedules.PrivacyLaw`), and `upper_bounds.py` has the
-theorems that need no more than that. All bounds hold for clients as much as for canaries.
+A schedule states what it guarantees as a `fl_epe.schedules.PrivacyLaw`; the theorems are in
+`upper_bounds.py`. All bounds hold for clients and for canaries.
+
+Example:
+    >>> from fl_epe.schedules import Poisson
+    >>> bound = tightest(upper_bounds(Poisson(10, 0.1), 1.0, 1e-5, 1000), rounds_known=False)
+    >>> bound.adjacency
+    'add-or-remove'
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import numpy as np
 import scipy
@@ -23,46 +30,40 @@ from fl_epe.checks import check_probability
 from fl_epe.schedules import SCHEDULES, PrivacyLaw, Schedule
 
 DEPLOYMENT = "deployment"
-"""The kind that a record names where clients take part whenever a strategy asks them."""
+"""The kind of schedule in a record of a deployment, where the strategy asks whom it wants."""
 
 
 @functools.lru_cache(maxsize=4096)
 def upper_bounds(
     schedule: Schedule, noise_multiplier: float, delta: float, population: int
 ) -> tuple[UpperBound, ...]:
-    """Every analytical ε that a schedule's promises allow; none if nothing limits a client.
+    """Every analytical ε that follows from a schedule; empty if no theorem applies.
 
-    Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019); where the
-    number of participations is binomial, δ is a mean over it. Rounds unknown: independent coins
-    have the Poisson accountant (at the rate of the busiest class of devices, or at what drop-out
-    leaves), cohorts of fixed size the bound of `fixed_size_epsilon` (with time zones: within the
-    open hours of a zone that is known). Drop-out only helps.
+    Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019); for a binomial
+    number of participations δ is the mean over it. Rounds unknown: independent coins give
+    `poisson_epsilon`, cohorts of fixed size `fixed_size_epsilon`.
 
     Args:
         schedule: who takes part when.
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        population: number of clients m, for cohorts of fixed size.
+        population: number of clients, for cohorts of fixed size.
 
     Raises:
         ValueError: for an argument out of range.
     """
     if population < 1:
         raise ValueError(f"Expected population={population} >= 1.")
-    law = schedule.privacy_law(population)
-    bounds = (
-        _limited(law, noise_multiplier, delta),
-        _counted(law, noise_multiplier, delta),
-        _coins(law, noise_multiplier, delta),
-        _cohorts(law, noise_multiplier, delta),
-    )
-    return tuple(bound for bound in bounds if bound is not None)
+    return tuple(_bounds(schedule.privacy_law(population), noise_multiplier, delta))
 
 
 def tightest(found: tuple[UpperBound, ...], *, rounds_known: bool) -> UpperBound | None:
-    """The smallest ε that holds against an adversary who knows the rounds, or does not.
+    """The bound with the smallest ε; ``None`` if none applies.
 
-    What holds where the rounds are known holds where they are unknown as well.
+    Args:
+        found: from `upper_bounds`.
+        rounds_known: whether the adversary knows the client's rounds. A bound for known rounds
+            holds for unknown rounds as well.
     """
     holds = [bound for bound in found if bound.rounds_known or not rounds_known]
     return min(holds, key=lambda bound: bound.epsilon, default=None)
@@ -80,20 +81,18 @@ def analytical_epsilon(
     """The analytical ε of a run, from the kind of its schedule.
 
     Args:
-        kind: "poisson", "deployment" (whenever a strategy asks) or another of
-            `fl_epe.schedules.SCHEDULES`, in which a client takes part at most ``participations``
-            times.
+        kind: one of `fl_epe.schedules.SCHEDULES`, or "deployment".
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        participations: for all but "poisson": how often the client takes part.
+        participations: for all but "poisson": the most rounds in which the client takes part.
         sampling_rate: for "poisson": probability of taking part in a round.
         rounds: for "poisson": number of rounds.
 
     Returns:
-        The tight bound; ``None`` for any other ``kind``, for which none is known.
+        The tight bound; ``None`` for any other ``kind``.
 
     Raises:
-        ValueError: for an argument out of range, or one that the ``kind`` needs and lacks.
+        ValueError: if an argument is out of range or missing for this ``kind``.
     """
     if kind == "poisson":
         if sampling_rate is None or rounds is None:
@@ -110,40 +109,24 @@ def analytical_epsilon(
     return UpperBound(epsilon, True, "zero-out", "the adversary knows the client's rounds")
 
 
-def _limited(law: PrivacyLaw, z: float, delta: float) -> UpperBound | None:
-    if law.most is None:
-        return None
-    times = "once" if law.most == 1 else f"{law.most} times"
-    epsilon = gaussian_epsilon(z, delta, law.most)
-    return UpperBound(epsilon, True, "zero-out", f"takes part at most {times}")
-
-
-def _counted(law: PrivacyLaw, z: float, delta: float) -> UpperBound | None:
-    counts = law.counts
-    if counts is None:
-        return None
-    pmf = _binomial_pmf(counts.rounds, counts.rate)
-    epsilon = random_participations_epsilon(z, delta, pmf)
-    words = f"participations are binomial{counts.condition}"
-    return UpperBound(epsilon, True, "zero-out", words)
-
-
-def _coins(law: PrivacyLaw, z: float, delta: float) -> UpperBound | None:
-    coins = law.coins
-    if coins is None:
-        return None
-    epsilon = poisson_epsilon(z, coins.rate, coins.rounds, delta)
-    words = f"takes part by coins that the adversary does not see{coins.condition}"
-    return UpperBound(epsilon, False, "add-or-remove", words)
-
-
-def _cohorts(law: PrivacyLaw, z: float, delta: float) -> UpperBound | None:
-    drawn = law.cohorts
-    if drawn is None:
-        return None
-    epsilon = fixed_size_epsilon(z, drawn.available, drawn.size, drawn.rounds, delta)
-    words = f"unknown cohorts of fixed size{drawn.condition}"
-    return UpperBound(epsilon, False, "replace-one", words)
+def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
+    if law.most is not None:
+        times = "once" if law.most == 1 else f"{law.most} times"
+        epsilon = gaussian_epsilon(z, delta, law.most)
+        yield UpperBound(epsilon, True, "zero-out", f"takes part at most {times}")
+    if counts := law.counts:
+        pmf = _binomial_pmf(counts.rounds, counts.rate)
+        words = f"participations are binomial{counts.condition}"
+        epsilon = random_participations_epsilon(z, delta, pmf)
+        yield UpperBound(epsilon, True, "zero-out", words)
+    if coins := law.coins:
+        epsilon = poisson_epsilon(z, coins.rate, coins.rounds, delta)
+        words = f"takes part by coins that the adversary does not see{coins.condition}"
+        yield UpperBound(epsilon, False, "add-or-remove", words)
+    if drawn := law.cohorts:
+        epsilon = fixed_size_epsilon(z, drawn.available, drawn.size, drawn.rounds, delta)
+        words = f"unknown cohorts of fixed size{drawn.condition}"
+        yield UpperBound(epsilon, False, "replace-one", words)
 
 
 def _binomial_pmf(rounds: int, rate: float) -> NDArray[np.float64]:

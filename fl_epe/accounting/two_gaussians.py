@@ -1,29 +1,12 @@
 """The exact (ε, δ) of a pair of Gaussians: how well one draw tells which of the two it came from.
 
-Sources: Andrew et al. 2024, section 3.2 (two fitted Gaussians; the privacy loss is a quadratic);
-Steinke 2022, Prop. 7 (δ(ε) from the tails of the privacy loss); for equal variances Balle & Wang
-2018 and Dong et al. 2019 (μ-GDP; μ is m below). The two sections that follow are worked out here.
+Sources: Andrew et al. 2024, section 3.2 (two fitted Gaussians); Steinke 2022, Prop. 7 (δ(ε) from
+the privacy loss); Balle & Wang 2018 and Dong et al. 2019 (equal variances, μ-GDP).
+Derivation: docs/notes/two-gaussians.md.
 
-**The frame.** The narrower Gaussian is N(0, 1), the wider one N(m, r²), m ≥ 0, r ≥ 1. The wide
-density exceeds e^ε times the narrow one where u = (y − m)/r is above U or below −V, U ≤ V, and
-equals it at both ends. So with the Mills ratio M = (1 − Φ)/φ
-
-    δ = φ(U)·[M(U) − M(U + g)/r] + φ(V)·[M(V) − M(V + g′)/r],  U + g = m + rU,  V + g′ = rV − m.
-
-No e^ε is left and both brackets are positive. Measure U from its place at ε = 0, U = U₀ + x: then
-ε, V, g and g′ are sums of positive terms in x, whatever the size of ε, m and r − 1, 0 included.
-
-**One direction is enough.** Exchanging the two never gives a larger δ. Proof, for r > 1.
-Let f = ln(narrow/wide). Under √(narrow·wide), normalised by Z, f = F − c·w² with c > 0 and w normal
-with mean ν ≥ 0. Let k be the density of f, and T(x) = Pr[f < −x] − Pr[f > x]. The two divergences
-are δ_wide = Z·E[(e^(−f/2) − e^(ε + f/2))₊] and δ_narrow, the same with −f for f; hence
-J(ε) = e^(−ε/2)·(δ_wide − δ_narrow) = 2Z·∫_ε^∞ sinh((x − ε)/2)·(k(−x) − k(x)) dx, J(0) = 0,
-J″ = J/4 + Z·(k(−ε) − k(ε)), and by parts J = Z·∫_ε^∞ cosh((x − ε)/2)·T(x) dx.
-For 0 < x < F put A = √((F − x)/c) < B = √((F + x)/c); A + B falls as x grows.
-(1) While A + B ≥ 2ν, ±A is no farther from ν than ±B, so k(x) ≥ k(−x).
-(2) From A + B ≤ 2ν on, Pr[w > B] ≥ Pr[w < A], so T(x) ≥ 0; for x ≥ F, T(x) ≥ 0 anyway.
-By (2), J ≥ 0 on the second stretch. On the first, J ≥ 0 at both ends, and at a negative minimum
-J″ ≥ 0, which (1) forbids. ∎
+Example:
+    >>> round(epsilon_two_gaussians(0.0, 1.0, 1.0, 1.0, delta=1e-5), 3)
+    4.377
 """
 
 from __future__ import annotations
@@ -57,11 +40,10 @@ def epsilon_two_gaussians(
     alt_std: ArrayLike,
     delta: ArrayLike,
 ) -> float | _Array:
-    """The smallest ε ≥ 0 for which the two Gaussians are (ε, δ)-indistinguishable, both ways round.
+    """The smallest ε ≥ 0 for which the two Gaussians are (ε, δ)-indistinguishable, both ways.
 
-    That is, δ(ε) ≤ ``delta`` for the δ(ε) of :func:`delta_two_gaussians`. The answer is rounded up:
-    it exceeds the exact one, by a relative error below 1e-9 where that is 1e-3 or more and
-    ``delta`` at most 1/2.
+    That is, δ(ε) ≤ ``delta`` for the δ(ε) of :func:`delta_two_gaussians`. The answer is rounded up.
+    Its relative error is below 1e-9 if ε is at least 1e-3 and ``delta`` at most 1/2.
 
     Args:
         null_mean: mean of the statistic without the canary, in any unit.
@@ -72,11 +54,10 @@ def epsilon_two_gaussians(
 
     Returns:
         ε in nats, in the shape to which the arguments broadcast; a ``float`` if that is ``()``.
-        0 if δ(0), the total variation distance, is at most ``delta``; identical Gaussians always
-        give 0, two equal point masses (both standard deviations 0) included. Infinity if one
-        standard deviation is 0 and the other is not, or both are and the means differ: no finite ε
-        will do. Infinity too where the means or the standard deviations differ by more than
-        1e140 times the smaller standard deviation.
+        0 if δ(0), the total variation distance, is at most ``delta``, and for identical Gaussians.
+        Infinity if no finite ε suffices: one standard deviation is 0 and the other is not, both
+        are 0 and the means differ, or the means or standard deviations differ by more than 1e140
+        times the smaller standard deviation.
 
     Raises:
         ValueError: for a mean that is not finite, a standard deviation that is negative or not
@@ -96,29 +77,26 @@ def delta_two_gaussians(
     alt_std: ArrayLike,
     epsilon: ArrayLike,
 ) -> float | _Array:
-    """The smallest δ for which the two Gaussians are (ε, δ)-indistinguishable, both ways round.
+    """The smallest δ for which the two Gaussians are (ε, δ)-indistinguishable, both ways.
 
     With P the null, Q the alternative and f = ln(p/q), this is P[f > ε] − e^ε·Q[f > ε] or the same
     with P and Q exchanged, whichever is larger.
 
     Args:
         null_mean: mean of the statistic without the canary, in any unit.
-        null_std: standard deviation of the same, in the same unit.
+        null_std: its standard deviation, in the same unit.
         alt_mean: mean of the statistic with the canary, in the same unit.
-        alt_std: standard deviation of the same, in the same unit.
+        alt_std: its standard deviation, in the same unit.
         epsilon: ε in nats, infinity allowed.
 
     Returns:
         δ, in the shape to which the arguments broadcast; a ``float`` if that is ``()``.
-        0 for identical Gaussians, two equal point masses included. 1 for every ε, infinity too,
-        where :func:`epsilon_two_gaussians` is infinite (one standard deviation 0 and the other not,
-        two different point masses). For all other pairs 0 at ε = infinity, and wherever δ is
-        smaller than any double. Relative error about 1e-14, and what the rounding of the
-        arguments is worth.
+        0 for identical Gaussians. 1 for every ε, infinity included, where
+        :func:`epsilon_two_gaussians` is infinite. For all other pairs 0 at ε = infinity and where δ
+        is below the smallest double. Relative error about 1e-14, for arguments that are exact.
 
     Raises:
-        ValueError: for a mean that is not finite, a standard deviation that is negative or not
-            finite, a negative ``epsilon``, NaN anywhere, or shapes that do not broadcast.
+        ValueError: as :func:`epsilon_two_gaussians`; for a negative ``epsilon``.
     """
     given = _checked("epsilon", epsilon, "in [0, inf]", lambda values: values >= 0)
     pair = _Pair.of(null_mean, null_std, alt_mean, alt_std)
@@ -128,11 +106,11 @@ def delta_two_gaussians(
 
 @dataclasses.dataclass(frozen=True)
 class _Pair:
-    """Pairs of a narrow N(0, 1) and a wide N(m, r²), and what of them does not depend on ε.
+    """Pairs of a narrow N(0, 1) and a wide N(m, r²), and their terms that do not depend on ε.
 
     Attributes:
-        identical: the two are the same; the fields below then hold some other pair.
-        disjoint: no finite ε will do; the fields below then hold some other pair.
+        identical: the two are the same; the fields below then hold a placeholder.
+        disjoint: no finite ε suffices; the fields below then hold a placeholder.
         shift: m.
         excess: r − 1, to full relative precision.
         square: r² − 1.
@@ -179,7 +157,7 @@ class _Pair:
         return x * (self.slope + self.square * x / 2)
 
     def offset(self, epsilon: _Array) -> _Array:
-        """The x of that ε, or one at which δ has vanished."""
+        """The x of that ε, or a smaller one at which δ is already below every double."""
         epsilon = np.minimum(epsilon, _LARGEST_EPSILON)
         root = np.hypot(self.slope, np.sqrt(2 * self.square) * np.sqrt(epsilon))
         vanished = 2 * (_HIGHEST_SCORE + np.abs(self.start))
@@ -190,8 +168,8 @@ class _Pair:
 def _solve(pair: _Pair, delta: _Array) -> _Array:
     """The smallest x ≥ 0 at which δ is at most ``delta``.
 
-    Newton on ln δ, which falls like a concave parabola, from the right: δ ≤ 2·(1 − Φ(U)), so that
-    1 − Φ(U) = δ/4 is far enough. A step that would leave the bracket is replaced by a bisection.
+    Newton's method on ln δ, from the right. As δ ≤ 2·(1 − Φ(U)), the U with 1 − Φ(U) = δ/4 is far
+    enough to start from. A step that would leave the bracket is replaced by a bisection.
     """
     goal = np.log(delta) - _DELTA_ROUNDING
     low = np.zeros(np.broadcast_shapes(pair.start.shape, goal.shape))

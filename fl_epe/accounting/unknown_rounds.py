@@ -1,14 +1,13 @@
 """ε of an adversary who sees every round but does not know in which ones a client took part.
 
-Such an adversary's most powerful score is the likelihood ratio of a mixture of Gaussians
-(`fl_epe.auditing.statistics.likelihood_ratio`). It is not Gaussian, so its ε comes from its
-privacy-loss distribution.
+The adversary's statistic is `fl_epe.auditing.statistics.likelihood_ratio`. It is not Gaussian, so
+its ε comes from the distribution of the privacy loss. Derivation: docs/notes/unknown-rounds.md.
 
-One epoch of T rounds: under "took part", the round j is uniform and ``s_j ~ N(a_j, 1)``. The loss
-is ``ln((e^(a_j s_j − a_j²/2) + W) / T)``, where ``W``, the sum of the other rounds' terms, has the
-same law under both hypotheses. Given j and W the loss rises with ``s_j``, so its distribution
-function is an average of normal ones over draws of (j, W). Epochs are independent: their losses
-add up, and their distributions are convolved on a grid.
+Example:
+    >>> import numpy as np
+    >>> known = unknown_rounds_epsilon([np.array([1.0])], 1e-5)
+    >>> unknown_rounds_epsilon([np.ones(10)], 1e-5) < known
+    True
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Floats = NDArray[np.float64]
 
 _DRAWS = 2000
 _GRID = 2048
-_GRID_DRAWS = 500  # where there are several epochs
+_GRID_DRAWS = 500  # with several epochs
 _TAIL = 8.5  # standard deviations of the participant's score that the grid covers
 
 
@@ -37,11 +36,11 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int 
     Args:
         epochs: for each epoch the expected scores ``a_t`` of its rounds, shape ``(T_e,)``.
         delta: target δ in (0, 1).
-        seed: of the draws of the other rounds' terms. They leave an error of about 1% in ε, or
-            of several percent where a few rounds have a far larger signal than the others.
+        seed: seed of the simulation. Its error in ε is about 1%, or several percent if a few rounds
+            have a far larger signal than the others.
 
     Raises:
-        ValueError: if there is no epoch, a signal is not positive and finite, or δ is out of range.
+        ValueError: if there is no epoch, a score is not positive and finite, or δ is out of range.
     """
     check_probability("delta", delta)
     if not len(epochs):
@@ -79,7 +78,7 @@ class _Epoch:
             return np.asarray((total + np.log(-np.expm1(gap)) + self.own**2 / 2) / self.own)
 
     def limits(self) -> tuple[float, float]:
-        """Smallest and largest loss that matter."""
+        """Smallest and largest loss that the grid must cover."""
 
         def loss(score: Floats) -> Floats:
             term = np.logaddexp(self.own * score - self.own**2 / 2, self.log_background)
@@ -92,8 +91,8 @@ class _Epoch:
 def _one_epoch(epoch: _Epoch) -> Callable[[float], float]:
     """δ as a function of ε, without a grid.
 
-    ``E_Q[(1 − e^(ε − L))_+]`` and ``E_P[(1 − e^(ε + L))_+]``: for each draw of the background an
-    integral over the participant's score, by Gauss–Legendre quadrature from where it begins.
+    The larger of ``E_Q[(1 − e^(ε − L))_+]`` and ``E_P[(1 − e^(ε + L))_+]``: for each draw of the
+    background an integral over the participant's score, by Gauss–Legendre quadrature.
     """
     nodes, weights = np.polynomial.legendre.leggauss(24)
 
@@ -143,7 +142,7 @@ def _several_epochs(epochs: list[_Epoch]) -> Callable[[float], float]:
 
 
 def _thin(epoch: _Epoch) -> _Epoch:
-    """Fewer draws, evenly through those of each round, sorted by their background."""
+    """Fewer draws, evenly spaced among those of each round, sorted by their background."""
     order = np.lexsort((epoch.log_background, epoch.own))[:: _DRAWS // _GRID_DRAWS]
     return _Epoch(epoch.count, epoch.own[order], epoch.log_background[order])
 

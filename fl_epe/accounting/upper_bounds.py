@@ -1,9 +1,12 @@
-"""Analytical upper bounds on ε: what the theory promises for a participation schedule.
+"""Analytical upper bounds on ε for one client's participation.
 
-The noise multiplier z is the noise's standard deviation over the clip norm, so that the sum of
-clipped updates has sensitivity 1/z standard deviations to one client's presence. Every bound here
-holds against an adversary who sees the model after each round, so also against one who sees the
-final model only.
+The noise multiplier z is the noise's standard deviation over the clip norm, so that one client
+shifts the sum of clipped updates by at most 1/z standard deviations. Every bound holds against an
+adversary who sees the model after each round, and so also against one who sees only the final one.
+
+Example:
+    >>> round(gaussian_epsilon(noise_multiplier=1.0, delta=1e-5), 3)
+    4.377
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
 @dataclasses.dataclass(frozen=True)
 class UpperBound:
-    """An analytical ε, and what it counts on.
+    """An analytical ε and its assumptions.
 
     Attributes:
         epsilon: in nats; infinite without noise.
         rounds_known: whether it holds against an adversary who knows a client's rounds.
         adjacency: which two runs it tells apart: "zero-out", "add-or-remove" or "replace-one".
-        assumption: what it takes for granted, in words.
+        assumption: what else it assumes, in words.
     """
 
     epsilon: float
@@ -51,14 +54,12 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int 
     Args:
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        participations: how often the client takes part, R ≥ 0.
+        participations: number of rounds R ≥ 0 in which the client takes part.
 
     Raises:
-        ValueError: for an argument out of range.
+        ValueError: if an argument is out of range.
     """
-    _check(noise_multiplier, delta)
-    if participations < 0:
-        raise ValueError(f"Expected participations={participations} >= 0.")
+    _check(noise_multiplier, delta, participations=participations)
     if participations == 0:
         return 0.0
     if noise_multiplier == 0:
@@ -72,9 +73,9 @@ def random_participations_epsilon(
 ) -> float:
     """ε of a client whose number of participations is random, in rounds the adversary knows.
 
-    Given its rounds, a client who takes part R times has √R/z-GDP; the rounds do not depend on
-    anybody's data, so δ(ε) is the mean over R of that of `gaussian_epsilon`. Exact, but for tails
-    below δ/1000 that count as lost. Adjacency: zero-out.
+    A client who takes part R times has √R/z-GDP. The rounds do not depend on the data, so δ(ε) is
+    the mean of the one of `gaussian_epsilon` over R. Exact up to tails of probability below
+    δ/1000, which are added to δ. Adjacency: zero-out.
 
     Args:
         noise_multiplier: z ≥ 0.
@@ -82,7 +83,7 @@ def random_participations_epsilon(
         probabilities: of 0, 1, 2, … participations, shape ``(most + 1,)``.
 
     Raises:
-        ValueError: for an argument out of range.
+        ValueError: if an argument is out of range.
     """
     _check(noise_multiplier, delta)
     weights = np.asarray(probabilities, np.float64)
@@ -111,12 +112,11 @@ def random_participations_epsilon(
 def poisson_epsilon(
     noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
 ) -> float:
-    """ε of a client who joins each round by a coin that nobody sees, from dp-accounting's PLD.
+    """ε of a client who takes part by secret coins, from dp-accounting's privacy-loss distribution.
 
-    The privacy-loss distribution is rounded up at every step (Doroshenko et al. 2022), on a grid
-    that is refined until ε settles: the answer is above the exact ε by less than 1% or so, and
-    never below. Where there is so little noise that the unsampled ε passes 10⁸, it is that one.
-    Adjacency: add or remove one client.
+    The distribution is rounded up (Doroshenko et al. 2022) on a grid that is refined until ε
+    changes by less than 0.2%. The answer is never below the exact ε, and above it by about 1% at
+    most. If the ε without sampling exceeds 10⁸, that one is returned. Adjacency: add-or-remove.
 
     Args:
         noise_multiplier: z ≥ 0.
@@ -125,15 +125,14 @@ def poisson_epsilon(
         delta: in (0, 1).
 
     Raises:
-        ValueError: for an argument out of range.
+        ValueError: if an argument is out of range.
     """
-    _check(noise_multiplier, delta)
+    _check(noise_multiplier, delta, rounds=rounds)
     if not 0 <= sampling_rate <= 1:
         raise ValueError(f"Expected sampling_rate={sampling_rate} in [0, 1].")
-    _check_rounds(rounds)
     if sampling_rate == 0 or rounds == 0:
         return 0.0
-    epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)  # as if never left out
+    epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)  # without sampling
     if sampling_rate == 1 or math.isinf(epsilon):
         return epsilon
     step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
@@ -150,10 +149,10 @@ def poisson_epsilon(
 def fixed_size_epsilon(
     noise_multiplier: float, population: int, cohort: int, rounds: int, delta: float
 ) -> float:
-    """ε where every round draws a fresh cohort of fixed size, from dp-accounting's RDP.
+    """ε if every round draws a fresh cohort of fixed size, from dp-accounting's RDP.
 
-    An upper bound, not a tight one (Wang, Balle, Kasiviswanathan 2019, Theorem 27). Adjacency:
-    replace one client, which moves a round's sum by up to two clip norms.
+    The bound is not tight (Wang, Balle, Kasiviswanathan 2019, Theorem 27). Adjacency: replace-one,
+    which moves a round's sum by up to two clip norms.
 
     Args:
         noise_multiplier: z ≥ 0.
@@ -163,12 +162,11 @@ def fixed_size_epsilon(
         delta: in (0, 1).
 
     Raises:
-        ValueError: for an argument out of range.
+        ValueError: if an argument is out of range.
     """
-    _check(noise_multiplier, delta)
+    _check(noise_multiplier, delta, rounds=rounds)
     if not 0 <= cohort <= population:
         raise ValueError(f"Expected cohort={cohort} in [0, population={population}].")
-    _check_rounds(rounds)
     if cohort == 0 or rounds == 0:
         return 0.0
     unsampled = gaussian_epsilon(noise_multiplier / 2, delta, rounds)
@@ -202,12 +200,10 @@ def _rdp_epsilon(
     return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 
-def _check(noise_multiplier: float, delta: float) -> None:
+def _check(noise_multiplier: float, delta: float, **counts: int) -> None:
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
         raise ValueError(f"Expected noise_multiplier={noise_multiplier} >= 0 and finite.")
     check_probability("delta", delta)
-
-
-def _check_rounds(rounds: int) -> None:
-    if rounds < 0:
-        raise ValueError(f"Expected rounds={rounds} >= 0.")
+    for name, count in counts.items():
+        if count < 0:
+            raise ValueError(f"Expected {name}={count} >= 0.")

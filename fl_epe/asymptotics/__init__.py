@@ -24,6 +24,8 @@ from fl_epe.asymptotics.client_exposure import (
     exposure,
 )
 from fl_epe.asymptotics.expected_scores import (
+    LimitSetting,
+    ServerSetting,
     limit_like,
 )
 from fl_epe.asymptotics.simulated_record import (
@@ -37,8 +39,10 @@ __all__ = [
     "CapEffect",
     "ExposedClient",
     "Exposure",
+    "LimitSetting",
     "NoiseAdvice",
     "RealUpdates",
+    "ServerSetting",
     "caps",
     "exposure",
     "limit_footprints",

@@ -1,8 +1,15 @@
-"""How much noise for a wanted ε: the high-dimensional limit, read backwards.
+"""The noise multiplier for a wanted ε, in the limit of a large model.
 
-The limit gives every client's expected score for a noise multiplier z (`expected_scores.py`), and a
-score gives an ε. Here z is wanted for an ε. That is what random canaries would measure, no
-guarantee: for one, take z from an analytical bound (`fl_epe.accounting.upper_bounds`).
+The limit gives the expected score of a client for a noise multiplier z, and a score gives an ε.
+Here this is solved for z. The result is an estimate of what random canaries would measure. For a
+guarantee take z from an analytical bound (`fl_epe.accounting`).
+Method and intervals: docs/notes/limit.md.
+
+Example:
+    >>> from fl_epe.schedules import Poisson
+    >>> advice = noise_for_epsilon(Poisson(rounds=10, rate=0.5), 2.0, 1e-5, num_canaries=100)
+    >>> advice.low < advice.noise_multiplier < advice.high
+    True
 """
 
 from __future__ import annotations
@@ -11,22 +18,22 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.asymptotics.expected_scores import (
     PARTICIPATION,
+    LimitSetting,
     Participations,
     RealUpdates,
     limit_weights,
 )
 from fl_epe.auditing import ThreatModel
 from fl_epe.checks import check_probability
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Schedule
 from fl_epe.seeding import generator
 
@@ -35,31 +42,31 @@ Floats = NDArray[np.float64]
 THREATS = ("final", "all")
 WHO = ("mean", "most-exposed")
 
-_DRAWS = 16  # of the schedule, for the most exposed of each
+_DRAWS = 16  # of the schedule, to find the most exposed client of each
 _EPSILONS = (1e-9, 1e12)
-_LEAST_NOISE = 1e-100  # stands for none: real updates may be none in some round
+_LEAST_NOISE = 1e-100  # used for z = 0, as real updates may be zero in some round
 
 
 @dataclasses.dataclass(frozen=True)
 class NoiseAdvice:
-    """A noise multiplier for a wanted ε, how sure it is, and what a run with it would measure.
+    """A noise multiplier for a wanted ε, its interval, and what a run with it would measure.
 
     Attributes:
         noise_multiplier: z of the clients' sum.
-        low: lower end of z's confidence interval: the schedule is random.
+        low: lower end of z's confidence interval, which covers the randomness of the schedule.
         high: upper end of it.
-        epsilon: ε of the expected score at ``noise_multiplier``; a little below the target, or
-            further below it where no noise is needed.
-        measured_low: lower end of the interval that a run reports whose scores are as expected.
+        epsilon: ε of the expected score at ``noise_multiplier``; just below the target, or further
+            below it if no noise is needed.
+        measured_low: lower end of the interval that a run with the expected scores would report.
         measured_high: upper end of it.
-        participations: how often the client that is meant takes part, on average.
-        target_epsilon: ε that was wanted.
+        participations: expected participations of the client whom ``who`` names.
+        target_epsilon: the ε that was wanted.
         delta: δ.
         threat: "final" or "all".
         who: "mean" or "most-exposed".
-        num_canaries: clients that were drawn, and canaries of the run that would measure.
+        num_canaries: clients that were drawn, and canaries in a run that would measure ε.
         confidence: of both intervals.
-        notes: what must be known to use it.
+        notes: assumptions and warnings, one sentence or two each.
     """
 
     noise_multiplier: float
@@ -87,23 +94,11 @@ def noise_for_epsilon(
     who: str = "mean",
     num_canaries: int = 2000,
     population: int | None = None,
-    clip_norms: ArrayLike = 1.0,
-    server: ServerSGD | None = None,
-    decay: ArrayLike = 1.0,
-    real: RealUpdates | None = None,
     confidence: float = 0.95,
     seed: int = 0,
+    **setting: Unpack[LimitSetting],
 ) -> NoiseAdvice:
-    """The noise multiplier at which canaries of a schedule are expected to measure an ε.
-
-    This is an estimate for random canaries, not a guarantee of differential privacy: other attacks
-    may do better. Real updates and clip norms are held as they are while z changes, although a
-    training with another z would have others.
-
-    The interval of z is for what the random schedule leaves open. For the mean client it comes
-    from the spread of `canaries` footprints, as if they were independent (where cohort sizes are
-    fixed they are not, and the interval is too wide); for the most exposed one from the largest
-    footprint of 16 draws of the schedule, by Student's t.
+    """The noise multiplier at which a schedule's canaries are expected to measure an ε.
 
     Args:
         schedule: who takes part when. Of a `fl_epe.schedules.Trace`, canaries are random clients.
@@ -111,32 +106,24 @@ def noise_for_epsilon(
         delta: δ in (0, 1).
         threat: "final" (the adversary sees the final model) or "all" (every round's, and knows
             who took part when).
-        who: "mean", the client of mean footprint, as an audit measures it (for "all" among those
-            who take part at all), or "most-exposed", the one of ``canaries`` with the largest. Of
-            more clients the most exposed one is more exposed: ask for as many as there are.
+        who: "mean", the mean canary, or "most-exposed", the one with the largest expected score.
         num_canaries: clients to draw from the schedule, at least 2.
-        population: as `limit_record` takes it, and so are those that follow.
-        clip_norms: the clip norm, or one for each round.
-        server: learning rate and momentum.
-        decay: factor of the learning rate in each round.
-        real: real updates as they were measured; by default the noise outweighs them. Where they
-            hide canaries well enough without noise, the answer is 0 and says that this is no
-            guarantee.
-        confidence: of the intervals.
+        population: number of clients that the schedule is for; ``num_canaries`` by default.
+        confidence: of the intervals, in (0, 1).
         seed: of the schedule's draws.
+        setting: see `LimitSetting`.
 
     Raises:
         ValueError: if an argument is out of range, or if no canary takes part.
     """
     _check(target_epsilon, delta, threat, who, num_canaries, confidence)
-    draws = tuple(
-        Participations.draw(
-            schedule, num_canaries, population, generator(seed, PARTICIPATION, draw)
-        )
-        for draw in range(_DRAWS if who == "most-exposed" else 1)
-    )
-    settings = {"clip_norms": clip_norms, "server": server, "decay": decay}
-    client = _Client(draws, threat, who, real, {"rounds": schedule.rounds, **settings})
+    rngs = (generator(seed, PARTICIPATION, d) for d in range(_DRAWS if who != "mean" else 1))
+    draws = tuple(Participations.draw(schedule, num_canaries, population, rng) for rng in rngs)
+    client = _Client(draws, threat, who, schedule.rounds, setting)
+    return _advice(client, target_epsilon, delta, confidence)
+
+
+def _advice(client: _Client, target_epsilon: float, delta: float, confidence: float) -> NoiseAdvice:
     wanted = _shift_for(target_epsilon, delta)
     width = float(scipy.stats.t.ppf((1 + confidence) / 2, client.samples - 1))
     z, low, high = (
@@ -148,40 +135,40 @@ def noise_for_epsilon(
     found = np.asarray(epsilon_two_gaussians(0.0, 1.0, shifts, 1.0, delta))
     epsilon, measured_low, measured_high = found.tolist()
     return NoiseAdvice(
-        z,
-        low,
-        high,
-        epsilon,
-        measured_low,
-        measured_high,
-        client.participations(z),
-        target_epsilon,
-        delta,
-        threat,
-        who,
-        num_canaries,
-        confidence,
-        tuple(_notes(client, z, delta)),
+        noise_multiplier=z,
+        low=low,
+        high=high,
+        epsilon=epsilon,
+        measured_low=measured_low,
+        measured_high=measured_high,
+        participations=client.participations(z),
+        target_epsilon=target_epsilon,
+        delta=delta,
+        threat=client.threat,
+        who=client.who,
+        num_canaries=client.draws[0].clients,
+        confidence=confidence,
+        notes=tuple(_notes(client, z, delta)),
     )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Client:
-    """The client that is meant, and its expected score as a function of z.
+    """The client whom ``who`` names, and its expected score as a function of z.
 
     Attributes:
         draws: participations of all clients, from one draw of the schedule or several.
         threat: "final" or "all".
         who: "mean" or "most-exposed".
-        real: the real updates, if they matter.
-        settings: what `limit_weights` needs besides.
+        rounds: number of rounds.
+        setting: for `limit_weights`.
     """
 
     draws: tuple[Participations, ...]
     threat: ThreatModel
     who: str
-    real: RealUpdates | None
-    settings: dict[str, Any]
+    rounds: int
+    setting: LimitSetting
 
     def __post_init__(self) -> None:
         if self.samples < 2 or not all(len(draw.client_ids) for draw in self.draws):
@@ -190,18 +177,23 @@ class _Client:
             )
 
     @property
+    def real(self) -> RealUpdates | None:
+        """The real updates, if they are not left out."""
+        return self.setting.get("real")
+
+    @property
     def samples(self) -> int:
-        """How many values the expected score is the mean of."""
+        """Number of values over which the expected score is averaged."""
         return len(self.draws) if self.who == "most-exposed" else int(self._meant.sum())
 
     def expected(self, noise_multiplier: float, deviations: float = 0.0) -> float:
-        """Mean of the values, moved by so many standard errors; not below 0."""
+        """Mean of the values plus so many standard errors; not below 0."""
         values = self.values(noise_multiplier)
         error = float(values.std(ddof=1)) / math.sqrt(len(values))
         return max(float(values.mean()) + deviations * error, 0.0)
 
     def values(self, noise_multiplier: float) -> Floats:
-        """The footprint of each client; or the largest one of each draw."""
+        """The footprint of each client, or the largest footprint of each draw."""
         footprints = self._footprints(noise_multiplier)
         if self.who == "most-exposed":
             return np.array([values.max() for values in footprints])
@@ -218,7 +210,7 @@ class _Client:
         return quantile / math.sqrt(energy) * self.expected(noise_multiplier)
 
     def participations(self, noise_multiplier: float) -> float:
-        """How often the client takes part, on average."""
+        """Mean participations of the client."""
         if self.who == "mean":
             return float(self.draws[0].counts()[self._meant].mean())
         footprints = self._footprints(noise_multiplier)
@@ -229,7 +221,7 @@ class _Client:
         z = max(noise_multiplier, _LEAST_NOISE)
         if self.real is not None and self.threat == "all":
             return self._computed(z)
-        # All rounds are hidden alike, whatever z is.
+        # The same factor applies to all rounds.
         added = 0.0 if self.real is None else self.real.final
         factor = math.sqrt((1 + added) / (z**2 + added))
         return [factor * values for values in self._unit]
@@ -239,13 +231,13 @@ class _Client:
         return self._computed(1.0)
 
     def _computed(self, z: float) -> list[Floats]:
-        weights = limit_weights(noise_multiplier=z, real=self.real, **self.settings)
+        weights = limit_weights(self.rounds, z, **self.setting)
         which = THREATS.index(self.threat)
         return [draw.footprints(*weights)[which] for draw in self.draws]
 
     @functools.cached_property
     def _meant(self) -> NDArray[np.bool_]:
-        """Clients of the first draw over which the mean is taken, as the audit does."""
+        """The clients of the first draw over whom an audit takes the mean."""
         counts = self.draws[0].counts()
         return counts > 0 if self.threat == "all" else np.ones_like(counts, bool)
 
@@ -271,7 +263,7 @@ def _noise_for(level: Callable[[float], float], wanted: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _shift_for(epsilon: float, delta: float) -> float:
-    """The shift between two normals that is worth ``epsilon``, or a little less."""
+    """The largest shift between two Gaussians whose ε is at most ``epsilon``."""
 
     def miss(log_shift: float) -> float:
         return math.log1p(_epsilon(math.exp(log_shift), delta) / epsilon) - math.log(2)
@@ -283,7 +275,7 @@ def _shift_for(epsilon: float, delta: float) -> float:
 
 
 def _root(miss: Callable[[float], float], name: str) -> float:
-    """Where a monotone function of a logarithm is zero."""
+    """The zero of a monotone function ``miss`` of the logarithm of the argument ``name``."""
     low, high = -1.0, 1.0
     rising = miss(high) > miss(low)
     while high - low < 500:
@@ -291,7 +283,7 @@ def _root(miss: Callable[[float], float], name: str) -> float:
         if below <= 0 <= above:
             return float(scipy.optimize.brentq(miss, low, high, xtol=1e-13, rtol=1e-13))
         low, high = (2 * low, low) if below > 0 else (high, 2 * high)
-    raise ValueError(f"Expected a {name} to be found.")
+    raise ValueError(f"Expected {name} in [e^-512, e^512], found none that fits.")
 
 
 def _epsilon(shift: float, delta: float) -> float:
@@ -302,22 +294,22 @@ def _notes(client: _Client, z: float, delta: float) -> list[str]:
     notes = ["This is an estimate for random canaries, not a guarantee of differential privacy."]
     if z == 0:
         notes.append(
-            "Real updates alone hide random canaries as well as wanted. Without noise nothing is "
-            "guaranteed: an attack that knows more about the updates finds its client."
+            "Real updates alone hide random canaries well enough. Without noise there is no "
+            "guarantee: an attack that knows more about the updates finds its client."
         )
     if client.real is None:
-        notes.append("Real updates are taken to be small beside the noise; they would lower ε.")
+        notes.append("Real updates are left out; they would lower ε.")
     else:
         notes.append(
-            "Real updates and clip norms are held as they were measured; another noise multiplier "
-            "changes them."
+            "Real updates and clip norms are held as they were measured, although another noise "
+            "multiplier would change them."
         )
     if client.who == "most-exposed":
         values = client.values(z)
         least, most = (_epsilon(float(value), delta) for value in (values.min(), values.max()))
         notes.append(
             f"Most exposed of {client.draws[0].clients:,} clients: its ε was {least:.3g} to "
-            f"{most:.3g} in {len(values)} draws of the schedule. Of more clients it is larger."
+            f"{most:.3g} in {len(values)} draws of the schedule. Among more clients it is larger."
         )
     return notes
 

@@ -1,8 +1,13 @@
-"""Who of a real deployment is most exposed: from the log of who took part when.
+"""Which clients of a real deployment are most exposed, from the log of who took part when.
 
-The high-dimensional limit gives every client of a `Trace` its expected score, as if its updates
-were a canary's at full clip norm and nothing but the noise hid them. Its ε is what an adversary of
-an audit would achieve against it on average: an estimate, no guarantee.
+The limit of a large model gives every client of a `Trace` its expected score, as if its updates
+had the full clip norm and only the noise hid them. The ε of that score is an estimate of what an
+auditing adversary would achieve on average, and no guarantee. Derivation: docs/notes/limit.md.
+
+Example:
+    >>> found = exposure(Trace([0, 1, 1], ["a", "a", "b"]), noise_multiplier=1.0, delta=1e-5)
+    >>> found.top(1)[0].name
+    'a'
 """
 
 from __future__ import annotations
@@ -10,16 +15,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.asymptotics.expected_scores import Participations, limit_weights
+from fl_epe.asymptotics.expected_scores import Participations, ServerSetting, limit_weights
 from fl_epe.auditing import ThreatModel
 from fl_epe.checks import check_count, check_probability
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
 
@@ -31,10 +35,11 @@ class ExposedClient:
     """One client of a log, or the mean or a quantile of all.
 
     Attributes:
-        name: the client's id, or which client is meant.
-        participations: how often it takes part.
-        final: its expected score where the final model is seen.
-        every_round: the same where every round is seen, and the client's rounds are known.
+        name: the client's id, or the name of the mean or quantile.
+        participations: number of rounds in which it takes part.
+        final: its expected score for an adversary who sees the final model.
+        every_round: its expected score for an adversary who sees every round's model and knows
+            the client's rounds.
         epsilon_final: ε of ``final``.
         epsilon_every_round: ε of ``every_round``.
     """
@@ -49,19 +54,20 @@ class ExposedClient:
 
 @dataclasses.dataclass(frozen=True)
 class CapEffect:
-    """What a cap on participation does to a log.
+    """What a cap on participation changes in a log.
 
     Attributes:
-        per_run: most participations in the run, if limited.
-        per_window: most participations in any ``window`` rounds in a row, if limited.
+        per_run: most participations in the run; ``None`` for no such cap.
+        per_window: most participations in any ``window`` consecutive rounds, or ``None``.
         window: see ``per_window``.
         refused: share of the participations that the cap refuses.
-        touched: share of the clients from whom it refuses some.
-        epsilon_final: ε of the most exposed client that is left, at the same noise.
-        epsilon_every_round: the same where every round is seen.
-        noise_final: the noise multiplier at which ε of the most exposed client is what it is
-            without the cap, where the final model is seen.
-        noise_every_round: the same where every round is seen.
+        touched: share of the clients with a refused participation.
+        epsilon_final: ε of the most exposed client with the cap, at the same noise, for an
+            adversary who sees the final model.
+        epsilon_every_round: the same for an adversary who sees every round's model.
+        noise_final: the noise multiplier at which the cap leaves the largest ε unchanged, for an
+            adversary who sees the final model.
+        noise_every_round: the same for an adversary who sees every round's model.
     """
 
     per_run: int | None
@@ -77,16 +83,17 @@ class CapEffect:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exposure:
-    """Every client of a log, and how exposed it is. Arrays have the shape ``(clients,)``.
+    """How exposed every client of a log is. Arrays have the shape ``(clients,)``.
 
     Attributes:
         noise_multiplier: z of the clients' sum.
         delta: δ.
-        rounds: from the log's first round to its last.
+        rounds: number of rounds from the log's first to its last.
         clients: the clients' ids, ascending.
-        participations: how often each takes part.
-        final: expected scores where the final model is seen.
-        every_round: expected scores where every round is seen, and who takes part when is known.
+        participations: number of rounds in which each takes part.
+        final: expected scores for an adversary who sees the final model.
+        every_round: expected scores for an adversary who sees every round's model and knows who
+            takes part when.
         epsilon_final: ε of ``final``.
         epsilon_every_round: ε of ``every_round``.
         cap: what the cap does, if there is one.
@@ -106,7 +113,7 @@ class Exposure:
     capped: Exposure | None = None
 
     def order(self, threat: ThreatModel = "all") -> NDArray[np.int64]:
-        """Clients from the most exposed to the least, by their places in the arrays.
+        """Places of the clients in the arrays, the most exposed client first.
 
         Ties are broken by the other threat model, then by the clients' order.
         """
@@ -116,15 +123,15 @@ class Exposure:
         return np.lexsort([-key for key in (keys if threat == "all" else keys[::-1])])
 
     def top(self, count: int = 10, threat: ThreatModel = "all") -> list[ExposedClient]:
-        """The most exposed clients, the most exposed first."""
+        """The ``count`` most exposed clients, the most exposed one first."""
         check_count("count", count)
         return [self._client(place) for place in self.order(threat)[:count]]
 
     def levels(self) -> list[ExposedClient]:
-        """The mean, the median, the 99th percentile and the most exposed, each column for itself.
+        """The mean, the median, the 99th percentile and the maximum of each column.
 
-        Quantiles are those of some client, the larger one where two are as good. For the mean, ε
-        is that of the mean score, which is what canaries measure.
+        Between two clients a quantile is the larger value. The ε of the mean is that of the mean
+        score, as canaries measure it.
         """
         columns = (self.participations, self.final, self.every_round)
         out = []
@@ -158,29 +165,23 @@ def exposure(
     per_run: int | None = None,
     per_window: int | None = None,
     window: int | None = None,
-    server: ServerSGD | None = None,
-    decay: ArrayLike = 1.0,
-    clip_norms: ArrayLike = 1.0,
+    **setting: Unpack[ServerSetting],
 ) -> Exposure:
     """How exposed each client of a log is, and what a cap on participation would change.
 
-    Real updates are left out: they could only hide clients better from who does not know them.
-
     Args:
-        trace: who took part when. Its rounds are taken to be those of the run.
+        trace: who took part when, for all rounds of the run.
         noise_multiplier: z > 0 of the clients' sum.
         delta: δ in (0, 1).
-        per_run: with a cap, the most participations of a client.
-        per_window: with a cap, the most participations in any ``window`` rounds in a row.
-        window: see ``per_window``. For the cap see `fl_epe.schedules.Capped`.
-        server: learning rate and momentum; plain SGD by default.
-        decay: factor of the learning rate in each round, shape ``(T,)``.
-        clip_norms: the clip norm, or one for each round, shape ``(T,)``.
+        per_run: of a cap (`fl_epe.schedules.Capped`): the most participations of a client.
+        per_window: of a cap: the most participations in any ``window`` consecutive rounds.
+        window: see ``per_window``.
+        setting: see `ServerSetting`.
 
     Raises:
         ValueError: if an argument is out of range.
     """
-    log = _Log.of(trace, noise_multiplier, delta, server, decay, clip_norms)
+    log = _Log.of(trace, noise_multiplier, delta, **setting)
     whole = log.exposure(log.rows)
     if per_run is None and per_window is None and window is None:
         return whole
@@ -196,26 +197,22 @@ def caps(
     *,
     window: int | None = None,
     limits: Sequence[int] | None = None,
-    server: ServerSGD | None = None,
-    decay: ArrayLike = 1.0,
-    clip_norms: ArrayLike = 1.0,
+    **setting: Unpack[ServerSetting],
 ) -> list[CapEffect]:
-    """What caps of different size would do to a log, the tightest first.
+    """What caps of different sizes would change in a log, the tightest cap first.
 
     Args:
         trace: who took part when.
         noise_multiplier: z > 0 of the clients' sum.
         delta: δ in (0, 1).
-        window: cap the participations in any ``window`` rounds in a row, not those of the run.
-        limits: the caps; by default 1, 2, 4, 8 … and last the least that refuses nothing.
-        server: as in `exposure`, and so are those that follow.
-        decay: factor of the learning rate in each round.
-        clip_norms: the clip norm, or one for each round.
+        window: if given, cap participations in any ``window`` consecutive rounds, not in the run.
+        limits: the caps; by default 1, 2, 4, 8 … up to the smallest that refuses nothing.
+        setting: see `ServerSetting`.
 
     Raises:
         ValueError: if an argument is out of range.
     """
-    log = _Log.of(trace, noise_multiplier, delta, server, decay, clip_norms)
+    log = _Log.of(trace, noise_multiplier, delta, **setting)
     if limits is None:
         limits = _doubling(_most(trace, window))
     schedules = [
@@ -229,7 +226,7 @@ def caps(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Log:
-    """A trace, and what a participation in each of its rounds adds to expected scores."""
+    """A trace, and the `limit_weights` of its rounds."""
 
     trace: Trace
     noise_multiplier: float
@@ -238,18 +235,10 @@ class _Log:
 
     @classmethod
     def of(
-        cls,
-        trace: Trace,
-        noise_multiplier: float,
-        delta: float,
-        server: ServerSGD | None,
-        decay: ArrayLike,
-        clip_norms: ArrayLike,
+        cls, trace: Trace, noise_multiplier: float, delta: float, **setting: Unpack[ServerSetting]
     ) -> _Log:
         check_probability("delta", delta)
-        weights = limit_weights(
-            trace.rounds, noise_multiplier, clip_norms=clip_norms, server=server, decay=decay
-        )
+        weights = limit_weights(trace.rounds, noise_multiplier, **setting)
         return cls(trace, noise_multiplier, delta, weights)
 
     @property
@@ -257,7 +246,7 @@ class _Log:
         return Participations(self.trace.population, self.trace.round_ids, self.trace.client_ids)
 
     def left_by(self, schedule: Capped) -> Participations:
-        """The rows that a cap lets in."""
+        """The participations that a cap accepts."""
         many = self.trace.population
         return Participations.of(many, schedule.cohorts(many, generator(0)))
 
@@ -302,7 +291,7 @@ class _Log:
 
 
 def _most(trace: Trace, window: int | None) -> int:
-    """The most participations of any client, in the run or in any ``window`` rounds in a row."""
+    """The most participations of a client, in the run or in any ``window`` consecutive rounds."""
     if window is None:
         return trace.most_participations()
     check_count("window", window)

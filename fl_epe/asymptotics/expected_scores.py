@@ -1,14 +1,19 @@
-"""What the limit expects of each canary: the deterministic half of `simulated_record.py`.
+"""Expected scores of canaries in the limit of a large model, from their schedule alone.
 
-A canary's expected score is a sum over its rounds of what one participation in each of them adds.
-So a schedule's expected scores need one number for each round, and one row for each participation.
+Derivation: docs/notes/limit.md.
+
+Example:
+    >>> from fl_epe.schedules import Poisson
+    >>> final, every_round = limit_footprints(Poisson(rounds=10, rate=0.5), 0.4, num_canaries=5)
+    >>> every_round.shape
+    (5,)
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,11 +33,11 @@ PARTICIPATION = 0
 class RealUpdates:
     """What the real clients' updates add to the variance of what is released.
 
-    In units of the clip norm over the cohort size, per coordinate, as z² is for the noise.
+    Per coordinate, in units of (clip norm / cohort size)², like z² for the noise.
 
     Attributes:
-        every_round: ``(T,)``, for the released mean of each round, ≥ 0.
-        final: for θ_T − θ_0; far above the rounds' where updates agree with each other, ≥ 0.
+        every_round: in the released mean of each round, ≥ 0, shape ``(T,)``.
+        final: in θ_T − θ_0, ≥ 0; far larger than in one round if updates agree with each other.
     """
 
     every_round: Floats
@@ -40,10 +45,10 @@ class RealUpdates:
 
     @classmethod
     def of(cls, record: AuditRecord) -> RealUpdates:
-        """As a run had them: from the norms of its means and of its displacement.
+        """The real updates of a run, from the norms of its means and of its displacement.
 
         Raises:
-            ValueError: if the run's noise or clip norms are not known, or its server was not SGD.
+            ValueError: if the run's noise or clip norms are unknown, or its server was not SGD.
         """
         z = record.sum_noise_multiplier
         if z is None or not record.signal_known():
@@ -57,8 +62,32 @@ class RealUpdates:
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
 
 
+class ServerSetting(TypedDict, total=False):
+    """The clip norms and the server optimizer of a run, as keyword arguments.
+
+    Attributes:
+        clip_norms: the clip norm, or one for each round, shape ``(T,)``; 1 by default.
+        server: learning rate and momentum; plain SGD by default.
+        decay: factor of the server's learning rate in each round, shape ``(T,)``; 1 by default.
+    """
+
+    clip_norms: ArrayLike
+    server: ServerSGD | None
+    decay: ArrayLike
+
+
+class LimitSetting(ServerSetting, total=False):
+    """A `ServerSetting` and the real clients' updates, as keyword arguments.
+
+    Attributes:
+        real: the real updates; by default the noise outweighs them.
+    """
+
+    real: RealUpdates | None
+
+
 def limit_like(record: AuditRecord) -> dict[str, Any]:
-    """The clip norms, server, decay and real updates of a run, as `limit_record` takes them.
+    """The `LimitSetting` of a run: its clip norms, server, decay and real updates.
 
     Raises:
         ValueError: as `RealUpdates.of`.
@@ -78,12 +107,12 @@ class Signal:
     """What a participation adds to a canary's scores, and what hides it.
 
     Attributes:
-        norms: ``(T,)`` clip norms C_t.
-        rates: ``(T,)`` the server's learning rates.
-        unit: ``(T,)`` what a participation adds to each round's mean, C_t/n.
-        hidden: ``(T,)`` deviation of each round's mean along a canary, per C_t/n.
-        steps: ``(T,)`` what a participation in each round adds to θ_T − θ_0.
-        final_hidden: deviation of θ_T − θ_0 along a canary, per length of ``steps``.
+        norms: clip norms C_t, shape ``(T,)``.
+        rates: the server's learning rates, ``(T,)``.
+        unit: what a participation adds to each round's mean, C_t/n, ``(T,)``.
+        hidden: standard deviation of each round's mean along a canary, in units of C_t/n, ``(T,)``.
+        steps: what a participation in each round adds to θ_T − θ_0, ``(T,)``.
+        final_hidden: standard deviation of θ_T − θ_0 along a canary, over the norm of ``steps``.
     """
 
     norms: Floats
@@ -98,13 +127,13 @@ class Signal:
         cls,
         rounds: int,
         noise_multiplier: float,
-        clip_norms: ArrayLike,
-        server: ServerSGD | None,
-        decay: ArrayLike,
-        real: RealUpdates | None,
-        cohort_size: float,
+        clip_norms: ArrayLike = 1.0,
+        server: ServerSGD | None = None,
+        decay: ArrayLike = 1.0,
+        real: RealUpdates | None = None,
+        cohort_size: float = 1.0,
     ) -> Signal:
-        """From the arguments of `limit_record`, which are checked."""
+        """From the arguments of `limit_record`, which are checked here."""
         server = server or ServerSGD()
         real = real or RealUpdates(np.zeros(rounds), 0.0)
         norms = _per_round("clip_norms", clip_norms, rounds)
@@ -117,16 +146,16 @@ class Signal:
 
     @property
     def moved(self) -> float:
-        """Deviation of θ_T − θ_0 along a canary."""
+        """Standard deviation of θ_T − θ_0 along a canary."""
         return float(np.linalg.norm(self.steps) * self.final_hidden)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Participations:
-    """Who takes part when, one row for each client in each of its rounds: nothing is T × k.
+    """Who takes part when, one row for each client in each of its rounds.
 
     Attributes:
-        clients: number of clients, numbered from 0; some may have no row.
+        clients: number of clients; they are numbered from 0, and some may have no row.
         round_ids: the round of each row, from 0, ascending.
         client_ids: the client of each row.
     """
@@ -138,7 +167,7 @@ class Participations:
     @classmethod
     def of(cls, clients: int, cohorts: Iterable[Cohort]) -> Participations:
         """From the cohort of each round."""
-        rows = [cohort.copy() for cohort in cohorts]  # parts of large cohorts would keep these
+        rows = [cohort.copy() for cohort in cohorts]  # a view would keep the whole cohort
         round_ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
         return cls(clients, round_ids, np.concatenate(rows))
 
@@ -146,15 +175,15 @@ class Participations:
     def draw(
         cls, schedule: Schedule, num_canaries: int, population: int | None, rng: np.random.Generator
     ) -> Participations:
-        """Those of canaries, as `limit_record` draws them."""
+        """The participations of canaries, as `limit_record` draws them."""
         return cls.of(num_canaries, canary_cohorts(schedule, num_canaries, population, rng))
 
     def counts(self) -> NDArray[np.int64]:
-        """How often each client takes part, ``(clients,)``."""
+        """Number of rounds in which each client takes part, ``(clients,)``."""
         return np.bincount(self.client_ids, minlength=self.clients)
 
     def footprints(self, final: Floats, every_round: Floats) -> tuple[Floats, Floats]:
-        """Expected scores ``(clients,)`` of displacement and matched filter; 0 for who is absent.
+        """Expected displacement and matched filter of each client, ``(clients,)`` each.
 
         Args:
             final: from `limit_weights`.
@@ -168,24 +197,23 @@ class Participations:
 
 
 def limit_weights(
-    rounds: int,
-    noise_multiplier: float,
-    *,
-    clip_norms: ArrayLike = 1.0,
-    server: ServerSGD | None = None,
-    decay: ArrayLike = 1.0,
-    real: RealUpdates | None = None,
+    rounds: int, noise_multiplier: float, **setting: Unpack[LimitSetting]
 ) -> tuple[Floats, Floats]:
-    """What a participation in each round adds to expected scores, two of shape ``(T,)``.
+    """What one participation in each round adds to expected scores.
 
-    The first is for "final", where they add up to the expected displacement; the second for "all",
-    where they add up to the square of the expected matched filter. The other arguments are those
-    of `limit_record`, whose cohort size does not matter here.
+    Args:
+        rounds: number of rounds T.
+        noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless real updates hide the canaries.
+        setting: see `LimitSetting`.
+
+    Returns:
+        Two arrays of shape ``(T,)``. Over a canary's rounds the first adds up to the expected
+        displacement ("final"), the second to the square of the expected matched filter ("all").
 
     Raises:
         ValueError: if nothing hides the canaries, or if an argument is out of range.
     """
-    signal = Signal.of(rounds, noise_multiplier, clip_norms, server, decay, real, 1.0)
+    signal = Signal.of(rounds, noise_multiplier, **setting)
     return signal.steps / signal.moved, signal.hidden**-2
 
 
@@ -195,13 +223,18 @@ def limit_footprints(
     *,
     num_canaries: int = 1000,
     population: int | None = None,
-    clip_norms: ArrayLike = 1.0,
-    server: ServerSGD | None = None,
-    decay: ArrayLike = 1.0,
-    real: RealUpdates | None = None,
     seed: int = 0,
+    **setting: Unpack[LimitSetting],
 ) -> tuple[Floats, Floats]:
-    """Expected scores of the canaries of `limit_record` with these arguments, without drawing any.
+    """Expected scores of the canaries of `limit_record`, which takes the same arguments.
+
+    Args:
+        schedule: who takes part when. Of a `fl_epe.schedules.Trace`, canaries are random clients.
+        noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless real updates hide the canaries.
+        num_canaries: number of canaries.
+        population: number of clients that the schedule is for; ``num_canaries`` by default.
+        seed: of the schedule's draw.
+        setting: see `LimitSetting`.
 
     Returns:
         For "final" and for "all", ``(num_canaries,)`` each; 0 for a canary that never takes part.
@@ -209,14 +242,7 @@ def limit_footprints(
     Raises:
         ValueError: if nothing hides the canaries, or if an argument is out of range.
     """
-    weights = limit_weights(
-        schedule.rounds,
-        noise_multiplier,
-        clip_norms=clip_norms,
-        server=server,
-        decay=decay,
-        real=real,
-    )
+    weights = limit_weights(schedule.rounds, noise_multiplier, **setting)
     rng = generator(seed, PARTICIPATION)
     return Participations.draw(schedule, num_canaries, population, rng).footprints(*weights)
 
@@ -249,9 +275,9 @@ def _hidden(noise_multiplier: float, real: RealUpdates, rounds: int) -> Floats:
 def canary_cohorts(
     schedule: Schedule, num_canaries: int, population: int | None, rng: np.random.Generator
 ) -> Iterator[Cohort]:
-    """Who of the canaries takes part, round by round.
+    """The canaries that take part in each round.
 
-    Laws of schedules treat all clients alike, so that the first k are k random ones.
+    Schedules treat all clients alike, so the first ``num_canaries`` of them can be the canaries.
     """
     if isinstance(schedule, Trace):
         if population not in (None, schedule.population):

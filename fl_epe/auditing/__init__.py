@@ -50,12 +50,12 @@ from fl_epe.auditing.score_file import (
     read_scores,
 )
 from fl_epe.auditing.score_summary import (
-    Assessment,
     BoundRow,
+    ScoreSummary,
     all_bounds,
-    assess_scores,
     finite,
     gaussian_test,
+    summarize_scores,
 )
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import (
@@ -71,7 +71,6 @@ __all__ = [
     "COIN_METHODS",
     "LAYOUT",
     "STATISTICS",
-    "Assessment",
     "AuditRecord",
     "BoundRow",
     "EpsilonEstimate",
@@ -81,12 +80,12 @@ __all__ = [
     "RoundFacts",
     "RunAuditor",
     "RunningEstimate",
+    "ScoreSummary",
     "Scores",
     "ThreatModel",
     "all_bounds",
     "anderson_darling",
     "assert_private",
-    "assess_scores",
     "epsilon_from_cosines",
     "epsilon_from_record",
     "epsilon_from_scores",
@@ -103,6 +102,7 @@ __all__ = [
     "play",
     "read_scores",
     "scores_from_record",
+    "summarize_scores",
     "unknown_rounds_estimate",
     "unknown_rounds_law",
 ]

@@ -1,10 +1,17 @@
 """A privacy claim as a test: ``assert_private(run, epsilon, delta)``.
 
-Failing disproves the claim, at that confidence and under the stated assumption. Passing proves
-nothing: this attack did not get that far. A true claim fails with probability at most
-1 − confidence; the tests of a suite share that (``confidence=1 - 0.01 / tests`` for 1% in all), and
-who repeats a failed test until it passes, or chooses the method by its result, loses it. Without an
-assumption only gross violations can be proved; "gdp" and "mean" prove finer ones of Gaussian noise.
+A failure disproves the claim at the given confidence and under the stated assumption. Passing does
+not prove the claim: a better attack may get further. A true claim fails with probability at most
+1 − confidence, so for 1% over a whole test suite use ``confidence=1 - 0.01 / tests``. This holds
+only if a failed test is not repeated until it passes, and if the method is chosen in advance.
+Methods without an assumption show gross violations only; "gdp" and "mean" show finer ones, if the
+noise is Gaussian.
+
+Example:
+    >>> rng = np.random.default_rng(0)
+    >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=50)
+    >>> assert_private(scores, epsilon=5.0, delta=1e-5, method="gdp").violated
+    False
 """
 
 from __future__ import annotations
@@ -26,20 +33,25 @@ from fl_epe.auditing.statistics import scores_from_record
 from fl_epe.checks import check_probability
 from fl_epe.seeding import generator
 
-_MOST_K_DELTA = 0.05  # canaries times δ up to which "weighted" is the sharper bound
+_MOST_K_DELTA = 0.05  # "weighted" is the sharper bound up to this number of canaries times δ
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What an audit says about a claim of (ε, δ)-DP; as text, a few lines that show it all.
+    """What an audit says about a claim of (ε, δ)-DP; ``str`` gives a short report.
 
     Attributes:
-        claimed, delta: the claim; every ε is in nats.
+        claimed: the claimed ε in nats.
+        delta: δ of the claim.
         confidence: of the lower bound (one-sided) and of the estimate's interval (two-sided).
-        lower_bound, method, assumption: what ε is proved to exceed, by which bound, given what.
-        estimate: what the attack measured: how far off a claim is, without proof.
-        observed, unobserved, statistic: how many scores (0 where the null is exact), of what.
-        ceiling: the largest lower bound that so many scores could have given.
+        lower_bound: the true ε exceeds this, at that confidence and under the assumption.
+        method: of the lower bound.
+        assumption: of the lower bound, besides independent scores.
+        estimate: the ε that the attack measured; not a proof.
+        observed: number of observed scores.
+        unobserved: number of unobserved scores; 0 with the exact null.
+        statistic: the scores' statistic, in words.
+        ceiling: the largest lower bound that this many scores can give.
     """
 
     claimed: float
@@ -56,14 +68,14 @@ class Evidence:
 
     @property
     def violated(self) -> bool:
-        """The claim is disproved."""
+        """Whether the claim is disproved."""
         return self.lower_bound > self.claimed
 
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
         interval = f"{found.low:.4g} to {found.high:.4g}"
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
-        limit = f"not violated: what could have been shown at most is ε = {self.ceiling:.4g}"
+        limit = f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
         return (
             f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
             f"measured  ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})\n"
@@ -75,17 +87,16 @@ class Evidence:
 
 
 def scores_of(run: object) -> Scores:
-    """The scores to test a run by.
+    """The scores by which a run is tested.
 
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
-            arguments that returns one of these. The scores of a record are the matched filter;
-            where no canary took part more than once, they are cosines and their null is exact.
+            arguments that returns one of these. The scores of a record are the matched filter; if
+            no canary took part more than once, they are cosines and their null is exact.
 
     Raises:
-        ValueError: for a record with too few canaries that took part, or unobserved, where needed;
-            for `Scores` with neither unobserved ones nor an exact null.
-        TypeError: for something else.
+        ValueError: if there are too few canaries, or neither unobserved scores nor an exact null.
+        TypeError: if ``run`` is of another type.
     """
     found = run() if callable(run) and not hasattr(run, "record") else run
     if callable(record := getattr(found, "record", None)):
@@ -111,28 +122,19 @@ def find_evidence(
     """What a run says about the claim that it was (ε, δ)-DP.
 
     Args:
-        run: whatever `scores_of` takes.
-        epsilon: the claim, in nats, at least 0; infinite where nothing is claimed.
+        run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable giving one.
+        epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
         delta: δ of the claim, in (0, 1).
         confidence: a true claim is called violated with probability at most 1 − this.
-        method: a valid one of `fl_epe.auditing.BOUNDS`, chosen before the scores are seen. By
-            default one that leans on no model: "weighted" for up to 0.05 / δ canaries that took
-            part, "clopper-pearson" for more, where the former's power fades.
+        method: a valid one of `BOUNDS`, chosen before the scores are seen; by default "weighted"
+            for up to 0.05 / δ observed canaries, where it is sharper, else "clopper-pearson".
 
     Raises:
-        ValueError, TypeError: as `scores_of`; and for an argument out of range or not valid.
+        ValueError, TypeError: if an argument is out of range, or the run has no such scores.
     """
-    if not epsilon >= 0:
-        raise ValueError(f"Expected epsilon={epsilon} >= 0.")
-    check_probability("delta", delta)
-    check_probability("confidence", confidence)
-    valid = [name for name, bound in BOUNDS.items() if bound.valid]
-    if method not in (None, *valid):
-        raise ValueError(f"Expected method={method!r} to be valid, one of {', '.join(valid)}.")
+    _check_claim(epsilon, delta, confidence, method)
     scores = scores_of(run)
-    members = scores.observed.size
-    if method is None:
-        method = "weighted" if members * delta <= _MOST_K_DELTA else "clopper-pearson"
+    method = method or _default_method(scores, delta)
     bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
     return Evidence(
         claimed=epsilon,
@@ -142,15 +144,29 @@ def find_evidence(
         method=method,
         assumption=BOUNDS[method].assumption,
         estimate=epsilon_of(scores, delta, confidence=confidence),
-        observed=members,
+        observed=scores.observed.size,
         unobserved=_compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=bound(_telling_all(scores)),
     )
 
 
+def _check_claim(epsilon: float, delta: float, confidence: float, method: str | None) -> None:
+    if not epsilon >= 0:
+        raise ValueError(f"Expected epsilon={epsilon} >= 0.")
+    check_probability("delta", delta)
+    check_probability("confidence", confidence)
+    valid = [name for name, bound in BOUNDS.items() if bound.valid]
+    if method not in (None, *valid):
+        raise ValueError(f"Expected method={method!r} to be valid, one of {', '.join(valid)}.")
+
+
+def _default_method(scores: Scores, delta: float) -> str:
+    return "weighted" if scores.observed.size * delta <= _MOST_K_DELTA else "clopper-pearson"
+
+
 def _compared_with(scores: Scores, method: str) -> int:
-    """How many unobserved scores a bound compares with; none where the null is exact."""
+    """Number of unobserved scores that a bound uses; 0 with the exact null."""
     exact = scores.dim is not None and method not in COIN_METHODS
     return 0 if exact or scores.unobserved is None else scores.unobserved.size
 
@@ -165,21 +181,21 @@ def assert_private(
 ) -> Evidence:
     """Fail if a run disproves the claim that it was (ε, δ)-DP; passing does not prove it.
 
-    Arguments as of `find_evidence`; returns the evidence.
+    Takes the arguments of `find_evidence`, and returns its evidence.
 
     Raises:
-        AssertionError: with all the evidence, where the claim is violated.
-        ValueError, TypeError: as `find_evidence`; and for a claim that no scores could violate.
+        AssertionError: with the evidence, if the claim is violated.
+        ValueError, TypeError: as `find_evidence`; and if so few scores cannot disprove the claim.
     """
     evidence = find_evidence(run, epsilon, delta, confidence, method=method)
     if evidence.violated:
         raise AssertionError(str(evidence))
     if evidence.ceiling <= epsilon:
         raise ValueError(
-            f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}: that is all that "
-            f"{evidence.observed} + {evidence.unobserved} scores can show by "
-            f"method={evidence.method!r}. Use more "
-            "canaries (or trials), or method='gdp' or 'mean' if the noise is Gaussian."
+            f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}, the largest bound that "
+            f"{evidence.observed} + {evidence.unobserved} scores can give with "
+            f"method={evidence.method!r}. Use more canaries (or trials), or method='gdp' or 'mean' "
+            "if the noise is Gaussian."
         )
     return evidence
 
@@ -195,27 +211,25 @@ def play(
 ) -> Scores:
     """Scores of the one-round membership game for an aggregation function.
 
-    The audit of one step (Nasr et al. 2023) as a test of code (Tramèr et al. 2022). ``aggregate``
-    is called ``trials`` times with ``[*updates, canary]`` and as often with ``[*updates, absent]``,
-    on fresh copies, in random order: a drift over the calls is no signal. A valid bound follows if
-    each call draws noise of its own and none leaves a trace. Noise that is repeated hides nothing.
+    Audits one step (Nasr et al. 2023, Tramèr et al. 2022). ``aggregate`` gets the updates and, in
+    random order, the canary or the baseline; it must draw fresh noise in every call.
 
     Args:
         aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
         updates: of the other clients, n ≥ 0 of shape (d,).
         canary: the update to hide, shape (d,); scores are inner products with its direction.
-        trials: calls with the canary, and calls without it, at least 2 of each.
-        baseline: what is there in its absence, shape (d,); zeros by default (zero-out adjacency).
+        trials: number of calls with the canary, and without it, at least 2; none may affect others.
+        baseline: replaces an absent canary, shape (d,); zeros by default (zero-out adjacency).
         seed: of the order of calls.
 
     Raises:
-        ValueError: for a wrong shape, a number that is not finite, or an argument out of range.
+        ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
     if trials < 2:
         raise ValueError(f"Expected trials={trials} >= 2.")
     present = _vector("canary", canary)
     if not (norm := float(np.linalg.norm(present))):
-        raise ValueError(f"Expected canary of norm={norm} > 0.")
+        raise ValueError(f"Expected canary of norm={norm} > 0, with some entry that is not 0.")
     absent = _vector("baseline", 0 * present if baseline is None else baseline, present.size)
     others = [_vector(f"updates[{i}]", vector, present.size) for i, vector in enumerate(updates)]
 
@@ -235,12 +249,12 @@ def _scores_of_record(record: AuditRecord) -> Scores:
     if (most := taken.max()) > 1 and unobserved < 2:
         raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
     scores = scores_from_record(record, "all", "matched-filter")
-    # Who took part is no coin's doing here, and the exact null needs no unobserved canaries.
+    # No coins decided who took part, and the exact null needs no unobserved canaries.
     return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
 
 
 def _telling_all(scores: Scores) -> Scores:
-    """As many scores that give everything away; if they were all the same they would not."""
+    """As many scores of a perfect attack; not all equal, as equal scores give a bound of 0."""
     k, u = scores.observed.size, 0 if scores.unobserved is None else scores.unobserved.size
     null = np.linspace(0.0, 0.5, u) if u else None
     if scores.dim is not None:

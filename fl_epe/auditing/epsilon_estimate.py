@@ -13,9 +13,9 @@ class EpsilonEstimate:
         epsilon: the point estimate, in nats.
         low: lower end of the interval.
         high: upper end of the interval.
-        delta: the δ at which ε is meant.
+        delta: the δ of that ε.
         confidence: coverage of the interval, such as 0.95.
-        method: which statistic and which variance, in words.
+        method: the statistic and the variance, in words.
     """
 
     epsilon: float

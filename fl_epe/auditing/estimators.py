@@ -1,37 +1,13 @@
 """From scores to an empirical ε with an interval.
 
-Every estimate here is an *estimate*: what the canary attack achieves, not a bound on what any
-attack could. `fl_epe.auditing.bounds.by_name` has the lower bounds.
+Every result here is an *estimate*: what this canary attack achieves, not a bound on what any attack
+could. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched filter
+are the defaults: docs/notes/estimates.md.
 
-Why known variance is the default. A canary's score has the null's variance, whether it took part
-or not, as dimension grows; fitting it only adds error, and where the fitted deviations differ by
-2% the ε of two Gaussians at δ = 10⁻⁶ is inflated. `benchmarks/estimators.py` prints, for k = 1000
-canaries, δ = 10⁻⁶ and 2,000 runs::
-
-    true ε   variance      bias       sd      rmse   ratio   coverage
-         0   known      +0.0476   0.0700    0.0846    1.00     0.9745
-         0   fitted     +0.3512   0.2563    0.4347    5.14     0.9570
-       0.3   known      +0.0011   0.1296    0.1295    1.00     0.9515
-       0.3   fitted     +0.3315   0.3022    0.4486    3.46     0.9565
-         1   known      +0.0026   0.1443    0.1442    1.00     0.9450
-         1   fitted     +0.3712   0.3337    0.4991    3.46     0.9520
-         3   known      +0.0028   0.1638    0.1638    1.00     0.9405
-         3   fitted     +0.4619   0.3918    0.6056    3.70     0.9540
-        10   known      -0.0053   0.1992    0.1992    1.00     0.9595
-        10   fitted     +0.6643   0.5566    0.8665    4.35     0.9540
-        30   known      +0.0096   0.2958    0.2958    1.00     0.9465
-        30   fitted     +1.1325   1.0442    1.5402    5.21     0.9540
-       100   known      +0.0013   0.4704    0.4703    1.00     0.9495
-       100   fitted     +2.7987   2.8037    3.9610    8.42     0.9575
-       300   known      -0.0031   0.7831    0.7829    1.00     0.9505
-       300   fitted     +6.8692   8.0684   10.5949   13.53     0.9610
-
-Why the matched filter is the default where every round is seen. It meets the analytical ε, which
-is meant for an adversary who knows the rounds. The maximum over rounds (Andrew et al. 2024,
-Algorithm 3) is no Gaussian, and its ε depends on the server's momentum: in the limit, at T = 2048
-and z = 0.0496, 0.0986, 0.2317, it is 2067, 577, 98 without momentum and 339, 88, 2.5 with momentum
-0.9, where theory says 299, 99, 29 (and the paper prints 382, 89, 2.7); the matched filter is within
-1% in both (`simulations/paper/table3.py`).
+Example:
+    >>> found = epsilon_from_cosines([0.01, 0.02, 0.03], dim=10_000, delta=1e-5)
+    >>> found.low < found.epsilon < found.high
+    True
 """
 
 from __future__ import annotations
@@ -75,14 +51,14 @@ def epsilon_from_cosines(
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
-    The null is N(0, 1/dim), as an unobserved canary's cosine has mean zero and variance 1/dim.
+    The null distribution is N(0, 1/dim).
 
     Args:
         cosines: shape ``(k,)``, cosine of each observed canary with what was released.
         dim: dimension of the canaries.
         delta: target δ in (0, 1).
-        variance: "known" holds the observed variance at the null's 1/dim (unbiased, exact
-            interval); "fitted" estimates it, as the paper does (noisier, biased upwards).
+        variance: "known" uses the null's variance 1/dim (unbiased, exact interval); "fitted"
+            estimates it, as the paper does (noisier, biased upwards).
         confidence: coverage of the interval.
 
     Raises:
@@ -122,15 +98,14 @@ def epsilon_from_record(
     """ε of an audited run under a threat model.
 
     Args:
-        record: what the run left behind.
+        record: the audit record of the run.
         delta: target δ; the record's by default.
         threat: "final" (the adversary sees the final model) or "all" (every round's model).
-        statistic: for "final": "displacement" (the default: cosine with θ_T − θ_0, as the
-            initial model is public) or "model" (the paper's: cosine with θ_T). For "all":
-            "matched-filter" (the default: the rounds of participation are known, momentum is
-            undone), "full-knowledge" (the real clients' sum is known as well),
-            "likelihood-ratio" (the rounds are unknown) or "maximum" (the paper's: largest cosine
-            with a round's model delta).
+        statistic: for "final" "displacement" (the default: cosine with θ_T − θ_0, as the initial
+            model is public) or "model" (the paper's: cosine with θ_T). For "all" "matched-filter"
+            (the default: the rounds are known), "full-knowledge" (the real clients' sum is known
+            as well), "likelihood-ratio" (the rounds are unknown) or "maximum" (the paper's: the
+            largest cosine with the model's change in a round).
         variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted,
             "likelihood-ratio" never.
         confidence: coverage of the interval.
@@ -151,14 +126,14 @@ def epsilon_from_record(
 
 @dataclasses.dataclass(frozen=True)
 class FootprintFit:
-    """One scale κ that makes every canary's expected score its actual one, up to N(0, 1).
+    """The scale κ in ``score = κ · footprint + N(0, 1)``, and ε from it.
 
     Attributes:
         scale: κ; 1 if the footprints explain the scores.
         low: lower end of κ's interval.
         high: upper end of κ's interval.
-        mean: ε of a participant with the mean footprint.
-        most_exposed: ε of the participant with the largest footprint.
+        mean: ε of a canary with the mean footprint.
+        most_exposed: ε of the canary with the largest footprint.
     """
 
     scale: float
@@ -178,10 +153,9 @@ def footprint_fit(
 ) -> FootprintFit:
     """Fit ``score_i = κ·m_i + N(0, 1)`` to the displacement or the matched filter.
 
-    Clip norms and participations differ, so the mean canary is not the most exposed one. The
-    expected scores ``m_i`` (`statistics.footprints`) know both; κ is their common scale, by
-    least squares, with its exact interval. Pass the default ``scores`` of the threat if you
-    have them.
+    The footprints ``m_i`` (`statistics.footprints`) account for a canary's rounds and their clip
+    norms. κ is fitted by least squares, with its exact interval. Pass the threat's default
+    ``scores`` if you have them.
 
     Raises:
         ValueError: if an argument is out of range or the footprints cannot be computed.
@@ -194,38 +168,32 @@ def footprint_fit(
         scores = scores_from_record(record, threat, next(iter(STATISTICS[threat])))
     energy = float(np.sum(expected**2))
     if energy == 0:
-        raise ValueError("Expected footprints that are not all zero.")
+        raise ValueError("Expected footprints > 0, got 0 for every canary.")
     half = scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(energy)
     scales = np.sum(scores.observed * expected) / energy + np.array([0.0, -half, half])
-
-    def estimate(footprint: float, name: str) -> EpsilonEstimate:
-        means = np.maximum(scales, 0.0) * footprint
-        method = f"footprint regression, {name} footprint"
-        return _estimate_at(means, delta, confidence, method)
-
-    scale, low, high = scales.tolist()
-    return FootprintFit(
-        scale,
-        low,
-        high,
-        mean=estimate(float(expected.mean()), "mean"),
-        most_exposed=estimate(float(expected.max()), "largest"),
+    mean, most_exposed = (
+        _estimate_at(
+            scales * footprint, delta, confidence, f"footprint regression, {name} footprint"
+        )
+        for name, footprint in (("mean", expected.mean()), ("largest", expected.max()))
     )
+    scale, low, high = scales.tolist()
+    return FootprintFit(scale, low, high, mean, most_exposed)
 
 
 def unknown_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEstimate:
-    """What the signal is worth to an adversary who sees every round and knows nobody's rounds.
+    """ε of an adversary who sees every round's model but does not know the rounds.
 
     Args:
-        record: what the run left behind.
-        fit: how strong the signal is, from the known rounds (`footprint_fit` for "all").
+        record: the audit record of the run.
+        fit: strength of the signal, from the known rounds (`footprint_fit` for "all").
 
     Raises:
-        ValueError: for a schedule whose unknown rounds have no closed-form law.
+        ValueError: if the schedule's unknown rounds have no closed-form law.
     """
     law = check_unknown_rounds_law(record)
     delta, confidence = fit.mean.delta, fit.mean.confidence
-    signal = np.maximum(expected_signal(record), 1e-9)  # a round that released nothing
+    signal = np.maximum(expected_signal(record), 1e-9)  # 0 in a round without a release
 
     def epsilon(scale: float) -> float:
         if scale <= 0:
@@ -244,10 +212,10 @@ def unknown_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEs
 def epsilon_of(
     scores: Scores, delta: float, variance: str = "known", confidence: float = 0.95
 ) -> EpsilonEstimate:
-    """ε from scores: against N(0, 1) where that is their null, else between two fitted Gaussians.
+    """ε from scores: against N(0, 1) if that is their null, else between two fitted Gaussians.
 
-    The other arguments are those of `epsilon_from_record`; ``variance`` says nothing about scores
-    without a standard null, both of whose Gaussians are fitted.
+    The other arguments are as in `epsilon_from_record`; ``variance`` is used only with the null
+    N(0, 1).
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.
@@ -273,11 +241,11 @@ def _known_variance(
 ) -> EpsilonEstimate:
     """Scores are N(μ, spread²), so their mean is N(μ, spread²/k) and its interval is exact."""
     half = spread * scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(len(scores))
-    means = np.maximum(scores.mean() + np.array([0.0, -half, half]), 0.0)
-    return _estimate_at(means, delta, confidence, method)
+    return _estimate_at(scores.mean() + np.array([0.0, -half, half]), delta, confidence, method)
 
 
 def _estimate_at(means: Floats, delta: float, confidence: float, method: str) -> EpsilonEstimate:
-    """ε between N(0, 1) and N(mean, 1), for the estimate and both ends of its interval."""
-    epsilon, low, high = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, 1.0, delta)).tolist()
+    """ε between N(0, 1) and N(max(mean, 0), 1), for the estimate and both ends of its interval."""
+    shifts = np.maximum(means, 0.0)
+    epsilon, low, high = np.asarray(epsilon_two_gaussians(0.0, 1.0, shifts, 1.0, delta)).tolist()
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method)

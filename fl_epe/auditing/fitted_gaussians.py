@@ -1,6 +1,10 @@
 """ε between two Gaussians that were fitted to scores, with its interval (Algorithm 3).
 
-The published estimators fit the variance; `estimators.py` says when that is worth it.
+How the interval is built: docs/notes/estimates.md.
+
+Example:
+    >>> fit_gaussian(np.array([1.0, 2.0, 3.0]))
+    FittedGaussian(mean=2.0, std=1.0, count=3)
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class FittedGaussian:
-    """A Gaussian fitted to ``count`` scores; infinitely many where it is known exactly."""
+    """A Gaussian fitted to ``count`` scores; ``count`` is infinite if it is known exactly."""
 
     mean: float
     std: float
@@ -28,8 +32,8 @@ class FittedGaussian:
 
 
 def fit_gaussian(scores: Floats) -> FittedGaussian:
-    """Mean and standard deviation of ``scores``, shape ``(k,)``; exactly 0 where all are equal."""
-    offsets = scores - scores[0]  # ties then have a deviation of exactly zero
+    """Mean and standard deviation of ``scores``, shape ``(k,)``; exactly 0 if all are equal."""
+    offsets = scores - scores[0]
     return FittedGaussian(
         float(scores[0] + offsets.mean()), float(offsets.std(ddof=1)), len(scores)
     )
@@ -41,16 +45,16 @@ def estimate_between(
     """ε between two fitted Gaussians, with an interval for large samples.
 
     Args:
-        null: of canaries that did not take part.
-        alt: of canaries that did.
+        null: of unobserved canaries.
+        alt: of observed canaries.
         delta: target δ in (0, 1).
         confidence: coverage of the interval.
-        method: which statistic and which variance, in words.
+        method: the statistic and the variance, in words.
 
     Raises:
         ValueError: for a ``delta`` or ``confidence`` outside (0, 1).
     """
-    # Larger scores say "took part": an attack that is wrong about it is worth nothing.
+    # Larger scores mean "took part". If the observed scores are smaller, the attack failed.
     mean = max(alt.mean, null.mean)
     epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))
     if null.std == 0 or alt.std == 0:
@@ -67,10 +71,7 @@ def _plausible(
 ) -> tuple[Floats, Floats]:
     """Means and deviations of the alternative, in units of the null, that fit the scores well.
 
-    They fill the ellipse of the large-sample law of (mean, ln deviation). ε has a kink where both
-    deviations are equal, which is where the truth is in high dimension, so that its level set is
-    a cone there and not a plane: the ellipse is as large as half a χ² with one degree of freedom
-    and half a χ² with two demand. `benchmarks/estimators.py` prints the coverage.
+    They fill an ellipse of the large-sample distribution of (mean, ln deviation).
     """
     mean, log_std = (alt.mean - null.mean) / null.std, math.log(alt.std / null.std)
     null_share = 0.5 / (null.count - 1)
@@ -96,7 +97,7 @@ def _plausible(
 
 
 def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
-    """Mean offsets within the ellipse where the deviations are equal; none if it is not reached."""
+    """Mean offsets in the ellipse at which both deviations are equal; empty if there are none."""
     slope = covariance[0, 1] / covariance[1, 1]
     room = limit - log_offset**2 / covariance[1, 1]
     if room < 0:
@@ -106,7 +107,7 @@ def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
 
 
 def _mixed_chi2_quantile(confidence: float) -> float:
-    """Quantile of half a χ² with one and half a χ² with two degrees of freedom."""
+    """Quantile of an equal mixture of χ² with one and with two degrees of freedom."""
 
     def miss(value: float) -> float:
         share = (scipy.special.chdtr(1, value) + scipy.special.chdtr(2, value)) / 2

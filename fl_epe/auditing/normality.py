@@ -1,4 +1,9 @@
-"""Are the scores Gaussian? Anderson–Darling, as in appendix B of Andrew et al. (2024)."""
+"""Are the scores Gaussian? Anderson–Darling test, as in appendix B of Andrew et al. (2024).
+
+Example:
+    >>> anderson_darling(np.arange(20.0)).p_value > 0.05
+    True
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,8 @@ class GaussianFit:
     """Anderson–Darling test of normality with fitted mean and variance.
 
     Attributes:
-        statistic: A², without a correction for the sample's size (what the paper prints).
-        p_value: chance of a larger A² from a Gaussian.
+        statistic: A² without correction for the sample size, as in the paper.
+        p_value: probability of a larger A² for Gaussian scores.
         count: number of scores.
     """
 
@@ -32,7 +37,7 @@ def anderson_darling(scores: ArrayLike) -> GaussianFit:
     mean and variance.
 
     Raises:
-        ValueError: for fewer than eight scores, or scores that are all the same or not finite.
+        ValueError: for fewer than eight scores, or scores that are all equal or not finite.
     """
     values = np.sort(np.asarray(scores, np.float64))
     count = len(values)

@@ -1,4 +1,10 @@
-"""Everything that can be said about bare scores: all estimates and all bounds that apply."""
+"""Everything that bare scores say: all estimates and all bounds that apply.
+
+Example:
+    >>> summary = summarize_scores([0.01, 0.02, 0.03], None, 1e-5, dim=10_000)
+    >>> [estimate.method for estimate in summary.estimates]
+    ['cosines, known variance', 'cosines, fitted variance']
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
@@ -21,13 +27,13 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class BoundRow:
-    """A lower bound by one method, and what stands behind it.
+    """A lower bound by one method, and its assumption.
 
     Attributes:
-        method: its key in `fl_epe.auditing.bounds.by_name.BOUNDS`.
-        epsilon: the bound; infinite where every finite ε is ruled out.
-        valid: whether it keeps its confidence where the assumption holds.
-        assumption: what it leans on besides independent scores.
+        method: its key in `BOUNDS`.
+        epsilon: the bound; infinite if every finite ε is ruled out.
+        valid: whether it keeps its confidence if the assumption holds.
+        assumption: what it assumes besides independent scores.
         description: the method in one line.
     """
 
@@ -43,17 +49,17 @@ class BoundRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Assessment:
+class ScoreSummary:
     """All estimates and bounds that bare scores allow.
 
     Attributes:
         delta: target δ.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
-        dim: dimension of the cosines, ``None`` if the scores are none.
-        observed, unobserved: how many scores; 0 unobserved ones if there are none.
+        dim: dimension of the cosines; ``None`` if the scores are not cosines.
+        observed, unobserved: number of scores in each group.
         estimates: every estimate that applies.
         bounds: every lower bound that applies.
-        gaussian: test of normality by group of scores, where there are enough.
+        gaussian: test of normality for each group with enough scores.
     """
 
     delta: float
@@ -74,12 +80,8 @@ class Assessment:
             "observed": self.observed,
             "unobserved": self.unobserved,
             "estimates": [
-                {
-                    **dataclasses.asdict(found),
-                    "epsilon": finite(found.epsilon),
-                    "low": finite(found.low),
-                    "high": finite(found.high),
-                }
+                dataclasses.asdict(found)
+                | {name: finite(getattr(found, name)) for name in ("epsilon", "low", "high")}
                 for found in self.estimates
             ],
             "bounds": [row.to_dict() for row in self.bounds],
@@ -90,93 +92,89 @@ class Assessment:
         }
 
 
-def assess_scores(
-    observed: Floats,
-    unobserved: Floats | None,
+def summarize_scores(
+    observed: ArrayLike,
+    unobserved: ArrayLike | None,
     delta: float,
     *,
     dim: int | None = None,
     confidence: float = 0.95,
     coins: bool = False,
-) -> Assessment:
-    """All applicable estimates and bounds.
+) -> ScoreSummary:
+    """All estimates and bounds that apply to bare scores.
 
     Args:
-        observed: shape ``(k,)``, larger says "took part".
-        unobserved: shape ``(u,)``, or ``None`` if ``dim`` is given.
-        delta: target δ.
-        dim: the scores are cosines in that many dimensions, so that their null is exact.
+        observed: scores of observed canaries, larger for "took part", shape ``(k,)``.
+        unobserved: scores of unobserved canaries, shape ``(u,)``, or ``None`` if ``dim`` is given.
+        delta: target δ in (0, 1).
+        dim: if given, the scores are cosines in that many dimensions, whose null is known exactly.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
-        coins: which canaries took part was decided by independent fair coins.
+        coins: whether the canaries were included by independent fair coins.
 
     Raises:
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
     """
     if unobserved is None and dim is None:
-        raise ValueError("Expected unobserved scores or dim, got neither.")
-    members = check_scores("observed", observed)
+        raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
     others = None if unobserved is None else check_scores("unobserved", unobserved)
-    bare = Scores(members, others)
-    scores = bare if dim is None else Scores.from_cosines(members, dim, others)
-    estimates = []
-    if scores.dim is not None:
-        estimates += [
-            epsilon_of(scores, delta, variance, confidence) for variance in ("known", "fitted")
-        ]
-    if others is not None:
-        estimates.append(epsilon_of(bare, delta, confidence=confidence))
-    tests = {"observed": gaussian_test(members)}
-    if others is not None:
-        tests["unobserved"] = gaussian_test(others)
-    return Assessment(
+    bare = Scores(check_scores("observed", observed), others)
+    scores = bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
+    return ScoreSummary(
         delta=delta,
         confidence=confidence,
         dim=dim,
-        observed=len(members),
+        observed=len(bare.observed),
         unobserved=0 if others is None else len(others),
-        estimates=tuple(estimates),
+        estimates=_estimates(scores, bare, delta, confidence),
         bounds=all_bounds(scores, delta, confidence, coins),
-        gaussian={name: test for name, test in tests.items() if test is not None},
+        gaussian=_gaussian_tests(bare),
     )
+
+
+def _estimates(
+    scores: Scores, bare: Scores, delta: float, confidence: float
+) -> tuple[EpsilonEstimate, ...]:
+    variances = () if scores.dim is None else ("known", "fitted")
+    estimates = [epsilon_of(scores, delta, variance, confidence) for variance in variances]
+    if bare.unobserved is not None:
+        estimates.append(epsilon_of(bare, delta, confidence=confidence))
+    return tuple(estimates)
+
+
+def _gaussian_tests(scores: Scores) -> dict[str, GaussianFit]:
+    groups = {"observed": scores.observed, "unobserved": scores.unobserved}
+    tests = {name: gaussian_test(group) for name, group in groups.items() if group is not None}
+    return {name: test for name, test in tests.items() if test is not None}
 
 
 def all_bounds(
     scores: Scores, delta: float, confidence: float, coins: bool
 ) -> tuple[BoundRow, ...]:
-    """Every lower bound that applies; none without unobserved scores and without an exact null.
+    """Every lower bound that applies; empty without unobserved scores and an exact null.
 
     Args:
         scores: of the canaries.
-        delta: target δ.
-        confidence: one-sided, of each bound alone.
-        coins: which canaries took part was decided by independent fair coins.
+        delta: target δ in (0, 1).
+        confidence: one-sided, of each bound on its own.
+        coins: whether the canaries were included by independent fair coins.
     """
     if not scores.boundable:
         return ()
     guesses = coins and scores.unobserved is not None
-    return tuple(
-        BoundRow(
-            method,
-            lower_bound(
-                scores,
-                0.0 if method == "katz-log" else delta,
-                confidence=confidence,
-                method=method,
-            ),
-            bound.valid,
-            bound.assumption,
-            bound.description,
-        )
-        for method, bound in BOUNDS.items()
-        if guesses or method not in COIN_METHODS
-    )
+    rows = []
+    for method, bound in BOUNDS.items():
+        if guesses or method not in COIN_METHODS:
+            at = 0.0 if method == "katz-log" else delta
+            epsilon = lower_bound(scores, at, confidence=confidence, method=method)
+            rows.append(BoundRow(method, epsilon, bound.valid, bound.assumption, bound.description))
+    return tuple(rows)
 
 
 def gaussian_test(scores: Floats) -> GaussianFit | None:
-    """Anderson–Darling, as in the paper's appendix B; ``None`` for scores that cannot be tested."""
+    """Anderson–Darling test; ``None`` for fewer than eight scores or scores that are all equal."""
     return None if len(scores) < 8 or np.ptp(scores) == 0 else anderson_darling(scores)
 
 
 def finite(value: float | None) -> float | None:
-    """``None`` for what JSON has no number for."""
+    """``value``, or ``None`` if it is infinite or NaN, which JSON cannot hold."""
     return value if value is not None and math.isfinite(value) else None

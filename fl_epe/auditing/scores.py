@@ -1,4 +1,4 @@
-"""`Scores`: one score a canary, with what is known about canaries that take no part."""
+"""`Scores`: one score for each canary, with what is known about unobserved canaries."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-    """One score a canary, larger for "took part", and what is known about their null.
+    """One score for each canary, larger for "took part", and their null distribution.
 
-    Where the null is known, scores are in units of its deviation: √d·cosine, which is N(0, 1) for
-    a canary that takes no part. Others, such as a maximum over rounds, are compared with the
-    scores of unobserved canaries, and any unit will do.
+    If the null distribution is known, the scores are √d·cosine, which is N(0, 1) for an unobserved
+    canary. Other scores, such as a maximum over rounds, are compared with the scores of unobserved
+    canaries and may have any unit.
 
     Attributes:
-        observed: scores of the canaries that took part, shape (k,), k ≥ 2.
-        unobserved: scores of canaries that did not, shape (u,), u ≥ 2, or ``None``.
-        dim: set if every score is √dim times the cosine of a random direction with *one* vector,
-            so that the null is known exactly, beyond its being close to N(0, 1).
-        statistic: what the scores are, in words.
-        standard_null: scores are N(0, 1) for a canary that takes no part.
-        spread: deviation of the observed scores, where it is known and not that of the null.
+        observed: scores of the observed canaries, shape (k,), k ≥ 2.
+        unobserved: scores of unobserved canaries, shape (u,), u ≥ 2, or ``None``.
+        dim: set if every score is √dim times the cosine of a random direction with *one* vector.
+            Its null distribution is then known exactly, not only approximately as N(0, 1).
+        statistic: the statistic, in words.
+        standard_null: whether the score of an unobserved canary is N(0, 1).
+        spread: standard deviation of the observed scores, if it is known and not 1.
 
     Example:
         >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
@@ -61,13 +61,13 @@ class Scores:
         unobserved: ArrayLike | None = None,
         statistic: str = "cosines",
     ) -> Scores:
-        """Scores of canaries whose cosines with one vector in ``dim`` dimensions are given.
+        """Scores from the cosines of canaries with one vector in ``dim`` dimensions.
 
         Args:
-            cosines: of the canaries that took part, shape (k,).
+            cosines: of the observed canaries, shape (k,).
             dim: dimension of the canaries.
-            unobserved: cosines of canaries that did not take part, shape (u,), if there are any.
-            statistic: what the cosines are of, in words.
+            unobserved: cosines of unobserved canaries, shape (u,), or ``None``.
+            statistic: the statistic, in words.
 
         Raises:
             ValueError: for cosines outside [−1, 1] or not finite, fewer than two, or ``dim`` < 1.
@@ -92,11 +92,11 @@ class Scores:
 
     @property
     def boundable(self) -> bool:
-        """Whether a lower bound can be computed: from unobserved scores or from the exact null."""
+        """Whether there are unobserved scores or an exact null, as a lower bound needs."""
         return self.unobserved is not None or self.dim is not None
 
     def both(self) -> tuple[Floats, Floats]:
-        """Observed and unobserved scores, for what cannot do without either.
+        """Observed and unobserved scores, for methods that need both.
 
         Raises:
             ValueError: if there are no unobserved scores.

@@ -1,9 +1,13 @@
-"""What an adversary computes from a record: one score a canary, larger for "took part".
+"""What an adversary computes from a record: one score for each canary, larger for "took part".
 
-Notation: ``s_it = √d·cos(c_i, mean_t)`` with the server's momentum undone; ``a_t`` the score that a
-participant of round t expects, ``√d·C_t / (n·‖mean_t‖)`` (in general, √d times the norm of what it
-adds to the mean, over the mean's); ``S_i`` the rounds of canary i. For a canary that takes no part,
-every ``s_it`` is N(0, 1).
+Notation: ``s_it = √d·cos(c_i, mean_t)`` is the score of canary i in round t, with the server's
+momentum undone; it is N(0, 1) for an unobserved canary. ``a_t = √d·C_t / (n·‖mean_t‖)`` is the
+expected score of a participant of round t (in general, √d times the norm of what it adds to the
+mean, over the mean's). ``S_i`` are the rounds of canary i.
+
+Example:
+    >>> list(STATISTICS["final"])
+    ['displacement', 'model']
 """
 
 from __future__ import annotations
@@ -28,15 +32,15 @@ ThreatModel = Literal["final", "all"]
 def scores_from_record(record: AuditRecord, threat: ThreatModel, statistic: str) -> Scores:
     """Scores of observed and unobserved canaries under a threat model.
 
-    Fewer than two unobserved canaries are as good as none: ``unobserved`` is then ``None``.
+    With fewer than two unobserved canaries ``unobserved`` is ``None``.
 
     Args:
-        record: what a run left behind.
+        record: the audit record of a run.
         threat: "final" (the adversary sees the final model) or "all" (every round's).
-        statistic: one of those that `STATISTICS` lists for the threat.
+        statistic: one that `STATISTICS` lists for the threat.
 
     Raises:
-        ValueError: for a statistic that the threat does not have, or data that the record lacks.
+        ValueError: if the threat does not have the statistic, or the record lacks its data.
     """
     if threat not in STATISTICS:
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
@@ -47,7 +51,7 @@ def scores_from_record(record: AuditRecord, threat: ThreatModel, statistic: str)
 
 
 def displacement(record: AuditRecord) -> Scores:
-    """``√d·cos(c_i, θ_T − θ_0)``: the initial model is public. Null N(0, 1)."""
+    """``√d·cos(c_i, θ_T − θ_0)``, as the initial model is public. Null N(0, 1)."""
     return _scaled_cosines(
         record, record.observed_displacement, record.unobserved_displacement, "displacement"
     )
@@ -61,8 +65,8 @@ def model(record: AuditRecord) -> Scores:
 def maximum(record: AuditRecord) -> Scores:
     """``max_t cos(c_i, θ_t − θ_{t−1})`` (Andrew et al. 2024, Algorithm 3).
 
-    This statistic has no closed-form null distribution; unobserved canaries stand for it, and the
-    cosines are left as the paper has them.
+    This statistic has no closed-form null distribution; use unobserved canaries. The cosines are
+    not scaled by √d, as in the paper.
     """
     observed, unobserved = record.delta_cosines()
     others = _if_enough(unobserved.max(axis=0))
@@ -72,9 +76,9 @@ def maximum(record: AuditRecord) -> Scores:
 def matched_filter(record: AuditRecord) -> Scores:
     """``Σ a_t s_it / √(Σ a_t²)`` over the known rounds ``S_i``. Null N(0, 1).
 
-    Canaries that never took part are left out; each unobserved canary is scored at the rounds of
-    an observed one. Where the signals are not known, all rounds weigh the same. Where no canary
-    took part more than once, its score is √d times its cosine with the mean of one round.
+    Canaries that never took part are left out. Each unobserved canary is scored at the rounds of
+    an observed one. If the ``a_t`` are not known, all rounds weigh the same. If no canary took part
+    more than once, a score is √d times the cosine with one round's mean.
     """
     presence, observed, borrowed = _participants(record)
     signal = expected_signal(record) if record.signal_known() else np.ones(record.rounds)
@@ -88,15 +92,14 @@ def matched_filter(record: AuditRecord) -> Scores:
 
 
 def full_knowledge(record: AuditRecord) -> Scores:
-    """Matched filter of the adversary in the definition of DP, who knows the real clients' sum.
+    """Matched filter of an adversary who knows the real clients' sum, as in the definition of DP.
 
-    It is subtracted from what was released; noise is left, and canaries. The noise's scale
-    ``z·C_t`` is known as well, so ``s_it`` is the inner product over it. Observed scores have the
-    mean √R/z for R participations; the deviation of all is 1, but for the canaries' overlap, see
-    `full_knowledge_spread`.
+    The sum is subtracted from what was released, which leaves the noise and the canaries. ``s_it``
+    is the inner product with that, over the noise's scale ``z·C_t``. Observed scores have the mean
+    √R/z for R participations, and the standard deviation of `full_knowledge_spread`.
 
     Raises:
-        ValueError: if the run was not made with ``full_knowledge``, or had no noise.
+        ValueError: if the run was not made with ``full_knowledge=True``, or had no noise.
     """
     norms, observed = record.residual_norms, record.observed_residual
     unobserved = record.unobserved_residual
@@ -119,9 +122,9 @@ def full_knowledge(record: AuditRecord) -> Scores:
 
 
 def full_knowledge_spread(record: AuditRecord) -> float:
-    """Deviation of the full-knowledge scores: other canaries are part of what is left.
+    """Standard deviation of the full-knowledge scores: 1 in high dimension.
 
-    ``√(1 + (K − 1)/(d·z²))`` for K canaries a round on average: 1 in high dimension.
+    ``√(1 + (K − 1)/(d·z²))`` for K canaries in a round on average, as the other canaries overlap.
     """
     z = record.sum_noise_multiplier or 0.0
     others = max(float(record.presence.sum(axis=1).mean()) - 1, 0.0)
@@ -129,14 +132,14 @@ def full_knowledge_spread(record: AuditRecord) -> float:
 
 
 def likelihood_ratio(record: AuditRecord) -> Scores:
-    """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``: the rounds are not known.
+    """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``, for an adversary who does not know the rounds.
 
-    One term for each epoch e, in which a canary takes part once in a round that could be any; with
-    rounds drawn by coins, one term ``ln(1 − q + q·exp(…))`` for each round, see
-    `unknown_rounds_law`. The null is not Gaussian: use `fl_epe.accounting.unknown_rounds` for an ε.
+    There is one term for each epoch e. With rounds drawn by coins of probability q, there is one
+    term ``ln(1 − q + q·exp(…))`` for each round instead, see `unknown_rounds_law`. The null is not
+    Gaussian: use `unknown_rounds_estimate` for an ε.
 
     Raises:
-        ValueError: for a schedule whose law has no such form.
+        ValueError: if the schedule has no `unknown_rounds_law`.
     """
     law = check_unknown_rounds_law(record)
     signal = expected_signal(record)[:, None]
@@ -176,22 +179,21 @@ def expected_signal(record: AuditRecord) -> Floats:
     """Expected score of a participant in each round, ``a_t = √d·C_t / (n·‖mean_t‖)``, ``(T,)``.
 
     Raises:
-        ValueError: if it is not known what a canary adds to the mean.
+        ValueError: if the record does not say what a canary adds to the mean.
     """
     signal, norms = np.sqrt(record.dim) * _contributions(record), record.mean_norms
     return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
 
 def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
-    """Expected score of each canary that took part, from its rounds and their clip norms.
+    """Expected score of each canary, from its rounds and their clip norms.
 
-    For "final", the canary's share of θ_T − θ_0, ``√d·Σ_{t∈S_i} w_t·C_t / (n·‖θ_T − θ_0‖)`` with
-    ``w_t`` round t's weight in it; shape ``(k,)``. For "all", ``√(Σ_{t∈S_i} a_t²)``, one for each
-    canary that took part at all.
+    For "final" ``√d·Σ_{t∈S_i} w_t·C_t / (n·‖θ_T − θ_0‖)``, with ``w_t`` the weight of round t in
+    θ_T − θ_0; shape ``(k,)``. For "all" ``√(Σ_{t∈S_i} a_t²)``, for those that took part at all.
 
     Raises:
-        ValueError: if the clip norms are not known, or for "final" with an optimizer other than
-            SGD, whose final model is not a weighted sum of the rounds.
+        ValueError: if the clip norms are unknown, or for "final" if the server was not SGD, as the
+            final model is then not a weighted sum of the rounds.
     """
     signal = expected_signal(record)
     if threat == "all":
@@ -214,11 +216,10 @@ def _contributions(record: AuditRecord) -> Floats:
 
 
 def unknown_rounds_law(record: AuditRecord) -> str | None:
-    """How one canary's rounds are drawn, for who does not know them: "coins" or "epochs".
+    """How one canary's rounds are drawn: "coins", "epochs", or ``None`` if it is neither.
 
-    With "coins" it takes part in each round independently with the same probability: Poisson, and
-    cohorts of fixed size, of which one member alone looks the same. With "epochs" it takes part
-    once in each of the `epoch_blocks`, in any of their rounds. ``None`` for other schedules.
+    "coins": in each round independently with the same probability, as for Poisson sampling and for
+    one member of a cohort of fixed size. "epochs": once in each of the `epoch_blocks`.
     """
     schedule = SCHEDULES.get(record.participation)
     law = None if schedule is None else schedule.unknown_rounds
@@ -228,10 +229,10 @@ def unknown_rounds_law(record: AuditRecord) -> str | None:
 
 
 def check_unknown_rounds_law(record: AuditRecord) -> str:
-    """The `unknown_rounds_law`, where there is one.
+    """The `unknown_rounds_law` of a record.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if it is ``None``.
     """
     if law := unknown_rounds_law(record):
         return law
@@ -242,7 +243,7 @@ def check_unknown_rounds_law(record: AuditRecord) -> str:
 
 
 def epoch_blocks(record: AuditRecord) -> list[NDArray[np.int64]]:
-    """Rounds of each epoch of the canaries, in each of which a canary takes part once."""
+    """The rounds of each epoch; every canary takes part once in each of them."""
     repeats = max(1, round(record.canary_participations))
     return np.array_split(np.arange(record.rounds), repeats)
 
@@ -250,7 +251,7 @@ def epoch_blocks(record: AuditRecord) -> list[NDArray[np.int64]]:
 def _scaled_cosines(
     record: AuditRecord, observed: Floats, unobserved: Floats, statistic: str
 ) -> Scores:
-    """Scores that are cosines with one vector each; a record's may be past 1 by rounding."""
+    """Scores that are cosines with one vector each, which rounding may lift above 1."""
     scale = np.sqrt(record.dim)
     return Scores(observed * scale, _if_enough(unobserved * scale), record.dim, statistic)
 
@@ -262,7 +263,7 @@ def _if_enough(scores: Floats) -> Floats | None:
 def _participants(
     record: AuditRecord,
 ) -> tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]:
-    """Rounds and cosines of the canaries that took part, and rounds for the unobserved ones."""
+    """Rounds and cosines of the canaries that took part, and rounds to score unobserved ones at."""
     here = record.presence.any(axis=0)
     presence = record.presence[:, here]
     borrowed = np.resize(np.arange(presence.shape[1]), record.unobserved.shape[1])

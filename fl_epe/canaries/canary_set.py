@@ -1,4 +1,10 @@
-"""Canaries: random unit vectors that any process can regenerate from a seed and a number."""
+"""Canaries: random unit vectors that any process can regenerate from a seed and a number.
+
+Example:
+    >>> canaries = CanarySet(dim=1000, count=3, seed=1)
+    >>> canaries.dot(canaries.vector(1)).round(1)
+    array([0., 1., 0.])
+"""
 
 from __future__ import annotations
 
@@ -14,14 +20,14 @@ from threadpoolctl import threadpool_limits
 from fl_epe.seeding import generator
 
 _COLUMNS = 1 << 15  # coordinates made and used at once, so that they stay in the cache
-_BLOCK = 64  # canaries that one thread works on at once, if they share more than one product
+_BLOCK = 64  # canaries that one thread works on at once, for more than one vector
 
 
 class CanarySet:
     """``count`` independent uniform directions on the unit sphere of R^``dim``.
 
-    Canary ``i`` depends on ``(seed, i)`` and ``dim`` alone, so a set is never stored: a worker, a
-    server and a later analysis regenerate the same bits. Its cosine with any independent vector
+    Canary ``i`` depends on ``(seed, i)`` and ``dim`` alone. So a set is not stored: every process
+    that needs it makes the same bits again. A canary's cosine with any independent vector
     follows the law of Andrew et al. (2024), Theorem 3.1, with variance exactly ``1 / dim``.
 
     Args:
@@ -51,7 +57,7 @@ class CanarySet:
         """Canary ``i`` as a float32 array of shape ``(dim,)`` with unit norm.
 
         Raises:
-            IndexError: if there is no canary ``i``.
+            IndexError: if ``i`` is not in [0, count).
         """
         out = np.empty(self.dim, np.float32)
         self._fill(i, out)
@@ -64,7 +70,7 @@ class CanarySet:
         out /= np.float32(math.sqrt(square))
 
     def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
-        """Canaries of these numbers, shape ``(len(numbers), dim)``; on all processors."""
+        """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors."""
         out = np.empty((len(numbers), self.dim), np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._fill, numbers, out))
@@ -77,21 +83,19 @@ class CanarySet:
         numbers: Sequence[int] | None = None,
         threads: int | None = None,
     ) -> NDArray[np.float64]:
-        """Inner products of canaries with ``x``, never holding more than a block of canaries.
+        """Inner products of canaries with ``x``, with only a block of canaries in memory.
 
         Args:
             x: shape ``(dim,)`` or ``(m, dim)``.
             numbers: which canaries; all of them by default.
-            threads: how many threads share the work; all processors by default. The result does
-                not depend on it.
+            threads: how many threads share the work; the result does not depend on it.
 
         Returns:
-            float64 array of shape ``(count,)`` or ``(m, count)``, with ``numbers`` in place of
-            ``count`` canaries where they are given.
+            float64 array of shape ``(count,)`` or ``(m, count)``, or of ``len(numbers)`` columns.
 
         Raises:
             ValueError: if the last axis of ``x`` is not ``dim`` long.
-            IndexError: if there is no canary of such a number.
+            IndexError: if a number is not in [0, count).
         """
         x = np.asarray(x)
         if x.ndim not in (1, 2) or x.shape[-1] != self.dim:
@@ -105,7 +109,7 @@ class CanarySet:
             block = chosen[first : first + size]
             out[first : first + len(block)] = self._block_dot(block, rows)
 
-        # One thread a product: BLAS threads that spin beside ours cost ten times what they give.
+        # One BLAS thread per product: more would compete with our threads and be ten times slower.
         with (
             threadpool_limits(1, user_api="blas"),
             ThreadPoolExecutor(threads or os.cpu_count()) as pool,
@@ -114,7 +118,7 @@ class CanarySet:
         return np.ascontiguousarray(out.T) if x.ndim == 2 else out[:, 0]
 
     def _block_dot(self, block: Sequence[int], rows: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Products with a few canaries: float32 within `_COLUMNS` coordinates, float64 across."""
+        """Products with a few canaries, in float32 within `_COLUMNS` coordinates, else float64."""
         generators = [self._generator(i) for i in block]
         squares = np.zeros(len(block))
         total = np.zeros((len(block), len(rows)))

@@ -1,6 +1,12 @@
 """`CanaryScorer`: cosines of every canary with the vectors that an adversary sees.
 
 Canaries are expensive to regenerate, so vectors wait until a block of them is scored at once.
+
+Example:
+    >>> scorer = CanaryScorer(CanarySet(dim=100, count=2, seed=1))
+    >>> scorer.add("mean", scorer.canaries.vector(0))
+    >>> scorer.cosines("mean").shape
+    (1, 2)
 """
 
 from __future__ import annotations
@@ -40,10 +46,10 @@ class CanaryScorer:
         self._norms: dict[str, list[float]] = {}
 
     def add(self, series: str, vector: NDArray[np.floating]) -> None:
-        """Append a vector to a series; scored at once only when the waiting room is full.
+        """Append a vector to a series; it is scored when enough vectors wait.
 
         Raises:
-            ValueError: if it has the wrong shape or an entry that is not finite.
+            ValueError: if the vector has the wrong shape or an entry that is not finite.
         """
         dim = self.canaries.dim
         if vector.shape != (dim,):
@@ -58,7 +64,7 @@ class CanaryScorer:
             self.flush()
 
     def flush(self) -> None:
-        """Score everything that waits."""
+        """Score all vectors that wait."""
         if not self._names:
             return
         scored = self.canaries.dot(self._rows[: len(self._names)])
@@ -71,30 +77,30 @@ class CanaryScorer:
         return np.array(self._norms.get(series, []))
 
     def cosines(self, series: str) -> NDArray[np.float64]:
-        """Cosines, float64 of shape ``(length, count)``; zero for a vector of norm zero."""
+        """Cosines of a series, float64 of shape ``(length, count)``; 0 for a vector of norm 0."""
         self.flush()
         dots = np.array(self._dots.get(series, np.empty((0, self.canaries.count))))
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
 
     def by_side(self, ids: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
-        """Cosines of every series that was tracked, by the names that they have in a record.
+        """Cosines of every series that has vectors, by their names in an audit record.
 
         Args:
-            ids: numbers of the canaries of each side, such as "observed".
+            ids: for each side, such as "observed", the numbers of its canaries.
         """
         out: dict[str, NDArray[np.float64]] = {}
         for series in ("mean", "delta", "residual", "final", "displacement"):
             if len(self.norms(series)):
                 scores = self.cosines(series)
-                if series in ("final", "displacement"):  # one vector, the last, not one a round
+                if series in ("final", "displacement"):  # one vector, not one for each round
                     scores = scores[-1]
                 suffix = "" if series == "mean" else f"_{series}"
                 out |= {f"{side}{suffix}": scores[..., numbers] for side, numbers in ids.items()}
         return out
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Everything that a resumed run needs, as named arrays (vectors that wait included)."""
+        """Named arrays from which `restore` continues, vectors that wait included."""
         out: dict[str, NDArray[np.generic]] = {
             "waiting.names": np.array(self._names, dtype=np.str_),
             "waiting.vectors": self._rows[: len(self._names)],
@@ -106,10 +112,10 @@ class CanaryScorer:
         return out
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Take up what `state` returned.
+        """Continue from what `state` returned.
 
         Raises:
-            ValueError: if the state is of another dimension or number of canaries.
+            ValueError: if the state has another dimension or number of canaries.
         """
         vectors = state["waiting.vectors"]
         if vectors.shape[1] != self.canaries.dim or len(vectors) >= self._limit:

@@ -42,11 +42,11 @@ def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _estimate(arguments: argparse.Namespace) -> int:
-    from fl_epe.auditing import assess_scores
-    from fl_epe.reporting import assessment_tables
+    from fl_epe.auditing import summarize_scores
+    from fl_epe.reporting import score_tables
 
     observed, unobserved = read_scores(arguments.file)
-    result = assess_scores(
+    result = summarize_scores(
         observed,
         unobserved,
         arguments.delta,
@@ -58,6 +58,6 @@ def _estimate(arguments: argparse.Namespace) -> int:
         print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         return 0
     console = Console()
-    for table in assessment_tables(result):
+    for table in score_tables(result):
         console.print(table)
     return 0

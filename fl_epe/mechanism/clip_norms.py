@@ -1,7 +1,12 @@
 """Rules for the clip norm of each round: fixed, or following a quantile of the update norms.
 
 The adaptive rule is Algorithm 1 of Andrew et al. (2021), "Differentially Private Learning with
-Adaptive Clipping", with centred votes.
+Adaptive Clipping", with votes of ±1/2.
+
+Example:
+    >>> rule = FixedClip(1.0)
+    >>> rule.update(rule.init(), unclipped=3, voted=4, rng=np.random.default_rng(0))
+    1.0
 """
 
 from __future__ import annotations
@@ -17,7 +22,11 @@ from fl_epe.mechanism.noise import split_noise_multiplier
 
 @dataclasses.dataclass(frozen=True)
 class FixedClip:
-    """A clip norm that stays."""
+    """A clip norm that stays the same.
+
+    Attributes:
+        norm: the clip norm, > 0.
+    """
 
     norm: float
 
@@ -35,7 +44,7 @@ class FixedClip:
         return clip_norm
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
-        """All of the budget goes to the sum."""
+        """Noise multiplier of the sum: all of it, as no count is released."""
         return noise_multiplier
 
 
@@ -44,10 +53,9 @@ class AdaptiveClip:
     """A clip norm that follows a quantile of the update norms (Andrew et al. 2021).
 
     ``C' = C * exp(-rate * (b - quantile))``, with ``b`` the noisy share of voters whose update was
-    not clipped. What is released is the sum of ``1/2`` for each update that was not clipped and
-    ``-1/2`` for each that was, plus N(0, count_std^2): one client more or less moves it by 1/2,
-    which is what `split_noise_multiplier` takes for granted, and a client who is absent moves
-    nothing. ``b`` is that sum over the expected ``voters``, plus 1/2.
+    not clipped. Each voter adds 1/2 to a sum if its update was not clipped and -1/2 if it was;
+    N(0, count_std^2) is added and the sum is released. One client changes it by at most 1/2, as
+    `split_noise_multiplier` assumes. ``b`` is the sum over the expected ``voters``, plus 1/2.
 
     Attributes:
         initial_norm: clip norm of the first round.
@@ -83,7 +91,7 @@ class AdaptiveClip:
         return clip_norm * math.exp(-self.rate * (noisy / self.voters + 0.5 - self.quantile))
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
-        """What is left for the sum, see `split_noise_multiplier`."""
+        """Noise multiplier of the sum, see `split_noise_multiplier`."""
         return split_noise_multiplier(noise_multiplier, self.count_std)
 
 

@@ -1,4 +1,9 @@
-"""Clip one update to the clip norm, on a grid that makes sums of clipped updates exact."""
+"""Clip one update to the clip norm, on a grid that makes sums of clipped updates exact.
+
+Example:
+    >>> clip(np.array([3.0, 4.0]), clip_norm=5.0)
+    (array([3., 4.]), True)
+"""
 
 from __future__ import annotations
 
@@ -11,26 +16,24 @@ from fl_epe.checks import check_positive
 
 Vector = NDArray[np.floating]
 
-# Clipped updates are whole multiples of about clip_norm / 2^32, so that float64 adds up to 2^20 of
-# them without rounding: a sum has the same bits in any order and on any number of workers.
-_GRID_BITS = 32
+_GRID_BITS = 32  # see docs/notes/clipped-sum.md
 
 
 def norm(vector: Vector) -> float:
-    """Euclidean norm, accumulated in float64; infinite or NaN where an entry is."""
+    """Euclidean norm, accumulated in float64; infinite or NaN if an entry is."""
     return math.sqrt(float(np.sum(np.square(vector, dtype=np.float64))))
 
 
 def clip(update: Vector, clip_norm: float) -> tuple[NDArray[np.float64] | None, bool]:
-    """Scale ``update`` of shape ``(dim,)`` down to norm ``clip_norm`` where it is longer.
+    """Scale ``update`` of shape ``(dim,)`` down to norm ``clip_norm`` if it is longer.
 
     Entries are cut (towards zero) to a grid of about ``clip_norm / 2^32``; a sum of up to 2^20
     clipped updates is then exact in float64, whatever its order.
 
     Returns:
-        The clipped update as float64, and whether its norm was at most ``clip_norm``. An update
-        with a NaN or infinite entry, or one that is not a floating-point vector, is ``None``:
-        its client counts as absent.
+        The clipped update as float64, and whether its norm was at most ``clip_norm``. The update
+        is ``None``, and its client counts as absent, if an entry is NaN or infinite or it is not
+        a floating-point vector.
 
     Raises:
         ValueError: if ``clip_norm`` is not positive and finite.
@@ -53,9 +56,9 @@ def grid_step(clip_norm: float) -> float:
 
 
 def grid_factor(length: float, clip_norm: float) -> np.float64:
-    """What an update of norm ``length`` is multiplied with to clip it, in units of the grid.
+    """Factor that clips an update of norm ``length``, in units of `grid_step`.
 
-    Cut the product towards zero to whole numbers, and multiply with `grid_step`.
+    The products are then cut to whole numbers, towards zero, and multiplied with `grid_step`.
     """
     # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
     scale = 1.0 if length <= clip_norm else clip_norm / length * (1 - 2.0**-50)

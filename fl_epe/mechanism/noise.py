@@ -1,4 +1,4 @@
-"""The Gaussian noise of a round, and how its budget is shared with the noisy count."""
+"""The Gaussian noise of a round, and how its budget is shared with the noisy count of votes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np.float64]:
-    """``dim`` independent normal draws with standard deviation ``std``."""
+    """``dim`` independent normal draws with standard deviation ``std`` ≥ 0, float64."""
     return rng.standard_normal(dim) * std if std else np.zeros(dim)
 
 
@@ -20,7 +20,7 @@ def split_noise_multiplier(noise_multiplier: float, count_std: float) -> float:
     count together cost what one Gaussian mechanism with ``noise_multiplier`` costs.
 
     Raises:
-        ValueError: if the count alone already costs more than the whole budget.
+        ValueError: if the count alone costs as much as the whole budget, or more.
     """
     if noise_multiplier == 0:
         return 0.0

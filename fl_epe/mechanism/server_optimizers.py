@@ -1,4 +1,4 @@
-"""What the server does with the noisy mean of a round: SGD with momentum, or Adam."""
+"""How the server moves the model by the noisy mean of a round: SGD with momentum, or Adam."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ OptimizerState = dict[str, NDArray[np.float64]]
 class ServerSGD:
     """Server optimizer ``v = momentum * v + mean``, ``theta = theta + learning_rate * v``.
 
-    The released mean of the clients' updates (local minus global) is a negative gradient.
+    The mean of the clients' updates (local minus global model) points downhill, so it is added.
+
+    Attributes:
+        learning_rate: > 0.
+        momentum: in [0, 1).
     """
 
     learning_rate: float = 1.0
@@ -29,7 +33,7 @@ class ServerSGD:
             raise ValueError(f"Expected momentum={self.momentum} in [0, 1).")
 
     def init(self, dim: int) -> OptimizerState:
-        """The velocity, at rest."""
+        """Zero velocity."""
         return {"velocity": np.zeros(dim)}
 
     def update(
@@ -42,7 +46,7 @@ class ServerSGD:
     def undo(self, velocity: Vector, step: Vector) -> tuple[Vector, Vector]:
         """The next velocity and the mean, from the velocity before a ``step`` of the model.
 
-        The inverse of `update`, for an adversary who sees only the model; in the dtype of ``step``.
+        The inverse of `update`, for an adversary who sees only models. Has the dtype of ``step``.
         """
         real = step.dtype.type
         after = step / real(self.learning_rate)
@@ -56,8 +60,8 @@ class ServerSGD:
 def sgd_weights(learning_rates: NDArray[np.float64], momentum: float) -> NDArray[np.float64]:
     """Weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
 
-    ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``; shape as ``learning_rates``,
-    ``(rounds,)``, which may decay.
+    ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``, shape ``(rounds,)``; the
+    learning rate may differ between rounds.
     """
     weights = np.array(learning_rates, np.float64)
     for t in range(len(weights) - 2, -1, -1):
@@ -67,7 +71,13 @@ def sgd_weights(learning_rates: NDArray[np.float64], momentum: float) -> NDArray
 
 @dataclasses.dataclass(frozen=True)
 class ServerAdam:
-    """Server optimizer Adam (Reddi et al. 2021, FedAdam), with bias correction."""
+    """Server optimizer Adam (Reddi et al. 2021, FedAdam), with bias correction.
+
+    Attributes:
+        learning_rate: > 0.
+        beta1, beta2: decay of the first and second moment, in [0, 1).
+        epsilon: added to the root of the second moment, > 0.
+    """
 
     learning_rate: float = 0.01
     beta1: float = 0.9

@@ -8,7 +8,7 @@ Example:
     ('17.3', '∞')
 """
 
-from fl_epe.reporting.advice import (
+from fl_epe.reporting.noise_and_exposure import (
     advice_lines,
     exposure_lines,
     exposure_tables,
@@ -19,8 +19,8 @@ from fl_epe.reporting.notes import (
 )
 from fl_epe.reporting.report import (
     as_text,
-    assessment_tables,
     epsilon_table,
+    score_tables,
     write_report,
 )
 from fl_epe.reporting.summary import summarize
@@ -30,12 +30,12 @@ __all__ = [
     "StatisticSummary",
     "advice_lines",
     "as_text",
-    "assessment_tables",
     "epsilon_table",
     "exposure_lines",
     "exposure_tables",
     "notes",
     "number",
+    "score_tables",
     "summarize",
     "write_report",
 ]

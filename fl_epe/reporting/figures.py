@@ -1,4 +1,4 @@
-"""The pictures of the report: scores against the null, ε beside theory, the course of training."""
+"""The pictures of the report: scores and their null, ε beside the analytical value, training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OBSERVED, _NULL, _ANALYTICAL = "#c2410c", "#1d4ed8", "#15803d"
 
 
 def render(draw: Callable[[Figure], None]) -> bytes:
-    """What ``draw`` puts on a figure, as PNG."""
+    """The PNG image of the figure that ``draw`` fills."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.6), layout="constrained", dpi=130)
@@ -46,7 +46,7 @@ def _draw_all(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     if summary.every_round.matched_filter is not None:
         _draw_scores(left, summary.every_round.matched_filter.scores)
         left.set(title="every round, matched filter", xlabel="score")
-    paper = summary.every_round.paper  # missing without unobserved canaries, and drawn all the same
+    paper = summary.every_round.paper  # None without unobserved canaries
     maximum = scores_from_record(record, "all", "maximum") if paper is None else paper.scores
     _draw_scores(right, maximum, scale=math.sqrt(record.dim))
     right.set(title="every round, maximum (paper)", xlabel="√d · largest cosine")
@@ -126,14 +126,14 @@ FIGURES: dict[str, tuple[str, Callable[[Figure, AuditRecord, RunSummary], None]]
         _draw_epsilons,
     ),
     "scores_final": (
-        "Who sees only the final model: the further the orange canaries stand from the null, "
-        "the better they are remembered.",
+        "An adversary who sees only the final model: the farther the orange scores lie from the "
+        "null distribution, the better the canaries are remembered.",
         _draw_final,
     ),
     "scores_all": (
-        "Who sees every round's model: scores of canaries that took part, and of others.",
+        "An adversary who sees every round's model: scores of observed and unobserved canaries.",
         _draw_all,
     ),
     "rounds": ("Clip norm, loss and accuracy over the rounds.", _draw_rounds),
 }
-"""File name to caption and drawing."""
+"""Caption and drawing function by file name."""

@@ -1,4 +1,4 @@
-"""The sentences under a report's table: what a reader must know about its numbers."""
+"""The sentences under a report's table: assumptions, warnings and further results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 
 def notes(summary: RunSummary) -> list[str]:
-    """What a reader must know about the numbers."""
+    """All sentences that apply to a run."""
     lines = [
         "ε estimates say what the canary attack achieves. They are not bounds.",
-        "Lower bounds hold against the adversary of their row, for independent scores of any "
-        "distribution; those of the paper's rows (Jeffreys, threshold chosen on the same scores) "
-        "do not.",
+        "Each lower bound is for the adversary of its row, and holds for independent scores of any "
+        "distribution. The lower bounds in the paper's rows are not valid: Jeffreys' method "
+        "chooses the threshold on the same scores.",
         _analytical_note(summary),
         *_secrecy_note(summary),
         *_budget_note(summary.analytical),
@@ -28,8 +28,8 @@ def notes(summary: RunSummary) -> list[str]:
     for row in summary.rows():
         if (row.part.lower_bound or 0.0) > row.part.estimate.high:
             lines.append(
-                f"The lower bound of “{row.sees} {row.name}” lies above its interval: canaries "
-                "differ, the estimate is for their mean, and the most exposed ones show."
+                f"The lower bound of “{row.sees} {row.name}” lies above its interval: the estimate "
+                "is for the mean canary, and the bound shows that some canaries are more exposed."
             )
     if absent := summary.metrics.absent:
         were = "update was" if absent == 1 else "updates were"
@@ -39,13 +39,13 @@ def notes(summary: RunSummary) -> list[str]:
 
 
 def analytical_text(summary: RunSummary) -> str:
-    """The analytical ε, "∞" where there is no noise, "none known" where there is no theorem."""
+    """The analytical ε; "∞" without noise, "none known" if no theorem applies."""
     epsilon = summary.analytical.epsilon
     return "none known" if epsilon is None else number(epsilon)
 
 
 def number(value: float | None) -> str:
-    """Three significant digits at least, "∞" for what is not finite."""
+    """At least three significant digits; "∞" for ``None`` and infinity."""
     if value is None or math.isinf(value):
         return "∞"
     if value == 0:
@@ -57,7 +57,7 @@ def number(value: float | None) -> str:
 
 
 def _analytical_note(summary: RunSummary) -> str:
-    """What the analytical ε takes for granted."""
+    """The assumptions of the analytical ε."""
     analytical = summary.analytical
     if analytical.epsilon is None:
         return f"Analytical ε: none known ({analytical.assumption})."
@@ -77,9 +77,9 @@ def _secrecy_note(summary: RunSummary) -> list[str]:
     if summary.analytical.epsilon is None or summary.participation != "poisson":
         return []
     return [
-        "It holds only if the adversary does not know the rounds. The matched filter knows them: "
-        "its ε and its lower bound may be larger. Both rows are for a canary of mean footprint; "
-        "see all.footprints in report.json for the most exposed one.",
+        "The analytical ε holds only if the adversary does not know the rounds. The matched filter "
+        "knows them, so its ε and its lower bound may be larger. Both rows are for a canary of "
+        "mean footprint; all.footprints in report.json has the most exposed one.",
     ]
 
 
@@ -88,8 +88,8 @@ def _budget_note(analytical: AnalyticalSummary) -> list[str]:
     if whole is None or canary is None or math.isinf(whole) or whole - canary < 1e-3 * whole:
         return []
     return [
-        f"A part of the budget goes to the count that moves the clip norm. Canaries are not in "
-        f"it: the analytical ε of what they do is {number(canary)}."
+        f"A part of the privacy budget is spent on the count that adapts the clip norm. Canaries "
+        f"are not counted there; without it the analytical ε is {number(canary)}."
     ]
 
 
@@ -99,9 +99,10 @@ def _participation_note(analytical: AnalyticalSummary) -> list[str]:
         return []
     times = "once" if canaries == 1 else f"{canaries:.3g} times"
     return [
-        f"A client took part {clients:.3g} times on average, a canary {times}: that is what was "
-        f"measured, and a client gives away more (about {math.sqrt(clients / canaries):.2g} times "
-        "the shift between the two Gaussians). Raise participations to measure it."
+        f"A client took part {clients:.3g} times on average, a canary {times}. So a client gives "
+        f"away more than was measured: its two Gaussians are about "
+        f"{math.sqrt(clients / canaries):.2g} times as far apart. Raise the canaries' "
+        "participations to measure it."
     ]
 
 
@@ -112,55 +113,55 @@ def _share_note(analytical: AnalyticalSummary) -> list[str]:
         return lines
     return [
         *lines,
-        f"Warning: the noise is meant for updates that count C/n each, and a canary counted up to "
-        f"{largest:.3g} times that (weights that differ, or replies that are missing): the "
+        f"Warning: the noise is calibrated for updates of at most C/n in the mean, and a canary "
+        f"had up to {largest:.3g} times that (because of unequal weights or missing replies). The "
         "analytical ε does not hold.",
     ]
 
 
 def _exposure_notes(summary: RunSummary) -> list[str]:
-    """The most exposed participant, and the adversary who does not know the rounds."""
+    """ε of the most exposed canary, and for adversaries who know less or more."""
     lines = []
     if fit := summary.final.footprints:
         lines.append(
-            f"Seeing the final model, the most exposed canary has ε = "
-            f"{number(fit.most_exposed.epsilon)}; footprints explain the scores with scale "
-            f"{fit.scale:.3f} ({fit.low:.3f} – {fit.high:.3f})."
+            f"For an adversary who sees the final model, the most exposed canary has ε = "
+            f"{number(fit.most_exposed.epsilon)}. Scores are {fit.scale:.3f} times "
+            f"({fit.low:.3f} – {fit.high:.3f}) what the canaries' footprints predict."
         )
     if unknown := summary.every_round.unknown_rounds:
         lines.append(
-            f"Seeing every round without knowing who took part when: ε = "
-            f"{number(unknown.epsilon)}, for a canary whose rounds are drawn at random, strong "
-            f"rounds and weak (the rows of the table are for one of mean footprint)."
+            f"For an adversary who sees every round's model but does not know who took part when: "
+            f"ε = {number(unknown.epsilon)}, for a canary whose rounds are drawn at random (the "
+            f"table's rows are for one of mean footprint)."
         )
     if full := summary.every_round.full_knowledge:
         found = full.estimate
         lines.append(
-            f"Knowing the real clients' sum as well: ε = {number(found.epsilon)} "
+            f"For an adversary who also knows the real clients' sum: ε = {number(found.epsilon)} "
             f"({number(found.low)} – {number(found.high)})."
         )
     return lines
 
 
 def _gaussian_warnings(summary: RunSummary) -> list[str]:
-    """A line for each statistic whose scores are not Gaussian, and what to use instead."""
+    """One sentence for each statistic whose scores are not Gaussian, with what to use instead."""
     tested: tuple[tuple[str, StatisticSummary | None, str], ...] = (
         (
             "final model displacement",
             summary.final.displacement,
-            "participations or clip norms differ between canaries; look at the footprint "
-            "regression (final.footprints in report.json), which gives ε of the most exposed one",
+            "participations or clip norms differ between canaries; use the footprint regression "
+            "(final.footprints in report.json), which gives ε of the most exposed one",
         ),
         (
             "every round matched filter",
             summary.every_round.matched_filter,
-            "participations or clip norms differ between canaries; look at all.footprints in "
+            "participations or clip norms differ between canaries; use all.footprints in "
             "report.json",
         ),
         (
             "every round paper's maximum",
             summary.every_round.paper,
-            "a maximum never is; use the matched filter",
+            "a maximum over rounds never is; use the matched filter",
         ),
     )
     lines = []

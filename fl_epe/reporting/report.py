@@ -1,4 +1,7 @@
-"""What a person reads: the table in the terminal, the pictures, one HTML page, one JSON file."""
+"""The report of a run: a table in the terminal, pictures, one HTML page and one JSON file.
+
+Use `write_report` for the files and `as_text` for plain text; both need the audit record only.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,23 @@ import io
 import json
 from pathlib import Path
 
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from fl_epe.auditing import Assessment, AuditRecord, EpsilonEstimate
+from fl_epe.auditing import AuditRecord, EpsilonEstimate, ScoreSummary
 from fl_epe.reporting.figures import FIGURES, render
 from fl_epe.reporting.notes import analytical_text, notes, number
 from fl_epe.reporting.summary import summarize
 from fl_epe.reporting.summary_types import RunSummary
+from fl_epe.reporting.tables import plain_table
 
 
 def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     """Write ``report.json``, ``report.html`` and its pictures as PNG files; returns the summary.
 
     Args:
-        record: what a run left behind; nothing else is needed.
-        directory: where to write; made if it is missing.
+        record: the audit record of a run.
+        directory: where to write; created if it is missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
     summary = summarize(record)
@@ -42,18 +45,12 @@ def write_report(record: AuditRecord, directory: Path) -> RunSummary:
 
 def epsilon_table(summary: RunSummary) -> Table:
     """The summary as a table for the terminal."""
-    confidence = f"{summary.confidence:.0%}"
-    table = Table(
-        title=f"Empirical ε at δ = {summary.delta:.2g}, by what an adversary sees",
-        title_justify="left",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("sees", "statistic"):
-        table.add_column(name, no_wrap=True)
-    for name, width in (("ε", 5), (f"{confidence} interval", 13), ("lower bound", 6)):
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
-    table.add_column("analytical", justify="right", no_wrap=True)
+    interval = f"{summary.confidence:.0%} interval"
+    headings = ("sees", "statistic", "ε", interval, "lower bound", "analytical")
+    title = f"Empirical ε at δ = {summary.delta:.2g}, by what an adversary sees"
+    table = plain_table(title, headings, left=2)
+    for column, width in zip(table.columns[2:5], (5, 13, 6), strict=True):
+        column.min_width = width
     for row, cells in zip(summary.rows(), table_rows(summary), strict=True):
         table.add_row(*cells, style="dim" if row.paper else "")
     return table
@@ -90,32 +87,23 @@ def _interval(estimate: EpsilonEstimate) -> str:
     return f"{number(estimate.low)} – {number(estimate.high)}"
 
 
-def assessment_tables(result: Assessment) -> list[Table]:
-    """What `fl_epe.auditing.score_summary.assess_scores` returns, as tables for the terminal."""
+def score_tables(result: ScoreSummary) -> list[Table]:
+    """What `fl_epe.auditing.summarize_scores` returns, as tables for the terminal."""
     confidence = f"{result.confidence:.0%}"
-    estimates = Table(
-        title=f"ε at δ = {result.delta:.2g} from {result.observed} + {result.unobserved} scores",
-        title_justify="left",
-        box=SIMPLE,
+    estimates = plain_table(
+        f"ε at δ = {result.delta:.2g} from {result.observed} + {result.unobserved} scores",
+        ("estimate", "ε", f"{confidence} interval"),
     )
-    for name, justify in (
-        ("estimate", "left"),
-        ("ε", "right"),
-        (f"{confidence} interval", "right"),
-    ):
-        estimates.add_column(name, justify=justify)  # type: ignore[arg-type]
     for found in result.estimates:
         estimates.add_row(found.method, number(found.epsilon), _interval(found))
-    bounds = Table(title=f"Lower bounds, {confidence} one-sided", title_justify="left", box=SIMPLE)
-    for name, justify in (("bound", "left"), ("ε ≥", "right"), ("valid", "left")):
-        bounds.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    bounds = plain_table(f"Lower bounds, {confidence} one-sided", ("bound", "ε ≥"))
+    bounds.add_column("valid", no_wrap=True)
     bounds.add_column("assumes")
     for row in result.bounds:
         valid = "yes" if row.valid else "no"
         bounds.add_row(row.method, number(row.epsilon), valid, row.assumption)
-    gaussian = Table(title="Are the scores Gaussian?", title_justify="left", box=SIMPLE)
-    for name in ("scores", "Anderson–Darling A²", "p-value"):
-        gaussian.add_column(name)
+    headings = ("scores", "Anderson–Darling A²", "p-value")
+    gaussian = plain_table("Are the scores Gaussian?", headings, left=3)
     for scores, test in result.gaussian.items():
         gaussian.add_row(scores, f"{test.statistic:.3f}", f"{test.p_value:.3g}")
     return [estimates, bounds, gaussian] if result.gaussian else [estimates, bounds]
@@ -141,7 +129,7 @@ def _page(record: AuditRecord, summary: RunSummary, pictures: list[tuple[str, st
 
 
 def _headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """The figures at the top of the page: a number, what it is, and its interval."""
+    """The numbers at the top of the page: value, meaning and interval."""
     shown = []
     for part, words in (
         (summary.final.displacement, "ε for an adversary who sees the final model"),
@@ -156,7 +144,7 @@ def _headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
 
 
 def _bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
-    """Every lower bound: its name, its ε for either adversary, whether it is valid, and why."""
+    """Every lower bound: its name, its ε for both adversaries, its validity and its assumption."""
     others = {row.method: number(row.epsilon) for row in summary.every_round.bounds}
     return [
         (

@@ -1,8 +1,7 @@
-"""A record in numbers: what `report.json` holds and every report shows.
+"""A record in numbers: what ``report.json`` holds and every report shows.
 
-`summarize` computes everything once; the pages, tables and pictures read its attributes, and
-`RunSummary.to_dict` is what is written to ``report.json``. An infinite number is a number here and
-``None`` in the file, as JSON has no word for it.
+`summarize` computes everything once. Infinite numbers become ``None`` in `RunSummary.to_dict`, as
+JSON cannot hold them.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from fl_epe.reporting.summary_types import (
 )
 
 BOUND_METHOD = "clopper-pearson"
-"""The lower bound of the report: valid, and free of assumptions about the scores."""
+"""The lower bound of the report: valid for independent scores of any distribution."""
 PAPER_METHOD = "jeffreys"
-"""The lower bound of the paper's rows; it does not keep its confidence."""
+"""The lower bound of the paper's rows; it is not valid."""
 
 
 def summarize(
@@ -45,7 +44,7 @@ def summarize(
     """Every number of the report, from the record alone.
 
     Args:
-        record: what a run left behind.
+        record: the audit record of a run.
         delta: target δ; the record's by default.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
     """
@@ -87,7 +86,7 @@ def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
 
 
 def _upper_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, tuple[str, str]]:
-    """The analytical ε of the run; where there is none, the adjacency and the reason to print."""
+    """The analytical ε of the run, and the adjacency and reason to print if there is none."""
     if record.noise_multiplier is None:
         return None, ("any", "the noise is not known")
     bound = analytical_epsilon(
@@ -102,14 +101,14 @@ def _upper_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, 
 
 
 def _participations(record: AuditRecord) -> int:
-    """How often a canary takes part, at most."""
+    """The most rounds in which a canary takes part."""
     if record.participation in ("epochs", "poisson"):
         return math.ceil(record.canary_participations)
     return int(record.presence.sum(axis=0).max())
 
 
 def _largest_share(record: AuditRecord) -> float | None:
-    """Largest share of a canary in a released mean, over the C/n that the noise is meant for."""
+    """Largest share of a canary in a released mean, over the C/n of the noise's calibration."""
     expected = record.config.get("noise_is_for")
     if record.contributions is None or not expected or not record.signal_known():
         return None
@@ -117,7 +116,7 @@ def _largest_share(record: AuditRecord) -> float | None:
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
-    """Analytical ε of a canary, which takes no part in the count that moves the clip norm."""
+    """Analytical ε of a canary that is not in the count that adapts the clip norm."""
     votes = record.config.get("canaries_vote", False)
     if not record.sum_noise_multiplier or record.participation != "epochs" or votes:
         return None
@@ -127,7 +126,7 @@ def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
 
 
 def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary:
-    """Against θ_T − θ_0 (the headline), and as the paper has it, against θ_T."""
+    """Cosines with θ_T − θ_0 (the headline) and, as in the paper, with θ_T."""
     scores = scores_from_record(record, "final", "displacement")
     model = scores_from_record(record, "final", "model")
     linear = record.server.get("name") == "sgd" and record.displacement_norm > 0
@@ -146,7 +145,7 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary
 def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryRoundSummary:
     """Matched filter at the known rounds, and the paper's maximum over rounds.
 
-    With fewer than two participants only the latter is left.
+    With fewer than two canaries that took part, only the maximum is computed.
     """
     paper = full = fit = unknown = None
     if record.unobserved.shape[1] >= 2:
@@ -194,7 +193,7 @@ def _statistic(
 
 
 def _coins(record: AuditRecord) -> bool:
-    """Canaries took part by coins, and none was dropped since, which would spoil them."""
+    """Whether coins decided who took part, and no canary has been dropped since."""
     return record.inclusion == "coin" and bool(record.presence.any(axis=0).all())
 
 

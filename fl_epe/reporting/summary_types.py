@@ -1,4 +1,4 @@
-"""What a report says of a run, typed: what `summarize` computes and ``report.json`` holds."""
+"""The types behind a report: what `summarize` computes and ``report.json`` holds."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ JSON = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class StatisticSummary:
-    """What one statistic says.
+    """The results of one statistic.
 
     Attributes:
         scores: the statistic of every canary.
         estimate: ε with its interval.
-        lower_bound: on ε; infinite where every finite ε is ruled out, ``None`` where there are
-            neither unobserved scores nor an exact null.
+        lower_bound: on ε; infinite if every finite ε is ruled out, ``None`` without unobserved
+            scores and an exact null.
         bound_method: of the lower bound.
         score_mean, score_std: of the observed scores.
-        gaussian: test that they are Gaussian; ``None`` where there are too few.
+        gaussian: test that they are Gaussian; ``None`` if there are too few.
     """
 
     scores: Scores
@@ -56,14 +56,14 @@ class StatisticSummary:
 
 @dataclasses.dataclass(frozen=True)
 class FinalSummary:
-    """What an adversary learns who sees the final model.
+    """Results for an adversary who sees the final model.
 
     Attributes:
         displacement: cosine with θ_T − θ_0, the headline.
-        model: cosine with θ_T, known variance.
-        paper: the same as the paper has it, with fitted variance and Jeffreys' bound.
+        model: cosine with θ_T, with known variance.
+        paper: cosine with θ_T as in the paper, with fitted variance and Jeffreys' bound.
         bounds: every lower bound that applies to the displacement.
-        footprints: fit of the displacement to the canaries' footprints, where they are known.
+        footprints: fit of the displacement to the canaries' footprints, if they are known.
     """
 
     displacement: StatisticSummary
@@ -73,7 +73,7 @@ class FinalSummary:
     footprints: FootprintFit | None
 
     def to_dict(self) -> JSON:
-        """As JSON values; the headline's stand at the top."""
+        """As JSON values, the headline's at the top level."""
         return {
             **self.displacement.to_dict(),
             "model": self.model.to_dict(),
@@ -85,17 +85,17 @@ class FinalSummary:
 
 @dataclasses.dataclass(frozen=True)
 class EveryRoundSummary:
-    """What an adversary learns who sees every round's model.
+    """Results for an adversary who sees every round's model.
 
     Attributes:
         matched_filter: at the known rounds, the headline; ``None`` with fewer than two canaries
-            that took part, and then only ``paper`` is left.
+            that took part.
         paper: the maximum over rounds; ``None`` with fewer than two unobserved canaries.
         bounds: every lower bound that applies to the matched filter.
-        footprints: fit of the matched filter to the canaries' footprints, where they are known.
-        unknown_rounds: ε for an adversary who does not know who took part when, where the
-            schedule's law has a closed form.
-        full_knowledge: what knowing the real clients' sum adds, where the run was made to tell.
+        footprints: fit of the matched filter to the canaries' footprints, if they are known.
+        unknown_rounds: ε for an adversary who does not know who took part when; ``None`` if the
+            schedule has no closed form for it.
+        full_knowledge: for an adversary who also knows the real clients' sum, if it was recorded.
     """
 
     matched_filter: StatisticSummary | None
@@ -106,7 +106,7 @@ class EveryRoundSummary:
     full_knowledge: StatisticSummary | None = None
 
     def to_dict(self) -> JSON:
-        """As JSON values; the headline's stand at the top, and what is ``None`` is left out."""
+        """As JSON values, the headline's at the top level, without results that are ``None``."""
         out = {} if self.matched_filter is None else self.matched_filter.to_dict()
         if self.paper is not None:
             out["paper"] = self.paper.to_dict()
@@ -123,19 +123,19 @@ class EveryRoundSummary:
 
 @dataclasses.dataclass(frozen=True)
 class AnalyticalSummary:
-    """The analytical ε, and what a reader must know to compare it with the others.
+    """The analytical ε and its assumptions.
 
     Attributes:
-        epsilon: an upper bound; infinite without noise, ``None`` where no theorem is known.
-        adjacency: which two runs it tells apart.
-        assumption: what it takes for granted.
-        participations: how often a canary takes part, on average.
-        client_participations: how often a real client did, where that was counted.
-        largest_share: the largest share of a canary in a released mean, over the C/n that the
-            noise is meant for; ``None`` where it is not known.
+        epsilon: an upper bound; infinite without noise, ``None`` if no theorem applies.
+        adjacency: which two runs it compares.
+        assumption: what else it assumes, in words.
+        participations: mean participations of a canary.
+        client_participations: mean participations of a real client; ``None`` if not counted.
+        largest_share: the largest share of a canary in a released mean, over the C/n for which
+            the noise is calibrated; ``None`` if it is not known.
         caveat: what a strategy says about its own noise.
-        canary_epsilon: analytical ε of what canaries do, who have no part in the count that moves
-            the clip norm; ``None`` where it is not known.
+        canary_epsilon: analytical ε of a canary that is not in the count that adapts the clip
+            norm; ``None`` if it is not known.
     """
 
     epsilon: float | None
@@ -164,12 +164,12 @@ class AnalyticalSummary:
 
 @dataclasses.dataclass(frozen=True)
 class MetricsSummary:
-    """How the training itself went.
+    """The course of the training.
 
     Attributes:
-        clip_norm: of the last round; NaN where nothing was clipped.
-        absent: updates that were lost.
-        accuracy, loss: the last on held-out data; ``None`` where they were not measured.
+        clip_norm: of the last round; NaN without clipping.
+        absent: number of lost updates.
+        accuracy, loss: the last ones on held-out data; ``None`` if they were not measured.
     """
 
     clip_norm: float
@@ -191,8 +191,8 @@ class TableRow:
     Attributes:
         sees: what the adversary sees, in words.
         name: the statistic, in words.
-        part: its numbers.
-        paper: it is the paper's way, beside the package's own.
+        part: its results.
+        paper: whether this is the paper's method.
     """
 
     sees: str
@@ -206,21 +206,21 @@ class RunSummary:
     """Every number of a report.
 
     Attributes:
-        task: what was trained, in words, where the record says.
+        task: what was trained, in words; ``None`` if the record does not say.
         delta: target δ of every ε.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
         dim, rounds: of the run.
-        num_canaries, unobserved: how many could take part, and how many never did.
+        num_canaries, unobserved: number of observed and of unobserved canaries.
         participation: kind of schedule.
         noise_multiplier: z of the run, ``None`` if unknown.
         cohort_size: expected size of a cohort.
-        canary_share: share of canaries in it.
-        analytical: what theory says.
-        final: what an adversary learns who sees the final model.
-        every_round: what one learns who sees every round's.
-        metrics: how the training went.
+        canary_share: share of canaries in a cohort.
+        analytical: the analytical ε.
+        final: results for an adversary who sees the final model.
+        every_round: results for an adversary who sees every round's model.
+        metrics: the course of the training.
         faults: first messages about lost updates.
-        lost_count_as_zero: lost updates count as zero; else the wrapped strategy decides.
+        lost_count_as_zero: whether lost updates count as zero; if not, the strategy decides.
         versions: of the packages that matter.
     """
 
@@ -255,7 +255,7 @@ class RunSummary:
         return rows
 
     def to_dict(self) -> JSON:
-        """What ``report.json`` holds; ``None`` for a number that is infinite or not known."""
+        """What ``report.json`` holds; ``None`` for a number that is infinite or unknown."""
         return {
             "task": self.task,
             "delta": self.delta,
@@ -279,7 +279,7 @@ class RunSummary:
 
 
 def _estimate_dict(estimate: EpsilonEstimate) -> JSON:
-    """Without δ and the confidence, which are the same for all of the summary."""
+    """An estimate without δ and confidence, which stand once in the summary."""
     return {
         "epsilon": finite(estimate.epsilon),
         "low": finite(estimate.low),

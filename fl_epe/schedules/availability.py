@@ -1,4 +1,4 @@
-"""Devices that are there at times of their own choosing."""
+"""Schedules in which devices are available only at certain times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import check_count, check_rate
-from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule
+from fl_epe.schedules.contract import (
+    Cohort,
+    Coins,
+    FixedCohorts,
+    PrivacyLaw,
+    Rated,
+    Schedule,
+)
 from fl_epe.schedules.draws import Groups, by_round, draw, even_sizes
 
 
@@ -19,16 +26,19 @@ from fl_epe.schedules.draws import Groups, by_round, draw, even_sizes
 class CheckIn(Schedule):
     """Each client checks in once in each of its windows, at a uniformly random round of the window.
 
-    A client's windows are ``window`` rounds long and follow each other; where they begin is the
-    client's own random phase, so that windows may begin before the run and end after it. A
-    check-in is kept with probability ``keep``. Guarantee: all clients are independent, the law is
-    stationary (a client is in any given round with probability ``keep / window``, in any two
-    rounds with a probability that depends on their distance only), and nobody takes part more than
-    once in a window.
+    A client's windows follow each other without a gap. Where they begin is random for each client,
+    so that a window may begin before the run or end after it. Guarantee: all clients are
+    independent, each takes part in any given round with probability ``keep / window``, and nobody
+    takes part more than once in a window.
 
-    Balle et al. 2020, "Privacy Amplification via Random Check-Ins", let a client check in once in
-    a run, in a window that is fixed in advance, and the server picks one of those who come to a
-    round. Here windows repeat, their phase is random, and all who are kept take part.
+    Source: Balle et al. 2020, "Privacy Amplification via Random Check-Ins", where a client checks
+    in once in a run, in a fixed window, and the server picks one of those who come to a round.
+    Here windows repeat, and all check-ins that are kept take part.
+
+    Attributes:
+        rounds: number of rounds.
+        window: length of a window, in rounds.
+        keep: probability that a check-in becomes a participation, in (0, 1].
     """
 
     kind: ClassVar[str] = "check-in"
@@ -84,45 +94,45 @@ def _cohorts_of(
 
 
 @dataclasses.dataclass(frozen=True)
-class TimeOfDay(Schedule):
+class TimeOfDay(Rated):
     """Clients who are available at night: a cohort of fixed size from the zones where it is night.
 
-    Each client is in one of ``zones`` time zones, uniformly at random (zones are equally full up
-    to one client, and so are any stretches of them), and available in the first ``hours`` of its
-    local day, which is ``rounds_per_day`` rounds long. Every round draws its cohort uniformly from
-    those available; if that is one too few, which only rounding can cause, it takes all of them.
-    So the population drifts with the time of day (semi-cyclic, Eichner et al. 2019).
-    Guarantee: nobody takes part outside its hours; sizes as in `FixedSize`; by symmetry everybody
-    takes part in every round with the same probability, ``rate``, if the zone is not known. For
-    an adversary who knows the zone, the rate in open hours is about ``24 / hours`` times higher.
+    Each client is in a random time zone, and available in the first ``hours`` of its local day.
+    Zones are equally full, up to one client. Every round draws its cohort uniformly from those
+    available; if rounding leaves one too few, it takes all of them. So the cohort's population
+    changes with the time of day (semi-cyclic, Eichner et al. 2019).
+    Guarantee: nobody takes part outside its hours; sizes are as in `FixedSize`; everybody takes
+    part in every round with probability ``rate`` if the zone is not known. For an adversary who
+    knows the zone, the rate in open hours is about ``24 / hours`` times higher.
+
+    Attributes:
+        rounds: number of rounds.
+        rate: share of the whole population in a cohort, in (0, 1].
+        rounds_per_day: length of a day, in rounds.
+        hours: how long a client is available on each day, in hours.
+        zones: number of time zones.
     """
 
     kind: ClassVar[str] = "time-of-day"
 
-    rate: float
     rounds_per_day: int
     hours: float = 8
     zones: int = 24
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rate("rate", self.rate)
         check_count("rounds_per_day", self.rounds_per_day)
         check_count("zones", self.zones)
         if not 24 / self.zones <= self.hours <= 24:
             raise ValueError(
                 f"Expected hours={self.hours} in [24/zones={24 / self.zones}, 24], "
-                f"so that some zone is always open."
+                f"so that at least one zone is always open."
             )
         least = self.open_zones().mean(axis=1).min()
         if self.rate > least + 1e-12:
             raise ValueError(
                 f"Expected rate={self.rate} <= {least}, the share of zones open in some round."
             )
-
-    def participations(self) -> float:
-        """Expected participations: ``rate * rounds``."""
-        return self.rate * self.rounds
 
     def most_participations(self) -> int:
         """The most rounds for which a zone is open."""

@@ -1,4 +1,11 @@
-"""Schedules by name, from the numbers that a run's settings give."""
+"""Schedules by name, from the numbers that a run's settings give.
+
+Example:
+    >>> make_schedule("poisson", rounds=100, participations=5)
+    Poisson(rounds=100, rate=0.05)
+    >>> parse_schedule("capped:of=poisson,per_run=2")
+    ('capped', {'of': 'poisson', 'per_run': 2})
+"""
 
 from __future__ import annotations
 
@@ -36,23 +43,23 @@ SCHEDULES: dict[str, type[Schedule]] = {schedule.kind: schedule for schedule in 
 
 
 def make_schedule(kind: str, rounds: int, participations: float, **options: Any) -> Schedule:
-    """The schedule of that ``kind`` in which everybody is expected to take part so often.
+    """The schedule of a ``kind`` with a given number of rounds and of expected participations.
 
     Args:
         kind: one of `SCHEDULES`.
-        rounds: T.
-        participations: expected rounds in which one participant takes part, in (0, rounds]. A
-            whole number for "balls-in-bins"; before the cap for "capped".
-        options: by kind, those in brackets may be left out. "min-separation": ``separation``;
-            "check-in": [``window``], by default the longest that gives so many participations;
+        rounds: number of rounds.
+        participations: expected participations of each client, in (0, rounds]. A whole number for
+            "balls-in-bins"; before the cap for "capped".
+        options: by kind; those in brackets are optional. "min-separation": ``separation``;
+            "check-in": [``window``], by default the longest that allows these participations;
             "time-of-day": ``rounds_per_day``, [``hours``], [``zones``]; "device-classes":
             ``rates``, relative to each other, and ``shares``; "trace" and "trace-sample":
-            ``path`` of a file that agrees with ``rounds`` and ``participations``; "drop-out":
+            ``path`` of a file whose rounds and participations are as given; "drop-out":
             ``of`` and ``rate``; "capped": ``of``, [``per_run``], [``per_window``], [``window``].
             ``of`` is the other schedule: its kind, or a mapping of "kind" and its options.
 
     Raises:
-        ValueError: naming the argument or the option that cannot be met, is not known or missing.
+        ValueError: if an argument or option is out of range, unknown or missing.
     """
     if kind not in _MAKERS:
         raise ValueError(f"Expected kind={kind!r} to be one of {tuple(_MAKERS)}.")
@@ -78,11 +85,11 @@ def make_schedule(kind: str, rounds: int, participations: float, **options: Any)
 def parse_schedule(spec: str) -> tuple[str, dict[str, Any]]:
     """Kind and options from text: "kind", "kind:name=value,name=value", or "kind:{JSON object}".
 
-    Such as "cyclic", "min-separation:separation=5", "capped:of=poisson,per_run=2" or
+    Examples: "cyclic", "min-separation:separation=5", "capped:of=poisson,per_run=2" and
     'drop-out:{"rate": 0.1, "of": {"kind": "min-separation", "separation": 5}}'.
 
     Raises:
-        ValueError: for an unknown kind, or text that is neither.
+        ValueError: if the kind is unknown, or the options are written in another way.
     """
     kind, _, rest = spec.partition(":")
     if kind not in _MAKERS:
@@ -91,7 +98,7 @@ def parse_schedule(spec: str) -> tuple[str, dict[str, Any]]:
         try:
             return kind, dict(json.loads(rest))
         except json.JSONDecodeError as error:
-            raise ValueError(f"Expected a JSON object after {kind}: in {spec!r}.") from error
+            raise ValueError(f"Expected {spec!r} to hold a JSON object after {kind}:.") from error
     pairs = [part.partition("=") for part in rest.split(",")] if rest else []
     if wrong := [name for name, equals, _ in pairs if not equals or not name]:
         raise ValueError(f"Expected name=value, got {wrong[0]!r} in {spec!r}.")
@@ -107,18 +114,6 @@ def _value(text: str) -> Any:
     return text
 
 
-def _epochs(rounds: int, participations: float) -> Schedule:
-    return ShuffledEpochs(rounds, participations)
-
-
-def _poisson(rounds: int, participations: float) -> Schedule:
-    return Poisson(rounds, participations / rounds)
-
-
-def _fixed_size(rounds: int, participations: float) -> Schedule:
-    return FixedSize(rounds, participations / rounds)
-
-
 def _min_separation(rounds: int, participations: float, *, separation: int) -> Schedule:
     return MinSeparation(rounds, participations / rounds, separation)
 
@@ -131,10 +126,6 @@ def _device_classes(
         raise ValueError(f"Expected rates={rates} to have a mean > 0 over shares={shares}.")
     scale = participations / rounds / mean
     return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
-
-
-def _cyclic(rounds: int, participations: float) -> Schedule:
-    return Cyclic(rounds, participations)
 
 
 def _balls_in_bins(rounds: int, participations: float) -> Schedule:
@@ -209,12 +200,12 @@ def _other(rounds: int, participations: float, of: str | Mapping[str, Any]) -> S
 
 
 _MAKERS: dict[str, Callable[..., Schedule]] = {
-    "epochs": _epochs,
-    "poisson": _poisson,
-    "fixed-size": _fixed_size,
+    "epochs": ShuffledEpochs,
+    "poisson": lambda rounds, participations: Poisson(rounds, participations / rounds),
+    "fixed-size": lambda rounds, participations: FixedSize(rounds, participations / rounds),
     "min-separation": _min_separation,
     "device-classes": _device_classes,
-    "cyclic": _cyclic,
+    "cyclic": Cyclic,
     "balls-in-bins": _balls_in_bins,
     "check-in": _check_in,
     "time-of-day": _time_of_day,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import dataclasses
 import functools
@@ -16,31 +17,45 @@ from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
 CLIENTS = 1000
-"""Clients in each of the runs that estimate what has no closed form (a trace brings its own)."""
+"""Clients in each simulated run of `Capped.participations`; a trace has its own clients."""
 
 RUNS = 10
-"""How many of these runs there are."""
+"""Number of simulated runs of `Capped.participations`."""
 
 _SEED = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class DropOut(Schedule):
+class _Composed(Schedule, abc.ABC):
+    """A schedule over the rounds of another one."""
+
+    rounds: int = dataclasses.field(init=False, repr=False)
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounds", self.schedule.rounds)
+        super().__post_init__()
+
+
+@dataclasses.dataclass(frozen=True)
+class DropOut(_Composed):
     """Each participant of another schedule drops out by an independent coin.
 
-    Guarantee: who is left is, given the other schedule's cohort, a Poisson sample of it with
-    probability ``1 - rate``; every limit of the other schedule holds here too. A dropped
-    participation is not made up for.
+    Guarantee: given the other schedule's cohort, those who stay are a Poisson sample of it with
+    probability ``1 - rate``. Every limit of the other schedule holds here too. Nobody replaces a
+    participant who drops out.
+
+    Attributes:
+        rounds: number of rounds, as in ``schedule``.
+        schedule: the other schedule.
+        rate: probability of dropping out, in [0, 1).
     """
 
     kind: ClassVar[str] = "drop-out"
 
-    rounds: int = dataclasses.field(init=False, repr=False)
-    schedule: Schedule
     rate: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rounds", self.schedule.rounds)
         super().__post_init__()
         if not 0 <= self.rate < 1:
             raise ValueError(f"Expected rate={self.rate} in [0, 1).")
@@ -61,7 +76,7 @@ class DropOut(Schedule):
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: the other schedule's, with coins and counts thinned.
 
-        Limits and cohorts of fixed size stay as they are, since dropping out only helps.
+        Limits and cohorts of fixed size stay as they are: dropping out cannot weaken privacy.
         """
         law, keep = self.schedule.privacy_law(population), 1 - self.rate
         return dataclasses.replace(
@@ -72,25 +87,28 @@ class DropOut(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Capped(Schedule):
+class Capped(_Composed):
     """Another schedule, with participations beyond a cap refused.
 
     Guarantee: nobody takes part more than ``per_run`` times, nor more than ``per_window`` times
-    in any ``window`` consecutive rounds. Only participations that were let in count, the earliest
-    come first, and nobody takes the place of the refused: each cohort is a part of the other
-    schedule's cohort. So later rounds may be emptier than the first ones.
+    in any ``window`` consecutive rounds. The earliest participations are accepted, and refused
+    ones do not count. Nobody replaces a client who is refused, so later cohorts may be smaller.
+
+    Attributes:
+        rounds: number of rounds, as in ``schedule``.
+        schedule: the other schedule.
+        per_run: most participations of a client in the run; ``None`` for no such cap.
+        per_window: most participations in any ``window`` rounds; ``None`` for no such cap.
+        window: length of the window, in rounds; given together with ``per_window``.
     """
 
     kind: ClassVar[str] = "capped"
 
-    rounds: int = dataclasses.field(init=False, repr=False)
-    schedule: Schedule
     per_run: int | None = None
     per_window: int | None = None
     window: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rounds", self.schedule.rounds)
         super().__post_init__()
         if self.per_run is None and self.per_window is None:
             raise ValueError("Expected a cap, got per_run=None and per_window=None.")
@@ -106,12 +124,11 @@ class Capped(Schedule):
             raise ValueError(f"Expected per_window={per_window} <= window={window}.")
 
     def participations(self) -> float:
-        """Expected participations, from simulated runs unless the cap cannot matter.
+        """Expected participations: exact if the cap changes nothing, else simulated.
 
-        There is no closed form: this is the mean of `RUNS` runs with `CLIENTS` clients each (a
-        trace's own clients, if there is one inside), with a fixed seed; simulated once and kept.
-        See `participations_error` for its standard error. With few clients, rounded cohort sizes
-        can move the truth a little.
+        There is no closed form. This is the mean over `RUNS` runs with `CLIENTS` clients each (or
+        with the clients of the trace inside), from a fixed seed. `participations_error` gives its
+        standard error. In a small population rounded cohort sizes can change the mean a little.
         """
         return self._estimate[0]
 
@@ -120,7 +137,7 @@ class Capped(Schedule):
         return self._estimate[1]
 
     def most_participations(self) -> int:
-        """The least of the caps and of what the other schedule allows."""
+        """The smallest of the caps and of the other schedule's limit."""
         per_run, per_window, window = self._caps()
         windows, rest = divmod(self.rounds, window)
         in_windows = windows * per_window + min(rest, per_window)
@@ -142,7 +159,7 @@ class Capped(Schedule):
             yield let_in
 
     def _caps(self) -> tuple[int, int, int]:
-        """The caps with numbers that cannot matter for those that are not set."""
+        """``per_run``, ``per_window`` and ``window``; a cap that is not set refuses nobody."""
         per_run = self.rounds if self.per_run is None else self.per_run
         if self.per_window is None or self.window is None:
             return per_run, 1, 1

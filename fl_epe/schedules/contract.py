@@ -16,6 +16,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.checks import check_rate
+
 Cohort = NDArray[np.int64]
 
 
@@ -24,9 +26,9 @@ class Coins:
     """A client takes part in each of ``rounds`` rounds with probability ``rate``, independently.
 
     Attributes:
-        rounds: how many rounds there are to take part in.
-        rate: probability of taking part in one of them, in [0, 1].
-        condition: words to add to "takes part by coins", such as ", in the busiest class".
+        rounds: number of rounds in which the client may take part.
+        rate: probability of taking part in each of them, in [0, 1].
+        condition: text to append to "takes part by coins", such as ", in the busiest class".
     """
 
     rounds: int
@@ -34,7 +36,7 @@ class Coins:
     condition: str = ""
 
     def thinned(self, keep: float) -> Coins:
-        """The coins of those who, having been drawn, stay with probability ``keep``."""
+        """The coins of a client who, once drawn, takes part with probability ``keep``."""
         return dataclasses.replace(self, rate=self.rate * keep)
 
 
@@ -43,10 +45,10 @@ class FixedCohorts:
     """Each of ``rounds`` rounds draws ``size`` clients of ``available``, without replacement.
 
     Attributes:
-        rounds: how many rounds there are to be drawn in.
-        available: clients from whom a cohort is drawn.
-        size: of a cohort.
-        condition: words to add to "cohorts of fixed size".
+        rounds: number of rounds in which a client may be drawn.
+        available: number of clients from whom a cohort is drawn.
+        size: number of clients in a cohort.
+        condition: text to append to "cohorts of fixed size".
     """
 
     rounds: int
@@ -60,10 +62,12 @@ class PrivacyLaw:
     """What a schedule promises about one client's participation, for `fl_epe.accounting`.
 
     Attributes:
-        most: the most rounds in which any client takes part; ``None`` if nothing limits them.
-        coins: independent coins that an adversary may not know, so that sampling amplifies.
-        counts: the law of the number of participations, where it is binomial.
-        cohorts: fresh cohorts of fixed size that an adversary may not know.
+        most: the most rounds in which any client takes part; ``None`` if there is no limit.
+        coins: set if each round is decided by an independent coin. Sampling then amplifies
+            privacy against an adversary who does not know the rounds.
+        counts: set if the number of participations is binomial: its rounds and rate.
+        cohorts: set if each round draws a fresh cohort of fixed size. Sampling then amplifies
+            privacy against an adversary who does not know the rounds.
     """
 
     most: int | None = None
@@ -76,19 +80,22 @@ class PrivacyLaw:
 class Schedule(abc.ABC):
     """Who takes part in each of ``rounds`` rounds.
 
-    The law treats all participants alike: any permutation of the numbers in ``[0, population)``
-    leaves it as it is. So a canary that is scheduled among the clients, or by a schedule of the
-    same kind, takes part as they do.
+    All participants are treated alike: renumbering them does not change the distribution. So a
+    canary that is scheduled among the clients, or by a schedule of the same kind, takes part as
+    they do.
+
+    Attributes:
+        rounds: number of rounds, at least 1.
     """
 
     kind: ClassVar[str]
     """Name of the kind of schedule."""
 
     unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = None
-    """How one client's rounds are drawn, for an adversary who does not know them.
+    """How one client's rounds are drawn: "coins", "epochs" or ``None`` if it is neither.
 
     "coins": in each round independently, with the same probability. "epochs": once in each of
-    equally long stretches, in any of their rounds. ``None`` where neither holds.
+    several equally long blocks of rounds, uniformly within the block.
     """
 
     rounds: int
@@ -117,9 +124,9 @@ class Schedule(abc.ABC):
         return population * self.participations() / self.rounds
 
     def privacy_law(self, population: int) -> PrivacyLaw:
-        """What theorems may count on, for whichever of ``population`` clients takes part most.
+        """What holds for every one of ``population`` clients, as theorems need it.
 
-        A schedule that promises more than a limit on participations overrides this.
+        By default only the limit on participations; other schedules promise more.
         """
         most = self.most_participations()
         return PrivacyLaw(most=None if most >= self.rounds > 1 else most)
@@ -127,7 +134,12 @@ class Schedule(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Epochs(Schedule, abc.ABC):
-    """Everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round."""
+    """Everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round.
+
+    Attributes:
+        rounds: number of rounds.
+        epochs: expected participations of each participant, in (0, rounds].
+    """
 
     epochs: float
 
@@ -141,8 +153,28 @@ class Epochs(Schedule, abc.ABC):
         return self.epochs
 
     def most_participations(self) -> int:
-        """See `Schedule.most_participations`: ``epochs``, rounded up."""
+        """``epochs``, rounded up."""
         return math.ceil(self.epochs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rated(Schedule, abc.ABC):
+    """Everybody takes part in each round with the same probability.
+
+    Attributes:
+        rounds: number of rounds.
+        rate: probability of taking part in a round, in (0, 1].
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rate("rate", self.rate)
+
+    def participations(self) -> float:
+        """Expected participations: ``rate * rounds``."""
+        return self.rate * self.rounds
 
 
 def presence(schedule: Schedule, population: int, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -14,22 +14,22 @@ from fl_epe.schedules.contract import Cohort
 def even_sizes(total: int, rounds: int) -> Iterator[int]:
     """Cohort sizes that add up to ``total``, spread evenly.
 
-    Any ``b`` in a row add up to the floor or the ceiling of ``b * total / rounds``: all are equal
-    where ``rounds`` divides ``total``, and never differ by more than one.
+    The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or up.
+    So sizes differ by at most one.
     """
     for t in range(rounds):
         yield (t + 1) * total // rounds - t * total // rounds
 
 
 def draw(rng: np.random.Generator, population: int, size: int) -> Cohort:
-    """A uniform set of ``size`` distinct numbers in ``[0, population)``, in no random order."""
+    """A uniform set of ``size`` distinct numbers in ``[0, population)``, in an arbitrary order."""
     return rng.choice(population, size, replace=False, shuffle=False)
 
 
 def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
-    """The positions in ``when`` that hold 0, 1, … ``rounds - 1``; each set is ascending.
+    """For each round t, the positions at which ``when`` is t, ascending.
 
-    One bucket sort: linear in ``len(when)``.
+    Takes time linear in ``len(when)``.
     """
     # NumPy sorts 16-bit keys by radix.
     keys = when.astype(np.uint16) if rounds <= 2**16 else when
@@ -42,7 +42,12 @@ def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """Clients by group: those of group g are ``clients[starts[g] : starts[g] + sizes[g]]``."""
+    """Clients by group.
+
+    Attributes:
+        clients: client numbers, group after group.
+        sizes: number of clients in each group.
+    """
 
     clients: Cohort
     sizes: NDArray[np.int64]
@@ -53,5 +58,5 @@ class Groups:
         return cls(rng.permutation(int(sizes.sum())), sizes)
 
     def starts(self) -> NDArray[np.int64]:
-        """Where each group begins."""
+        """The place in ``clients`` at which each group begins."""
         return np.cumsum(self.sizes) - self.sizes

@@ -1,4 +1,4 @@
-"""Orders and blocks: everybody takes part equally often."""
+"""Schedules in which everybody takes part equally often, up to one time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from fl_epe.schedules.draws import by_round, even_sizes
 class ShuffledEpochs(Epochs):
     """Everybody in a fresh random order, epoch after epoch, spread evenly over the rounds.
 
-    This is the paper's schedule, for clients (epochs over the data) and for canaries (repeats).
-    Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a
-    round, and the sizes of any two cohorts differ by at most one. Where one round spans the end
-    of an epoch and the start of the next, those already in it come later in the new order.
+    This is the paper's schedule, for clients and for canaries. Guarantee: everybody takes part
+    ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round, and the sizes of any two
+    cohorts differ by at most one. Where a round spans the end of an epoch and the start of the
+    next, those who are already in it come later in the new order.
+
+    Attributes:
+        rounds: number of rounds.
+        epochs: expected participations of each participant, in (0, rounds].
     """
 
     kind: ClassVar[str] = "epochs"
@@ -28,10 +32,8 @@ class ShuffledEpochs(Epochs):
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
-        slots = round(self.epochs * population)
         queue = np.empty(0, np.int64)
-        for t in range(self.rounds):
-            size = (t + 1) * slots // self.rounds - t * slots // self.rounds
+        for size in even_sizes(round(self.epochs * population), self.rounds):
             if size > len(queue):
                 queue = np.concatenate([queue, _next_epoch(rng, population, queue, size)])
             yield np.sort(queue[:size])
@@ -52,13 +54,16 @@ def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: i
 
 @dataclasses.dataclass(frozen=True)
 class Cyclic(Epochs):
-    """One random order, fixed for the whole run, gone through again and again.
+    """One random order that is fixed for the whole run and repeated.
 
     Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, cohort sizes
-    differ by at most one, and the gap between two participations of a client is the floor or the
-    ceiling of ``rounds * population / total``, with ``total = round(epochs * population)`` the
-    participations of all: ``rounds / epochs`` up to rounding. Whoever sees one participation of a
-    client knows the others.
+    differ by at most one, and two participations of a client that follow each other are
+    ``rounds * population / round(epochs * population)`` rounds apart, rounded down or up. An
+    adversary who knows one participation of a client knows the others as well.
+
+    Attributes:
+        rounds: number of rounds.
+        epochs: expected participations of each participant, in (0, rounds].
     """
 
     kind: ClassVar[str] = "cyclic"
@@ -79,10 +84,13 @@ class BallsInBins(Schedule):
     """In each block of rounds everybody takes part once, in a uniformly random round of the block.
 
     The rounds are cut into ``epochs`` blocks whose lengths differ by at most one (the first ones
-    are the longer, as `numpy.array_split` does). This is the sampling of Chua et al. 2024,
-    "Balls-and-Bins Sampling for DP-SGD", with clients for examples. Guarantee: everybody takes
-    part exactly ``epochs`` times, once in each block, at rounds that are independent of each
-    other's and of everybody else's. So cohort sizes are binomial.
+    are the longer, as in `numpy.array_split`). Source: Chua et al. 2024, "Balls-and-Bins Sampling
+    for DP-SGD", with clients in place of examples. Guarantee: everybody takes part exactly
+    ``epochs`` times, once in each block, independently of all others. So cohort sizes are binomial.
+
+    Attributes:
+        rounds: number of rounds.
+        epochs: participations of each participant: a whole number from 1 to ``rounds``.
     """
 
     kind: ClassVar[str] = "balls-in-bins"

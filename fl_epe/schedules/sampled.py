@@ -1,4 +1,4 @@
-"""Fresh random cohorts: of a fixed size, with rest between participations, by class of device."""
+"""Schedules that draw a random cohort in every round: by coins, or of fixed size."""
 
 from __future__ import annotations
 
@@ -10,42 +10,41 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fl_epe.checks import check_count, check_rate
-from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule
+from fl_epe.checks import check_count
+from fl_epe.schedules.contract import (
+    Cohort,
+    Coins,
+    FixedCohorts,
+    PrivacyLaw,
+    Rated,
+    Schedule,
+)
 from fl_epe.schedules.draws import Groups, draw, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)
-class Poisson(Schedule):
+class Poisson(Rated):
     """Everybody takes part in every round independently with probability ``rate``.
 
-    Guarantee: the participation of each is a sequence of independent coins, so that the
-    subsampled Gaussian mechanism's privacy amplification applies (add/remove adjacency).
+    Guarantee: all coins are independent, so that privacy amplification by Poisson subsampling
+    applies (add-or-remove adjacency).
+
+    Attributes:
+        rounds: number of rounds.
+        rate: probability of taking part in a round, in (0, 1].
     """
 
     kind: ClassVar[str] = "poisson"
     unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "coins"
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"Expected rate={self.rate} in (0, 1].")
-
-    def participations(self) -> float:
-        """Expected participations: ``rate * rounds``."""
-        return self.rate * self.rounds
-
     def most_participations(self) -> int:
-        """See `Schedule.most_participations`: nothing limits it."""
+        """``rounds``: there is no limit."""
         return self.rounds
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
         for _ in range(self.rounds):
-            size = rng.binomial(population, self.rate)
-            yield np.sort(rng.choice(population, size, replace=False, shuffle=False))
+            yield np.sort(draw(rng, population, rng.binomial(population, self.rate)))
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: independent coins."""
@@ -54,27 +53,21 @@ class Poisson(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedSize(Schedule):
-    """Every round a fresh cohort of fixed size, uniform without replacement.
+class FixedSize(Rated):
+    """Every round draws a fresh cohort of fixed size, uniformly without replacement.
 
-    Guarantee: the sizes are public, ``rate * population`` in every round if that is a whole
-    number (else its floor or ceiling, spread evenly, so that the mean is right for few canaries
-    too); given the size, every set of that many clients is equally likely, independently of the
-    other rounds. Amplification by sampling without replacement applies (substitute adjacency).
+    Guarantee: given its size, every cohort is equally likely, independently of the other rounds.
+    The size is public: ``rate * population`` if that is a whole number, else its floor or ceiling,
+    spread evenly over the rounds. Amplification by sampling without replacement applies
+    (replace-one adjacency).
+
+    Attributes:
+        rounds: number of rounds.
+        rate: share of the population in a cohort, in (0, 1].
     """
 
     kind: ClassVar[str] = "fixed-size"
     unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "coins"
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_rate("rate", self.rate)
-
-    def participations(self) -> float:
-        """Expected participations: ``rate * rounds``."""
-        return self.rate * self.rounds
 
     def most_participations(self) -> int:
         """``rounds``: the same client may be drawn every time."""
@@ -86,7 +79,7 @@ class FixedSize(Schedule):
             yield np.sort(draw(rng, population, size))
 
     def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: fresh cohorts, so that participations are binomial."""
+        """See `Schedule.privacy_law`: fresh cohorts, and binomial participations."""
         size = min(population, math.ceil(self.rate * population))
         return PrivacyLaw(
             counts=Coins(self.rounds, size / population),
@@ -95,33 +88,32 @@ class FixedSize(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class MinSeparation(Schedule):
-    """A cohort of fixed size, uniform among those who have rested for ``separation - 1`` rounds.
+class MinSeparation(Rated):
+    """A cohort of fixed size, drawn from those who have rested for ``separation - 1`` rounds.
 
     Guarantee: any two participations of a client are at least ``separation`` rounds apart, so
-    nobody takes part more than ``ceil(rounds / separation)`` times: the (k, b)-participation that
-    correlated noise (DP-FTRL, banded matrix factorization) is calibrated for. Sizes as in
-    `FixedSize`. No amplification is claimed: who rested is known from the past.
+    nobody takes part more than ``ceil(rounds / separation)`` times. Correlated noise (DP-FTRL,
+    banded matrix factorization) is calibrated for this (k, b)-participation. Sizes are as in
+    `FixedSize`. No amplification is claimed, as past cohorts show who is resting.
+
+    Attributes:
+        rounds: number of rounds.
+        rate: share of the population in a cohort, in (0, 1 / separation].
+        separation: least distance between two participations of a client, in rounds.
     """
 
     kind: ClassVar[str] = "min-separation"
 
-    rate: float
     separation: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rate("rate", self.rate)
         check_count("separation", self.separation)
         if self.rate * self.separation > 1 + 1e-12:
             raise ValueError(
                 f"Expected rate={self.rate} <= 1/separation={1 / self.separation}: "
-                f"not enough clients would be rested."
+                f"otherwise too few clients would be rested."
             )
-
-    def participations(self) -> float:
-        """Expected participations: ``rate * rounds``."""
-        return self.rate * self.rounds
 
     def most_participations(self) -> int:
         """``ceil(rounds / separation)``."""
@@ -161,11 +153,15 @@ def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
 class DeviceClasses(Schedule):
     """Classes of devices, each with a Poisson rate of its own.
 
-    Each client is of class c with probability ``shares[c]``, independently and for the whole run,
-    and takes part in every round by an independent coin of probability ``rates[c]``.
+    Each client is of class c with probability ``shares[c]``, independently and for the whole run.
     Guarantee: given the classes, all coins are independent, so amplification by Poisson
-    subsampling holds for a client of class c at ``rates[c]``, and for anybody at the largest rate.
-    The average client says little about the busiest class.
+    subsampling holds for a client of class c at ``rates[c]``, and for everybody at the largest
+    rate. Clients of the busiest class give away more than the average client.
+
+    Attributes:
+        rounds: number of rounds.
+        rates: probability of taking part in a round, one for each class, in [0, 1].
+        shares: probability that a client is of the class, one for each; they add up to 1.
     """
 
     kind: ClassVar[str] = "device-classes"

@@ -1,4 +1,4 @@
-"""The participation of a run that has happened, replayed."""
+"""Schedules that replay the participation of a real run, from its log."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.trace_file import read_columns
 
 MOST_ROUNDS = 10**7
-"""More rounds than this are taken for a mistake: time stamps in place of round numbers."""
+"""A trace with more rounds is refused: its round numbers are probably time stamps."""
 
 
 class RepeatedRowError(ValueError):
-    """A client is in a round twice; ``row`` counts from 0."""
+    """A client is in the same round twice; ``row`` counts from 0."""
 
     def __init__(self, row: int, client: Any, round_id: int) -> None:
         self.row = row
         self.reason = f"client_id={client!r} is in round {round_id} already"
-        super().__init__(f"Expected every client at most once in a round: row {row}: {self.reason}")
+        super().__init__(f"Expected a client at most once in a round, got row {row}: {self.reason}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace(Schedule):
     """Exactly the participation that was recorded: one row for each client in each round.
 
-    Guarantee: nothing is random. Client i of the population is ``clients[i]`` in the trace, and
-    takes part in the rounds that the trace gives it. Clients are not exchangeable, and the rounds
-    are known: claim no amplification. For canaries see `TraceSample`.
+    Guarantee: nothing is random. Client i of the population is ``clients[i]`` of the trace and
+    takes part in the rounds that the trace gives it. Clients differ from each other and the rounds
+    are known, so no amplification is claimed. For canaries see `TraceSample`.
 
     Attributes:
-        rounds: from the first round to the last, those included in which nobody took part.
-        round_ids: the round of each row, from 0, ascending. Any integers may be given: they are
-            counted from the least.
+        rounds: number of rounds from the first to the last, empty ones included.
+        round_ids: the round of each row, from 0, ascending. Any integers may be passed; they are
+            renumbered so that the smallest is 0.
         client_ids: the client of each row, in ``[0, population)``, ascending within a round. Any
-            integers or strings may be given: they are numbered in ascending order.
+            integers or strings may be passed; they are numbered in ascending order.
         clients: the clients' ids as they were given, ascending.
     """
 
@@ -55,7 +55,9 @@ class Trace(Schedule):
         names = _vector("client_ids", self.client_ids, "iuU")
         clients, who = np.unique(names, return_inverse=True)
         if len(when) != len(who):
-            raise ValueError(f"Expected round_ids ({len(when)}) and client_ids ({len(who)}) alike.")
+            raise ValueError(
+                f"Expected len(round_ids)={len(when)} to equal len(client_ids)={len(who)}."
+            )
         first, last = int(when.min()), int(when.max())
         rounds = last - first + 1
         if rounds > MOST_ROUNDS:
@@ -78,14 +80,14 @@ class Trace(Schedule):
 
     @classmethod
     def read(cls, path: Path | str) -> Trace:
-        """The trace in a CSV file with the header ``round,client_id``, or in such a Parquet file.
+        """The trace in a CSV or Parquet file with the columns ``round`` and ``client_id``.
 
-        Rows may be in any order; other columns are passed over. In a CSV file, client ids that
-        are all written as plain integers are numbers, otherwise strings.
+        Rows may be in any order; other columns are ignored. In a CSV file client ids are read as
+        integers if all of them are, otherwise as strings.
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it holds no trace, naming the file and the line (row) or the column.
+            ValueError: if it holds no trace; the message names the file, and the line or column.
         """
         path = Path(path)
         columns = read_columns(path)
@@ -123,7 +125,7 @@ class Trace(Schedule):
         """See `Schedule.cohorts`; ``rng`` is not used.
 
         Raises:
-            ValueError: if ``population`` is not the trace's.
+            ValueError: if ``population`` differs from the trace's.
         """
         if population != self.population:
             raise ValueError(
@@ -141,10 +143,10 @@ class Trace(Schedule):
         return PrivacyLaw(most=self.most_participations())
 
     def sampled(self, count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-        """When ``count`` clients of the trace take part, who are drawn at random, as canaries are.
+        """When ``count`` random clients of the trace take part, for example for canaries.
 
         Returns:
-            A boolean array of shape ``(rounds, count)``; see `TraceSample` for the draw.
+            A boolean array of shape ``(rounds, count)``; `TraceSample` says how they are drawn.
         """
         return presence(TraceSample(self), count, rng)
 
@@ -153,9 +155,12 @@ class Trace(Schedule):
 class TraceSample(Schedule):
     """Everybody takes part whenever a random client of a trace does.
 
-    This schedules canaries where clients follow a trace. Guarantee: each of the population is
-    given a uniformly random client of the trace; no client is given twice before all are given
-    once, twice before all are given twice, and so on.
+    This schedules canaries where clients follow a trace. Guarantee: each participant is given a
+    uniformly random client of the trace, and clients are reused as evenly as possible.
+
+    Attributes:
+        rounds: number of rounds, as in ``trace``.
+        trace: the recorded participation.
     """
 
     kind: ClassVar[str] = "trace-sample"

@@ -1,12 +1,17 @@
 """Lower bounds on ε that hold at a stated confidence, by name.
 
-``epsilon_lower_bound`` answers for one method, ``BOUNDS`` says what each method is, what it assumes
-and whether it keeps its confidence. "valid" means: if the assumption holds, the bound exceeds the
-true ε with probability at most 1 − confidence, at every ε and for any number of canaries. The
-method is chosen before the scores are seen: the largest of several bounds is not a bound.
+`epsilon_lower_bound` computes one method; `BOUNDS` says what each method is, what it assumes and
+whether it is valid. A valid bound exceeds the true ε with probability at most 1 − confidence if its
+assumption holds. Choose the method before the scores are seen: the largest of several bounds is
+not a bound. How they work: docs/notes/lower-bounds.md.
 
-"GDP" as an assumption means that the mechanism's trade-off curve is Gaussian: the scores may have
-any distribution, and what is ruled out is μ-GDP; its ε at δ is read off the curve.
+The assumption "GDP" means that the mechanism's trade-off curve is Gaussian. The scores may have any
+distribution: the method rules out μ-GDP, and the ε at δ is read off the curve.
+
+Example:
+    >>> observed, unobserved = [5.0 + i / 100 for i in range(100)], range(-50, 50)
+    >>> epsilon_lower_bound(observed, unobserved, 1e-5) > 0
+    True
 """
 
 from __future__ import annotations
@@ -21,18 +26,16 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.auditing.bounds import guessing as one_run
-from fl_epe.auditing.bounds import thresholds as threshold_bounds
-from fl_epe.auditing.bounds import weighted
+from fl_epe.auditing.bounds import guessing, thresholds, weighted
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
 from fl_epe.auditing.bounds.thresholds import gdp_epsilon
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_probability, check_scores
 
 COIN_METHODS = ("one-run", "one-run-fdp", "order-statistic")
-"""Bounds that hold only if each canary took part by an independent fair coin."""
+"""Methods that require each canary to have been included by an independent fair coin."""
 
-_LARGEST_T = 1e3  # above, the inverse of the noncentral t is inexact or never returns
+_LARGEST_T = 1e3  # above, SciPy's inverse of the noncentral t is inexact or does not return
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +45,8 @@ class Bound:
     Attributes:
         compute: from checked scores to ε.
         description: the method in one line.
-        valid: whether the bound keeps its confidence where the assumption holds.
-        assumption: what it leans on besides independent scores.
+        valid: whether the bound keeps its confidence if the assumption holds.
+        assumption: what it assumes besides independent scores.
     """
 
     compute: Callable[[Sample], float]
@@ -53,7 +56,7 @@ class Bound:
 
 
 class NoBoundWarning(UserWarning):
-    """The number asked for is no bound: it exceeds the true ε more often than it says."""
+    """The method is not a valid bound: it exceeds the true ε too often."""
 
 
 def epsilon_lower_bound(
@@ -66,40 +69,29 @@ def epsilon_lower_bound(
     method: str = "clopper-pearson",
     seed: int = 0,
 ) -> float:
-    """A lower bound on ε from the scores of canaries, by a method named in ``BOUNDS``.
+    """A lower bound on ε from the scores of canaries, by a method named in `BOUNDS`.
 
-    The default holds for scores of any distribution, with unobserved scores or the exact null, and
-    for any number of canaries; "weighted" is sharper for up to 0.05 / δ of them and falls behind
-    for many more (1,000 + 1,000 Gaussians 3 apart, δ = 0.005: 0.8 against 4.1). "jeffreys", the
-    published method, is no bound: at ε = 0 it is positive in 23% of runs, with the exact null in
-    74% (``benchmarks/bounds_peers.py``). It warns.
+    The default holds for scores of any distribution; "weighted" is often sharper. "jeffreys", the
+    paper's method, is no bound: at ε = 0 it is positive in 23% of runs, and in 74% with the exact
+    null (``benchmarks/bounds_peers.py``). It warns once in a process, with `NoBoundWarning`.
 
     Args:
-        observed: scores of the canaries in training, higher = more likely a member, shape (k,).
-        unobserved: scores of the canaries left out, shape (n,), or ``None`` with ``dim`` given:
-            the scores are cosines in ``dim`` dimensions and their null is known exactly.
-        delta: δ of the ε that is bounded, in (0, 1); 0 for "katz-log", and for no other.
-        dim: dimension of the canaries; not used where ``unobserved`` is given.
-        confidence: one-sided: the bound exceeds the true ε with probability at most 1 − this.
-        method: a key of ``BOUNDS``, chosen before the scores are seen.
-        seed: of the random split that some methods make of the scores. Fix it in advance: the
-            best of several seeds is not a bound.
+        observed: scores of the observed canaries, larger for "took part", shape (k,).
+        unobserved: scores of unobserved canaries, shape (u,). ``None`` if ``dim`` is given: the
+            scores are then cosines in ``dim`` dimensions, whose null is known exactly.
+        delta: δ of the ε that is bounded, in (0, 1); 0 for "katz-log".
+        dim: dimension of the canaries; not used if ``unobserved`` is given.
+        confidence: one-sided.
+        method: a key of `BOUNDS`, chosen before the scores are seen.
+        seed: of random splits of the scores, chosen in advance like the method.
 
     Returns:
-        The bound in nats, at least 0; infinite where the scores rule out every finite ε. Scores
-        that are all the same say nothing and give 0.
+        The bound in nats, at least 0; infinite if the scores rule out every finite ε. If all scores
+        are equal, the bound is 0.
 
     Raises:
-        ValueError: for an argument out of range, scores that are not finite, fewer than two
-            canaries in a group, cosines outside [−1, 1], or a method that needs other scores.
-
-    Warns:
-        NoBoundWarning: once in a process, for "jeffreys".
-
-    Example:
-        >>> observed, unobserved = [5.0 + i / 100 for i in range(100)], range(-50, 50)
-        >>> epsilon_lower_bound(observed, unobserved, 1e-5) > 0
-        True
+        ValueError: for an argument out of range, scores that are not finite, fewer than two of
+            them, cosines outside [−1, 1], or a method that needs other scores.
     """
     if method == "jeffreys":
         _warn_of_jeffreys()
@@ -112,7 +104,7 @@ def epsilon_lower_bound(
 def _warn_of_jeffreys() -> None:
     text = (
         "method='jeffreys' is not a bound: it exceeds the true ε more often than its confidence"
-        " says. It is there to compare with published numbers. For a bound leave out method."
+        " says. Use it only to compare with published numbers, and leave out method for a bound."
     )
     warnings.warn(text, NoBoundWarning, stacklevel=3)
 
@@ -127,7 +119,7 @@ def lower_bound_by(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> float:
-    """`epsilon_lower_bound` without its warning, for tables that say which rows are no bounds."""
+    """`epsilon_lower_bound` without its warning, for tables that mark what is not valid."""
     bound = BOUNDS.get(method)
     if bound is None:
         raise ValueError(f"Expected method={method!r} to be one of {', '.join(BOUNDS)}.")
@@ -153,8 +145,8 @@ def lower_bound(
 ) -> float:
     """`epsilon_lower_bound` of `Scores`, without its warning.
 
-    Where the scores are cosines with one vector each, their exact null stands for the unobserved
-    ones, except for the methods in `COIN_METHODS`, which guess between the two groups.
+    If the scores are cosines with one vector, their exact null replaces the unobserved scores,
+    except for the methods in `COIN_METHODS`, which need both groups.
 
     Raises:
         ValueError: as `epsilon_lower_bound`.
@@ -169,10 +161,10 @@ def lower_bound(
 
 
 def mean(sample: Sample) -> float:
-    """ε of the smallest shift between two Gaussians of equal variance that the means allow.
+    """ε of the lower confidence limit of the shift between two Gaussians of equal variance.
 
-    With the exact null √d·(mean cosine) ~ N(μ, 1/k); with two groups of scores the
-    t statistic of their means is noncentral t, and its noncentrality is inverted.
+    With the exact null √d·(mean cosine) ~ N(μ, 1/k). With two groups of scores the t statistic of
+    their means has a noncentral t distribution, which is solved for its noncentrality.
     """
     shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
     return gdp_epsilon(max(shift, 0.0), sample.delta)
@@ -192,7 +184,7 @@ def _pooled_shift(sample: Sample) -> float:
     if difference <= 0 or squares == 0:  # scores of zero variance are not Gaussian
         return 0.0
     t = difference / (np.sqrt(squares / freedom) * error)
-    # For large t noncentrality / t only rises with t, so the ratio at the cap is on the safe side.
+    # For large t noncentrality / t rises with t, so the ratio at the cap is a lower bound.
     capped = min(t, _LARGEST_T)
     noncentrality = scipy.special.nctdtrinc(freedom, 1 - sample.alpha, capped)
     return float(noncentrality * (t / capped) * error)
@@ -223,19 +215,19 @@ _PRIOR = "Jeffreys prior on the error rates"
 BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
     {
         "jeffreys": Bound(
-            threshold_bounds.jeffreys,
+            thresholds.jeffreys,
             "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
             valid=False,
             assumption="a threshold chosen in advance",
         ),
         "clopper-pearson": Bound(
-            threshold_bounds.clopper_pearson,
+            thresholds.clopper_pearson,
             "Clopper–Pearson limits at a held-out threshold",
             valid=True,
             assumption=_FREE,
         ),
         "simultaneous": Bound(
-            threshold_bounds.simultaneous,
+            thresholds.simultaneous,
             "best threshold of all with a confidence band for the whole ROC curve",
             valid=True,
             assumption=_FREE,
@@ -247,25 +239,25 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
             assumption=_FREE,
         ),
         "katz-log": Bound(
-            threshold_bounds.katz_log,
+            thresholds.katz_log,
             "Katz-log interval of TPR/FPR at a held-out threshold, pure DP (δ = 0)",
             valid=False,
             assumption="asymptotic: tens of true and false positives",
         ),
         "bayesian": Bound(
-            threshold_bounds.bayesian,
+            thresholds.bayesian,
             "credible limit at a held-out threshold (Zanella-Béguelin et al. 2023)",
             valid=False,
             assumption=_PRIOR,
         ),
         "gdp": Bound(
-            threshold_bounds.gdp,
+            thresholds.gdp,
             "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
             valid=True,
             assumption=_GDP,
         ),
         "bayesian-gdp": Bound(
-            threshold_bounds.bayesian_gdp,
+            thresholds.bayesian_gdp,
             "credible limit at a held-out threshold, read as μ-GDP",
             valid=False,
             assumption=f"{_PRIOR}; {_GDP}",
@@ -277,19 +269,19 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
             assumption=_GAUSSIAN,
         ),
         "one-run": Bound(
-            one_run.one_run,
+            guessing.one_run,
             "number of right guesses (Steinke et al. 2023)",
             valid=True,
             assumption=_COINS,
         ),
         "one-run-fdp": Bound(
-            one_run.one_run_fdp,
+            guessing.one_run_fdp,
             "number of right guesses, read as μ-GDP (Mahloujifar et al. 2024)",
             valid=True,
             assumption=f"canaries included by fair coins; {_GDP}",
         ),
         "order-statistic": Bound(
-            one_run.order_statistic,
+            guessing.order_statistic,
             "errors of the most confident guesses, read as μ-GDP (Xiang et al. 2025)",
             valid=True,
             assumption=f"canaries included by fair coins; {_GDP}",

@@ -1,9 +1,11 @@
-"""A confidence band for a whole distribution function: an upper limit at every threshold at once.
+"""A confidence band for a whole distribution function: upper limits that hold at all thresholds.
 
-Clopper–Pearson limits at one corrected local level η (an "equal local levels" band, Aldor-Noiman
-et al. 2013). η is such that all limits together hold with probability 1 − α exactly, whatever the
-distribution, so a threshold may be chosen after looking. For 1000 scores and α = 0.05 it is
-η ≈ 0.0016; Bonferroni would have 0.00005.
+Clopper–Pearson limits at one corrected level η (an "equal local levels" band, Aldor-Noiman et al.
+2013), so that the threshold may be chosen afterwards. Derivation: docs/notes/lower-bounds.md.
+
+Example:
+    >>> 1e-4 < local_level(total=1000, alpha=0.05) < 0.01
+    True
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ import scipy
 
 from fl_epe.auditing.bounds.error_rates import FloatArray, clopper_pearson_upper
 
-_NODE_RATIO = 1.1  # limits are kept at counts that grow by this factor from either end
+_NODE_RATIO = 1.1  # limits are computed at counts that grow by this factor from either end
 _LOG_TOLERANCE = 1e-3
 
 
 def band_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
-    """Upper limits of a rate at any number of thresholds, all right together.
+    """Upper limits of a rate at any number of thresholds, which hold all together.
 
     Args:
         errors: scores beyond each threshold, any shape, integers in [0, total].
         total: number of scores.
-        alpha: probability with which any limit at all may lie below its true rate.
+        alpha: probability that at least one limit is below its true rate.
     """
     nodes = _nodes(total)
     limits = np.append(clopper_pearson_upper(nodes, total, local_level(total, alpha)), 1.0)
@@ -34,7 +36,7 @@ def band_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
 
 @functools.lru_cache
 def local_level(total: int, alpha: float) -> float:
-    """The level η of each limit for which the band of ``total`` scores has level ``alpha``."""
+    """The level η of each limit at which the band of ``total`` scores has level ``alpha``."""
     nodes = _nodes(total)
 
     def excess(log_level: float) -> float:
@@ -50,12 +52,9 @@ def local_level(total: int, alpha: float) -> float:
 
 
 def _probability_below(nodes: FloatArray, limits: FloatArray, total: int) -> float:
-    """P[U₍ⱼ₊₁₎ ≤ limitⱼ for every node j], U₍₁₎ < … < U₍ₙ₎ ordered uniforms, from below.
+    """P[U₍ⱼ₊₁₎ ≤ limitⱼ for every node j] for ordered uniforms, or slightly less.
 
-    The uniforms are a Poisson process of rate n given n points in all, and its counts at the
-    limits are a Markov chain: keep the paths with more than j points at limit j. ``ahead`` holds
-    the probability of each surplus over j + 1. Surpluses from which no likely path returns to n
-    points are dropped, which only lowers the answer.
+    ``ahead`` holds the probability of each surplus of points over j + 1.
     """
     rates = total * np.diff(limits, prepend=0.0)
     required = np.diff(nodes + 1, prepend=0.0).astype(int)
@@ -77,7 +76,7 @@ def _poisson(counts: FloatArray, rate: float) -> FloatArray:
 
 
 def _nodes(total: int) -> FloatArray:
-    """The error counts at which limits are kept; others use the next one above."""
+    """The error counts at which limits are computed; other counts use the next larger one."""
     steps = int(np.log(total / 2 + 1) / np.log(_NODE_RATIO)) + 1
     counts = np.round(_NODE_RATIO ** np.arange(steps))
     counts = counts[counts <= total / 2]

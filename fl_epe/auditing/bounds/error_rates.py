@@ -1,9 +1,13 @@
-"""Error rates of a thresholded score: counts, confidence limits, and what they say about ε.
+"""Error rates of an attack that compares scores with a threshold, and the ε that they rule out.
 
-The attack calls a canary a member when its score is at least the threshold. ``FNR`` is the share
-of observed canaries that it misses, ``FPR`` the share of unobserved canaries that it takes for
-members. The unobserved canaries are either scored too, or, when the scores are cosines, replaced
-by the exact null distribution, which makes the ``FPR`` of every threshold known.
+The attack says "took part" if a canary's score is at least the threshold. ``FNR`` is the share of
+observed canaries that it misses, ``FPR`` the share of unobserved canaries for which it is wrong.
+The unobserved scores are given, or the scores are cosines, whose exact null gives the ``FPR``.
+
+Example:
+    >>> log_fpr, fnr = np.log([0.01]), np.array([0.5])
+    >>> epsilon_from_rates(log_fpr, fnr, delta=0.0).round(2)
+    array([3.91])
 """
 
 from __future__ import annotations
@@ -24,12 +28,12 @@ class Sample:
     """The scores of one audit and what is asked of them; made by ``epsilon_lower_bound``.
 
     Attributes:
-        observed: scores of the canaries in training, shape (k,).
-        unobserved: scores of the canaries left out, shape (n,), or ``None`` for the exact null.
-        dim: dimension of the exact null; read only where ``unobserved`` is ``None``.
+        observed: scores of the observed canaries, shape (k,).
+        unobserved: scores of unobserved canaries, shape (u,), or ``None`` for the exact null.
+        dim: dimension of the exact null; used only if ``unobserved`` is ``None``.
         delta: δ of the ε that is bounded.
         alpha: one minus the one-sided confidence.
-        seed: seed of the random splits that some bounds make.
+        seed: of the random splits that some bounds make.
     """
 
     observed: FloatArray
@@ -40,7 +44,7 @@ class Sample:
     seed: int
 
     def both(self) -> tuple[FloatArray, FloatArray]:
-        """Observed and unobserved scores, for a bound that cannot do without either.
+        """Observed and unobserved scores, for a bound that needs both.
 
         Raises:
             ValueError: if there are no unobserved scores.
@@ -53,7 +57,7 @@ class Sample:
         """The dimension of the exact null, for a bound that needs it.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if ``dim`` is ``None``.
         """
         if self.dim is None:
             raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
@@ -78,11 +82,12 @@ class Errors:
     """Errors of the attack at each of ``j`` thresholds.
 
     Attributes:
-        missed: observed canaries below the threshold, shape (j,); need not be whole numbers.
-        observed: how many canaries were observed.
-        false_alarms: unobserved canaries at or above the threshold, shape (j,), or ``None``.
-        unobserved: how many canaries were scored and not observed; 0 with the exact null.
-        log_fpr: the known log FPR, shape (j,); read only where ``false_alarms`` is ``None``.
+        missed: observed canaries below the threshold, shape (j,); fractions are allowed.
+        observed: number of observed canaries.
+        false_alarms: unobserved canaries at or above the threshold, shape (j,); ``None`` with the
+            exact null.
+        unobserved: number of unobserved canaries; 0 with the exact null.
+        log_fpr: the known log FPR, shape (j,); used only with the exact null.
     """
 
     missed: FloatArray
@@ -93,7 +98,7 @@ class Errors:
 
 
 def count_errors(sample: Sample, thresholds: FloatArray) -> Errors:
-    """Errors of the rule "member if score ≥ threshold" at each threshold, shape (j,)."""
+    """Errors of the attack at each of ``thresholds``, shape (j,)."""
     missed = _count_below(sample.observed, thresholds)
     if sample.unobserved is None:
         log_fpr = log_null_tail(thresholds, sample.known_dim())
@@ -118,9 +123,9 @@ def clopper_pearson_upper(errors: FloatArray, total: int, alpha: float) -> Float
     """Clopper–Pearson one-sided upper limit of a binomial rate: valid at every rate and size.
 
     Args:
-        errors: how often the event happened, any shape, in [0, total]; fractions are allowed.
+        errors: number of events, any shape, in [0, total]; fractions are allowed.
         total: number of trials.
-        alpha: probability with which the limit may lie below the true rate.
+        alpha: largest probability that the limit is below the true rate.
     """
     rest = total - errors
     limit = scipy.special.betaincinv(errors + 1, np.where(rest > 0, rest, 1), 1 - alpha)
@@ -128,7 +133,7 @@ def clopper_pearson_upper(errors: FloatArray, total: int, alpha: float) -> Float
 
 
 def jeffreys_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
-    """Jeffreys one-sided upper limit: right on average over rates, not at each of them.
+    """Jeffreys one-sided upper limit: it keeps its level on average over rates, not at each rate.
 
     Args and returns as for ``clopper_pearson_upper``.
     """
@@ -136,9 +141,9 @@ def jeffreys_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
 
 
 def epsilon_from_rates(log_fpr: FloatArray, fnr: FloatArray, delta: float) -> FloatArray:
-    """The largest ε that (ε, δ)-DP rules out at these error rates, 0 where it rules out none.
+    """The ε below which these error rates contradict (ε, δ)-DP; 0 if they contradict none.
 
-    (ε, δ)-DP forces 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ (Kairouz et al. 2015).
+    (ε, δ)-DP implies 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ (Kairouz et al. 2015).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         members = np.log(np.maximum(1 - delta - fnr, 0)) - log_fpr
@@ -147,9 +152,9 @@ def epsilon_from_rates(log_fpr: FloatArray, fnr: FloatArray, delta: float) -> Fl
 
 
 def mu_from_rates(log_fpr: FloatArray, fnr: FloatArray) -> FloatArray:
-    """The largest μ that μ-GDP rules out: Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), not below 0.
+    """The μ below which these error rates contradict μ-GDP: Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), or 0.
 
-    Nasr et al. 2023, the GDP trade-off curve (Dong et al. 2019) solved for μ.
+    Source: Nasr et al. 2023; the trade-off curve of Dong et al. 2019 solved for μ.
     """
     with np.errstate(invalid="ignore"):
         mu = -scipy.special.ndtri_exp(log_fpr) - scipy.special.ndtri(fnr)
@@ -159,8 +164,8 @@ def mu_from_rates(log_fpr: FloatArray, fnr: FloatArray) -> FloatArray:
 def log_null_tail(cosines: FloatArray, dim: int) -> FloatArray:
     """Log of P[C ≥ c] for the cosine C of a uniform direction in ``dim`` ≥ 2 dimensions.
 
-    (C + 1)/2 ~ Beta((d−1)/2, (d−1)/2). Where the tail underflows, an upper bound stands for it,
-    P[C ≥ c] ≤ density(c)·(1 − c²)/((d − 1)·c), too large by less than 0.1% there.
+    (C + 1)/2 ~ Beta((d−1)/2, (d−1)/2). Where this underflows, the upper bound
+    density(c)·(1 − c²)/((d − 1)·c) replaces it, which is less than 0.1% too large there.
 
     Args:
         cosines: values in [−1, 1], any shape.

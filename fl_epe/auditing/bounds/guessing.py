@@ -1,13 +1,9 @@
-"""Lower bounds on ε for canaries that were included by independent fair coins, in one run.
+"""Lower bounds on ε from guesses about canaries that were included by independent fair coins.
 
 The attack guesses "in" for the canaries with the highest scores, "out" for as many with the lowest,
-and abstains on the rest; few wrong guesses speak against a small ε. These bounds need no
-independence of the scores: the coins are the randomness (Steinke, Nasr, Jagielski 2023).
-
-How many guesses to make depends on the ε to be ruled out. Choosing by the outcome would need a
-correction; instead each ε has its own number, fixed before any score is seen, and the bound is the
-end of the unbroken stretch from ε = 0 that is rejected. It exceeds the true ε only if the one test
-of the true ε errs, so nothing is lost to the choice.
+and abstains on the rest (Steinke, Nasr, Jagielski 2023). The scores need not be independent. Each ε
+has its own number of guesses, fixed before any score is seen, and the bound is the end of the range
+from 0 in which every ε is rejected. Why no correction is needed: docs/notes/lower-bounds.md.
 """
 
 from __future__ import annotations
@@ -76,10 +72,10 @@ def order_statistic(sample: Sample) -> float:
 def steinke_p_value(
     epsilon: float, num_canaries: int, guesses: int, right: int, delta: float
 ) -> float:
-    """How likely (ε, δ)-DP makes at least ``right`` of ``guesses`` right, at most.
+    """The largest probability of at least ``right`` right ``guesses`` under (ε, δ)-DP.
 
-    Steinke et al. 2023: β + 2·m·δ·max_i P[v > B ≥ v − i]/i, with B ~ Bin(r, q) the
-    right guesses at δ = 0, q = 1/(1 + e^−ε), β = P[B ≥ v]. It says little unless 2·m·δ is small.
+    Steinke et al. 2023: β + 2·m·δ·max_i P[v > B ≥ v − i]/i, with B ~ Bin(r, q) the right guesses at
+    δ = 0, q = 1/(1 + e^−ε) and β = P[B ≥ v]. It is near 1 unless 2·m·δ is small.
     """
     if right == 0:
         return 1.0
@@ -92,8 +88,8 @@ def steinke_p_value(
 def fdp_margin(mu: float, num_canaries: int, guesses: int, right: int, alpha: float) -> float:
     """Negative where μ-GDP is rejected at level α by ``right`` guesses (Mahloujifar et al. 2024).
 
-    The recursion bounds from below the share of guesses that a μ-GDP mechanism needs in order to
-    have that many right with probability α; the margin is the share made minus that one.
+    A recursion gives the smallest share of canaries on which a μ-GDP mechanism must be guessed to
+    have so many right with probability α. The margin is the share guessed minus this one.
     """
     inside = alpha * right / num_canaries
     outside = alpha * (guesses - right) / num_canaries
@@ -107,10 +103,10 @@ def fdp_margin(mu: float, num_canaries: int, guesses: int, right: int, alpha: fl
 
 
 def order_statistic_p_value(mu: float, num_canaries: int, guesses: int, wrong: int) -> float:
-    """How likely μ-GDP makes at most ``wrong`` of the most confident ``guesses`` wrong, at most.
+    """The largest probability of at most ``wrong`` wrong ``guesses`` under μ-GDP.
 
-    Xiang et al. 2025: given the share W of less confident canaries, each guess is wrong with the
-    probability that the best attack on N(0, 1) against N(μ, 1) has beyond that confidence.
+    Xiang et al. 2025: given the share of less confident canaries, each guess is wrong as often as
+    the best attack on N(0, 1) against N(μ, 1) is beyond that confidence.
     """
     if guesses == num_canaries:
         return float(scipy.special.bdtr(wrong, num_canaries, scipy.special.ndtr(-mu / 2)))
@@ -120,12 +116,12 @@ def order_statistic_p_value(mu: float, num_canaries: int, guesses: int, wrong: i
 
 
 def first_accepted(at: Callable[[float], Margin], width: float) -> float:
-    """The end of the unbroken stretch of rejected values that starts at 0.
+    """The end of the range of rejected values that starts at 0.
 
     Args:
-        at: for a value, the test designed for it: a function, increasing in the value it is given,
-            that is negative where that value is rejected. One design serves the cell below.
-        width: of the first cells; later ones are a twentieth of where they start.
+        at: gives the test designed for a value: an increasing function that is negative at the
+            values that it rejects. Each cell of values uses the test of its upper end.
+        width: of the first cells; later cells are a twentieth of their start.
     """
     for low, high in itertools.pairwise(_cells(width)):
         margin = at(high)
@@ -140,7 +136,7 @@ def first_accepted(at: Callable[[float], Margin], width: float) -> float:
 
 
 def sorted_labels(sample: Sample) -> Labels:
-    """Who was observed, from the highest score to the lowest, ties in random order; shape (m,)."""
+    """Whether observed, from the highest score to the lowest, ties in random order; shape (m,)."""
     observed, unobserved = sample.both()
     scores = np.concatenate([observed, unobserved])
     shuffled = np.random.default_rng((sample.seed, 2)).permutation(scores.size)
@@ -149,19 +145,20 @@ def sorted_labels(sample: Sample) -> Labels:
 
 
 def right_guesses(labels: Labels, guesses: int) -> int:
-    """How many of the ``guesses`` (half of them "in", from the top) are right."""
+    """Number of right guesses, half of them "in" from the top, half "out" from the bottom."""
     half = guesses // 2
     return int(labels[:half].sum() + (~labels[labels.size - half :]).sum())
 
 
 @dataclasses.dataclass(frozen=True)
 class GuessDesign:
-    """How to test each ε with a number of canaries; tuned to Gaussians, valid for all scores.
+    """How many guesses to test each ε with; tuned to Gaussian scores, valid for all.
 
     Attributes:
         epsilons: increasing, shape (j,).
-        shifts: the shift between two unit Gaussians where a test of that ε has even odds, (j,).
-        guesses: the number of guesses with which it has them, even, shape (j,).
+        shifts: the shift between two unit Gaussians that a test of that ε detects in half of the
+            runs, shape (j,).
+        guesses: the even number of guesses of that test, shape (j,).
     """
 
     epsilons: FloatArray
@@ -173,7 +170,7 @@ class GuessDesign:
         return int(self.guesses[self._index(epsilon)])
 
     def shift(self, epsilon: float) -> float:
-        """The Gaussian shift to look for in a test of ``epsilon``."""
+        """The Gaussian shift that a test of ``epsilon`` is tuned to."""
         return float(self.shifts[self._index(epsilon)])
 
     def _index(self, epsilon: float) -> int:
@@ -182,7 +179,7 @@ class GuessDesign:
 
 @functools.lru_cache
 def guess_design(num_canaries: int, alpha: float) -> GuessDesign:
-    """The Gaussian shift that a test of each ε detects in half of the runs, and how it guesses."""
+    """The design for a number of canaries and a level; see `GuessDesign`."""
     shifts = np.geomspace(0.02, 40.0, 120)
     guesses = np.unique([_even(count) for count in np.geomspace(2, num_canaries, 60)])
     confident = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
@@ -194,7 +191,7 @@ def guess_design(num_canaries: int, alpha: float) -> GuessDesign:
 
 
 def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatArray:
-    """The distance from the middle of N(0, 1) and N(shift, 1) beyond which lies that ``share``."""
+    """The distance from the middle of N(0, 1) and N(shift, 1) beyond which ``share`` lies."""
     low = np.zeros(np.broadcast_shapes(np.shape(share), np.shape(shift)))
     high = low + np.max(shift) / 2 + 40
     for _ in range(55):
@@ -205,14 +202,14 @@ def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatAr
 
 
 def share_beyond(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
-    """The share of N(0, 1) and N(shift, 1) together that is farther than this from the middle."""
+    """The share of N(0, 1) and N(shift, 1) together farther than ``distance`` from the middle."""
     return np.asarray(
         scipy.special.ndtr(shift / 2 - distance) + scipy.special.ndtr(-distance - shift / 2)
     )
 
 
 def wrong_share(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
-    """Of the scores beyond that ``distance`` from the middle, those on the wrong side."""
+    """Of the scores farther than ``distance`` from the middle, the share on the wrong side."""
     right = scipy.special.log_ndtr(shift / 2 - distance)
     return np.asarray(scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right))
 

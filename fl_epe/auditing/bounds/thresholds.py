@@ -1,11 +1,8 @@
-"""Lower bounds on ε from the error rates at a threshold.
+"""Lower bounds on ε from the error rates at one threshold.
 
-A threshold that is chosen on the scores it is then judged by makes its error rates look better
-than they are: at ε = 0 and α = 0.05 such a bound is positive in 23% of runs, and in 74% with the
-exact null (``benchmarks/bounds_peers.py``). Only ``jeffreys``, the published procedure, does that.
-``simultaneous`` pays for all thresholds at once. The others choose one on a tenth of the scores and
-are judged by the rest; more for choosing costs more than the better choice gives back. A Gaussian
-fit to that tenth guides the choice; the bound is valid whatever the scores' distribution.
+``jeffreys``, the paper's method, chooses the threshold on the scores by which it is judged, and is
+not valid. ``simultaneous`` corrects for all thresholds. The others choose a threshold on a tenth of
+the scores and judge it by the rest. Reasons and measurements: docs/notes/lower-bounds.md.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ _GRID = np.linspace(-5.0, 5.0, 201)  # standard deviations around each mean, to 
 _LUCK = np.linspace(-2.4, 2.4, 7)  # standard deviations around the expected number of errors
 _LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
 _QUADRATURE = (np.arange(400) + 0.5) / 400
-_LARGEST = 1e12  # a privacy level above it is none
+_LARGEST = 1e12  # larger privacy levels count as infinite
 _TOLERANCE = 1e-6
 _TINY = 1e-9
 
@@ -44,16 +41,16 @@ AtThresholds = Callable[[Errors], FloatArray]
 
 
 def jeffreys(sample: Sample) -> float:
-    """The published sweep: the best threshold of all, each rate at level α, no correction.
+    """The best of all thresholds with each rate at level α and no correction; not valid.
 
-    Andrew et al. 2024 (after Zanella-Béguelin et al. 2023), their ``ε_lo``.
+    Source: ``ε_lo`` in Andrew et al. 2024, after Zanella-Béguelin et al. 2023.
     """
     errors = _all_thresholds(sample)
     return float(np.max(_epsilon(sample, jeffreys_upper, sample.alpha)(errors)))
 
 
 def simultaneous(sample: Sample) -> float:
-    """(ε, δ) from the best threshold of all, with limits that hold at all of them together."""
+    """(ε, δ) from the best of all thresholds, with limits that hold at all of them together."""
     errors = _all_thresholds(sample)
     return float(np.max(_epsilon(sample, band_upper, _joint_alpha(sample))(errors)))
 
@@ -73,7 +70,7 @@ def gdp(sample: Sample) -> float:
 def katz_log(sample: Sample) -> float:
     """ε at δ = 0 from Katz's interval of the log of TPR/FPR, at a held-out threshold.
 
-    Asymptotic: it wants tens of true and of false positives, and says 0 where there are none.
+    It holds only asymptotically, with tens of true and of false positives; without any it is 0.
     """
 
     def epsilon(errors: Errors) -> FloatArray:
@@ -93,8 +90,8 @@ def katz_log(sample: Sample) -> float:
 def bayesian(sample: Sample) -> float:
     """(ε, δ) credible limit at a held-out threshold (Zanella-Béguelin et al. 2023).
 
-    The privacy region has the sides that forbid small error rates, not their mirror images for
-    large ones: with both, the limit would be positive at ε = 0 too.
+    Only small error rates count against privacy. If large ones did too, the limit would be positive
+    at ε = 0.
     """
     errors = held_out(sample, _exact_epsilon(sample))
     target = 1 - sample.delta
@@ -120,14 +117,15 @@ def bayesian_gdp(sample: Sample) -> float:
 def _credible_limit(
     errors: Errors, least_fnr: Callable[[FloatArray, float], FloatArray], alpha: float
 ) -> float:
-    """The privacy level that the rates respect with posterior probability ``alpha``.
+    """The privacy level that the rates satisfy with posterior probability ``alpha``.
 
     A posteriori FNR ~ Beta(½ + missed, ½ + hits) and, unless it is known, FPR ~ Beta(½ + false
-    alarms, ½ + rest), independently; the FPR is integrated over by its quantiles.
+    alarms, ½ + rest), independently. The FPR is integrated out over its quantiles.
 
     Args:
         errors: at one threshold.
-        least_fnr: the smallest FNR that a privacy level allows at each log FPR; decreasing in it.
+        least_fnr: the smallest FNR that a privacy level allows at each log FPR; it decreases with
+            the level.
         alpha: posterior probability.
     """
     missed, log_fpr = errors.missed[0], errors.log_fpr
@@ -186,12 +184,12 @@ def _joint_alpha(sample: Sample) -> float:
 
 
 def held_out(sample: Sample, bound: AtThresholds) -> Errors:
-    """Errors at one threshold, on scores that had no part in choosing it.
+    """Errors at one threshold, counted on other scores than those that chose it.
 
     Args:
-        sample: all scores; ``sample.seed`` says which of them choose.
-        bound: the bound for given errors, element by element. The threshold is the one where it
-            is largest on average over the errors that a Gaussian fit foresees.
+        sample: all scores; ``sample.seed`` decides which of them choose.
+        bound: the bound for given errors, element by element. The threshold is chosen where its
+            mean is largest over the errors that a Gaussian fit predicts.
     """
     choosing, judging = sample.split(_SHARE_FOR_CHOICE)
     null_mean, std = _null_fit(choosing)
@@ -229,9 +227,9 @@ def _foresee(distance: FloatArray, std: float, total: int) -> FloatArray:
 
 
 def _null_fit(sample: Sample) -> tuple[float, float]:
-    """Mean of the unobserved scores, and the deviation of the observed ones (or of both groups).
+    """Mean of the unobserved scores, and a standard deviation for both groups.
 
-    Cosines with mean m spread by (1 − m²)^1.5 / √d: a strong signal leaves them little room.
+    Cosines with mean m have the standard deviation (1 − m²)^1.5 / √d.
     """
     if sample.unobserved is None:
         mean = float(np.clip(sample.observed.mean(), -1.0, 1.0))

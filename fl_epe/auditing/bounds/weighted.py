@@ -1,11 +1,8 @@
-"""The sharpest distribution-free (ε, δ) bound here: weighted evidence, a test made for each ε.
+"""The sharpest (ε, δ) bound without a model of the scores: weighted evidence, a test for each ε.
 
-To rule out an ε, every canary's score counts by how much likelier it makes the canary's label
-than that ε allows, were the scores Gaussian. Nothing is Gaussian in the guarantee: under (ε, δ)-DP
-the score, or the label given the score, is stochastically bounded, so the sum of integer weights is
-bounded by a sum of independent variables whose distribution is computed exactly. Weights are fixed
-for each ε in advance, and ``first_accepted`` needs no correction for trying many (see
-``fl_epe.auditing.bounds.guessing``).
+Every canary's score counts by how much likelier it makes the canary's label than the tested ε
+allows, if the scores were Gaussian. The bound holds for scores of any distribution.
+Derivation: docs/notes/lower-bounds.md.
 """
 
 from __future__ import annotations
@@ -41,13 +38,10 @@ def weighted(sample: Sample) -> float:
 
 
 def _two_groups(sample: Sample) -> float:
-    """Weighted guesses of the labels of canaries, fair coins made of two independent groups.
+    """Weighted guesses of the labels of canaries, from two independent groups of scores.
 
-    Given the scores the labels are independent, and each is right with odds of at most e^ε except
-    with probability δ, when it leaks (Kairouz, Oh, Viswanath 2015). So the weight
-    of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)) plus the largest weight for each
-    leak. Guesses are ranked from either end; the weight at a rank is the excess over ε of the
-    Gaussian log-odds there.
+    The weight of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)), plus the largest weight
+    for each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
     """
     coins = _fair_coins(sample)
     labels = sorted_labels(coins)
@@ -76,9 +70,8 @@ def _two_groups(sample: Sample) -> float:
 def _exact_null(sample: Sample) -> float:
     """Weighted cosines of observed canaries.
 
-    Under (ε, δ)-DP, P[C ≥ c] of an observed canary is at most e^ε·P₀[C ≥ c] + δ and at most
-    1 − e^−ε·(P₀[C < c] − δ), P₀ the exact null: the weight, which increases with the cosine, is
-    bounded stochastically, and so is the sum over canaries.
+    Under (ε, δ)-DP, P[C ≥ c] is at most e^ε·P₀[C ≥ c] + δ and at most 1 − e^−ε·(P₀[C < c] − δ),
+    where P₀ is the exact null.
     """
     dim, count = sample.known_dim(), sample.observed.size
     scores = np.sqrt(dim) * sample.observed
@@ -103,11 +96,10 @@ def _exact_null(sample: Sample) -> float:
 
 
 def _fair_coins(sample: Sample) -> Sample:
-    """As many of the scores as can pass for canaries that were included by fair coins.
+    """A part of the scores that is distributed like canaries included by fair coins.
 
-    Toss m coins and give each head a fresh observed score, each tail an unobserved one. Where the
-    scores would run out, with probability p, the coins are tossed again, which α·(1 − p) makes up
-    for.
+    If the scores run out, which has probability p, the coins are tossed again and the level becomes
+    α·(1 − p).
     """
     observed, unobserved = sample.both()
     pairs = min(observed.size, unobserved.size)
@@ -127,7 +119,7 @@ def _fair_coins(sample: Sample) -> Sample:
 
 @functools.lru_cache
 def _detectable_shifts(count: int, alpha: float) -> tuple[FloatArray, FloatArray]:
-    """Gaussian shifts, and the ε that ``count`` scores of each would rule out at one threshold."""
+    """Gaussian shifts, and the ε that ``count`` scores with that shift rule out, increasing."""
     shifts = np.geomspace(0.01, 2000.0, 300)
     hits = np.geomspace(1.0, count, 60)
     threshold = shifts[:, np.newaxis] - scipy.special.ndtri((hits - 0.5) / count)
@@ -137,10 +129,10 @@ def _detectable_shifts(count: int, alpha: float) -> tuple[FloatArray, FloatArray
 
 
 def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
-    """Scores at which the weight goes up by one, increasing.
+    """Scores at which the weight rises by one, increasing.
 
-    Between log-odds of −ε and ε the weight is constant. Above, it goes up by ``_LEVELS`` up to the
-    largest score that ``count`` Gaussians should have; below, it mirrors that.
+    Between log-odds of −ε and ε the weight is constant. Above, it rises by ``_LEVELS`` up to the
+    largest score expected among ``count`` Gaussians; below, it falls in the same way.
     """
     largest = shift - scipy.special.ndtri(0.5 / count)
     step = max(shift * largest - shift**2 / 2 - epsilon, 1e-9) / _LEVELS
@@ -149,7 +141,7 @@ def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
 
 
 def _rank_weights(ranks: FloatArray, shift: float, epsilon: float) -> npt.NDArray[np.int64]:
-    """Weights of the guesses at these shares from either end, in whole steps of the largest one."""
+    """Weights of the guesses at ``ranks`` (shares from either end), whole numbers."""
     distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
     share = share_beyond(distance, shift)
     log_odds = shift * np.interp(ranks, share[::-1], distance[::-1])
@@ -172,8 +164,8 @@ def _coin(weight: int, chance: float) -> FloatArray:
 def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> FloatArray:
     """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
 
-    The Fourier transform of the distribution of S is a product. It is inverted on a window around
-    the mean of S that S misses with probability below 10⁻¹² (Hoeffding's inequality).
+    Computed by Fourier transform, on a window around the mean that S leaves with probability below
+    10⁻¹² (Hoeffding's inequality).
     """
     mean = sum(count * (law @ np.arange(law.size)) for law, count in laws)
     reach = _HOEFFDING * np.sqrt(sum(count * (law.size - 1) ** 2 for law, count in laws))

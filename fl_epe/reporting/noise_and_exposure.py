@@ -1,28 +1,28 @@
-"""Advice and exposure as a person reads them in a terminal."""
+"""Noise advice and client exposure as text and tables for the terminal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from rich.box import SIMPLE
 from rich.table import Table
 
 from fl_epe.asymptotics import CapEffect, ExposedClient, Exposure, NoiseAdvice
 from fl_epe.reporting.notes import number
+from fl_epe.reporting.tables import plain_table
 
-_SEES = {"final": "the final model", "all": "every round, and knows who took part when"}
+_SEES = {"final": "the final model", "all": "every round's model, and knows who took part when"}
 _MEANT = {"mean": "the mean client", "most-exposed": "the most exposed client"}
 
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
-    """The noise multiplier, what it is for, what a run would measure, and what must be known."""
+    """The noise multiplier, its meaning, what a run with it would report, and its assumptions."""
     confidence = f"{advice.confidence:.0%}"
     return [
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}{_interval(advice)}",
         f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
         f"sees {_SEES[advice.threat]}",
-        f"It is meant for {_MEANT[advice.who]}, who takes part {_times(advice.participations)}",
+        f"This is for {_MEANT[advice.who]}, who takes part {_times(advice.participations)}",
         f"A run with {advice.num_canaries:,} canaries would report about "
         f"{number(advice.measured_low)} – {number(advice.measured_high)} ({confidence} interval)",
         *(f"• {note}" for note in advice.notes),
@@ -36,8 +36,8 @@ def exposure_tables(
 
     Args:
         exposure: of a log, with or without a cap.
-        effects: of caps, from `fl_epe.asymptotics.client_exposure.caps`.
-        top: how many clients to list.
+        effects: of caps, from `fl_epe.asymptotics.caps`.
+        top: number of clients to list.
     """
     title = (
         f"ε at δ = {exposure.delta:.2g} and noise multiplier {exposure.noise_multiplier:g} of "
@@ -51,11 +51,11 @@ def exposure_tables(
 
 
 def exposure_lines(exposure: Exposure) -> list[str]:
-    """What the cap does, and what must be known to read the tables."""
+    """The effect of the cap, and the assumptions behind the tables."""
     lines = [
-        "• These are estimates: what a canary in the place of a client would measure on average, "
+        "• These are estimates of what a canary in a client's place would measure on average, and "
         "no guarantee of differential privacy.",
-        "• Every update counts as long as the clip norm, and real updates hide nobody.",
+        "• Every update is assumed to have the full clip norm, and only the noise hides it.",
     ]
     return lines if exposure.cap is None else [_effect(exposure.cap, exposure), *lines]
 
@@ -63,16 +63,15 @@ def exposure_lines(exposure: Exposure) -> list[str]:
 def _effect(effect: CapEffect, exposure: Exposure) -> str:
     return (
         f"At most {_cap(effect)}: {effect.refused:.1%} of the participations would be refused, "
-        f"{effect.touched:.1%} of the clients touched. For the most exposed client's ε as it is, "
+        f"from {effect.touched:.1%} of the clients. With the same ε of the most exposed client, "
         f"the noise multiplier could be {_rounded_up(effect.noise_final)} (final model) or "
-        f"{_rounded_up(effect.noise_every_round)} (every round) in place of "
+        f"{_rounded_up(effect.noise_every_round)} (every round) instead of "
         f"{exposure.noise_multiplier:g}"
     )
 
 
 def _clients(title: str, name: str, clients: Sequence[ExposedClient]) -> Table:
-    headings = (name, "rounds", "ε, final model", "ε, every round")
-    table = _table(title, headings)
+    table = plain_table(title, (name, "rounds", "ε, final model", "ε, every round"))
     for client in clients:
         table.add_row(
             str(client.name),
@@ -85,8 +84,8 @@ def _clients(title: str, name: str, clients: Sequence[ExposedClient]) -> Table:
 
 def _caps(effects: Sequence[CapEffect]) -> Table:
     headings = ("cap", "refused", "clients", "ε, final", "ε, every", "z, final", "z, every")
-    table = _table(
-        "Caps: ε of the most exposed client, and z at which it stays what it is", headings
+    table = plain_table(
+        "Caps: ε of the most exposed client, and z that keeps it as it is", headings
     )
     for effect in effects:
         table.add_row(
@@ -98,13 +97,6 @@ def _caps(effects: Sequence[CapEffect]) -> Table:
             _rounded_up(effect.noise_final),
             _rounded_up(effect.noise_every_round),
         )
-    return table
-
-
-def _table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
     return table
 
 
@@ -129,7 +121,7 @@ def _interval(advice: NoiseAdvice) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """Four significant digits, for noise: never less than ``value``."""
+    """Four significant digits, rounded up: less noise would not suffice."""
     if value == 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - 3)
