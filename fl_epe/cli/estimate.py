@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from rich.console import Console
 
 from fl_epe.auditing import LAYOUT, read_scores
+from fl_epe.cli.console import print_json
 
 
 def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,7 +55,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
         coins=arguments.coins,
     )
     if arguments.json:
-        print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(result.to_dict())
         return 0
     console = Console()
     for table in assessment_tables(result):

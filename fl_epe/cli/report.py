@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fl_epe.auditing import AuditRecord
-
-RECORD = "record.npz"
+from fl_epe.cli.console import print_lines, print_report_path
+from fl_epe.compare import RECORD
 
 
 def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,9 +35,8 @@ def show_report(console: Console, record: AuditRecord, directory: Path) -> int:
     summary = write_report(record, directory)
     console.print()
     console.print(epsilon_table(summary))
-    for note in notes(summary):
-        console.print(f"• {note}", style="dim", markup=False, highlight=False)
+    print_lines(console, (f"• {note}" for note in notes(summary)))
     if (accuracy := summary.metrics.accuracy) is not None:
         console.print(f"Accuracy on held-out data: {accuracy:.1%}")
-    console.print(f"Report: {directory / 'report.html'}", soft_wrap=True, highlight=False)
+    print_report_path(console, directory / "report.html")
     return 0

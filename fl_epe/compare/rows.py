@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri
 
 from fl_epe.accounting import UpperBound, epsilon_two_gaussians, tightest
 from fl_epe.compare.plan import Cell, Plan
@@ -103,7 +103,7 @@ def _row(
     if reasons:
         return Row(*place, skipped=reasons[0])
     bounds = tuple(_bound_of(bound) for bound in results[0]["guarantees"])
-    quantiles = stats.norm.ppf([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
+    quantiles = ndtri([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
     delta = results[0]["delta"]
     accuracies = [result["accuracy"] for result in results if result["accuracy"] is not None]
     known, unknown = tightest(bounds, rounds_known=True), tightest(bounds, rounds_known=False)

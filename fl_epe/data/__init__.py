@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fl_epe.data.places import absolute, optional
+from fl_epe.data.places import KINDS, absolute, optional
 
 if TYPE_CHECKING:
-    from fl_epe.data.conversion import KINDS, Progress, convert, open_data
+    from fl_epe.data.conversion import Progress, convert, open_data
     from fl_epe.data.store import ClientStore
 
 __all__ = ["KINDS", "ClientStore", "Progress", "absolute", "convert", "open_data"]

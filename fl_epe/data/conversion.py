@@ -29,7 +29,7 @@ from fl_epe.data.characters import Characters
 from fl_epe.data.encoding import Encoder, RawBatch
 from fl_epe.data.grouping import MEMORY, Grouper, Sample
 from fl_epe.data.images import Images
-from fl_epe.data.places import is_hub_id
+from fl_epe.data.places import KINDS, is_hub_id
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.data.store import (
     ClientStore,
@@ -42,8 +42,6 @@ from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how many rows are done, and how many there are if known."""
-
-KINDS = ("emnist", "shakespeare", "stackoverflow")
 
 MOST_HELD_OUT = 20_000
 _HELD_OUT_SHARE = 0.1

@@ -16,7 +16,7 @@ import torch
 from fl_epe.data.examples import images_and_labels
 from fl_epe.data.image_twin import WRITERS, drawings, held_out_drawings, size
 from fl_epe.models import Cnn
-from fl_epe.tasks import ClientData, LossSum
+from fl_epe.tasks.contract import ClientData, LossSum
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.stored import MadeUpTask, StoredTask
 

@@ -16,7 +16,7 @@ import torch
 
 from fl_epe.models import Cnn
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks.contract import ClientData, LossSum, Task
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.partition import check_split, dirichlet_partition
 

@@ -15,7 +15,7 @@ import torch
 
 from fl_epe.data.examples import ALPHABET, characters_and_next
 from fl_epe.models import CharacterLstm
-from fl_epe.tasks import ClientData, LossSum
+from fl_epe.tasks.contract import ClientData, LossSum
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.stored import StoredTask
 

@@ -16,7 +16,7 @@ import torch
 from fl_epe.data.examples import words_and_next
 from fl_epe.data.text_twin import USERS, held_out_sentences, sentences, size
 from fl_epe.models import Lstm
-from fl_epe.tasks import ClientData, LossSum
+from fl_epe.tasks.contract import ClientData, LossSum
 from fl_epe.tasks.losses import token_cross_entropy
 from fl_epe.tasks.stored import MadeUpTask, StoredTask
 

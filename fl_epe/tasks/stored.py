@@ -9,7 +9,7 @@ import functools
 import numpy as np
 
 from fl_epe import data
-from fl_epe.tasks import ClientData, Task
+from fl_epe.tasks.contract import ClientData, Task
 
 
 @dataclasses.dataclass(frozen=True)
