@@ -1,4 +1,4 @@
-"""Scores from a file: CSV, NPZ, JSON or Parquet, observed and unobserved."""
+"""Reads the scores of observed and unobserved canaries from CSV, NPZ, JSON or Parquet files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The command line, one file a command.
-
-`main` is the entry point of ``fl-epe``; a command imports what it needs when it runs.
-"""
+"""The command line ``fl-epe``, one file a command; `main` is the entry point."""
 
 from fl_epe.cli.main import main
 

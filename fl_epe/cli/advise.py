@@ -1,4 +1,4 @@
-"""The command line's ``fl-epe advise``: noise for a wanted ε, and who of a log is most exposed."""
+"""``fl-epe advise``: the noise for a wanted ε, and which clients of a log are most exposed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fl-epe report``: the report of a run, from its record alone."""
+"""``fl-epe report``: write the report of a run again, from its record alone."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ class Machine:
 def measure(
     plan: Plan, cell: Cell, directory: Path, machine: Machine | None = None
 ) -> dict[str, Any]:
-    """What one cell of a plan gives, as JSON values; ``{"skipped": reason}`` if it cannot be.
+    """Measure one cell of a plan.
+
+    Returns JSON values, or ``{"skipped": reason}`` if the combination is impossible.
 
     Args:
         plan: what all cells share.

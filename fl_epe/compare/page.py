@@ -1,4 +1,4 @@
-"""What a person reads of a comparison: table, pictures, one HTML page, CSV and JSON."""
+"""Writes what people and programs read of a comparison: a table, a page, pictures, CSV, JSON."""
 
 from __future__ import annotations
 

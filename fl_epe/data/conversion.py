@@ -81,7 +81,7 @@ def convert(
     goal.parent.mkdir(parents=True, exist_ok=True)
     with _part_folder(goal) as part, tempfile.TemporaryDirectory(dir=part) as scratch:
         parts = find_parts(source, Path(scratch))
-        job = _Conversion(part, Path(scratch), memory, on_progress or _silent)
+        job = _Conversion(part, Path(scratch), memory, on_progress)
         job.run(job.encoder(kind, source, vocabulary, parts[TRAIN]), source, parts)
     return ClientStore(goal)
 
@@ -124,11 +124,13 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
 class _Conversion:
     """One call of `convert`."""
 
-    def __init__(self, folder: Path, scratch: Path, memory: int, on_progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, scratch: Path, memory: int, on_progress: Progress | None
+    ) -> None:
         self._folder = folder
         self._scratch = scratch
         self._memory = memory
-        self._on_progress = on_progress
+        self._on_progress = on_progress or (lambda doing, done, total: None)
         self._numbers: dict[str, int] = {}
 
     def encoder(
@@ -289,7 +291,3 @@ def _fingerprint(source: str) -> str:
     files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
     stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((source, stats)).encode()).hexdigest()[:16]
-
-
-def _silent(doing: str, done: int, total: int | None) -> None:
-    pass

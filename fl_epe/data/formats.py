@@ -32,7 +32,7 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[RawBatch]:
     """Rows of a Parquet file.
 
     Raises:
-        ValueError: if it is none or lacks a column.
+        ValueError: if it is no Parquet file or lacks a column.
     """
     try:
         with parquet.ParquetFile(path) as file:
@@ -103,7 +103,7 @@ def sqlite_splits(path: Path) -> dict[str, int]:
     """The splits in one of TFF's SQLite files and how many examples each has.
 
     Raises:
-        ValueError: if it is none of those.
+        ValueError: if the file is not SQLite or has other tables.
     """
     query = "SELECT split_name, SUM(num_examples) FROM client_metadata GROUP BY split_name"
     with _sqlite(path) as database:
@@ -161,7 +161,7 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[RawBatch]:
     """Examples of a file of TFF with data sets ``examples/<client>/<feature>``.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the file is not HDF5 or has no group "examples".
     """
     h5py = optional("h5py")
     try:

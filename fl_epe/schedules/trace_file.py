@@ -1,4 +1,4 @@
-"""Traces of participation in files: who took part in which round, one row for each."""
+"""Reads participation traces: files with a row for each client in each round."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _check_option(task: str, option: str, value: object, types: dict[str, type])
 
 
 def __getattr__(name: str) -> Any:
-    """What needs PyTorch is imported when it is first used."""
+    """Import what needs PyTorch when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("fl_epe.tasks.contract"), name)

@@ -31,7 +31,7 @@ class Digits(Task):
     Attributes:
         num_clients: how many clients share the training examples, at most 359.
         alpha: concentration of the clients' label shares (Dirichlet).
-        data_seed: of the held-out part and of the split.
+        data_seed: seed of the held-out part and of the split.
     """
 
     name: ClassVar[str] = "digits"

@@ -1,6 +1,6 @@
 """StackOverflow by user, and a twin of it that needs no file: the paper's text task.
 
-The real data could not be reached where this was written, see `fl_epe.data`; the twin was run.
+The twin was run; the published data was not, see `fl_epe.data`.
 """
 
 from __future__ import annotations
