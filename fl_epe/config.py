@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.mechanism import (
     AdaptiveClip,
     ClipNorm,
@@ -86,24 +86,16 @@ class RunConfig:
         self._check_numbers()
         self._check_choices()
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
-        if not 0 < self.clip_norm < math.inf:
-            raise ValueError(f"Expected clip_norm={self.clip_norm} in (0, inf).")
+        check_positive("clip_norm", self.clip_norm)
         self.client_schedule()
         self.canary_schedule()
         self.optimizer()
         self.sum_noise_multiplier()
 
     def _check_numbers(self) -> None:
-        least = {
-            "clients": 1,
-            "rounds": 1,
-            "clients_per_round": 1,
-            "num_canaries": 2,
-            "unobserved": 0,
-            "local_epochs": 1,
-            "local_batch_size": 1,
-        }
-        for name, low in least.items():
+        for name in ("clients", "rounds", "clients_per_round", "local_epochs", "local_batch_size"):
+            check_count(name, getattr(self, name))
+        for name, low in (("num_canaries", 2), ("unobserved", 0)):
             value = getattr(self, name)
             if value < low or value != int(value):
                 raise ValueError(f"Expected {name}={value} to be an integer >= {low}.")
@@ -115,10 +107,7 @@ class RunConfig:
             )
         if not 0 <= self.noise_multiplier < math.inf:
             raise ValueError(f"Expected noise_multiplier={self.noise_multiplier} in [0, inf).")
-        if not 0 < self.local_learning_rate < math.inf:
-            raise ValueError(
-                f"Expected local_learning_rate={self.local_learning_rate} in (0, inf)."
-            )
+        check_positive("local_learning_rate", self.local_learning_rate)
         if self.delta is not None:
             check_probability("delta", self.delta)
         if self.delta is None and self.clients < 2:

@@ -13,7 +13,7 @@ from rich.console import Console
 from fl_epe.accounting import UpperBound, tightest, upper_bounds
 from fl_epe.auditing import AuditRecord, finite
 from fl_epe.cli.console import print_json, print_lines
-from fl_epe.cli.options import add_options, given
+from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.compare import load_run, rounds_like, server_like
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
@@ -114,24 +114,26 @@ def add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = advise.add_subparsers(required=True, metavar="WHAT")
-    noise = kinds.add_parser(
+    noise = add_command(
+        kinds,
         "noise",
-        help="the noise multiplier at which canaries would measure a wanted ε",
+        _noise,
+        summary="the noise multiplier at which canaries would measure a wanted ε",
         description="The noise multiplier of the clients' sum at which canaries are expected to "
         "measure a wanted ε. An estimate for random canaries, no guarantee.",
     )
     add_options(noise, _Noise)
-    noise.set_defaults(command=_noise)
-    log = kinds.add_parser(
+    log = add_command(
+        kinds,
         "log",
-        help="who of a real deployment is most exposed, and what a cap would change",
+        _log,
+        summary="who of a real deployment is most exposed, and what a cap would change",
         description="How exposed each client of a real deployment is, from the log of who took "
         "part when, and what a cap on participation would change. FILE is CSV or Parquet with the "
         "columns round and client_id. An estimate, no guarantee.",
     )
     log.add_argument("file", type=Path, metavar="FILE", help="the log")
     add_options(log, _Log)
-    log.set_defaults(command=_log)
 
 
 def _noise(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from fl_epe.cli.console import ProgressLine, output_directory, print_lines, print_report_path
-from fl_epe.cli.options import add_options, given
+from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.compare import (
     Machine,
     Plan,
@@ -55,15 +55,16 @@ class _Compare:
 
 def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``compare`` to the subcommands."""
-    compare = commands.add_parser(
+    compare = add_command(
+        commands,
         "compare",
-        help="compare participation schedules, in the limit or by training",
+        _compare,
+        summary="compare participation schedules, in the limit or by training",
         description="Measure a grid of participation schedules, noise multipliers and numbers of "
         "participations: without --task in the high-dimensional limit, which needs no training. "
         "Writes a table, compare.html, compare.csv, compare.json and pictures. Run the same "
         "command with the same --output again to go on after a stop, or with a larger grid.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=_EXAMPLES,
     )
     add_options(compare, _Compare)
     plan = compare.add_argument_group("the plan: a grid, and what all its measurements share")
@@ -74,7 +75,6 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     ):
         text = f"with --task: {text}; may be repeated"
         plan.add_argument(option, dest=name, action="append", metavar="NAME=VALUE", help=text)
-    compare.set_defaults(command=_compare)
 
 
 def _compare(arguments: argparse.Namespace) -> int:

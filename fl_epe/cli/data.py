@@ -49,7 +49,6 @@ def add_data(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Read a data set in the files it is published in, group it by client in "
         "bounded memory, and write a folder that 'fl-epe run TASK --data-dir' maps into memory.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     convert.add_argument("task", choices=data.KINDS, metavar="TASK", help=", ".join(data.KINDS))
     convert.add_argument("source", metavar="SOURCE", help="file, folder, or id of a hub's data set")

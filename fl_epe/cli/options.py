@@ -23,13 +23,35 @@ import argparse
 import dataclasses
 import inspect
 import re
+import textwrap
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    command: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    description: str,
+    examples: str = "",
+) -> argparse.ArgumentParser:
+    """Add a command, which is called with what was typed; its parser takes the options."""
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=textwrap.fill(description, 80),
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=command)
+    return parser
 
 
 def add_options(

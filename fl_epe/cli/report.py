@@ -9,18 +9,20 @@ from rich.console import Console
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.cli.console import print_lines, print_report_path
+from fl_epe.cli.options import add_command
 from fl_epe.compare import RECORD
 
 
 def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``report`` to the subcommands."""
-    report = commands.add_parser(
+    report = add_command(
+        commands,
         "report",
-        help="write the report of a run again, from its record alone",
+        _report,
+        summary="write the report of a run again, from its record alone",
         description=f"Write report.json, report.html and the pictures again, from {RECORD} alone.",
     )
     report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=f"holds {RECORD}")
-    report.set_defaults(command=_report)
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 
 from fl_epe.cli.console import ProgressLine, output_directory
-from fl_epe.cli.options import add_options, given
+from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.cli.report import show_report
 from fl_epe.compare import CHECKPOINT, RECORD
 from fl_epe.config import RunConfig
-from fl_epe.old_names import with_new_names
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import task_names
 
@@ -81,13 +80,14 @@ class _Machine:
 
 def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``run`` to the subcommands."""
-    run = commands.add_parser(
+    run = add_command(
+        commands,
         "run",
-        help="train a task with DP-FedAvg and audit it",
+        _run,
+        summary="train a task with DP-FedAvg and audit it",
         description="Train a task with DP-FedAvg, canary clients among the real ones, and write "
         "what the model gives away: a table, record.npz, report.json, report.html and pictures.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=_EXAMPLES,
     )
     run.add_argument("task", metavar="TASK", help=f"what to train: {', '.join(task_names())}")
     add_options(run, _Run)
@@ -95,20 +95,20 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     _add_machine_options(run)
     settings = run.add_argument_group("training and audit (a task may have defaults of its own)")
     add_options(settings, RunConfig, leave_out=("clients",))
-    run.set_defaults(command=_run)
 
 
 def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``resume`` to the subcommands."""
-    resume = commands.add_parser(
+    resume = add_command(
+        commands,
         "resume",
-        help="go on with a run that was stopped",
+        _resume,
+        summary="go on with a run that was stopped",
         description="Go on with a run that was stopped or killed, from its last checkpoint. "
         "With a seed, the result is the same as if it had never stopped.",
     )
     resume.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="where the run was writing")
     _add_machine_options(resume)
-    resume.set_defaults(command=_resume)
 
 
 def _add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +134,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from fl_epe.tasks import load_task
 
     task = load_task(arguments.task, **given(arguments, _TaskOptions))
-    settings = with_new_names(task.defaults) | given(arguments, RunConfig)
-    config = RunConfig.from_dict({"clients": task.num_clients} | settings)
+    settings = {"clients": task.num_clients, **task.defaults, **given(arguments, RunConfig)}
+    config = RunConfig.from_dict(settings)
     options = _Run(**given(arguments, _Run))
     job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every)
     output = output_directory(options.output, arguments.task)

@@ -24,7 +24,6 @@ from fl_epe.auditing import (
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
 from fl_epe.compare.plan import COMMON, Cell, Plan
-from fl_epe.old_names import with_new_names
 from fl_epe.schedules import Schedule, Trace, TraceSample, make_schedule, parse_schedule
 
 _load_run = functools.lru_cache(maxsize=1)(load_run)
@@ -134,7 +133,7 @@ def _by_training(
     common = {name: getattr(plan, name) for name in COMMON if getattr(plan, name) is not None}
     settings = {
         "unobserved": 0,
-        **with_new_names(task.defaults),
+        **task.defaults,
         **plan.settings,
         **common,
         "participation": cell.schedule,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_count, check_probability, check_rate
 from fl_epe.config import RunConfig
 from fl_epe.old_names import OLD_NAMES, with_new_names
 from fl_epe.schedules import parse_schedule
@@ -116,14 +116,12 @@ class Plan:
                 if not (0 < value < math.inf or (without_noise and value == 0)):
                     raise ValueError(f"Expected {name}={value} > 0 and finite.")
         for name in ("replicates", "rounds", "clients", "num_canaries"):
-            value = getattr(self, name)
-            if value is not None and (value < 1 or value != int(value)):
-                raise ValueError(f"Expected {name}={value} to be an integer >= 1.")
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         check_probability("confidence", self.confidence)
         if self.delta is not None:
             check_probability("delta", self.delta)
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"Expected decay={self.decay} in (0, 1].")
+        check_rate("decay", self.decay)
         if self.seed < 0:
             raise ValueError(f"Expected seed={self.seed} >= 0.")
         self._check_kind()
