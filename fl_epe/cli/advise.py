@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fl_epe.asymptotics import Exposure, NoiseAdvice
 
 _ROUNDS, _PARTICIPATIONS, _DELTA = 60, 1.0, 1e-5
-_ENOUGH_CLIENTS = 10**6  # where their number is not known: only rounding depends on it
+_ENOUGH_CLIENTS = 10**6  # where nobody said how many: only rounding depends on the number
 _COLUMNS = (
     "client_id",
     "participations",
@@ -195,16 +195,19 @@ def _schedule(asked: _Noise, run: AuditRecord | None) -> Schedule:
     return make_schedule(kind, rounds, participations, **options)
 
 
-def _delta(given: float | None, record: AuditRecord | None, clients: int | None) -> float:
-    if given is not None:
-        return given
+def _delta(asked: float | None, record: AuditRecord | None, clients: int | None) -> float:
+    if asked is not None:
+        return asked
     if record is not None:
         return record.delta
     return _DELTA if clients is None else float(clients**-1.1)
 
 
 def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | None:
-    """The noise multiplier of a run whose sum has that one, where the clip norm spends a part."""
+    """``--noise-multiplier`` of a run whose sum of updates gets ``noise_multiplier``.
+
+    ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
+    """
     if record is None or not record.noise_multiplier or not record.sum_noise_multiplier:
         return None
     spent = record.noise_multiplier**-2 - record.sum_noise_multiplier**-2

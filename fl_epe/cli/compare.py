@@ -98,7 +98,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         return 130
     rows = rows_of(plan, results)
     if all(row.skipped is not None for row in rows):
-        raise ValueError(f"None of the {len(rows)} combinations is possible: {rows[0].skipped}")
+        raise ValueError(
+            f"None of the {len(rows)} combinations is possible. The first: {rows[0].skipped}"
+        )
     write_comparison(plan, rows, output)
     console.print()
     console.print(table_of(plan, rows))

@@ -16,11 +16,11 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     """The folder that was chosen, or ``runs/NAME-DATE-TIME``; it is not made yet.
 
     Raises:
-        ValueError: if something that is no folder stands there.
+        ValueError: if it is a file.
     """
     output = chosen or Path("runs", time.strftime(f"{name}-%Y%m%d-%H%M%S"))
     if output.exists() and not output.is_dir():
-        raise ValueError(f"Expected output={str(output)!r} to be a directory.")
+        raise ValueError(f"Expected output={str(output)!r} to be a directory, but it is a file.")
     return output
 
 

@@ -46,7 +46,7 @@ def add_command(
     parser = commands.add_parser(
         name,
         help=summary,
-        description=textwrap.fill(description, 80),
+        description=textwrap.fill(description, 79),
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

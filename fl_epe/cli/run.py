@@ -140,7 +140,10 @@ def _run(arguments: argparse.Namespace) -> int:
     job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every)
     output = output_directory(options.output, arguments.task)
     if (output / RECORD).exists():
-        raise ValueError(f"Expected output={str(output)!r} to be free: it holds a finished run.")
+        raise ValueError(
+            f"Expected output={str(output)!r} to be free: it holds a finished run. "
+            "Name another folder with --output."
+        )
     if (output / CHECKPOINT).exists():
         raise ValueError(
             f"Expected output={str(output)!r} to be free: it holds an unfinished run. "

@@ -1,4 +1,4 @@
-"""Rows of one file, or of a `datasets` data set, in batches: no file is held in memory."""
+"""Reads rows of a file, or of a `datasets` data set, in batches, so that files may be large."""
 
 from __future__ import annotations
 
