@@ -13,16 +13,7 @@ from rich.console import Console
 
 from fl_epe.cli.console import ProgressLine, output_directory, print_lines, print_report_path
 from fl_epe.cli.options import add_command, add_options, given
-from fl_epe.compare import (
-    Machine,
-    Plan,
-    carry_out,
-    notes_of,
-    read_plan,
-    rows_of,
-    table_of,
-    write_comparison,
-)
+from fl_epe.compare import Plan, read_plan
 
 _EXAMPLES = """examples:
   fl-epe compare
@@ -78,6 +69,8 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    from fl_epe.compare import Machine, carry_out, notes_of, rows_of, table_of, write_comparison
+
     options = _Compare(**given(arguments, _Compare))
     plan = _plan(arguments, options.config)
     output = output_directory(options.output, "compare")

@@ -4,13 +4,20 @@ Write a `Plan`, measure its cells with `carry_out`, gather them with `rows_of` a
 pictures and a page with `write_comparison`. The command ``fl-epe compare`` does all four.
 """
 
-from fl_epe.compare.charts import plain_ticks
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
-from fl_epe.compare.measure import Machine, record_path
-from fl_epe.compare.page import notes_of, table_of, write_comparison
 from fl_epe.compare.plan import DEFAULT_SCHEDULES, Cell, Plan, read_plan
-from fl_epe.compare.rows import Epsilon, Row, rows_of
-from fl_epe.compare.runner import carry_out
+
+if TYPE_CHECKING:
+    from fl_epe.compare.charts import plain_ticks
+    from fl_epe.compare.measure import Machine, record_path
+    from fl_epe.compare.page import notes_of, table_of, write_comparison
+    from fl_epe.compare.rows import Epsilon, Row, rows_of
+    from fl_epe.compare.runner import carry_out
 
 __all__ = [
     "CHECKPOINT",
@@ -33,3 +40,19 @@ __all__ = [
     "table_of",
     "write_comparison",
 ]
+
+_LATER = {
+    "charts": ("plain_ticks",),
+    "measure": ("Machine", "record_path"),
+    "page": ("notes_of", "table_of", "write_comparison"),
+    "rows": ("Epsilon", "Row", "rows_of"),
+    "runner": ("carry_out",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what measures and draws when it is first used, so that the command line is quick."""
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(importlib.import_module(f"fl_epe.compare.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from fl_epe.asymptotics import limit_like
 from fl_epe.auditing import AuditRecord
 from fl_epe.mechanism import ServerSGD
 
@@ -42,6 +41,8 @@ def server_like(
         default_momentum: of the server if there is no run.
         changes: fields of the server that are other than that, if not ``None``.
     """
+    from fl_epe.asymptotics import limit_like
+
     if run is None:
         setting: dict[str, Any] = {"server": ServerSGD(1.0, default_momentum)}
     else:
