@@ -312,7 +312,11 @@ class TestOptions:
         assert typed == {"must": "x", "share": 0.5, "names": names, "way": "down", "loud": True}
         assert given(parser.parse_args(["--must", "x"]), self.Settings) == {"must": "x"}
 
-    @pytest.mark.parametrize("words", ["", "--must x --count 1.5", "--must x --way left"])
+    @pytest.mark.parametrize(
+        "words",
+        ["", "--must x --count 1.5", "--must x --way left"],
+        ids=["missing", "wrong-type", "wrong-choice"],
+    )
     def test_what_is_missing_or_wrong_is_refused(self, words, parser):
         with pytest.raises(SystemExit):
             parser.parse_args(words.split())
