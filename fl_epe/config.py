@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.mechanism import (
     AdaptiveClip,
     ClipNorm,
@@ -25,33 +25,37 @@ class RunConfig:
     """What an audited DP-FedAvg run does. Every value is checked before anything starts.
 
     Attributes:
-        clients: number of real clients, m.
-        rounds: number of rounds, T.
+        clients: number m of real clients.
+        rounds: number T of training rounds.
         clients_per_round: expected number of real clients in a round.
-        participation: kind of schedule, with options where it has some: "epochs" (fresh shuffled
-            orders, as in the paper), "poisson", "min-separation:separation=5" and so on, see
-            `fl_epe.schedules.parse_schedule`. Canaries follow a schedule of the same kind.
-        num_canaries: observed canaries, which take part.
-        unobserved: canaries that are only tracked.
-        inclusion: "fixed" (exactly ``num_canaries`` of them take part) or "coin" (each of
-            ``num_canaries + unobserved`` takes part by an independent fair coin, as the one-run
-            bounds need).
-        canary_participations: how often each observed canary takes part (expected, if "poisson").
-        noise_multiplier: z, the noise's standard deviation over the clip norm.
-        clipping: "adaptive" (Andrew et al. 2021) or "fixed".
-        clip_norm: the fixed clip norm, or the adaptive one of the first round.
-        clip_quantile: share of updates that the adaptive norm leaves unclipped.
-        clip_rate: step size of the adaptive norm.
-        clip_count_std: noise on the count of unclipped updates; ``None`` for voters / 20.
-        canaries_vote: let canaries vote on the adaptive norm, as the paper's code did.
-        server_optimizer: "sgd" or "adam".
+        participation: schedule, with options where its kind has some: 'epochs' (freshly shuffled,
+            as in the paper), 'poisson', 'min-separation:separation=5' or another kind of
+            `fl_epe.schedules`. Canaries follow a schedule of the same kind.
+        num_canaries: observed canaries, which take part in training.
+        unobserved: canaries that never take part and are only tracked.
+        inclusion: which canaries take part: 'fixed', exactly num_canaries of them, or 'coin', each
+            of num_canaries + unobserved by a fair coin of its own, as the one-run bounds need.
+        canary_participations: rounds in which each observed canary takes part, on average where
+            the schedule is random.
+        noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
+            0 for no noise.
+        clipping: 'adaptive' (the norm follows a quantile of the update norms, Andrew et al. 2021)
+            or 'fixed'.
+        clip_norm: the fixed clip norm (an L2 norm), or that of the first round if adaptive.
+        clip_quantile: share of updates that the adaptive clip norm leaves unclipped.
+        clip_rate: step size of the adaptive clip norm.
+        clip_count_std: standard deviation of the noise on the count of unclipped updates
+            (default: voters / 20).
+        canaries_vote: let canaries vote on the adaptive clip norm, as the paper's code did.
+        server_optimizer: 'sgd' or 'adam'.
         server_learning_rate: step size of the server.
-        server_momentum: momentum of "sgd".
+        server_momentum: momentum of the server's sgd.
         local_epochs: passes of a client over its data in a round.
-        local_batch_size: examples in a local step.
+        local_batch_size: examples in a client's step.
         local_learning_rate: step size of a client.
-        delta: target δ; ``None`` for m^-1.1.
-        full_knowledge: also track what an adversary sees who subtracts the real clients' sum.
+        delta: target δ (default: clients^-1.1).
+        full_knowledge: also track an adversary who knows the sum of the real clients' updates of
+            every round and subtracts it.
     """
 
     clients: int
@@ -82,24 +86,16 @@ class RunConfig:
         self._check_numbers()
         self._check_choices()
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
-        if not 0 < self.clip_norm < math.inf:
-            raise ValueError(f"Expected clip_norm={self.clip_norm} in (0, inf).")
+        check_positive("clip_norm", self.clip_norm)
         self.client_schedule()
         self.canary_schedule()
         self.optimizer()
         self.sum_noise_multiplier()
 
     def _check_numbers(self) -> None:
-        least = {
-            "clients": 1,
-            "rounds": 1,
-            "clients_per_round": 1,
-            "num_canaries": 2,
-            "unobserved": 0,
-            "local_epochs": 1,
-            "local_batch_size": 1,
-        }
-        for name, low in least.items():
+        for name in ("clients", "rounds", "clients_per_round", "local_epochs", "local_batch_size"):
+            check_count(name, getattr(self, name))
+        for name, low in (("num_canaries", 2), ("unobserved", 0)):
             value = getattr(self, name)
             if value < low or value != int(value):
                 raise ValueError(f"Expected {name}={value} to be an integer >= {low}.")
@@ -111,10 +107,7 @@ class RunConfig:
             )
         if not 0 <= self.noise_multiplier < math.inf:
             raise ValueError(f"Expected noise_multiplier={self.noise_multiplier} in [0, inf).")
-        if not 0 < self.local_learning_rate < math.inf:
-            raise ValueError(
-                f"Expected local_learning_rate={self.local_learning_rate} in (0, inf)."
-            )
+        check_positive("local_learning_rate", self.local_learning_rate)
         if self.delta is not None:
             check_probability("delta", self.delta)
         if self.delta is None and self.clients < 2:

@@ -1,4 +1,4 @@
-"""Names of version 0.1 that files, plans and command lines may still hold."""
+"""Names that settings had in version 0.1; records, plans and command lines may still hold them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -444,8 +444,8 @@ GOOD = ("train", "u", {"tokens": "a b"})
         ),
         pytest.param(
             _text_file("a.csv", "user_id,tokens\n1\n"),
-            "line 2, to have 2 cells",
-            id="line-2,to-have-2-cells",
+            "line 2 has 1 cells, the header 2",
+            id="line-2-has-1-cells,the-header-2",
         ),
         pytest.param(
             _text_file("a.csv", 'user_id,tokens\n1,"a'),

@@ -1,18 +1,18 @@
-"""Scores from a file: CSV, NPZ, JSON or Parquet, observed and unobserved."""
+"""Reads the scores of observed and unobserved canaries from CSV, NPZ, JSON or Parquet files."""
 
 from __future__ import annotations
 
-import csv
+import functools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import UNREADABLE
+from fl_epe.table_file import csv_rows, parquet_module, read_table
 
 Floats = NDArray[np.float64]
 
@@ -36,17 +36,15 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
         ValueError: if it cannot be read as scores, in one line that names the file and the reason.
     """
     readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet}
-    if not path.exists():
-        raise FileNotFoundError(f"Expected path={str(path)!r} to exist.")
-    if path.suffix.lower() not in readers:
-        known = ", ".join(readers)
-        raise ValueError(f"Expected path={str(path)!r} to end with one of {known}.")
-    try:
-        columns = readers[path.suffix.lower()](path)
-        return _split(columns)
-    except UNREADABLE as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"Expected {path} to hold {LAYOUT}: {reason}") from error
+    return read_table(
+        path, {end: functools.partial(_scores, read) for end, read in readers.items()}, LAYOUT
+    )
+
+
+def _scores(
+    reader: Callable[[Path], Mapping[str, Iterable[Any]]], path: Path
+) -> tuple[Floats, Floats | None]:
+    return _split(reader(path))
 
 
 def _split(columns: Mapping[str, Iterable[Any]]) -> tuple[Floats, Floats | None]:
@@ -79,16 +77,11 @@ def _numbers(values: Iterable[Any]) -> Floats:
 
 
 def _csv(path: Path) -> Mapping[str, Iterable[Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.reader(file))
+    rows = [cells for _, cells in csv_rows(path, fill=True)]
     if not rows:
         raise ValueError("the file is empty")
     header, *body = rows
-    for number, row in enumerate(body, 2):
-        if len(row) > len(header):
-            raise ValueError(f"line {number} has {len(row)} cells, the header {len(header)}")
-    padded = [row + [""] * (len(header) - len(row)) for row in body]
-    return {name: [row[i] for row in padded] for i, name in enumerate(header)}
+    return {name: [row[i] for row in body] for i, name in enumerate(header)}
 
 
 def _npz(path: Path) -> Mapping[str, Iterable[Any]]:
@@ -110,11 +103,7 @@ def _json(path: Path) -> Mapping[str, Iterable[Any]]:
 
 
 def _parquet(path: Path) -> Mapping[str, Iterable[Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ValueError("reading Parquet needs pyarrow (fl-epe's 'parquet' extra)") from error
-    columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+    columns: dict[str, list[Any]] = parquet_module().read_table(path).to_pydict()
     return {name: [v for v in values if not _missing(v)] for name, values in columns.items()}
 
 

@@ -1,28 +1,28 @@
-"""The command line's ``fl-epe advise``: noise for a wanted ε, and who of a log is most exposed."""
+"""``fl-epe advise``: the noise for a wanted ε, and which clients of a log are most exposed."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import dataclasses
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
 from fl_epe.accounting import UpperBound, tightest, upper_bounds
 from fl_epe.auditing import AuditRecord, finite
+from fl_epe.cli.console import print_json, print_lines
+from fl_epe.cli.options import add_command, add_options, given
+from fl_epe.compare import load_run, rounds_like, server_like
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
 
 if TYPE_CHECKING:
     from fl_epe.asymptotics import Exposure, NoiseAdvice
 
-_RECORD = "record.npz"
 _ROUNDS, _PARTICIPATIONS, _DELTA = 60, 1.0, 1e-5
-_ENOUGH_CLIENTS = 10**6  # where their number is not known: only rounding depends on it
+_ENOUGH_CLIENTS = 10**6  # where nobody said how many: only rounding depends on the number
 _COLUMNS = (
     "client_id",
     "participations",
@@ -40,6 +40,69 @@ _EXAMPLES = """examples:
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class _Noise:
+    """A question for ``fl-epe advise noise``.
+
+    Attributes:
+        target_epsilon: wanted ε.
+        participation: schedule, as for 'fl-epe run', or trace:path=FILE (default: that of the run
+            under --like, or epochs).
+        rounds: rounds of training (default: the run's, or 60).
+        participations: rounds in which a client takes part on average (default: the run's, or 1).
+        clients: clients in all, of whom the canaries are some (default: the canaries alone).
+        delta: target δ (default: the run's, or clients^-1.1, or 1e-05).
+        momentum: momentum of the server's sgd (default: the run's, or 0; 'fl-epe run' has 0.9).
+        threat: the adversary sees the final model, or every round's.
+        who: whose ε: the mean client's, or that of the most exposed canary.
+        num_canaries: clients to draw, and canaries of the run that would measure.
+        like: directory of a run whose clip norms, server and real updates are taken over.
+        seed: of the schedule's draws.
+        json: print JSON instead of text.
+    """
+
+    target_epsilon: float
+    participation: str | None = None
+    rounds: int | None = None
+    participations: float | None = None
+    clients: int | None = None
+    delta: float | None = None
+    momentum: float | None = None
+    threat: Literal["final", "all"] = "final"
+    who: Literal["mean", "most-exposed"] = "mean"
+    num_canaries: int = 2000
+    like: Path | None = None
+    seed: int = 0
+    json: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Log:
+    """A question for ``fl-epe advise log``.
+
+    Attributes:
+        noise_multiplier: z, the standard deviation of the noise on the sum over the clip norm.
+        delta: target δ (default: clients^-1.1).
+        momentum: momentum of the server's sgd.
+        per_run: a cap: most participations of a client in the run.
+        per_window: a cap: most participations of a client in any window.
+        window: length of a window in rounds.
+        top: clients to list.
+        csv: file to write every client to.
+        json: print JSON instead of tables.
+    """
+
+    noise_multiplier: float
+    delta: float | None = None
+    momentum: float = 0.0
+    per_run: int | None = None
+    per_window: int | None = None
+    window: int | None = None
+    top: int = 10
+    csv: Path | None = None
+    json: bool = False
+
+
 def add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``advise`` to the commands of ``fl-epe``."""
     advise = commands.add_parser(
@@ -51,142 +114,58 @@ def add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = advise.add_subparsers(required=True, metavar="WHAT")
-    _add_noise(kinds)
-    _add_log(kinds)
-
-
-def _add_noise(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    noise = kinds.add_parser(
+    noise = add_command(
+        kinds,
         "noise",
-        help="the noise multiplier at which canaries would measure a wanted ε",
+        _noise,
+        summary="the noise multiplier at which canaries would measure a wanted ε",
         description="The noise multiplier of the clients' sum at which canaries are expected to "
         "measure a wanted ε. An estimate for random canaries, no guarantee.",
     )
-    noise.add_argument("--target-epsilon", type=float, required=True, metavar="E", help="wanted ε")
-    noise.add_argument(
-        "--participation",
-        metavar="SPEC",
-        help="schedule, as for 'fl-epe run', or trace:path=FILE (default: that of the run under "
-        "--like, or epochs)",
-    )
-    noise.add_argument(
-        "--rounds", type=int, help=f"rounds of training (default: the run's, or {_ROUNDS})"
-    )
-    noise.add_argument(
-        "--participations",
-        type=float,
-        metavar="R",
-        help=f"how often a client takes part on average (default: the run's, or "
-        f"{_PARTICIPATIONS:g})",
-    )
-    noise.add_argument(
-        "--clients",
-        type=int,
-        metavar="M",
-        help="clients in all, of whom the canaries are some (default: the canaries alone)",
-    )
-    noise.add_argument(
-        "--delta",
-        type=float,
-        help=f"target δ (default: the run's, or clients^-1.1, or {_DELTA:g})",
-    )
-    noise.add_argument(
-        "--momentum",
-        type=float,
-        help="momentum of the server's sgd (default: the run's, or 0; 'fl-epe run' has 0.9)",
-    )
-    noise.add_argument(
-        "--threat",
-        default="final",
-        choices=("final", "all"),
-        help="the adversary sees the final model, or every round's (default: final)",
-    )
-    noise.add_argument(
-        "--who",
-        default="mean",
-        choices=("mean", "most-exposed"),
-        help="whose ε: the mean client's, or that of the most exposed canary (default: mean)",
-    )
-    noise.add_argument(
-        "--num-canaries",
-        type=int,
-        default=2000,
-        metavar="K",
-        help="clients to draw, and canaries of the run that would measure (default: 2000)",
-    )
-    noise.add_argument(
-        "--like",
-        type=Path,
-        metavar="RUN_DIR",
-        help=f"take clip norms, server and real updates from the {_RECORD} of a run",
-    )
-    noise.add_argument("--seed", type=int, default=0, help="of the schedule's draws (default: 0)")
-    noise.add_argument("--json", action="store_true", help="print JSON instead of text")
-    noise.set_defaults(command=_noise)
-
-
-def _add_log(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    log = kinds.add_parser(
+    add_options(noise, _Noise)
+    log = add_command(
+        kinds,
         "log",
-        help="who of a real deployment is most exposed, and what a cap would change",
+        _log,
+        summary="who of a real deployment is most exposed, and what a cap would change",
         description="How exposed each client of a real deployment is, from the log of who took "
         "part when, and what a cap on participation would change. FILE is CSV or Parquet with the "
         "columns round and client_id. An estimate, no guarantee.",
     )
     log.add_argument("file", type=Path, metavar="FILE", help="the log")
-    log.add_argument(
-        "--noise-multiplier", type=float, required=True, metavar="Z", help="of the clients' sum"
-    )
-    log.add_argument("--delta", type=float, help="target δ (default: clients^-1.1)")
-    log.add_argument(
-        "--momentum", type=float, default=0.0, help="momentum of the server's sgd (default: 0)"
-    )
-    log.add_argument("--per-run", type=int, metavar="N", help="a cap: participations in the run")
-    log.add_argument(
-        "--per-window", type=int, metavar="N", help="a cap: participations in any window"
-    )
-    log.add_argument("--window", type=int, metavar="W", help="rounds of a window")
-    log.add_argument(
-        "--top", type=int, default=10, metavar="N", help="clients to list (default: 10)"
-    )
-    log.add_argument("--csv", type=Path, metavar="OUT", help="write every client there")
-    log.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    log.set_defaults(command=_log)
+    add_options(log, _Log)
 
 
 def _noise(arguments: argparse.Namespace) -> int:
     from fl_epe.asymptotics import noise_for_epsilon
 
-    record = None if arguments.like is None else AuditRecord.load(arguments.like / _RECORD)
-    schedule = _schedule(arguments, record)
-    clients = arguments.clients
+    asked = _Noise(**given(arguments, _Noise))
+    run = None if asked.like is None else load_run(asked.like)
+    schedule = _schedule(asked, run)
+    clients = asked.clients
     if clients is None and isinstance(schedule, Trace):
         clients = schedule.population
     if clients is not None and clients < 2:
         raise ValueError(f"Expected clients={clients} >= 2.")
     advice = noise_for_epsilon(
         schedule,
-        arguments.target_epsilon,
-        _delta(arguments.delta, record, clients),
-        threat=arguments.threat,
-        who=arguments.who,
-        num_canaries=arguments.num_canaries,
+        asked.target_epsilon,
+        _delta(asked.delta, run, clients),
+        threat=asked.threat,
+        who=asked.who,
+        num_canaries=asked.num_canaries,
         # Laws are the same for all clients: fewer than the canaries would not change them.
-        population=clients if clients is not None and clients >= arguments.num_canaries else None,
-        seed=arguments.seed,
-        **_server_of(arguments.momentum, record),
+        population=clients if clients is not None and clients >= asked.num_canaries else None,
+        seed=asked.seed,
+        **server_like(run, 0.0, momentum=asked.momentum),
     )
     theory = _theory(schedule, advice.noise_multiplier, advice.delta, clients)
-    setting = _setting(record, advice.noise_multiplier)
-    if arguments.json:
-        values = {
-            **dataclasses.asdict(advice),
-            "setting": setting,
-            "analytical": [vars(bound) | {"epsilon": finite(bound.epsilon)} for bound in theory],
-        }
-        _print_json(values)
-        return 0
-    _show_noise(advice, theory, setting)
+    setting = _setting(run, advice.noise_multiplier)
+    if asked.json:
+        bounds = [vars(bound) | {"epsilon": finite(bound.epsilon)} for bound in theory]
+        print_json(dataclasses.asdict(advice) | {"setting": setting, "analytical": bounds})
+    else:
+        _show_noise(advice, theory, setting)
     return 0
 
 
@@ -199,49 +178,36 @@ def _show_noise(advice: NoiseAdvice, theory: list[UpperBound], setting: float | 
             f"• The clip norm of that run was adaptive: --noise-multiplier {setting:.4g} gives the "
             "sum this z."
         )
-    _print_lines(Console(), lines)
+    print_lines(Console(), lines)
 
 
-def _schedule(arguments: argparse.Namespace, record: AuditRecord | None) -> Schedule:
-    spec = arguments.participation
-    if spec is None and record is not None:
-        spec = record.config.get("participation", record.participation)
+def _schedule(asked: _Noise, run: AuditRecord | None) -> Schedule:
+    spec, participations = asked.participation, asked.participations
+    if run is not None:
+        spec = spec or run.config.get("participation", run.participation)
     kind, options = parse_schedule(spec or "epochs")
-    rounds, repeats = arguments.rounds, arguments.participations
-    if kind in ("trace", "trace-sample") and "path" in options and rounds is None is repeats:
+    whole_trace = kind in ("trace", "trace-sample") and asked.rounds is None is participations
+    if whole_trace and "path" in options:
         return Trace.read(options["path"])
-    if record is not None:
-        if rounds not in (None, record.rounds):
-            raise ValueError(f"Expected rounds={rounds} to be {record.rounds}, as in the run.")
-        rounds = record.rounds
-        repeats = record.canary_participations if repeats is None else repeats
-    rounds = _ROUNDS if rounds is None else rounds
-    repeats = _PARTICIPATIONS if repeats is None else repeats
-    return make_schedule(kind, rounds, repeats, **options)
+    rounds = rounds_like(run, asked.rounds, _ROUNDS)
+    if participations is None:
+        participations = _PARTICIPATIONS if run is None else run.canary_participations
+    return make_schedule(kind, rounds, participations, **options)
 
 
-def _delta(given: float | None, record: AuditRecord | None, clients: int | None) -> float:
-    if given is not None:
-        return given
+def _delta(asked: float | None, record: AuditRecord | None, clients: int | None) -> float:
+    if asked is not None:
+        return asked
     if record is not None:
         return record.delta
     return _DELTA if clients is None else float(clients**-1.1)
 
 
-def _server_of(momentum: float | None, record: AuditRecord | None) -> dict[str, Any]:
-    """Clip norms, server, decay and real updates, as `limit_record` takes them."""
-    from fl_epe.asymptotics import limit_like
-
-    if record is None:
-        return {"server": ServerSGD(1.0, momentum or 0.0)}
-    like = limit_like(record)
-    if momentum is not None:
-        like["server"] = dataclasses.replace(like["server"], momentum=momentum)
-    return like
-
-
 def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | None:
-    """The noise multiplier of a run whose sum has that one, where the clip norm spends a part."""
+    """``--noise-multiplier`` of a run whose sum of updates gets ``noise_multiplier``.
+
+    ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
+    """
     if record is None or not record.noise_multiplier or not record.sum_noise_multiplier:
         return None
     spent = record.noise_multiplier**-2 - record.sum_noise_multiplier**-2
@@ -274,33 +240,31 @@ def _log(arguments: argparse.Namespace) -> int:
     from fl_epe.asymptotics import caps, exposure
     from fl_epe.reporting import exposure_lines, exposure_tables
 
+    asked = _Log(**given(arguments, _Log))
     trace = Trace.read(arguments.file)
-    delta = arguments.delta
-    if delta is None:
-        if trace.population < 2:
-            raise ValueError(f"Expected clients={trace.population} >= 2, or a delta.")
-        delta = trace.population**-1.1
-    server = ServerSGD(1.0, arguments.momentum)
-    z = arguments.noise_multiplier
+    if asked.delta is None and trace.population < 2:
+        raise ValueError(f"Expected clients={trace.population} >= 2, or a delta.")
+    delta = trace.population**-1.1 if asked.delta is None else asked.delta
+    server = ServerSGD(1.0, asked.momentum)
     result = exposure(
         trace,
-        z,
+        asked.noise_multiplier,
         delta,
-        per_run=arguments.per_run,
-        per_window=arguments.per_window,
-        window=arguments.window,
+        per_run=asked.per_run,
+        per_window=asked.per_window,
+        window=asked.window,
         server=server,
     )
-    effects = caps(trace, z, delta, window=arguments.window, server=server)
-    if arguments.csv is not None:
-        _write_csv(arguments.csv, result)
-    if arguments.json:
-        _print_json(_log_values(result, arguments.top) | {"caps": [vars(e) for e in effects]})
+    effects = caps(trace, asked.noise_multiplier, delta, window=asked.window, server=server)
+    if asked.csv is not None:
+        _write_csv(asked.csv, result)
+    if asked.json:
+        print_json(_log_values(result, asked.top) | {"caps": [vars(e) for e in effects]})
         return 0
     console = Console()
-    for table in exposure_tables(result, effects, arguments.top):
+    for table in exposure_tables(result, effects, asked.top):
         console.print(table)
-    _print_lines(console, exposure_lines(result))
+    print_lines(console, exposure_lines(result))
     return 0
 
 
@@ -331,13 +295,3 @@ def _write_csv(path: Path, result: Exposure) -> None:
         writer = csv.writer(file)
         writer.writerow(names)
         writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _print_lines(console: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        style = "dim" if line.startswith("•") else None
-        console.print(line, style=style, markup=False, highlight=False)
-
-
-def _print_json(values: dict[str, Any]) -> None:
-    print(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,35 +1,66 @@
-"""What the commands print while they work."""
+"""What several commands print, and where they write."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-if TYPE_CHECKING:
-    from fl_epe.flower import Progress
+
+def output_directory(chosen: Path | None, name: str) -> Path:
+    """The folder that was chosen, or ``runs/NAME-DATE-TIME``; it is not made yet.
+
+    Raises:
+        ValueError: if it is a file.
+    """
+    output = chosen or Path("runs", time.strftime(f"{name}-%Y%m%d-%H%M%S"))
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"Expected output={str(output)!r} to be a directory, but it is a file.")
+    return output
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print lines as they are; those that start with a bullet are dim."""
+    for line in lines:
+        style = "dim" if line.startswith("•") else None
+        console.print(line, style=style, markup=False, highlight=False)
+
+
+def print_report_path(console: Console, page: Path) -> None:
+    """Print where the page of a report is, on one line however long it is."""
+    console.print(f"Report: {page}", soft_wrap=True, highlight=False)
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """Print JSON for another program."""
+    print(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 class ProgressLine:
-    """One line that moves with the rounds; a line now and then where there is no terminal."""
+    """How far a command is: a bar on a terminal, elsewhere a line every ten seconds."""
 
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    def __init__(self, console: Console, *, time_left: bool = False) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         self._console = console
         self._bar = Bar(
-            TextColumn("round"),
+            TextColumn("{task.description}"),
             MofNCompleteColumn(),
             BarColumn(bar_width=8),
             TextColumn("{task.fields[text]}"),
+            *([TimeRemainingColumn()] if time_left else []),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task: Any = None
-        self._printed = 0.0
+        self._task = self._bar.add_task("", total=None, text="")
+        self._printed = -math.inf
 
     def __enter__(self) -> ProgressLine:
         self._bar.start()
@@ -38,25 +69,11 @@ class ProgressLine:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def show(self, progress: Progress) -> None:
-        """Show where the run stands."""
-        text = _progress_text(progress)
+    def show(self, doing: str, done: int, total: int | None, text: str = "") -> None:
+        """Show that ``done`` of ``total`` (or of an unknown number) are done."""
         if self._console.is_terminal:
-            if self._task is None:
-                self._task = self._bar.add_task("", total=progress.rounds, text="")
-            self._bar.update(self._task, completed=progress.round, text=text)
-        elif time.monotonic() - self._printed > 10 or progress.round == progress.rounds:
+            self._bar.update(self._task, description=doing, completed=done, total=total, text=text)
+        elif time.monotonic() - self._printed > 10 or done == total:
             self._printed = time.monotonic()
-            print(f"round {progress.round}/{progress.rounds}  {text}", flush=True)
-
-
-def _progress_text(progress: Progress) -> str:
-    if progress.round == progress.rounds:
-        left = "scoring"
-    else:
-        left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
-    loss = f"loss {progress.loss:.4g}  " if progress.round else ""
-    return (
-        f"{loss}acc {progress.accuracy:.1%}  "
-        f"clip {progress.clip_norm:.3g}  canaries {progress.canaries_seen}  {left}"
-    )
+            of = "" if total is None else f"/{total}"
+            print(f"{doing} {done}{of}  {text}".rstrip(), flush=True)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from rich.console import Console
 
 from fl_epe.auditing import LAYOUT, read_scores
+from fl_epe.cli.console import print_json
+from fl_epe.cli.options import add_command
 
 
 def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``estimate`` to the subcommands."""
-    estimate = commands.add_parser(
+    estimate = add_command(
+        commands,
         "estimate",
-        help="every estimate and bound that a file of scores allows",
+        _estimate,
+        summary="every estimate and bound that a file of scores allows",
         description=f"Every estimate and bound that a file of scores allows. FILE is CSV, NPZ, "
         f"JSON or Parquet with {LAYOUT}. Larger scores say that a canary took part.",
     )
@@ -38,7 +41,6 @@ def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="each canary took part by an independent fair coin: show the one-run bounds too",
     )
     estimate.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    estimate.set_defaults(command=_estimate)
 
 
 def _estimate(arguments: argparse.Namespace) -> int:
@@ -55,7 +57,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
         coins=arguments.coins,
     )
     if arguments.json:
-        print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(result.to_dict())
         return 0
     console = Console()
     for table in score_tables(result):

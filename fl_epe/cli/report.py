@@ -1,4 +1,4 @@
-"""``fl-epe report``: the report of a run, from its record alone."""
+"""``fl-epe report``: write the report of a run again, from its record alone."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from pathlib import Path
 from rich.console import Console
 
 from fl_epe.auditing import AuditRecord
-
-RECORD = "record.npz"
+from fl_epe.cli.console import print_lines, print_report_path
+from fl_epe.cli.options import add_command
+from fl_epe.compare import RECORD
 
 
 def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``report`` to the subcommands."""
-    report = commands.add_parser(
+    report = add_command(
+        commands,
         "report",
-        help="write the report of a run again, from its record alone",
+        _report,
+        summary="write the report of a run again, from its record alone",
         description=f"Write report.json, report.html and the pictures again, from {RECORD} alone.",
     )
     report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=f"holds {RECORD}")
-    report.set_defaults(command=_report)
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -35,9 +37,8 @@ def show_report(console: Console, record: AuditRecord, directory: Path) -> int:
     summary = write_report(record, directory)
     console.print()
     console.print(epsilon_table(summary))
-    for note in notes(summary):
-        console.print(f"• {note}", style="dim", markup=False, highlight=False)
+    print_lines(console, (f"• {note}" for note in notes(summary)))
     if (accuracy := summary.metrics.accuracy) is not None:
         console.print(f"Accuracy on held-out data: {accuracy:.1%}")
-    console.print(f"Report: {directory / 'report.html'}", soft_wrap=True, highlight=False)
+    print_report_path(console, directory / "report.html")
     return 0

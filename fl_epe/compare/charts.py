@@ -1,4 +1,4 @@
-"""The pictures of a comparison: ε by schedule, against participations, against noise."""
+"""Draws a comparison: ε by schedule, against participations and against noise."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
         _whisker(right, y + 0.18, row.unknown_rounds, _UNKNOWN)
     left.set_yticks(range(len(rows)), [row.schedule.replace(":", ":\n", 1) for row in rows])
     left.tick_params(axis="y", labelsize=7)
-    left.set(title="who sees the final model")
+    left.set(title="adversary sees the final model")
     left.set_ylim(len(rows) - 0.5, -0.5)
-    right.set(title="who sees every round")
+    right.set(title="adversary sees every round's model")
     for axes in (left, right):
         axes.set(xscale="log", xlabel="ε")
         axes.grid(axis="x", alpha=0.3)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fl_epe.accounting import upper_bounds
-from fl_epe.asymptotics import limit_like, limit_record
+from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
     STATISTICS,
     AuditRecord,
@@ -22,14 +22,12 @@ from fl_epe.auditing import (
     unknown_rounds_law,
 )
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.compare.plan import Cell, Plan
-from fl_epe.mechanism import ServerSGD
-from fl_epe.old_names import with_new_names
+from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
+from fl_epe.compare.plan import COMMON, Cell, Plan
 from fl_epe.schedules import Schedule, Trace, TraceSample, make_schedule, parse_schedule
 
+_load_run = functools.lru_cache(maxsize=1)(load_run)
 _ROUNDS, _CLIENTS, _CANARIES, _MOMENTUM = 512, 10_000, 1000, 0.9
-
-RECORD, CHECKPOINT = "record.npz", "checkpoint.npz"
 
 
 def record_path(plan: Plan, cell: Cell, directory: Path) -> Path:
@@ -57,7 +55,9 @@ class Machine:
 def measure(
     plan: Plan, cell: Cell, directory: Path, machine: Machine | None = None
 ) -> dict[str, Any]:
-    """What one cell of a plan gives, as JSON values; ``{"skipped": reason}`` if it cannot be.
+    """Measure one cell of a plan.
+
+    Returns JSON values, or ``{"skipped": reason}`` if the combination is impossible.
 
     Args:
         plan: what all cells share.
@@ -92,22 +92,20 @@ def measure(
 
 
 def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, AuditRecord]:
-    like = None if plan.like is None else _load(plan.like)
-    rounds = plan.rounds or (_ROUNDS if like is None else like.rounds)
-    if like is not None and rounds != like.rounds:
-        raise ValueError(f"Expected rounds={rounds} to be {like.rounds}, as in {plan.like}.")
+    like = None if plan.like is None else _load_run(plan.like)
+    rounds = rounds_like(like, plan.rounds, _ROUNDS)
     kind, options = parse_schedule(cell.schedule)
     schedule = make_schedule(kind, rounds, cell.participations, **options)
     population = plan.clients or (like and like.config.get("clients")) or _CLIENTS
     if isinstance(schedule, Trace | TraceSample):
         trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
         population = trace.population
-    setting: dict[str, Any] = (
-        {"server": ServerSGD(1.0, _MOMENTUM)} if like is None else limit_like(like)
+    setting = server_like(
+        like,
+        _MOMENTUM,
+        learning_rate=plan.server_learning_rate,
+        momentum=plan.server_momentum,
     )
-    changed = {"learning_rate": plan.server_learning_rate, "momentum": plan.server_momentum}
-    given = {name: value for name, value in changed.items() if value is not None}
-    setting["server"] = dataclasses.replace(setting["server"], **given)
     setting["decay"] = setting.get("decay", 1.0) * plan.decay ** np.arange(rounds)
     record = limit_record(
         schedule,
@@ -122,11 +120,6 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
     return schedule, population, record
 
 
-@functools.lru_cache(maxsize=1)
-def _load(directory: str) -> AuditRecord:
-    return AuditRecord.load(Path(directory) / RECORD)
-
-
 def _by_training(
     plan: Plan, cell: Cell, seed: int, path: Path, machine: Machine | None
 ) -> tuple[Schedule, int, AuditRecord]:
@@ -137,14 +130,10 @@ def _by_training(
     from fl_epe.tasks import load_task
 
     task = load_task(str(plan.task), **plan.task_options)
-    common = {
-        name: getattr(plan, name)
-        for name in ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
-        if getattr(plan, name) is not None
-    }
+    common = {name: getattr(plan, name) for name in COMMON if getattr(plan, name) is not None}
     settings = {
         "unobserved": 0,
-        **with_new_names(task.defaults),
+        **task.defaults,
         **plan.settings,
         **common,
         "participation": cell.schedule,

@@ -1,4 +1,4 @@
-"""What a person reads of a comparison: table, pictures, one HTML page, CSV and JSON."""
+"""Writes what people and programs read of a comparison: a table, a page, pictures, CSV, JSON."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
         "that it can lie above the mean canary's. “–”: its law has no closed form.",
         "Analytical: the tightest theorem for the schedule, rounds known (and unknown, where that "
         "helps), also for an adversary who sees only the final model; “none known” where there is "
-        "none. It counts the chance of taking part often; a client that did is above it. Known "
-        "rounds: zero-out adjacency; unknown coins: add-or-remove; fixed size: replace-one.",
+        "none. It averages over chance: a client whom chance lets take part often has a larger ε. "
+        "Known rounds: zero-out adjacency; unknown coins: add-or-remove; fixed size: replace-one.",
     ]
     if over := [row for row in rows if row.above]:
         names = ", ".join(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_count, check_probability, check_rate
 from fl_epe.config import RunConfig
 from fl_epe.old_names import OLD_NAMES, with_new_names
 from fl_epe.schedules import parse_schedule
@@ -33,7 +33,8 @@ DEFAULT_SCHEDULES = (
 """One of each kind that needs no file."""
 
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients"}
-_COMMON = {"rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum"}
+COMMON = ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
+"""Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,23 +59,27 @@ class Plan:
     """A comparison, in the limit or by training.
 
     Attributes:
-        schedules: specifications, see `fl_epe.schedules.parse_schedule`.
-        noise_multipliers: z of each; in training it may be 0.
-        participations: expected participations of a client.
-        replicates: how often each is measured, with fresh seeds; what was measured is pooled.
-        task: what to train; ``None`` for the limit, in which noise outweighs the updates.
-        rounds: T; by default 512 in the limit, the task's own in training.
-        clients: m, canaries among them; 10,000 in the limit, the task's own in training.
-        num_canaries: observed canaries k; 1,000 by default.
-        delta: target δ; clients^-1.1 by default.
-        server_learning_rate: step size of the server.
-        server_momentum: momentum of the server's SGD; 0.9 by default.
-        decay: in the limit, factor of the server's step size from one round to the next.
-        like: in the limit, directory of a run whose clip norms, server and real updates are taken
-            over (and its number of rounds).
-        settings: in training, other settings of `RunConfig` by name.
+        schedules: specifications such as epochs, poisson, min-separation:separation=5 or
+            trace:path=log.csv, see `fl_epe.schedules.parse_schedule` (default: one of each kind
+            that needs no file).
+        noise_multipliers: z, the standard deviations of the DP noise on the sum over the clip
+            norm; 0 only with a task.
+        participations: expected numbers of rounds in which a client takes part.
+        replicates: measurements of each combination, with fresh seeds, which are pooled.
+        task: what to train, such as digits (default: the limit, where nothing is trained and
+            noise outweighs the updates).
+        rounds: number T of rounds (default: 512; with a task, the task's).
+        clients: number m of clients, canaries among them, without a task (default: 10000).
+        num_canaries: observed canaries, which take part (default: 1000).
+        delta: target δ (default: clients^-1.1).
+        server_learning_rate: step size of the server (default: 1; with a task, the task's).
+        server_momentum: momentum of the server's sgd (default: 0.9).
+        decay: factor of the server's step size from one round to the next, without a task.
+        like: directory of a run whose clip norms, server, real updates and number of rounds are
+            taken over, without a task.
+        settings: other settings of `RunConfig` by name, with a task.
         task_options: options of the task by name.
-        confidence: of the intervals.
+        confidence: of the intervals, a share in (0, 1).
         seed: of everything; measurements do not share randomness.
     """
 
@@ -111,21 +116,19 @@ class Plan:
                 if not (0 < value < math.inf or (without_noise and value == 0)):
                     raise ValueError(f"Expected {name}={value} > 0 and finite.")
         for name in ("replicates", "rounds", "clients", "num_canaries"):
-            value = getattr(self, name)
-            if value is not None and (value < 1 or value != int(value)):
-                raise ValueError(f"Expected {name}={value} to be an integer >= 1.")
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         check_probability("confidence", self.confidence)
         if self.delta is not None:
             check_probability("delta", self.delta)
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"Expected decay={self.decay} in (0, 1].")
+        check_rate("decay", self.decay)
         if self.seed < 0:
             raise ValueError(f"Expected seed={self.seed} >= 0.")
         self._check_kind()
 
     def _check_kind(self) -> None:
         """Settings that only the limit, or only training, has."""
-        allowed = {field.name for field in dataclasses.fields(RunConfig)} - _OWN - _COMMON
+        allowed = {field.name for field in dataclasses.fields(RunConfig)} - _OWN - set(COMMON)
         if unknown := set(self.settings) - allowed:
             raise ValueError(f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}.")
         if self.task is None and (self.settings or self.task_options):

@@ -23,7 +23,8 @@ class Epsilon:
         epsilon: of the mean canary.
         low: lower end of the interval.
         high: upper end of the interval.
-        most_exposed: of the canary with the largest footprint; ``None`` where it is not known.
+        most_exposed: of the canary with the largest footprint (expected score); ``None`` where
+            that is not known.
         analytical: the tightest bound against this adversary; ``None`` where none is known.
         above: the estimate lies above the bound by more than chance allows, all comparisons of
             the plan taken together. Either the bound does not apply or something is wrong.
@@ -54,7 +55,7 @@ class Row:
         unknown_rounds: for an adversary who sees every round's model and does not know who
             takes part when; ``None`` where there is no closed form.
         accuracy: mean over the replicates, on held-out data; ``None`` in the limit.
-        skipped: why there is nothing, if so.
+        skipped: why the combination is impossible; ``None`` if it was measured.
     """
 
     schedule: str
@@ -103,7 +104,7 @@ def _row(
     if reasons:
         return Row(*place, skipped=reasons[0])
     bounds = tuple(_bound_of(bound) for bound in results[0]["guarantees"])
-    quantiles = scipy.stats.norm.ppf([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
+    quantiles = scipy.special.ndtri([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
     delta = results[0]["delta"]
     accuracies = [result["accuracy"] for result in results if result["accuracy"] is not None]
     known, unknown = tightest(bounds, rounds_known=True), tightest(bounds, rounds_known=False)

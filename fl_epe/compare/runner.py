@@ -1,4 +1,4 @@
-"""Carries a plan out in parallel processes; what was measured before is not measured again."""
+"""Carries a plan out in parallel processes, without what was measured before."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ def carry_out(
 ) -> Results:
     """Measure every cell of a plan that ``directory`` does not hold yet.
 
-    Each result is written to ``results.jsonl`` as soon as it is there, so that a comparison that
-    was stopped goes on where it stood, and one that grows (more schedules, more noise, more
-    replicates) measures only what is new. A training run that was cut off goes on from its
-    checkpoint.
+    Each result is written to ``results.jsonl`` at once. So a comparison that was stopped goes on
+    where it stood (a training run from its checkpoint), and a larger one measures what is new.
 
     Args:
         plan: what to measure.
@@ -43,7 +41,7 @@ def carry_out(
         on_cell: called with how many cells are done, and of how many.
 
     Raises:
-        ValueError: for fewer than one worker.
+        ValueError: if ``workers`` is less than 1.
         RuntimeError: if a worker process dies.
     """
     if workers < 1:

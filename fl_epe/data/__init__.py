@@ -4,9 +4,8 @@
 the `datasets` library) and writes a folder that a `ClientStore` maps into memory; both need the
 extra ``data``. The twins (`text_twin`, `image_twin`) make data of the same shape from a seed.
 
-Nothing here was run on the real data sets: no hub could be reached where it was written. The tests
-write small files of the same schemas, with messages from Google's protobuf library, pictures of
-scikit-learn's digits, and texts that Python carries.
+Nothing here was run on the published data sets, which could not be reached; the tests write small
+files of the same schemas. See ``docs/notes/data-sets.md``.
 
 Example:
     >>> from fl_epe.data import text_twin
@@ -19,17 +18,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fl_epe.data.places import absolute, optional
+from fl_epe.data.places import KINDS, absolute, optional
 
 if TYPE_CHECKING:
-    from fl_epe.data.conversion import KINDS, Progress, convert, open_data
+    from fl_epe.data.conversion import Progress, convert, open_data
     from fl_epe.data.store import ClientStore
 
 __all__ = ["KINDS", "ClientStore", "Progress", "absolute", "convert", "open_data"]
 
 
 def __getattr__(name: str) -> Any:
-    """What needs Arrow is imported when it is first used."""
+    """Import what needs Arrow when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(optional("fl_epe.data.conversion"), name)

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fl_epe.data.encoding import CLIENT, Columns, Encoder, RawBatch
 from fl_epe.data.examples import ALPHABET, WINDOW
 
-_UNKNOWN = ALPHABET.index(" ")
-
 
 class Characters(Encoder):
     """An example is 81 ids: 80 characters and the next one; what is not in the alphabet is a space.
@@ -37,13 +35,9 @@ class Characters(Encoder):
         return np.concatenate([before, after], axis=1)
 
 
-def _table() -> NDArray[np.uint8]:
-    table = np.full(0x110000, _UNKNOWN, np.uint8)
-    table[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
-    return table
-
-
-_TABLE = _table()
+# The id of each Unicode character.
+_TABLE = np.full(0x110000, ALPHABET.index(" "), np.uint8)
+_TABLE[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
 
 
 def _ids(column: pa.Array, length: int, place: str) -> NDArray[np.uint8]:

@@ -1,10 +1,7 @@
-"""Brings a source into the form that training reads: once, in bounded memory, whole or not at all.
+"""Converts a published data set into the form that training reads, once and in bounded memory.
 
-Rows per second of one core of a Xeon (AVX-512) with Python 3.11, a million rows of the twins in
-random order: sentences from Parquet 340,000, from JSON lines 110,000, from TFF's SQLite 41,000 (so
-all of StackOverflow takes an hour), words counted first from Parquet 200,000; pictures from PNG in
-Parquet 14,000. Peak memory 400 to 490 MiB, of which 180 for the libraries; 330 to 360 with
-``memory`` 8 MiB. Reading and shuffling 256 sentences of a client: 50 to 80 µs.
+`convert` writes a folder, `open_data` opens one and converts its source first if need be. How fast
+and with how much memory: see ``docs/notes/data-sets.md``.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from fl_epe.data.characters import Characters
 from fl_epe.data.encoding import Encoder, RawBatch
 from fl_epe.data.grouping import MEMORY, Grouper, Sample
 from fl_epe.data.images import Images
-from fl_epe.data.places import is_hub_id
+from fl_epe.data.places import KINDS, is_hub_id
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.data.store import (
     ClientStore,
@@ -42,8 +39,6 @@ from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how many rows are done, and how many there are if known."""
-
-KINDS = ("emnist", "shakespeare", "stackoverflow")
 
 MOST_HELD_OUT = 20_000
 _HELD_OUT_SHARE = 0.1
@@ -61,14 +56,9 @@ def convert(
 ) -> ClientStore:
     """Read ``source`` once and write its examples, grouped by client, to the folder ``target``.
 
-    If the source has a split "test" (or else "heldout", "validation" and such), 20,000 examples
-    of it at random are held out. If not, a tenth of each client's examples is: random ones, or for
-    Shakespeare, whose examples overlap, the last ones of speakers with 800 or more, the 80 before
-    them left out; of those again at most 20,000. The result depends on the source alone, not on
-    ``memory``.
-
-    The folder appears when it is complete; until then all is in ``TARGET.part-…`` beside it, which
-    is removed if anything goes wrong (a process that is killed leaves it there).
+    At most 20,000 examples are held out, at random: those of the split "test" (or else "heldout",
+    "validation" and such), or else a tenth of each client's, see `_hold_out`. The result depends
+    on the source alone. ``target`` appears when it is complete, whole or not at all.
 
     Args:
         kind: "emnist", "stackoverflow" or "shakespeare".
@@ -87,18 +77,22 @@ def convert(
         ConnectionError: if the hub cannot be reached.
     """
     goal = Path(target)
+    _check(kind, goal, vocabulary)
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    with _part_folder(goal) as part, tempfile.TemporaryDirectory(dir=part) as scratch:
+        parts = find_parts(source, Path(scratch))
+        job = _Conversion(part, Path(scratch), memory, on_progress)
+        job.run(job.encoder(kind, source, vocabulary, parts[TRAIN]), source, parts)
+    return ClientStore(goal)
+
+
+def _check(kind: str, goal: Path, vocabulary: str | os.PathLike[str] | None) -> None:
     if kind not in KINDS:
         raise ValueError(f"Expected kind={kind!r} to be one of {', '.join(KINDS)}.")
     if vocabulary is not None and kind != "stackoverflow":
         raise ValueError(f"Expected vocabulary={str(vocabulary)!r} only for kind='stackoverflow'.")
     if goal.exists():
         raise ValueError(f"Expected target={str(goal)!r} not to exist.")
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    with _part_folder(goal) as part, tempfile.TemporaryDirectory(dir=part) as scratch:
-        parts = find_parts(source, Path(scratch))
-        job = _Conversion(part, Path(scratch), memory, on_progress or _silent)
-        job.run(job.encoder(kind, source, vocabulary, parts[TRAIN]), source, parts)
-    return ClientStore(goal)
 
 
 @functools.lru_cache(maxsize=8)
@@ -130,11 +124,13 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
 class _Conversion:
     """One call of `convert`."""
 
-    def __init__(self, folder: Path, scratch: Path, memory: int, on_progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, scratch: Path, memory: int, on_progress: Progress | None
+    ) -> None:
         self._folder = folder
         self._scratch = scratch
         self._memory = memory
-        self._on_progress = on_progress
+        self._on_progress = on_progress or (lambda doing, done, total: None)
         self._numbers: dict[str, int] = {}
 
     def encoder(
@@ -233,7 +229,11 @@ class _Conversion:
 def _hold_out(
     clients: NDArray[np.int32], names: list[str], overlap: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which rows to keep and which to hold out, given rows grouped by client."""
+    """Which rows to keep and which to hold out, given rows grouped by client.
+
+    A tenth of each client's rows is held out at random. Where rows overlap (Shakespeare), it is
+    the last tenth of clients with enough rows (800), and the ``overlap`` rows before are dropped.
+    """
     kept = np.ones(len(clients), bool)
     held_out = np.zeros(len(clients), bool)
     present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
@@ -253,7 +253,10 @@ def _hold_out(
 
 @contextlib.contextmanager
 def _part_folder(goal: Path) -> Iterator[Path]:
-    """A new folder beside ``goal`` that becomes it at the end, and is gone after an error."""
+    """A new folder ``GOAL.part-…`` that is renamed to ``goal`` at the end.
+
+    An error removes it. A process that is killed leaves it there.
+    """
     part = Path(tempfile.mkdtemp(prefix=f"{goal.name}.part-", dir=goal.parent))
     try:
         yield part
@@ -288,7 +291,3 @@ def _fingerprint(source: str) -> str:
     files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
     stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((source, stats)).encode()).hexdigest()[:16]
-
-
-def _silent(doing: str, done: int, total: int | None) -> None:
-    pass

@@ -1,4 +1,4 @@
-"""From rows of a source to examples of fixed width: what the three data sets have in common."""
+"""Turns rows of a source into examples of fixed width: what the three data sets have in common."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 Columns = Mapping[str, tuple[str, ...]]
-"""What a column is called here, and what the sources call it."""
+"""The names that sources give a column, by its name in this package."""
 
 CLIENT = "client"
 

@@ -1,4 +1,4 @@
-"""What the integers of an example mean, and how a model wants them. NumPy only."""
+"""What the integers of an example mean, and the arrays that a model takes. Needs NumPy only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of one file, or of a `datasets` data set, in batches: no file is held in memory."""
+"""Reads rows of a file, or of a `datasets` data set, in batches, so that files may be large."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import sqlite3
 import sys
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from pyarrow import parquet
 from fl_epe.data.encoding import CLIENT, Columns, RawBatch, pick, raw_batch
 from fl_epe.data.places import optional
 from fl_epe.data.wire import Feature, parse_example
+from fl_epe.table_file import csv_rows
 
 ROWS = 4096
 """Rows of a batch, at most."""
@@ -31,7 +32,7 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[RawBatch]:
     """Rows of a Parquet file.
 
     Raises:
-        ValueError: if it is none or lacks a column.
+        ValueError: if it is no Parquet file or lacks a column.
     """
     try:
         with parquet.ParquetFile(path) as file:
@@ -79,33 +80,30 @@ def read_csv(path: Path, wanted: Columns) -> Iterator[RawBatch]:
         ValueError: for a header without the columns or a row of another length.
     """
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
-        try:
-            names = pick(reader.fieldnames or [], wanted, str(path))
-            for rows in _chunks(_csv_rows(reader, path, names)):
-                place = f"{path}, lines to {reader.line_num}"
-                yield raw_batch(_columns(rows), place)
-        except (csv.Error, UnicodeDecodeError) as error:
-            place = f"{path}, after line {reader.line_num},"
-            raise ValueError(f"Expected {place} to be CSV: {error}.") from error
+    rows = _csv_rows(path)
+    _, header = next(rows, (0, []))
+    names = pick(header, wanted, str(path))
+    for chunk in _chunks(rows):
+        columns = {
+            ours: [cells[header.index(name)] for _, cells in chunk] for ours, name in names.items()
+        }
+        yield raw_batch(columns, f"{path}, lines to {chunk[-1][0]}")
 
 
-def _csv_rows(
-    reader: csv.DictReader[str], path: Path, names: Mapping[str, str]
-) -> Iterator[dict[str, str]]:
-    for row in reader:
-        if None in row or None in row.values():
-            place = f"{path}, line {reader.line_num},"
-            raise ValueError(f"Expected {place} to have {len(reader.fieldnames or [])} cells.")
-        yield {ours: row[name] for ours, name in names.items()}
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    line = 0
+    try:
+        for line, cells in csv_rows(path, strict=True):
+            yield line, cells
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"Expected {path}, after line {line}, to be CSV: {error}.") from error
 
 
 def sqlite_splits(path: Path) -> dict[str, int]:
     """The splits in one of TFF's SQLite files and how many examples each has.
 
     Raises:
-        ValueError: if it is none of those.
+        ValueError: if the file is not SQLite or has other tables.
     """
     query = "SELECT split_name, SUM(num_examples) FROM client_metadata GROUP BY split_name"
     with _sqlite(path) as database:
@@ -163,7 +161,7 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[RawBatch]:
     """Examples of a file of TFF with data sets ``examples/<client>/<feature>``.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the file is not HDF5 or has no group "examples".
     """
     h5py = optional("h5py")
     try:

@@ -1,4 +1,4 @@
-"""Strokes of the 62 characters, and how far every point of a picture is from them."""
+"""The strokes of the 62 characters of `image_twin`, and each point's distance to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brings the examples of each client together in bounded memory, whatever their order was.
+"""Groups examples by client in bounded memory, whatever order they come in.
 
 An external bucket sort: examples wait in memory; when they take more than a limit they are appended
 to one of 256 files, all of a client to the same; at the end one file after another is sorted. The

@@ -2,12 +2,14 @@
 
 What is like the real data: 3,383 writers with 241 characters on average (814,000 in all), the 62
 classes, half of them digits by number, ink 1 on paper 0, characters that look alike (0 O o, 1 l I).
-What is not: the shapes have one model each (`fl_epe.data.glyphs`), which a writer slants, turns,
-stretches, bends and draws with a pen of some width, and every character a little differently.
+What is not: each character has one model (`fl_epe.data.glyphs`), which a writer slants, turns,
+stretches, bends and draws with a pen of some width, every time a little differently.
 
-Measured on one core of a Xeon (AVX-512): 25 drawings take 0.9 ms, a writer's 241 on average 5.5 ms,
-2% of training the CNN on them; the first call takes 0.3 s more. Thirty writers one after another,
-plain steps of 0.031, bring the CNN's loss from 4.1 to 1.1.
+    >>> images, labels = drawings(seed=0, writer=7, most=5)
+    >>> images.shape, labels.shape
+    ((5, 1, 28, 28), (5,))
+
+How long it takes: see ``docs/notes/data-sets.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""EMNIST by writer: 28×28 images from PNG files or numbers, in one convention."""
+"""EMNIST by writer: 28×28 images from PNG files or numbers, always with ink 255 and paper 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where data can be: a local path or a hub id; and what it takes to read it."""
+"""Which data sets there are, where they can be, and the packages that it takes to read them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+
+KINDS = ("emnist", "shakespeare", "stackoverflow")
+"""The published data sets that `fl_epe.data.convert` knows."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 

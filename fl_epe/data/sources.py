@@ -154,14 +154,15 @@ def _sqlite(path: Path, name: str) -> list[Part]:
     if not splits:
         raise ValueError(f"Expected {name} to list clients in 'client_metadata', found none.")
     return [
-        Part(split, f"{name}, split {split}", functools.partial(_read_split, path, split), rows)
+        Part(
+            split,
+            f"{name}, split {split}",
+            functools.partial(formats.read_sqlite, path, split),
+            rows,
+        )
         for split, rows in splits.items()
         if not split.startswith(_IGNORED)
     ]
-
-
-def _read_split(path: Path, split: str, wanted: Columns) -> Iterator[RawBatch]:
-    return formats.read_sqlite(path, split, wanted)
 
 
 def _unpacked(path: Path, scratch: Path) -> Path:

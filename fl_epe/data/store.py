@@ -71,7 +71,7 @@ class ClientStore:
         return np.asarray(np.minimum(sizes, most) if most else sizes)
 
     def name(self, client: int) -> str:
-        """What the source calls a client."""
+        """The name of a client in the source."""
         return str(self._names[client])
 
     def client(self, client: int) -> np.ndarray:

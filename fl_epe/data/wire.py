@@ -65,7 +65,7 @@ def parse_example(blob: bytes, names: Container[str] | None = None) -> dict[str,
         feature without a list is an empty list of byte strings.
 
     Raises:
-        ValueError: for anything that is no such message, with the reason.
+        ValueError: if the bytes are no such message, with the reason.
     """
     try:
         example = _Example.FromString(blob)

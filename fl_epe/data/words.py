@@ -1,7 +1,7 @@
-"""StackOverflow by user: sentences as word ids, the preprocessing of TensorFlow Federated.
+"""StackOverflow by user: sentences as word ids, with TensorFlow Federated's preprocessing.
 
-Split at single spaces, cut to 20 words, EOS after those that are shorter, BOS before all, PAD up to
-21 ids. See `fl_epe.data.examples` for the ids.
+A sentence is split at single spaces and cut to 20 words. BOS comes before it, EOS after it if it
+has fewer than 20 words, then PAD up to 21 ids. See `fl_epe.data.examples` for the ids.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Traces of participation in files: who took part in which round, one row for each."""
+"""Reads participation traces: files with a row for each client in each round."""
 
 from __future__ import annotations
 
 import array
-import csv
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fl_epe.table_file import csv_rows, parquet_module, read_table
 
 ROUND, CLIENT = "round", "client_id"
 """Names of the columns."""
@@ -34,19 +35,7 @@ def read_columns(path: Path) -> Columns:
         FileNotFoundError: if there is no such file.
         ValueError: if it does not hold the columns, naming the file and the line or the column.
     """
-    readers = {".csv": _csv, ".parquet": _parquet}
-    if not path.exists():
-        raise FileNotFoundError(f"Expected path={str(path)!r} to exist.")
-    if path.suffix.lower() not in readers:
-        raise ValueError(f"Expected path={str(path)!r} to end with one of {', '.join(readers)}.")
-    try:
-        columns = readers[path.suffix.lower()](path)
-        if not len(columns.round_ids):
-            raise ValueError("there is no row")
-    except (ValueError, TypeError, NotImplementedError, OSError, csv.Error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"Expected {path} to hold a participation trace: {reason}.") from error
-    return columns
+    return read_table(path, {".csv": _csv, ".parquet": _parquet}, "a participation trace")
 
 
 def _positions(names: Sequence[str]) -> tuple[int, int]:
@@ -60,29 +49,22 @@ def _csv(path: Path) -> Columns:
     rounds, lines = array.array("q"), array.array("q")
     clients: list[NDArray[Any]] = []
     texts: list[str] = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        header = [name.strip() for name in next(reader, [])]
-        at_round, at_client = _positions(header)
-        for row in reader:
-            if not row:
-                continue
-            line = reader.line_num
-            if len(row) != len(header):
-                raise ValueError(f"line {line} has {len(row)} cells, the header {len(header)}")
-            try:
-                rounds.append(int(row[at_round]))
-            except (ValueError, OverflowError) as error:
-                raise ValueError(
-                    f"line {line}: {ROUND}={row[at_round]!r} is not an integer"
-                ) from error
-            texts.append(row[at_client].strip())
-            if not texts[-1]:
-                raise ValueError(f"line {line}: {CLIENT} is empty")
-            lines.append(line)
-            if len(texts) == _CHUNK:
-                clients.append(_ids(texts))
-                texts = []
+    rows = csv_rows(path)
+    at_round, at_client = _positions([name.strip() for name in next(rows, (0, []))[1]])
+    for line, row in rows:
+        try:
+            rounds.append(int(row[at_round]))
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"line {line}: {ROUND}={row[at_round]!r} is not an integer") from error
+        texts.append(row[at_client].strip())
+        if not texts[-1]:
+            raise ValueError(f"line {line}: {CLIENT} is empty")
+        lines.append(line)
+        if len(texts) == _CHUNK:
+            clients.append(_ids(texts))
+            texts = []
+    if not lines:
+        raise ValueError("there is no row")
     if texts:
         clients.append(_ids(texts))
     return Columns(
@@ -101,18 +83,15 @@ def _ids(texts: list[str]) -> NDArray[Any]:
 
 
 def _joined(chunks: list[NDArray[Any]]) -> NDArray[Any]:
-    if not chunks:
-        return np.empty(0, np.int64)
     if all(chunk.dtype.kind == "i" for chunk in chunks):
         return np.concatenate(chunks)
     return np.concatenate([chunk.astype(str) for chunk in chunks])
 
 
 def _parquet(path: Path) -> Columns:
-    try:
-        from pyarrow import parquet, types
-    except ImportError as error:
-        raise ValueError("reading Parquet needs pyarrow (fl-epe's 'parquet' extra)") from error
+    parquet = parquet_module()
+    from pyarrow import types
+
     schema = parquet.read_schema(path)
     _positions(schema.names)
     table = parquet.read_table(path, columns=[ROUND, CLIENT])

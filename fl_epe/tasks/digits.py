@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch.nn import functional
 
 from fl_epe.models import Cnn
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks.contract import ClientData, LossSum, Task
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.partition import check_split, dirichlet_partition, stratified_split
 
@@ -30,7 +31,7 @@ class Digits(Task):
     Attributes:
         num_clients: how many clients share the training examples, at most 359.
         alpha: concentration of the clients' label shares (Dirichlet).
-        data_seed: of the held-out part and of the split.
+        data_seed: seed of the held-out part and of the split.
     """
 
     name: ClassVar[str] = "digits"
@@ -87,8 +88,6 @@ def _load(task: Digits) -> tuple[list[ClientData], ClientData]:
 @functools.lru_cache(maxsize=1)
 def _images() -> tuple[torch.Tensor, np.ndarray]:
     """All images, float32 (1797, 1, 28, 28) in [0, 1], and their labels, int64 (1797,)."""
-    from sklearn.datasets import load_digits
-
     bunch = load_digits()
     small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
     images = functional.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)

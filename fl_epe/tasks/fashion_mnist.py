@@ -1,4 +1,4 @@
-"""Fashion-MNIST from local IDX files."""
+"""Fashion-MNIST from IDX files on this machine, split over clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from fl_epe.models import Cnn
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks.contract import ClientData, LossSum, Task
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.partition import check_split, dirichlet_partition
 
@@ -43,7 +43,7 @@ class FashionMnist(Task):
         data_dir: where the four IDX files are, each as it is or with ``.gz``.
         num_clients: how many clients share the training images.
         alpha: concentration of the clients' label shares (Dirichlet).
-        data_seed: of the split.
+        data_seed: seed of the split.
     """
 
     name: ClassVar[str] = "fashion-mnist"

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from fl_epe.data.examples import PAD
-from fl_epe.tasks import LossSum
+from fl_epe.tasks.contract import LossSum
 
 __all__ = ["cross_entropy", "token_cross_entropy"]
 

@@ -13,15 +13,15 @@ def dirichlet_partition(
     minimum: int,
     random: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Every example to exactly one client; label shares ~ Dirichlet(alpha), sizes vary too.
+    """Give every example to exactly one client, with different label shares and sizes.
 
     Each client draws its size (``minimum`` plus a share of the rest ~ Dirichlet(2)) and its label
-    shares, as Hsu et al. (2019) do, then takes examples from what is left.
+    shares ~ Dirichlet(alpha), as Hsu et al. (2019) do, then takes examples from what is left.
 
     Args:
         labels: int of shape (examples,).
         num_clients: how many parts.
-        alpha: concentration; small gives clients with few labels, large gives equal shares.
+        alpha: concentration: if small, a client has few labels, if large, all have equal shares.
         minimum: fewest examples of a client.
         random: all the randomness.
 
@@ -29,7 +29,7 @@ def dirichlet_partition(
         For each client the sorted indices of its examples.
 
     Raises:
-        ValueError: for fewer than ``num_clients * minimum`` examples.
+        ValueError: if there are fewer than ``num_clients * minimum`` examples.
     """
     spare = len(labels) - num_clients * minimum
     if spare < 0:
@@ -38,6 +38,15 @@ def dirichlet_partition(
             f"so that each has at least {minimum} of the {len(labels)} examples."
         )
     sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
+    parts = _parts(labels, sizes, alpha, random)
+    # The last ones took what was left over: spread them over the ids.
+    return [parts[i] for i in random.permutation(num_clients)]
+
+
+def _parts(
+    labels: np.ndarray, sizes: np.ndarray, alpha: float, random: np.random.Generator
+) -> list[np.ndarray]:
+    """Sorted indices for each client in turn, who takes from what those before it left."""
     classes = np.unique(labels)
     stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
     taken = np.zeros(len(classes), np.int64)
@@ -49,8 +58,7 @@ def dirichlet_partition(
         rows = zip(stock, taken, counts, strict=True)
         parts.append(np.sort(np.concatenate([s[start : start + n] for s, start, n in rows])))
         taken += counts
-    # The last ones took what was left over: spread them over the ids.
-    return [parts[i] for i in random.permutation(num_clients)]
+    return parts
 
 
 def stratified_split(

@@ -1,6 +1,6 @@
 """Shakespeare by speaker: the next character, with the LSTM of the literature.
 
-The real data could not be reached where this was written, see `fl_epe.data`.
+It was not run on the published data, see `fl_epe.data`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from fl_epe.data.examples import ALPHABET, characters_and_next
 from fl_epe.models import CharacterLstm
-from fl_epe.tasks import ClientData, LossSum
+from fl_epe.tasks.contract import ClientData, LossSum
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.tasks.stored import StoredTask
 
@@ -27,7 +27,7 @@ class Shakespeare(StoredTask):
     """Windows of 80 characters by the speakers of Shakespeare's plays (LEAF, Caldas et al. 2018).
 
     The hub's set has 4,226,158 windows of 1,129 speakers. Neighbouring windows overlap in 79
-    characters, so a speaker's are highly redundant. The defaults are our choice, no paper's.
+    characters, so a speaker's are highly redundant. The defaults are our choice and from no paper.
     Inputs are ids of 80 characters, int64 of shape (n, 80), targets the next one, shape (n,).
     """
 

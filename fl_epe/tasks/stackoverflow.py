@@ -1,6 +1,6 @@
 """StackOverflow by user, and a twin of it that needs no file: the paper's text task.
 
-The real data could not be reached where this was written, see `fl_epe.data`; the twin was run.
+The twin was run; the published data was not, see `fl_epe.data`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from fl_epe.data.examples import PAD, words_and_next
 from fl_epe.data.text_twin import USERS, held_out_sentences, sentences, size
 from fl_epe.models import Lstm
-from fl_epe.tasks import ClientData, LossSum
+from fl_epe.tasks.contract import ClientData, LossSum
 from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
 from fl_epe.tasks.stored import MadeUpTask, StoredTask
 

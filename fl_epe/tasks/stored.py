@@ -9,7 +9,7 @@ import functools
 import numpy as np
 
 from fl_epe import data
-from fl_epe.tasks import ClientData, Task
+from fl_epe.tasks.contract import ClientData, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class StoredTask(Task, abc.ABC):
             data set, a folder or a file. A source is converted first, once, into the user's cache
             folder.
         max_examples: the most that a client trains on, at random; 0 for all.
-        data_seed: of that choice.
+        data_seed: seed of that choice.
     """
 
     data_dir: str = ""
@@ -90,7 +90,7 @@ class MadeUpTask(Task, abc.ABC):
     Attributes:
         num_clients: how many there are.
         max_examples: the most that a client has; 0 for no limit.
-        data_seed: of all of them.
+        data_seed: seed of all their examples.
     """
 
     num_clients: int = 1
@@ -108,11 +108,11 @@ class MadeUpTask(Task, abc.ABC):
 
     @abc.abstractmethod
     def size(self, client_id: int) -> int:
-        """How many `make` would make."""
+        """How many examples `make` would make."""
 
     @abc.abstractmethod
     def make_held_out(self) -> ClientData:
-        """Examples of nobody."""
+        """Examples that belong to no client."""
 
     def client(self, client_id: int) -> ClientData:
         """The examples of one client."""

@@ -1,0 +1,119 @@
+"""Command-line options from the fields of a dataclass.
+
+Each field becomes an option: its name with dashes, its type and its default. The help is the
+field's text in the section "Attributes:" of the class's docstring. What nobody typed stays
+``None``, so that `given` returns only what somebody typed:
+
+    >>> @dataclasses.dataclass
+    ... class Baking:
+    ...     '''Attributes:
+    ...     loaves: how many.
+    ...     '''
+    ...
+    ...     loaves: int = 1
+    >>> parser = argparse.ArgumentParser()
+    >>> add_options(parser, Baking)
+    >>> given(parser.parse_args(["--loaves", "3"]), Baking)
+    {'loaves': 3}
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+_METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    command: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    description: str,
+    examples: str = "",
+) -> argparse.ArgumentParser:
+    """Add a command, which is called with what was typed; its parser takes the options."""
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=textwrap.fill(description, 79),
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=command)
+    return parser
+
+
+def add_options(
+    parser: argparse._ActionsContainer, settings: type, leave_out: Collection[str] = ()
+) -> None:
+    """Add an option for each field of the dataclass ``settings``.
+
+    Types: ``int``, ``float``, ``str`` and ``Path``, a tuple of one of them (several values),
+    ``Literal`` (a choice) and ``bool`` (a flag). Fields that are mappings are left out.
+
+    Args:
+        parser: a parser, or a group of its options.
+        settings: a dataclass, whose docstring has a section "Attributes:".
+        leave_out: names of fields that get no option.
+    """
+    texts, kinds = _texts(settings), typing.get_type_hints(settings)
+    for field in dataclasses.fields(settings):
+        kind = _without_none(kinds[field.name])
+        if field.name not in leave_out and typing.get_origin(kind) is not Mapping:
+            how = _how_to_read(kind) | {"help": _help(texts.get(field.name), field.default)}
+            if field.default is dataclasses.MISSING:
+                how["required"] = True
+            parser.add_argument("--" + field.name.replace("_", "-"), default=None, **how)
+
+
+def given(arguments: argparse.Namespace, settings: type) -> dict[str, Any]:
+    """The fields of ``settings`` that were typed, by name."""
+    names = (field.name for field in dataclasses.fields(settings))
+    values = {name: getattr(arguments, name, None) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _texts(settings: type) -> dict[str, str]:
+    """What the docstring says of each attribute; nothing where docstrings are stripped."""
+    _, _, section = inspect.cleandoc(settings.__doc__ or "").partition("Attributes:\n")
+    found = re.findall(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", section, re.M)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _without_none(kind: Any) -> Any:
+    if typing.get_origin(kind) is not types.UnionType:
+        return kind
+    (inner,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
+    return inner
+
+
+def _how_to_read(kind: Any) -> dict[str, Any]:
+    if kind is bool:
+        return {"action": "store_true"}
+    if typing.get_origin(kind) is typing.Literal:
+        return {"choices": typing.get_args(kind)}
+    if typing.get_origin(kind) is tuple:
+        return _how_to_read(typing.get_args(kind)[0]) | {"nargs": "+"}
+    return {"type": kind, "metavar": _METAVARS[kind]}
+
+
+def _help(text: str | None, default: Any) -> str | None:
+    """The text for a terminal, with the default unless the text says it."""
+    if text is None:
+        return None
+    plain = text.replace("`", "").replace("%", "%%").removesuffix(".")
+    if "(default: " in plain or any(default is no for no in (None, False, dataclasses.MISSING)):
+        return plain
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{plain} (default: {shown})"

@@ -1,0 +1,52 @@
+"""What the limit takes over from a finished run: ``--like RUN_DIR``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from fl_epe.auditing import AuditRecord
+from fl_epe.mechanism import ServerSGD
+
+RECORD, CHECKPOINT = "record.npz", "checkpoint.npz"
+"""Files in the folder of a run: when it is finished, and while it is not."""
+
+
+def load_run(directory: Path | str) -> AuditRecord:
+    """The record of the run in ``directory``."""
+    return AuditRecord.load(Path(directory) / RECORD)
+
+
+def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> int:
+    """``rounds`` if they are given, else those of the run, else the default.
+
+    Raises:
+        ValueError: if the run has another number of rounds, which its clip norms belong to.
+    """
+    if run is None:
+        return default if rounds is None else rounds
+    if rounds not in (None, run.rounds):
+        raise ValueError(f"Expected rounds={rounds} to be {run.rounds}, as in the run.")
+    return run.rounds
+
+
+def server_like(
+    run: AuditRecord | None, default_momentum: float, **changes: float | None
+) -> dict[str, Any]:
+    """Server, clip norms and real updates of the run, as `limit_record` takes them.
+
+    Args:
+        run: a finished run; without one, the server is plain SGD with step size 1.
+        default_momentum: of the server if there is no run.
+        changes: fields of the server that are other than that, if not ``None``.
+    """
+    from fl_epe.asymptotics import limit_like
+
+    if run is None:
+        setting: dict[str, Any] = {"server": ServerSGD(1.0, default_momentum)}
+    else:
+        setting = limit_like(run)
+    given = {name: value for name, value in changes.items() if value is not None}
+    setting["server"] = dataclasses.replace(setting["server"], **given)
+    return setting
