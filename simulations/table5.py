@@ -51,7 +51,7 @@ def cosines_in_the_limit(z: float, count: int, seed: int) -> NDArray[np.float64]
     record = limit_record(
         ShuffledEpochs(2048, 1), z, DELTA, num_canaries=count, unobserved=2, seed=seed
     )
-    return np.asarray(record.observed_final * np.sqrt(record.dim / _DIM))
+    return np.asarray(record.observed.final * np.sqrt(record.dim / _DIM))
 
 
 def cosines_of_vectors(z: float, count: int, seed: int) -> NDArray[np.float64]:

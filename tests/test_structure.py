@@ -169,7 +169,7 @@ def test_without_pytorch_deployments_are_audited_and_records_made():
         "m.version = missing\n"
         "import fl_epe.flower, fl_epe.reporting\n"
         "from fl_epe.flower import DPFedAvg, InProcessGrid\n"
-        "from fl_epe.auditing.record import installed_versions; print(*installed_versions())"
+        "from fl_epe.auditing import installed_versions; print(*installed_versions())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=missing.environment()

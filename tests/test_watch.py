@@ -49,13 +49,13 @@ def test_a_gaussian_mechanism_is_found_through_the_optimizer(momentum, dtype):
     deltas = record.delta_cosines()[0]
     assert deltas.shape == (ROUNDS, COUNT)
     if not momentum:
-        np.testing.assert_allclose(deltas, record.observed, rtol=1e-9)
+        np.testing.assert_allclose(deltas, record.observed.means, rtol=1e-9)
 
 
 def test_rounds_that_weigh_differently():
     clip_norms = np.geomspace(0.1, 3, ROUNDS)
     record = noisy_run(clip_norms=clip_norms).record(sum_noise_multiplier=0.5)
-    np.testing.assert_allclose(record.contributions, clip_norms / 10)
+    np.testing.assert_allclose(record.mechanism.contributions, clip_norms / 10)
     for threat in ("all", "final"):
         fit = footprint_fit(record, threat=threat)
         assert fit.low < 1 < fit.high
@@ -74,35 +74,35 @@ def test_unknown_contributions_weigh_every_round_the_same():
     from fl_epe.auditing import scores_from_record
 
     scores, others = scores_from_record(record, "all", "matched-filter").both()
-    np.testing.assert_allclose(scores, np.sqrt(500 / 3) * record.observed.sum(axis=0))
+    np.testing.assert_allclose(scores, np.sqrt(500 / 3) * record.observed.means.sum(axis=0))
     assert others.shape == (3,)
-    assert record.server == {"name": "median"}
-    assert record.delta_cosines()[0] is record.observed_delta
+    assert record.mechanism.server == {"name": "median"}
+    assert record.delta_cosines()[0] is record.observed.deltas
 
 
 def test_lost_rounds_and_canaries_that_never_took_part():
     watch = noisy_run(lost=(4, 11))
     record = watch.record()
     assert record.num_canaries == COUNT - 20
-    assert record.unobserved.shape == (ROUNDS, UNOBSERVED + 20)
-    assert np.all(record.mean_norms[[4, 11]] == 0)
+    assert record.unobserved.means.shape == (ROUNDS, UNOBSERVED + 20)
+    assert np.all(record.norms.means[[4, 11]] == 0)
     assert np.all(record.presence.sum(axis=0) == 1)
-    assert set(record.observed_ids) | set(record.unobserved_ids) == set(range(COUNT + UNOBSERVED))
+    assert set(record.observed.ids) | set(record.unobserved.ids) == set(range(COUNT + UNOBSERVED))
 
 
 def test_a_record_in_the_middle_does_not_disturb_the_end():
     watch, same = noisy_run(), noisy_run()
     watch.record()
     first, second = watch.record(), same.record()
-    np.testing.assert_array_equal(first.observed_final, second.observed_final)
-    np.testing.assert_array_equal(first.observed, second.observed)
+    np.testing.assert_array_equal(first.observed.final, second.observed.final)
+    np.testing.assert_array_equal(first.observed.means, second.observed.means)
 
 
 def test_record_survives_the_disk(tmp_path):
     record = noisy_run().record(noise_multiplier=0.5, config={"task": "elsewhere"})
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
-    np.testing.assert_array_equal(loaded.contributions, record.contributions)
-    assert loaded.config == {"task": "elsewhere"}
+    np.testing.assert_array_equal(loaded.mechanism.contributions, record.mechanism.contributions)
+    assert loaded.provenance.config == {"task": "elsewhere"}
 
 
 def test_bad_arguments_are_named():

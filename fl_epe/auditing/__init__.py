@@ -30,8 +30,14 @@ from fl_epe.auditing.normality import (
     GaussianFit,
     anderson_darling,
 )
-from fl_epe.auditing.record import (
-    AuditRecord,
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.record_from_scorer import record_from_scorer
+from fl_epe.auditing.record_parts import (
+    CanaryCosines,
+    ClientLog,
+    Mechanism,
+    Norms,
+    Provenance,
     installed_versions,
 )
 from fl_epe.auditing.run_auditor import (
@@ -68,10 +74,15 @@ __all__ = [
     "Assessment",
     "AuditRecord",
     "BoundRow",
+    "CanaryCosines",
+    "ClientLog",
     "EpsilonEstimate",
     "Evidence",
     "FootprintFit",
     "GaussianFit",
+    "Mechanism",
+    "Norms",
+    "Provenance",
     "RoundFacts",
     "RunAuditor",
     "RunningEstimate",
@@ -96,6 +107,7 @@ __all__ = [
     "lower_bound_by",
     "play",
     "read_scores",
+    "record_from_scorer",
     "scores_from_record",
     "unknown_rounds_estimate",
     "unknown_rounds_law",

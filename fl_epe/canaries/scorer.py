@@ -77,22 +77,6 @@ class CanaryScorer:
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
 
-    def by_side(self, ids: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
-        """Cosines of every series that was tracked, by the names that they have in a record.
-
-        Args:
-            ids: numbers of the canaries of each side, such as "observed".
-        """
-        out: dict[str, NDArray[np.float64]] = {}
-        for series in ("mean", "delta", "residual", "final", "displacement"):
-            if len(self.norms(series)):
-                scores = self.cosines(series)
-                if series in ("final", "displacement"):  # one vector, the last, not one a round
-                    scores = scores[-1]
-                suffix = "" if series == "mean" else f"_{series}"
-                out |= {f"{side}{suffix}": scores[..., numbers] for side, numbers in ids.items()}
-        return out
-
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything that a resumed run needs, as named arrays (vectors that wait included)."""
         out: dict[str, NDArray[np.generic]] = {

@@ -205,7 +205,7 @@ def _show_noise(advice: NoiseAdvice, theory: list[UpperBound], setting: float | 
 def _schedule(arguments: argparse.Namespace, record: AuditRecord | None) -> Schedule:
     spec = arguments.participation
     if spec is None and record is not None:
-        spec = record.config.get("participation", record.participation)
+        spec = record.provenance.config.get("participation", record.mechanism.participation)
     kind, options = parse_schedule(spec or "epochs")
     rounds, repeats = arguments.rounds, arguments.participations
     if kind in ("trace", "trace-sample") and "path" in options and rounds is None is repeats:
@@ -214,7 +214,7 @@ def _schedule(arguments: argparse.Namespace, record: AuditRecord | None) -> Sche
         if rounds not in (None, record.rounds):
             raise ValueError(f"Expected rounds={rounds} to be {record.rounds}, as in the run.")
         rounds = record.rounds
-        repeats = record.canary_participations if repeats is None else repeats
+        repeats = record.mechanism.canary_participations if repeats is None else repeats
     rounds = _ROUNDS if rounds is None else rounds
     repeats = _PARTICIPATIONS if repeats is None else repeats
     return make_schedule(kind, rounds, repeats, **options)
@@ -242,9 +242,10 @@ def _server_of(momentum: float | None, record: AuditRecord | None) -> dict[str, 
 
 def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | None:
     """The noise multiplier of a run whose sum has that one, where the clip norm spends a part."""
-    if record is None or not record.noise_multiplier or not record.sum_noise_multiplier:
+    mechanism = None if record is None else record.mechanism
+    if not mechanism or not mechanism.noise_multiplier or not mechanism.sum_noise_multiplier:
         return None
-    spent = record.noise_multiplier**-2 - record.sum_noise_multiplier**-2
+    spent = mechanism.noise_multiplier**-2 - mechanism.sum_noise_multiplier**-2
     if spent <= 0 or noise_multiplier == 0:
         return None
     return float((noise_multiplier**-2 + spent) ** -0.5)

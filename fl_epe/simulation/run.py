@@ -31,9 +31,6 @@ from fl_epe.tasks import Task, load_task
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
 
 
-"""Bytes for rounds that wait to be scored together."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A task, how to train it, and with which random streams: all that decides the result.
@@ -166,14 +163,14 @@ class _Session:
 
     def _progress(self, done: int, rounds: int) -> Progress:
         elapsed = time.monotonic() - self._began
-        history = self.strategy.history
+        history = self.strategy.log.history
         return Progress(
             round=done,
             rounds=rounds,
             loss=history["loss"][-1] if done else np.nan,
             accuracy=self._series["eval_accuracy"][-1],
             clip_norm=history["clip_norm"][-1] if done else self.job.config.clip_norm,
-            canaries_seen=self.strategy.canaries_seen(),
+            canaries_seen=self.strategy.log.canaries_seen(),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
         )
 
@@ -182,7 +179,7 @@ class _Session:
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
         task = {"task": self.job.task.name, **dataclasses.asdict(self.job.task)}
-        return dataclasses.replace(record, config={**task, **record.config})
+        return record.with_values(config={**task, **record.provenance.config})
 
 
 def run_on_grid(
