@@ -207,7 +207,7 @@ class TestFaults:
             SMALL, rounds=1, canary_participations=1, noise_multiplier=0.0, full_knowledge=True
         )
         whole, broken = _run(config=config), _run(Tiny(raising=tuple(range(20))), config)
-        assert broken.absent[0] == 5
+        assert broken.clients.absent[0] == 5
         # with all clients lost, the mean is the canaries' sum over the same n
         assert broken.norms.means[0] == pytest.approx(whole.norms.residuals[0], rel=1e-6)
 

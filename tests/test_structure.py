@@ -108,10 +108,13 @@ def test_importing_the_package_is_light():
 
 
 PLUG_IN = (
+    "answer_log",
+    "audit_settings",
     "canary_audit",
     "client_canaries",
     "injection",
     "layout",
+    "round_state",
     "self_auditing",
     "sources",
     "wrapped",

@@ -23,8 +23,8 @@ def record_from_scorer(
     scorer: CanaryScorer,
     observed_ids: Ids,
     *,
+    start: NDArray[np.floating],
     final: NDArray[np.floating],
-    displacement: NDArray[np.floating],
     delta_norms: Floats,
     delta_series: str = "delta",
     presence: NDArray[np.bool_],
@@ -38,11 +38,11 @@ def record_from_scorer(
 
     The ``scorer`` has scored the released means as its series "mean", and where they are known
     "residual" and the model deltas, whose series is ``delta_series``. Of its canaries those of
-    ``observed_ids`` took part; the others are unobserved. ``final`` and ``displacement`` are the
-    vectors θ_T and θ_T − θ_0; the other arguments are fields of `AuditRecord` and `Norms`.
+    ``observed_ids`` took part; the others are unobserved. ``start`` and ``final`` are the initial
+    and the final model; the other arguments are fields of `AuditRecord` and `Norms`.
     """
     scorer.add("final", final)
-    scorer.add("displacement", displacement)
+    scorer.add("displacement", final - start)
     unobserved_ids = np.setdiff1d(np.arange(scorer.canaries.count), observed_ids)
     return AuditRecord(
         dim=scorer.canaries.dim,

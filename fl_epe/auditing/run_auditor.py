@@ -1,7 +1,7 @@
-"""`RunAuditor`: the models of a run go in, one a round; how well canaries are remembered comes out.
+"""`RunAuditor`: audits any training of which you see the model after every round.
 
-It needs no framework: whoever can see the model after every round, and knows which canaries took
-part, can audit the run.
+Call `begin` with the initial model, `observe` after every round with the new model and the canaries
+that took part, and `record` at the end. No framework is needed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class RoundFacts:
 
 
 class RunningEstimate:
-    """ε so far, for an adversary who sees every round and knows who took part when.
+    """ε so far, for an adversary who sees every round's model and knows who took part when.
 
     The matched filter of `epsilon_from_record`, for the rounds so far; it costs one inner product
     for each canary that takes part in a round.
 
     Args:
         canaries: all of them.
-        server: what `RunAuditor` says.
+        server: as in `RunAuditor`.
     """
 
     def __init__(self, canaries: CanarySet, server: ServerSGD | str) -> None:
@@ -107,7 +107,7 @@ class RunAuditor:
         seed: of the canaries.
         delta: target δ.
         server: what the server does with the mean of the updates: SGD with a learning rate and
-            momentum, which are undone, or the name of something that cannot be undone.
+            momentum, which the audit undoes, or the name of an optimizer that it cannot undo.
         score_memory: memory for vectors that wait to be scored together.
 
     Raises:
@@ -160,7 +160,7 @@ class RunAuditor:
         """Note the initial model, shape ``(dim,)``; rounds follow.
 
         Raises:
-            ValueError: if the watch has begun already, or the model is not a finite vector.
+            ValueError: if it has begun already, or the model is not a finite vector.
         """
         if self._scorer is not None:
             raise ValueError(f"Expected a new RunAuditor: this one has seen {self.rounds} rounds.")
@@ -238,8 +238,8 @@ class RunAuditor:
         record = record_from_scorer(
             scorer,
             seen,
+            start=self._start,
             final=self._last,
-            displacement=self._last - self._start,
             delta_norms=self._delta_norms(scorer),
             delta_series="delta" if isinstance(self._server, ServerSGD) else "mean",
             presence=presence[:, seen],

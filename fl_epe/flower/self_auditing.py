@@ -41,7 +41,7 @@ class SelfAuditing(Protocol):
 
 
 class OwnAuditor:
-    """Stands where `RunAuditor` stands for other strategies.
+    """Audits a `SelfAuditing` strategy; used as `RunAuditor` is for other strategies.
 
     Args:
         strategy: which one.

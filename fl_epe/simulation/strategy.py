@@ -254,12 +254,11 @@ class DPFedAvg(Strategy):
         """
         if self._scorer is None or self._start is None or not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
-        theta = arrays["theta"].numpy()
         return record_from_scorer(
             self._scorer,
             self.log.observed_ids,
-            final=theta,
-            displacement=theta.astype(np.float64) - self._start,
+            start=self._start,
+            final=arrays["theta"].numpy().astype(np.float64),
             delta_norms=self.log.series("delta_norm"),
             presence=self.log.presence[: self.rounds_done],
             delta=self.config.target_delta,
