@@ -40,4 +40,4 @@ def make_record(**changes) -> AuditRecord:
         "config": {"task": "made up"},
         "versions": {"fl-epe": "0"},
     }
-    return AuditRecord(**{**values, **changes})
+    return AuditRecord.from_names({**values, **changes})

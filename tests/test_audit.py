@@ -264,7 +264,7 @@ def test_single_participation_has_the_exact_null(schedule):
     assert scores.unobserved is None
     assert scores.dim == record.dim
     assert scores.statistic == "matched-filter"
-    there = record.observed[record.presence]  # a cosine each, round by round
+    there = record.observed.means[record.presence]  # a cosine each, round by round
     assert np.sort(scores.cosines) == pytest.approx(np.sort(there), rel=1e-12)
 
 

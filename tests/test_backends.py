@@ -38,13 +38,13 @@ def in_process(job):
 
 def _assert_same_run(record, in_process):
     assert np.array_equal(record.presence, in_process.presence)
-    assert np.array_equal(record.client_ids, in_process.client_ids)
-    assert not record.absent.any()
+    assert np.array_equal(record.clients.ids, in_process.clients.ids)
+    assert not record.clients.absent.any()
     # the same model within 1e-5 has the same cosines within 1e-5/√d, and the same norm
     tolerance = 1e-5 / np.sqrt(record.dim)
-    np.testing.assert_allclose(record.observed_final, in_process.observed_final, atol=tolerance)
-    np.testing.assert_allclose(record.observed, in_process.observed, atol=tolerance)
-    assert record.final_norm == pytest.approx(in_process.final_norm, rel=1e-5)
+    np.testing.assert_allclose(record.observed.final, in_process.observed.final, atol=tolerance)
+    np.testing.assert_allclose(record.observed.means, in_process.observed.means, atol=tolerance)
+    assert record.norms.final == pytest.approx(in_process.norms.final, rel=1e-5)
 
 
 @pytest.mark.ray
@@ -52,7 +52,7 @@ def _assert_same_run(record, in_process):
 def test_ray_with_two_workers(job, in_process):
     record = simulate(job, backend="ray", workers=2)
     _assert_same_run(record, in_process)
-    assert np.array_equal(record.observed_final, in_process.observed_final)  # to the last bit
+    assert np.array_equal(record.observed.final, in_process.observed.final)  # to the last bit
 
 
 def _run_app(processes, tmp_path, *options):

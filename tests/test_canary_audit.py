@@ -76,12 +76,12 @@ def test_every_strategy_is_audited_to_a_valid_record(name, tmp_path):
     assert (record.rounds, record.num_canaries) == (ROUNDS, CANARIES)
     assert np.all(record.presence.sum(axis=0) == 1)
     assert np.all(record.presence.sum(axis=1) == CANARIES // ROUNDS)
-    assert record.faults == ()
+    assert record.provenance.faults == ()
     for threat in ("final", "all"):
         estimate = epsilon_from_record(record, threat=threat)
         assert 0 <= estimate.low <= estimate.epsilon <= estimate.high
     # The canaries are remembered: ten standard errors in every one of these strategies.
-    scores = record.observed[record.presence] * np.sqrt(DIM)
+    scores = record.observed.means[record.presence] * np.sqrt(DIM)
     assert scores.mean() * np.sqrt(CANARIES) > (4 if "fixed" in name else 3)
     metrics = result.train_metrics_clientapp
     assert metrics[ROUNDS]["epsilon-all"] == pytest.approx(
@@ -93,7 +93,7 @@ def test_every_strategy_is_audited_to_a_valid_record(name, tmp_path):
     assert "matched filter" in text
     assert (tmp_path / "report.html").stat().st_size > 10_000
     loaded = AuditRecord.load(tmp_path / "record.npz")
-    np.testing.assert_array_equal(loaded.observed, record.observed)
+    np.testing.assert_array_equal(loaded.observed.means, record.observed.means)
 
 
 def test_the_running_estimate_is_that_of_the_record_with_repeats_and_momentum():
@@ -111,7 +111,7 @@ def test_fed_avg_footprints_explain_the_scores():
     """Nothing clips: canaries are as loud as the median client, and the share is known."""
     audit, _ = run(flower.FedAvg(**PLAIN), participations=6)
     record = audit.record()
-    np.testing.assert_allclose(record.contributions, 0.1 / (NODES + 30), rtol=1e-3)
+    np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 30), rtol=1e-3)
     from fl_epe.auditing import footprint_fit
 
     fit = footprint_fit(record, threat="all")
@@ -132,8 +132,8 @@ def test_the_dp_wrapper_keeps_its_promise():
     """Canaries of single participation see a Gaussian mechanism with the wrapper's z."""
     audit, _ = run(fixed(z=0.5, expected=NODES + 50), num_canaries=600)
     record = audit.record()
-    assert record.noise_multiplier == 0.5
-    np.testing.assert_allclose(record.contributions, 0.1 / (NODES + 50), rtol=1e-6)
+    assert record.mechanism.noise_multiplier == 0.5
+    np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 50), rtol=1e-6)
     estimate = epsilon_from_record(record, threat="all")
     claim = gaussian_epsilon(0.5, DELTA)
     # The real clients' updates and the canaries are part of what the canary must stand out from:
@@ -147,9 +147,9 @@ def test_an_adaptive_wrapper_s_claim_is_read_from_it():
     wrapper = adaptive("Server")
     audit, _ = run(wrapper)
     record = audit.record()
-    assert record.noise_multiplier == pytest.approx(0.5)
-    assert record.sum_noise_multiplier == wrapper.noise_multiplier > 0.5
-    assert len(set(record.clip_norms)) == ROUNDS
+    assert record.mechanism.noise_multiplier == pytest.approx(0.5)
+    assert record.mechanism.sum_noise_multiplier == wrapper.noise_multiplier > 0.5
+    assert len(set(record.mechanism.clip_norms)) == ROUNDS
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,14 @@ def test_an_adaptive_wrapper_s_claim_is_read_from_it():
 def test_client_side_clipping(mod, make):
     audit, result = run(make(), drifting_app([mod]))
     record = audit.record()
-    assert record.faults == ()
-    np.testing.assert_allclose(record.contributions, record.clip_norms / REPLIES, rtol=1e-6)
+    assert record.provenance.faults == ()
+    np.testing.assert_allclose(
+        record.mechanism.contributions, record.mechanism.clip_norms / REPLIES, rtol=1e-6
+    )
     assert np.all(record.presence.sum(axis=0) == 1)
     if "norm_bit" in result.train_metrics_clientapp[1]:  # a real client's vote, not a canary's
-        assert set(record.clip_norms) != {0.1}
-    scores = record.observed[record.presence] * np.sqrt(DIM)
+        assert set(record.mechanism.clip_norms) != {0.1}
+    scores = record.observed.means[record.presence] * np.sqrt(DIM)
     expected = 1 / np.sqrt(0.5**2 + REPLIES / DIM)
     assert abs(scores.mean() - expected) < 4 / np.sqrt(CANARIES) + 0.1
 
@@ -193,8 +195,8 @@ def test_with_an_accountant_canaries_replace_clients():
     audit, result = run(accounted(), num_canaries=36)
     record = audit.record()
     assert np.all(record.presence.sum(axis=1) == 3)
-    assert record.cohort_size == NODES
-    asked = audit.record().config["client_participations"]
+    assert record.mechanism.cohort_size == NODES
+    asked = audit.record().provenance.config["client_participations"]
     assert asked == pytest.approx(ROUNDS * (NODES - 3) / NODES)
     assert len(result.train_metrics_clientapp) == ROUNDS
 
@@ -214,10 +216,12 @@ def test_the_same_seed_gives_the_same_audit_and_none_is_drawn_from_entropy():
     again, _ = run(fixed())
     np.testing.assert_array_equal(first.record().presence, again.record().presence)
     # Flower draws the order of its nodes, and so of its float32 sum, from a generator of its own.
-    np.testing.assert_allclose(first.record().observed, again.record().observed, atol=1e-6)
+    np.testing.assert_allclose(
+        first.record().observed.means, again.record().observed.means, atol=1e-6
+    )
     drawn = [run(fixed(), seed=None)[0].record() for _ in range(2)]
-    assert drawn[0].seeds["canary"] != drawn[1].seeds["canary"]
-    assert drawn[0].seeds["canary"].bit_length() > 64
+    assert drawn[0].provenance.seeds["canary"] != drawn[1].provenance.seeds["canary"]
+    assert drawn[0].provenance.seeds["canary"].bit_length() > 64
 
 
 def test_aggregated_metrics_stay_as_they_were():
@@ -277,14 +281,14 @@ def test_dp_fed_avg_is_audited_with_its_own_canaries():
     with InProcessGrid(worker_app(task), 2) as grid:
         result = audit.start(grid, initial, num_rounds=6)
     record = audit.record()
-    assert record.seeds["canary"] == 5
+    assert record.provenance.seeds["canary"] == 5
     assert record.delta == 0.02
-    assert record.config["num_canaries"] == 30
+    assert record.provenance.config["num_canaries"] == 30
     # The record is against the model that it is asked for, however often.
     start = strategy.record(initial)
-    assert start.displacement_norm == 0
+    assert start.norms.displacement == 0
     np.testing.assert_array_equal(
-        strategy.record(result.arrays).observed_final, record.observed_final
+        strategy.record(result.arrays).observed.final, record.observed.final
     )
     shown = result.train_metrics_clientapp[6]["epsilon-all"]
     assert shown == pytest.approx(epsilon_from_record(record, threat="all").epsilon, rel=1e-4)
@@ -481,8 +485,8 @@ def test_mixed_types_integer_buffers_and_scalars():
     audit, result = run(flower.FedAvg(**PLAIN), arrays=mixed())
     record = audit.record()
     assert record.dim == 3600
-    assert record.config["arrays_left_out"] == ["steps", "counts", "temperature"]
-    scores = record.observed[record.presence] * 60
+    assert record.provenance.config["arrays_left_out"] == ["steps", "counts", "temperature"]
+    scores = record.observed.means[record.presence] * 60
     assert scores.mean() * np.sqrt(CANARIES) > 10
     final = {name: array.numpy() for name, array in result.arrays.items()}
     assert final["half"].dtype == np.float16
@@ -525,7 +529,7 @@ def test_arrays_can_be_left_out_by_pattern():
     shapes = {**SHAPES, "norm.running_var": (40,)}
     audit, _ = run(flower.FedAvg(**PLAIN), arrays=model(shapes), leave_out=["*.running_*"])
     assert audit.record().dim == DIM
-    assert audit.record().config["arrays_left_out"] == ["norm.running_var"]
+    assert audit.record().provenance.config["arrays_left_out"] == ["norm.running_var"]
 
 
 @pytest.mark.parametrize(
@@ -539,7 +543,9 @@ def test_arrays_can_be_left_out_by_pattern():
 def test_reordered_and_renamed_arrays(arrange):
     plain, _ = run(flower.FedAvg(**PLAIN))
     audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(arrange=arrange))
-    np.testing.assert_allclose(audit.record().observed, plain.record().observed, atol=1e-5)
+    np.testing.assert_allclose(
+        audit.record().observed.means, plain.record().observed.means, atol=1e-5
+    )
 
 
 def test_arrays_of_another_model_are_refused_by_name():
@@ -563,8 +569,8 @@ def test_error_replies_do_not_stop_the_audit():
     app = drifting_app(fails=lambda node, t: node == 3 and t > 5)
     audit, _ = run(flower.FedAvg(**PLAIN), app)
     record = audit.record()
-    assert record.absent.tolist() == [0] * 5 + [1] * 7
-    assert "client 3 is broken" in record.faults[0]
+    assert record.clients.absent.tolist() == [0] * 5 + [1] * 7
+    assert "client 3 is broken" in record.provenance.faults[0]
     assert np.all(record.presence.sum(axis=0) == 1)
 
 
@@ -574,9 +580,9 @@ def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
     record = audit.record()
     assert record.presence.sum(axis=1).tolist() == [5] * 5 + [0] + [5] * 6
     assert record.num_canaries == CANARIES - 5  # the others count as unobserved
-    assert record.unobserved.shape[1] == CANARIES // 4 + 5
-    assert any("released no model" in fault for fault in record.faults)
-    assert np.all(record.observed[5] == 0)
+    assert record.unobserved.count == CANARIES // 4 + 5
+    assert any("released no model" in fault for fault in record.provenance.faults)
+    assert np.all(record.observed.means[5] == 0)
     assert epsilon_from_record(record, threat="all").epsilon > 0
 
 
@@ -609,6 +615,8 @@ def test_a_canary_heavier_than_the_rest_shows():
     heavy, _ = run(fixed(), num_examples=1000)
     assert "does not hold" in heavy.report()
     assert "does not hold" not in plain.report()
-    assert heavy.record().contributions[0] > 2.5 * plain.record().contributions[0]
+    assert (
+        heavy.record().mechanism.contributions[0] > 2.5 * plain.record().mechanism.contributions[0]
+    )
     estimates = [epsilon_from_record(a.record(), threat="all") for a in (plain, heavy)]
     assert estimates[1].low > estimates[0].high

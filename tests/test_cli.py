@@ -151,7 +151,7 @@ def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
         "presence",
         "client_ids",
     ):
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+        assert np.array_equal(one.by_name()[name], other.by_name()[name]), name
     assert one.metrics.keys() == other.metrics.keys()
     assert np.array_equal(one.metrics["eval_accuracy"], other.metrics["eval_accuracy"])
 

@@ -52,12 +52,12 @@ def run(strategy, app, arrays=None, **settings):
 def test_chosen_clients_answer_with_their_canary_in_every_round(strategy, mods, length):
     audit, result = run(strategy, drifting_app([*mods, canary_mod], norm=0.05), clients=range(1, 9))
     record = audit.record()
-    assert record.participation == "deployment"
+    assert record.mechanism.participation == "deployment"
     assert np.all(record.presence)
     assert record.presence.shape == (ROUNDS, CANARIES)
-    assert record.config["canaries_come_from"] == "clients"
+    assert record.provenance.config["canaries_come_from"] == "clients"
     # The signal in the first round: the canary's share of what is released.
-    first = record.observed[0] * record.mean_norms[0]
+    first = record.observed.means[0] * record.norms.means[0]
     assert abs(first.mean() - length / NODES) < 4 * first.std() / np.sqrt(CANARIES)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx((NODES - 1) / 2)
     assert audit.report()
@@ -98,7 +98,9 @@ def test_only_canary_clients_hear_of_the_audit():
 def test_without_an_order_the_mod_does_nothing():
     plain, _ = run(server_side(), drifting_app())
     with_mod, _ = run(server_side(), drifting_app([canary_mod]))
-    np.testing.assert_allclose(with_mod.record().observed, plain.record().observed, atol=1e-6)
+    np.testing.assert_allclose(
+        with_mod.record().observed.means, plain.record().observed.means, atol=1e-6
+    )
 
 
 def test_the_reply_keeps_its_form_and_carries_the_canary():
@@ -163,11 +165,11 @@ def test_client_mod_and_server_injection_agree(make, mods):
     records = [by_clients.record(), by_server.record()]
     for record in records:
         assert np.all(record.presence)
-    for scores in ([r.observed for r in records], [r.observed_final for r in records]):
+    for scores in ([r.observed.means for r in records], [r.observed.final for r in records]):
         # 96 cosines with the rounds' means; 8 with the final model.
         error = np.sqrt(sum(s.var(ddof=1) / s.size for s in scores))
         assert abs(scores[0].mean() - scores[1].mean()) < 3 * error
-    per_round = records[0].observed  # there is a signal to agree on
+    per_round = records[0].observed.means  # there is a signal to agree on
     assert per_round.mean() > 5 * per_round.std() / np.sqrt(per_round.size)
 
 
@@ -178,7 +180,7 @@ def test_secure_aggregation_is_audited_without_reading_a_reply():
     assert strategy.sums_seen == [1] * 8  # twelve replies, one sum
     assert record.presence.shape == (8, 6)
     assert np.all(record.presence)
-    scores = record.observed * np.sqrt(record.dim)
+    scores = record.observed.means * np.sqrt(record.dim)
     # What is released is noise (0.5·C, in each coordinate) and the clients' sum; canaries are
     # half of it, so that a score is at most what noise and canaries alone leave of 1/z.
     assert scores.mean() * np.sqrt(scores.size) > 5
@@ -192,9 +194,9 @@ def test_under_secure_aggregation_canaries_are_those_of_plain_averaging():
         clients=12, num_canaries=6, rounds=4, noise_multiplier=0.0, seed=1, delta=1e-2
     )
     # Without noise each canary's cosine is its share of the mean's norm, exactly but for overlap.
-    share = secure_aggregation.CLIP_NORM / 12 / record.mean_norms[0]
+    share = secure_aggregation.CLIP_NORM / 12 / record.norms.means[0]
     error = 1 / np.sqrt(record.dim * 6)
-    assert abs(record.observed[0].mean() - share) < 4 * error
+    assert abs(record.observed.means[0].mean() - share) < 4 * error
 
 
 def test_dimension_of_the_tests_model():

@@ -155,7 +155,7 @@ class TestMeasurements:
         assert row.accuracy is not None
         (path,) = Path(tmp_path, "cells").glob("*/record.npz")
         record = AuditRecord.load(path)
-        assert record.config["participation"] == "epochs"
+        assert record.provenance.config["participation"] == "epochs"
         (tmp_path / "results.jsonl").unlink()
         assert _rows(plan, tmp_path) == [row]  # from the record: training is not repeated
 
@@ -176,7 +176,7 @@ class TestMeasurements:
     def test_like_a_run_that_does_not_fit(self, tmp_path):
         record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
         record.save(tmp_path / "sgd" / "record.npz")
-        adam = dataclasses.replace(record, server={"name": "adam", "learning_rate": 0.1})
+        adam = record.with_values(server={"name": "adam", "learning_rate": 0.1})
         adam.save(tmp_path / "adam" / "record.npz")
         for name, rounds, message in (("sgd", 17, "rounds=17 to be 16"), ("adam", 16, "to be sgd")):
             plan = dataclasses.replace(

@@ -35,7 +35,10 @@ def _die_and_return(processes, victim, address):
 
 
 def _lost_rounds(record):
-    found = [re.match(r"round (\d+), the strategy released no model", x) for x in record.faults]
+    found = [
+        re.match(r"round (\d+), the strategy released no model", x)
+        for x in record.provenance.faults
+    ]
     return [int(match[1]) - 1 for match in found if match]
 
 
@@ -63,12 +66,12 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     record = AuditRecord.load(output / "record.npz")
     lost = _lost_rounds(record)
     assert record.rounds == ROUNDS
-    assert record.absent.tolist() == [int(t == DEADLY - 1) for t in range(ROUNDS)]
+    assert record.clients.absent.tolist() == [int(t == DEADLY - 1) for t in range(ROUNDS)]
     # every round has its ten canaries, each once; those of a lost round count as unobserved
     expected = [0 if t in lost else CANARIES // ROUNDS for t in range(ROUNDS)]
     assert record.presence.sum(axis=1).tolist() == expected
     assert np.array_equal(record.presence.sum(axis=0), np.ones(sum(expected)))
-    assert len(record.unobserved_ids) == CANARIES + CANARIES // 4 - sum(expected)
+    assert len(record.unobserved.ids) == CANARIES + CANARIES // 4 - sum(expected)
     # ε so far in the metrics of every round that released a model, as it happens and in the result
     assert printed.count("'epsilon-all'") == 2 * (ROUNDS - len(lost))
     # Thirteen equal shares: the noise multiplier is what it says, and ε is known. The interval

@@ -97,15 +97,15 @@ class TestMatchedFilter:
         observed, unobserved = matched_filter(record).both()
         scale = np.sqrt(record.dim)
         for scores, cosines, count in (
-            (observed, record.observed, 40),
-            (unobserved, record.unobserved, 30),
+            (observed, record.observed.means, 40),
+            (unobserved, record.unobserved.means, 30),
         ):
             for i in range(count):
                 signals, total = [], 0.0
                 for t in range(record.rounds):
                     if record.presence[t, i % 40]:
-                        n = record.cohort_size
-                        a = scale * record.clip_norms[t] / (n * record.mean_norms[t])
+                        n = record.mechanism.cohort_size
+                        a = scale * record.mechanism.clip_norms[t] / (n * record.norms.means[t])
                         signals.append(a)
                         total += a * scale * cosines[t, i]
                 assert scores[i] == pytest.approx(total / np.linalg.norm(signals))
@@ -141,9 +141,9 @@ class TestMatchedFilter:
 def test_final_scores_have_unit_null():
     record = make_record()
     observed = scores_from_record(record, "final", "model").observed
-    np.testing.assert_allclose(observed, record.observed_final * 100)
+    np.testing.assert_allclose(observed, record.observed.final * 100)
     observed = scores_from_record(record, "final", "displacement").observed
-    np.testing.assert_allclose(observed, record.observed_displacement * 100)
+    np.testing.assert_allclose(observed, record.observed.displacement * 100)
 
 
 def test_delta_can_be_changed_afterwards():

@@ -48,8 +48,8 @@ def test_equals_the_reference_loop():
     model, record = _final_model(SMALL, workers=2)
     assert np.array_equal(model, theta)  # to the last bit: clipped sums are exact
     assert np.array_equal(record.presence, canaries)
-    np.testing.assert_allclose(record.clip_norms, clip_norms, rtol=1e-12)
-    per_round = np.split(record.client_ids, record.client_offsets[1:-1])
+    np.testing.assert_allclose(record.mechanism.clip_norms, clip_norms, rtol=1e-12)
+    per_round = np.split(record.clients.ids, record.clients.offsets[1:-1])
     for mine, theirs in zip(per_round, clients, strict=True):
         assert np.array_equal(mine, np.flatnonzero(theirs))
 
@@ -60,21 +60,21 @@ def test_equals_the_reference_loop_on_the_real_task():
     theta, _, canaries, _ = reference.train(task, config, SEEDS)
     record = _run(task, config)
     norm = np.linalg.norm(theta)
-    assert record.final_norm == pytest.approx(norm, rel=1e-12)
+    assert record.norms.final == pytest.approx(norm, rel=1e-12)
     assert np.array_equal(record.presence, canaries)
     vectors = CanarySet(task.dim, 24, SEEDS.canary)
     cosines = [vectors.vector(i).astype(float) @ theta / norm for i in range(24)]
-    together = np.concatenate([record.observed_final, record.unobserved_final])
+    together = np.concatenate([record.observed.final, record.unobserved.final])
     # a model that differs by 1e-5 relative moves a cosine of spread 1/√d by 1e-5/√d
     np.testing.assert_allclose(together, cosines, atol=1e-5 / np.sqrt(task.dim))
 
 
 def test_two_runs_give_the_same_bits():
-    first, second = _run(), _run()
-    for field in dataclasses.fields(first):
-        one, other = getattr(first, field.name), getattr(second, field.name)
-        if isinstance(one, np.ndarray):
-            assert np.array_equal(one, other, equal_nan=True), field.name
+    first, second = _run().by_name(), _run().by_name()
+    arrays = [name for name, value in first.items() if isinstance(value, np.ndarray)]
+    assert {"observed", "unobserved_displacement", "delta_norms", "client_ids"} <= {*arrays}
+    for name in arrays:
+        assert np.array_equal(first[name], second[name], equal_nan=True), name
 
 
 @pytest.mark.parametrize("workers", [1, 3, 7])
@@ -82,7 +82,7 @@ def test_the_number_of_workers_does_not_matter(workers):
     model, record = _final_model(SMALL, workers)
     base_model, base = _final_model(SMALL, 2)
     assert np.array_equal(record.presence, base.presence)
-    assert np.array_equal(record.client_ids, base.client_ids)
+    assert np.array_equal(record.clients.ids, base.clients.ids)
     assert np.array_equal(model, base_model)
 
 
@@ -91,8 +91,14 @@ def test_noise_has_its_standard_deviation_and_uses_the_clip_norm_of_its_round():
         SMALL, full_knowledge=True, num_canaries=2, noise_multiplier=1.0, clip_count_std=4.0
     )
     record = _run(config=config)
-    assert np.ptp(record.clip_norms) > 0.1 * record.clip_norms[0]  # the norm does move
-    noise = record.residual_norms * config.cohort_size / (record.clip_norms * np.sqrt(record.dim))
+    assert (
+        np.ptp(record.mechanism.clip_norms) > 0.1 * record.mechanism.clip_norms[0]
+    )  # the norm does move
+    noise = (
+        record.norms.residuals
+        * config.cohort_size
+        / (record.mechanism.clip_norms * np.sqrt(record.dim))
+    )
     # noise and at most two canaries of norm C; a norm of d normals varies by 1/√(2d)
     slack = 4 / np.sqrt(2 * record.dim) + 2 / record.dim
     np.testing.assert_allclose(noise, config.sum_noise_multiplier(), rtol=slack)
@@ -104,8 +110,8 @@ def test_canaries_arrive_at_exactly_the_clip_norm():
     vectors = CanarySet(record.dim, 24, SEEDS.canary)
     for t in range(record.rounds):
         total = sum(vectors.vector(i).astype(float) for i in np.flatnonzero(record.presence[t]))
-        expected = np.linalg.norm(total) * record.clip_norms[t] / config.cohort_size
-        assert record.residual_norms[t] == pytest.approx(expected, rel=1e-5)
+        expected = np.linalg.norm(total) * record.mechanism.clip_norms[t] / config.cohort_size
+        assert record.norms.residuals[t] == pytest.approx(expected, rel=1e-5)
 
 
 def test_unobserved_canaries_never_take_part():
@@ -113,10 +119,10 @@ def test_unobserved_canaries_never_take_part():
         SMALL, noise_multiplier=0.0, canary_participations=8, unobserved=400
     )
     record = _run(config=config)
-    scores = record.unobserved * np.sqrt(record.dim)
+    scores = record.unobserved.means * np.sqrt(record.dim)
     # 8 correlated rounds of 400 standard scores: at least 400 independent ones
     assert abs(scores.mean()) < 4 / np.sqrt(400)
-    assert record.observed.mean() * np.sqrt(record.dim) > 1
+    assert record.observed.means.mean() * np.sqrt(record.dim) > 1
 
 
 def test_the_matched_filter_meets_the_analytical_value():
@@ -157,14 +163,14 @@ def test_the_matched_filter_meets_the_analytical_value():
 def test_every_kind_of_run_leaves_a_whole_record(changes, tmp_path):
     record = _run(config=dataclasses.replace(SMALL, **changes))
     assert record.rounds == 8
-    assert not record.absent.any()
+    assert not record.clients.absent.any()
     observed, unobserved = record.delta_cosines()
-    assert observed.shape == record.observed.shape
-    assert unobserved.shape == record.unobserved.shape
+    assert observed.shape == record.observed.means.shape
+    assert unobserved.shape == record.unobserved.means.shape
     assert np.all(np.abs(observed) <= 1 + 1e-6)
     loaded = type(record).load(record.save(tmp_path / "record.npz"))
-    assert np.array_equal(loaded.observed, record.observed)
-    assert loaded.server == record.server
+    assert np.array_equal(loaded.observed.means, record.observed.means)
+    assert loaded.mechanism.server == record.mechanism.server
 
 
 def test_delta_cosines_follow_from_the_means_with_momentum():
@@ -188,10 +194,12 @@ class TestFaults:
     def test_failing_and_poisoned_clients_count_as_absent(self):
         task = Tiny(raising=(3,), poisoned=(5,))
         record = _run(task)
-        took_part = np.bincount(record.client_ids, minlength=20)
-        assert record.absent.sum() == took_part[3] + took_part[5] == 4
-        assert any("client 3: OSError: disk of client 3 is gone" in f for f in record.faults)
-        assert any("client 5: its update was not finite" in f for f in record.faults)
+        took_part = np.bincount(record.clients.ids, minlength=20)
+        assert record.clients.absent.sum() == took_part[3] + took_part[5] == 4
+        assert any(
+            "client 3: OSError: disk of client 3 is gone" in f for f in record.provenance.faults
+        )
+        assert any("client 5: its update was not finite" in f for f in record.provenance.faults)
 
     def test_the_denominator_stays(self):
         """Without noise, losing a client leaves the others' share of the mean as it was."""
@@ -199,9 +207,9 @@ class TestFaults:
             SMALL, rounds=1, canary_participations=1, noise_multiplier=0.0, full_knowledge=True
         )
         whole, broken = _run(config=config), _run(Tiny(raising=tuple(range(20))), config)
-        assert broken.absent[0] == 5
+        assert broken.clients.absent[0] == 5
         # with all clients lost, the mean is the canaries' sum over the same n
-        assert broken.mean_norms[0] == pytest.approx(whole.residual_norms[0], rel=1e-6)
+        assert broken.norms.means[0] == pytest.approx(whole.norms.residuals[0], rel=1e-6)
 
     def test_a_node_that_fails_loses_its_share_only(self):
         good = worker_app(Tiny())
@@ -216,9 +224,11 @@ class TestFaults:
 
         with InProcessGrid(app, 2) as grid:
             record = run_on_grid(grid, Job(Tiny(), SMALL, SEEDS))
-        lost = np.flatnonzero(record.absent)
+        lost = np.flatnonzero(record.clients.absent)
         assert lost.tolist() == [2]
-        assert any("round 3, node 2: RuntimeError: out of memory" in f for f in record.faults)
+        assert any(
+            "round 3, node 2: RuntimeError: out of memory" in f for f in record.provenance.faults
+        )
         # what was lost did not take part, and the record says so
         base = _run()
         assert record.presence[2].sum() < base.presence[2].sum()
@@ -256,9 +266,9 @@ class TestFaults:
 
         with InProcessGrid(app, 2) as grid:
             record = run_on_grid(grid, Job(Tiny(), SMALL, SEEDS))
-        assert np.all(record.absent >= 1)
-        assert any(message in fault for fault in record.faults)
-        assert np.isfinite(record.final_norm)
+        assert np.all(record.clients.absent >= 1)
+        assert any(message in fault for fault in record.provenance.faults)
+        assert np.isfinite(record.norms.final)
 
 
 class TestNodes:
@@ -365,11 +375,11 @@ class TestCoins:
 
     def test_every_canary_is_on_one_side_and_the_record_says_which(self):
         record = _run(config=self.config)
-        together = np.sort(np.concatenate([record.observed_ids, record.unobserved_ids]))
+        together = np.sort(np.concatenate([record.observed.ids, record.unobserved.ids]))
         assert np.array_equal(together, np.arange(400))
         # 400 fair coins
-        assert abs(len(record.observed_ids) - 200) < 4 * np.sqrt(400) / 2
-        assert record.inclusion == "coin"
+        assert abs(len(record.observed.ids) - 200) < 4 * np.sqrt(400) / 2
+        assert record.mechanism.inclusion == "coin"
         assert np.all(record.presence.sum(axis=0) == 1)
         assert self.config.cohort_size == 5 + 200 / 8
 
@@ -377,10 +387,10 @@ class TestCoins:
         config = dataclasses.replace(self.config, noise_multiplier=0.0, full_knowledge=True)
         record = _run(config=config)
         vectors = CanarySet(record.dim, 400, SEEDS.canary)
-        ids = record.observed_ids[record.presence[0]]
-        total = sum(vectors.vector(i).astype(float) for i in ids) * record.clip_norms[0]
+        ids = record.observed.ids[record.presence[0]]
+        total = sum(vectors.vector(i).astype(float) for i in ids) * record.mechanism.clip_norms[0]
         expected = np.linalg.norm(total) / config.cohort_size
-        assert record.residual_norms[0] == pytest.approx(expected, rel=1e-6)
+        assert record.norms.residuals[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():

@@ -35,16 +35,16 @@ class TestDecay:
     def test_deltas_are_those_of_a_server_that_decays(self):
         decay, server = 0.8 ** np.arange(T), ServerSGD(2.0, 0.5)
         record = limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, server=server, decay=decay)
-        means = record.observed * record.mean_norms[:, None]
+        means = record.observed.means * record.norms.means[:, None]
         velocity = np.zeros(record.num_canaries)
         theta = np.zeros(record.num_canaries)
         for t in range(T):
             velocity = 0.5 * velocity + means[t]
             theta += 2.0 * decay[t] * velocity
-            cosines = 2.0 * decay[t] * velocity / record.delta_norms[t]
+            cosines = 2.0 * decay[t] * velocity / record.norms.deltas[t]
             np.testing.assert_allclose(record.delta_cosines()[0][t], cosines, rtol=1e-9)
-        cosines = theta / record.displacement_norm
-        np.testing.assert_allclose(record.observed_displacement, cosines, rtol=1e-9)
+        cosines = theta / record.norms.displacement
+        np.testing.assert_allclose(record.observed.displacement, cosines, rtol=1e-9)
 
     def test_a_constant_factor_changes_nothing(self):
         records = [
@@ -77,7 +77,7 @@ class TestPopulation:
         trace = Trace([0, 1, 1, 2], [5, 5, 6, 7])
         record = limit_record(trace, 0.3, DELTA, num_canaries=3)
         assert sorted(record.presence.sum(axis=0)) == [1, 1, 2]
-        assert record.participation == "trace-sample"
+        assert record.mechanism.participation == "trace-sample"
         with pytest.raises(ValueError, match="population=5"):
             limit_record(trace, 0.3, DELTA, population=5)
 
@@ -108,11 +108,11 @@ class TestRealUpdates:
             ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=4000, unobserved=4000, real=real
         )
         error = 1 / np.sqrt(4000)
-        final = record.observed_displacement * np.sqrt(record.dim)
+        final = record.observed.displacement * np.sqrt(record.dim)
         assert abs(final.mean() - 1 / np.sqrt(T * (0.3**2 + 0.9**2))) < 4 * error
-        for scores in (final, record.unobserved_displacement * np.sqrt(record.dim)):
+        for scores in (final, record.unobserved.displacement * np.sqrt(record.dim)):
             assert abs(scores.std() - 1) < 4 * error
-        loud = record.observed[record.presence] * np.sqrt(record.dim)
+        loud = record.observed.means[record.presence] * np.sqrt(record.dim)
         assert abs(loud.mean() - 1 / 0.5) < 4 * error  # √(0.3² + 0.4²) = 0.5
 
     def test_updates_alone_hide_canaries(self):
@@ -129,7 +129,7 @@ class TestRealUpdates:
             limit_record(Poisson(T, 0.1), 0, DELTA, real=RealUpdates(np.zeros(T), 1.0))
         record = limit_record(Poisson(T, 0.1), 0.3, DELTA, num_canaries=20)
         with pytest.raises(ValueError, match="sum_noise_multiplier=None"):
-            RealUpdates.of(type(record)(**{**vars(record), "sum_noise_multiplier": None}))
+            RealUpdates.of(record.with_values(sum_noise_multiplier=None))
 
 
 def test_single_participation_is_the_gaussian_mechanism():

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import numpy as np
@@ -14,14 +13,14 @@ from fl_epe.seeding import Seeds
 def test_round_trip(tmp_path):
     record = make_record(metrics={"eval_accuracy": np.array([0.1, 0.9])}, faults=("one", "two"))
     loaded = AuditRecord.load(record.save(tmp_path / "deep" / "record.npz"))
-    for field in dataclasses.fields(AuditRecord):
-        one, other = getattr(record, field.name), getattr(loaded, field.name)
-        if isinstance(one, np.ndarray):
-            assert np.array_equal(one, other), field.name
-        elif field.name != "metrics":
-            assert one == other, field.name
+    found = loaded.by_name()
+    for name, value in record.by_name().items():
+        if isinstance(value, np.ndarray):
+            assert np.array_equal(value, found[name]), name
+        elif name != "metrics":
+            assert value == found[name], name
     assert np.array_equal(loaded.metrics["eval_accuracy"], [0.1, 0.9])
-    assert loaded.seeds == {"canary": 2**127, "noise": None}
+    assert loaded.provenance.seeds == {"canary": 2**127, "noise": None}
 
 
 def test_no_pickle_is_written_or_read(tmp_path):
@@ -267,7 +266,9 @@ def test_without_known_signals_the_matched_filter_weighs_rounds_alike(tmp_path):
 def test_contributions_stand_for_clip_norms():
     """A strategy that weighs replies: what counts is what a canary adds to the mean."""
     plain = make_record()
-    told = make_record(contributions=plain.clip_norms / plain.cohort_size, cohort_size=1e6)
+    told = make_record(
+        contributions=plain.mechanism.clip_norms / plain.mechanism.cohort_size, cohort_size=1e6
+    )
     for threat in ("all", "final"):
         np.testing.assert_allclose(footprints(told, threat), footprints(plain, threat))
     unknown = make_record(contributions=np.full(6, np.nan))
@@ -282,7 +283,69 @@ def test_names_of_the_first_version_are_read():
 
 
 def test_a_file_keeps_the_names_of_its_schema(tmp_path):
-    record = make_record()
+    """The flat names of schema 1, under which other tools read a record's file."""
+    rng = np.random.default_rng(5)
+    made_up = {
+        f"{side}_{what}": rng.random((6, count))
+        for side, count in (("observed", 40), ("unobserved", 30))
+        for what in ("delta", "residual")
+    }
+    record = make_record(
+        **made_up,
+        residual_norms=rng.random(6),
+        contributions=rng.random(6),
+        observed_ids=np.arange(40),
+        unobserved_ids=np.arange(40, 70),
+        client_ids=np.arange(12),
+        client_offsets=np.arange(0, 14, 2),
+        metrics={"eval_loss": np.ones(2)},
+        faults=("one",),
+    )
+    sides = {"observed": record.observed, "unobserved": record.unobserved}
+    arrays = {name: side.means for name, side in sides.items()}
+    arrays |= {f"{name}_final": side.final for name, side in sides.items()}
+    arrays |= {f"{name}_displacement": side.displacement for name, side in sides.items()}
+    arrays |= {f"{name}_delta": side.deltas for name, side in sides.items()}
+    arrays |= {f"{name}_residual": side.residuals for name, side in sides.items()}
+    arrays |= {f"{name}_ids": side.ids for name, side in sides.items()}
+    arrays |= {
+        "presence": record.presence,
+        "clip_norms": record.mechanism.clip_norms,
+        "contributions": record.mechanism.contributions,
+        "mean_norms": record.norms.means,
+        "delta_norms": record.norms.deltas,
+        "residual_norms": record.norms.residuals,
+        "client_ids": record.clients.ids,
+        "client_offsets": record.clients.offsets,
+        "absent": record.clients.absent,
+        "metrics.eval_loss": record.metrics["eval_loss"],
+    }
     with np.load(record.save(tmp_path / "record.npz")) as archive:
         meta = json.loads(bytes(archive["meta"]))
-    assert meta["canary_repeats"] == record.canary_participations
+        assert set(archive.files) == {*arrays, "meta"}
+        for name, value in arrays.items():
+            assert np.array_equal(archive[name], value), name
+    assert meta == {
+        "format": "fl_epe.AuditRecord",
+        "schema": 1,
+        "dim": 10_000,
+        "delta": 1e-3,
+        "cohort_size": 10.0,
+        "noise_multiplier": 0.5,
+        "sum_noise_multiplier": 0.5,
+        "participation": "epochs",
+        "canary_repeats": 3,
+        "server": {"name": "sgd", "learning_rate": 1.0, "momentum": 0.5},
+        "final_norm": 3.0,
+        "displacement_norm": 2.0,
+        "inclusion": "fixed",
+        "seeds": {"canary": 2**127, "noise": None},
+        "config": {"task": "made up"},
+        "versions": {"fl-epe": "0"},
+        "faults": ["one"],
+    }
+
+
+def test_names_that_a_record_does_not_have_are_refused():
+    with pytest.raises(TypeError, match=r"got \['colour'\]"):
+        make_record(colour="red")

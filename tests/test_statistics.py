@@ -272,7 +272,7 @@ class TestReports:
         "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
         "unknown-noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
         "an-empty-round": lambda: make_record(
-            mean_norms=np.array([0.0, *make_record().mean_norms[1:]])
+            mean_norms=np.array([0.0, *make_record().norms.means[1:]])
         ),
         "nobody-took-part": lambda: make_record(presence=np.zeros((6, 40), bool)),
         "nothing-moved": lambda: make_record(displacement_norm=0.0),

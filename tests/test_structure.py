@@ -109,10 +109,13 @@ def test_importing_the_package_is_light():
 
 
 PLUG_IN = (
+    "answer_log",
+    "audit_settings",
     "canary_audit",
     "client_canaries",
     "injection",
     "layout",
+    "round_state",
     "self_auditing",
     "sources",
     "wrapped",
@@ -170,7 +173,7 @@ def test_without_pytorch_deployments_are_audited_and_records_made():
         "m.version = missing\n"
         "import fl_epe.flower, fl_epe.reporting\n"
         "from fl_epe.flower import DPFedAvg, InProcessGrid\n"
-        "from fl_epe.auditing.record import installed_versions; print(*installed_versions())"
+        "from fl_epe.auditing import installed_versions; print(*installed_versions())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=missing.environment()

@@ -14,34 +14,34 @@ DELTA = 1e-5
 
 def noisy_run(server=ServerSGD(), z=0.5, clip_norms=None, lost=(), dtype=np.float32):  # noqa: B008
     """A mechanism that adds up canaries and noise; each canary takes part once."""
-    watch = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
+    auditor = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
     canaries = CanarySet(DIM, COUNT + UNOBSERVED, SEED)
     rng = np.random.default_rng(3)
     cohorts = rng.permutation(COUNT).reshape(ROUNDS, -1)
     theta = rng.standard_normal(DIM).astype(dtype)
-    watch.begin(theta)
+    auditor.begin(theta)
     state = server.init(DIM)
     for t, cohort in enumerate(cohorts):
         clip_norm = 1.0 if clip_norms is None else clip_norms[t]
         facts = RoundFacts(cohort.tolist(), clip_norm / 10, clip_norm, replies=10)
         if t in lost:
-            watch.observe(None, facts)
+            auditor.observe(None, facts)
             continue
         total = sum(clip_norm * canaries.vector(i) for i in cohort)
         mean = (total + z * clip_norm * rng.standard_normal(DIM)) / 10
         state, step = server.update(state, mean)
         theta = (theta + step).astype(dtype)
-        watch.observe(theta, facts)
-    return watch
+        auditor.observe(theta, facts)
+    return auditor
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_gaussian_mechanism_is_found_through_the_optimizer(momentum, dtype):
-    watch = noisy_run(ServerSGD(0.5, momentum), dtype=dtype)
-    record = watch.record(noise_multiplier=0.5, sum_noise_multiplier=0.5)
+    auditor = noisy_run(ServerSGD(0.5, momentum), dtype=dtype)
+    record = auditor.record(noise_multiplier=0.5, sum_noise_multiplier=0.5)
     truth = gaussian_epsilon(np.sqrt(0.5**2 + 10 / DIM), DELTA)
-    for estimate in (epsilon_from_record(record, threat="all"), watch.epsilon_so_far()):
+    for estimate in (epsilon_from_record(record, threat="all"), auditor.epsilon_so_far()):
         assert estimate.low < truth < estimate.high
     fit = footprint_fit(record, threat="final")
     assert fit.low < 1 < fit.high
@@ -49,60 +49,60 @@ def test_a_gaussian_mechanism_is_found_through_the_optimizer(momentum, dtype):
     deltas = record.delta_cosines()[0]
     assert deltas.shape == (ROUNDS, COUNT)
     if not momentum:
-        np.testing.assert_allclose(deltas, record.observed, rtol=1e-9)
+        np.testing.assert_allclose(deltas, record.observed.means, rtol=1e-9)
 
 
 def test_rounds_that_weigh_differently():
     clip_norms = np.geomspace(0.1, 3, ROUNDS)
     record = noisy_run(clip_norms=clip_norms).record(sum_noise_multiplier=0.5)
-    np.testing.assert_allclose(record.contributions, clip_norms / 10)
+    np.testing.assert_allclose(record.mechanism.contributions, clip_norms / 10)
     for threat in ("all", "final"):
         fit = footprint_fit(record, threat=threat)
         assert fit.low < 1 < fit.high
 
 
 def test_unknown_contributions_weigh_every_round_the_same():
-    watch = RunAuditor(4, 3, seed=1, delta=0.1, server="median")
-    watch.begin(np.zeros(500, np.float32))
+    auditor = RunAuditor(4, 3, seed=1, delta=0.1, server="median")
+    auditor.begin(np.zeros(500, np.float32))
     rng = np.random.default_rng(1)
     theta = np.zeros(500, np.float32)
     for _ in range(3):
         theta = theta + rng.standard_normal(500).astype(np.float32)
-        watch.observe(theta, RoundFacts([0, 1, 2, 3]))
-    record = watch.record()
+        auditor.observe(theta, RoundFacts([0, 1, 2, 3]))
+    record = auditor.record()
     assert not record.signal_known()
     from fl_epe.auditing import scores_from_record
 
     scores, others = scores_from_record(record, "all", "matched-filter").both()
-    np.testing.assert_allclose(scores, np.sqrt(500 / 3) * record.observed.sum(axis=0))
+    np.testing.assert_allclose(scores, np.sqrt(500 / 3) * record.observed.means.sum(axis=0))
     assert others.shape == (3,)
-    assert record.server == {"name": "median"}
-    assert record.delta_cosines()[0] is record.observed_delta
+    assert record.mechanism.server == {"name": "median"}
+    assert record.delta_cosines()[0] is record.observed.deltas
 
 
 def test_lost_rounds_and_canaries_that_never_took_part():
-    watch = noisy_run(lost=(4, 11))
-    record = watch.record()
+    auditor = noisy_run(lost=(4, 11))
+    record = auditor.record()
     assert record.num_canaries == COUNT - 20
-    assert record.unobserved.shape == (ROUNDS, UNOBSERVED + 20)
-    assert np.all(record.mean_norms[[4, 11]] == 0)
+    assert record.unobserved.means.shape == (ROUNDS, UNOBSERVED + 20)
+    assert np.all(record.norms.means[[4, 11]] == 0)
     assert np.all(record.presence.sum(axis=0) == 1)
-    assert set(record.observed_ids) | set(record.unobserved_ids) == set(range(COUNT + UNOBSERVED))
+    assert set(record.observed.ids) | set(record.unobserved.ids) == set(range(COUNT + UNOBSERVED))
 
 
 def test_a_record_in_the_middle_does_not_disturb_the_end():
-    watch, same = noisy_run(), noisy_run()
-    watch.record()
-    first, second = watch.record(), same.record()
-    np.testing.assert_array_equal(first.observed_final, second.observed_final)
-    np.testing.assert_array_equal(first.observed, second.observed)
+    auditor, same = noisy_run(), noisy_run()
+    auditor.record()
+    first, second = auditor.record(), same.record()
+    np.testing.assert_array_equal(first.observed.final, second.observed.final)
+    np.testing.assert_array_equal(first.observed.means, second.observed.means)
 
 
 def test_record_survives_the_disk(tmp_path):
     record = noisy_run().record(noise_multiplier=0.5, config={"task": "elsewhere"})
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
-    np.testing.assert_array_equal(loaded.contributions, record.contributions)
-    assert loaded.config == {"task": "elsewhere"}
+    np.testing.assert_array_equal(loaded.mechanism.contributions, record.mechanism.contributions)
+    assert loaded.provenance.config == {"task": "elsewhere"}
 
 
 def test_bad_arguments_are_named():
@@ -112,20 +112,20 @@ def test_bad_arguments_are_named():
         RunAuditor(2, -1, seed=0, delta=0.1)
     with pytest.raises(ValueError, match="delta=2 in"):
         RunAuditor(2, 0, seed=0, delta=2)
-    watch = RunAuditor(2, 0, seed=0, delta=0.1)
+    auditor = RunAuditor(2, 0, seed=0, delta=0.1)
     with pytest.raises(ValueError, match="begin"):
-        watch.observe(np.zeros(3), RoundFacts())
-    assert watch.epsilon_so_far() is None
+        auditor.observe(np.zeros(3), RoundFacts())
+    assert auditor.epsilon_so_far() is None
     with pytest.raises(ValueError, match=r"theta.shape=\(2, 3\)"):
-        watch.begin(np.zeros((2, 3)))
+        auditor.begin(np.zeros((2, 3)))
     with pytest.raises(ValueError, match="finite"):
-        watch.begin(np.full(3, np.inf))
-    watch.begin(np.zeros(3))
+        auditor.begin(np.full(3, np.inf))
+    auditor.begin(np.zeros(3))
     with pytest.raises(ValueError, match="has seen 0 rounds"):
-        watch.begin(np.zeros(3))
+        auditor.begin(np.zeros(3))
     with pytest.raises(ValueError, match=r"theta.shape=\(4,\) to be \(3,\)"):
-        watch.observe(np.zeros(4), RoundFacts())
+        auditor.observe(np.zeros(4), RoundFacts())
     with pytest.raises(IndexError, match="present=2 in"):
-        watch.observe(np.zeros(3), RoundFacts([2]))
+        auditor.observe(np.zeros(3), RoundFacts([2]))
     with pytest.raises(ValueError, match="at least 2 canaries"):
-        watch.record()
+        auditor.record()

@@ -50,15 +50,16 @@ class RealUpdates:
         Raises:
             ValueError: if the run's noise or clip norms are unknown, or its server was not SGD.
         """
-        z = record.sum_noise_multiplier
+        mechanism = record.mechanism
+        z = mechanism.sum_noise_multiplier
         if z is None or not record.signal_known():
             raise ValueError(
                 f"Expected sum_noise_multiplier={z} and clip_norms of the record to be known."
             )
-        unit = record.clip_norms / record.cohort_size
+        unit = mechanism.clip_norms / mechanism.cohort_size
         weighted = float(np.sum((record.round_weights() * unit) ** 2))
-        every_round = (record.mean_norms / unit) ** 2 / record.dim - z**2
-        final = record.displacement_norm**2 / weighted / record.dim - z**2
+        every_round = (record.norms.means / unit) ** 2 / record.dim - z**2
+        final = record.norms.displacement**2 / weighted / record.dim - z**2
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
 
 
@@ -93,9 +94,10 @@ def limit_like(record: AuditRecord) -> dict[str, Any]:
         ValueError: as `RealUpdates.of`.
     """
     real = RealUpdates.of(record)
-    server = ServerSGD(record.server["learning_rate"], record.server["momentum"])
+    facts = record.mechanism.server
+    server = ServerSGD(facts["learning_rate"], facts["momentum"])
     return {
-        "clip_norms": record.clip_norms,
+        "clip_norms": record.mechanism.clip_norms,
         "server": server,
         "decay": record.learning_rates() / server.learning_rate,
         "real": real,

@@ -26,7 +26,7 @@ from fl_epe.asymptotics.expected_scores import (
     limit_footprints,
     limit_weights,
 )
-from fl_epe.auditing import AuditRecord
+from fl_epe.auditing import AuditRecord, CanaryCosines, Mechanism, Norms, Provenance
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Schedule, Trace, TraceSample
 from fl_epe.seeding import generator
@@ -61,8 +61,7 @@ def limit_record(
         delta: target δ.
         num_canaries: observed canaries k.
         unobserved: unobserved canaries u.
-        population: number of clients that the schedule is for, canaries among them; the canaries
-            alone by default. Up to 10⁷ and more: only cohorts are held.
+        population: clients of the schedule, canaries among them; the canaries alone by default.
         clip_norms: the clip norm, or one for each round, shape ``(T,)``.
         server: learning rate and momentum; plain SGD by default.
         decay: factor of the server's learning rate in each round, shape ``(T,)``.
@@ -73,49 +72,70 @@ def limit_record(
         ValueError: if nothing hides the canaries, or if an argument is out of range.
     """
     rounds, server = schedule.rounds, server or ServerSGD()
-    cohort_size = schedule.cohort_size(num_canaries if population is None else population)
-    signal = Signal.of(rounds, noise_multiplier, clip_norms, server, decay, real, cohort_size)
-    taking_part = np.zeros((rounds, num_canaries), bool)
-    rng = generator(seed, PARTICIPATION)
-    for row, cohort in zip(
-        taking_part, canary_cohorts(schedule, num_canaries, population, rng), strict=True
-    ):
+    size = schedule.cohort_size(num_canaries if population is None else population)
+    signal = Signal.of(rounds, noise_multiplier, clip_norms, server, decay, real, size)
+    mechanism = _mechanism(schedule, noise_multiplier, size, server, signal)
+    presence = _presence(schedule, num_canaries, population, seed)
+    return _record(signal, mechanism, presence, unobserved, delta, seed)
+
+
+def _presence(
+    schedule: Schedule, num_canaries: int, population: int | None, seed: int
+) -> NDArray[np.bool_]:
+    """Who takes part when; of a population of 10⁷ and more, only the cohorts are held."""
+    presence = np.zeros((schedule.rounds, num_canaries), bool)
+    cohorts = canary_cohorts(schedule, num_canaries, population, generator(seed, PARTICIPATION))
+    for row, cohort in zip(presence, cohorts, strict=True):
         row[cohort] = True
+    return presence
+
+
+def _mechanism(
+    schedule: Schedule, z: float, cohort_size: float, server: ServerSGD, signal: Signal
+) -> Mechanism:
+    facts = {"name": "sgd", **dataclasses.asdict(server)}
+    if not np.all(signal.rates == server.learning_rate):
+        facts["learning_rates"] = signal.rates.tolist()
+    return Mechanism(
+        cohort_size=cohort_size,
+        noise_multiplier=z,
+        sum_noise_multiplier=z,
+        participation=TraceSample.kind if isinstance(schedule, Trace) else schedule.kind,
+        canary_participations=schedule.participations(),
+        server=facts,
+        clip_norms=signal.norms,
+    )
+
+
+def _record(
+    signal: Signal,
+    mechanism: Mechanism,
+    presence: NDArray[np.bool_],
+    unobserved: int,
+    delta: float,
+    seed: int,
+) -> AuditRecord:
     rng = generator(seed, _SCORES)
-    observed, observed_final = _scores(signal, num_canaries, rng, taking_part)
-    others, others_final = _scores(signal, unobserved, rng)
+    observed = _cosines(signal, presence.shape[1], rng, presence)
     lengths = signal.hidden * signal.unit * np.sqrt(_DIM)
+    deltas = signal.rates * _discounted(lengths, mechanism.server["momentum"])
     moved = signal.moved * np.sqrt(_DIM)
     return AuditRecord(
         dim=_DIM,
         delta=delta,
-        cohort_size=cohort_size,
-        noise_multiplier=noise_multiplier,
-        sum_noise_multiplier=noise_multiplier,
-        participation=TraceSample.kind if isinstance(schedule, Trace) else schedule.kind,
-        canary_participations=schedule.participations(),
-        server=_server(server, signal.rates),
         observed=observed,
-        unobserved=others,
-        presence=taking_part,
-        clip_norms=signal.norms,
-        mean_norms=lengths,
-        delta_norms=signal.rates * _discounted(lengths, server.momentum),
-        observed_final=observed_final,
-        unobserved_final=others_final,
-        observed_displacement=observed_final,
-        unobserved_displacement=others_final,
-        final_norm=moved,
-        displacement_norm=moved,
-        config={"task": "limit"},
-        seeds={"limit": seed},
+        unobserved=_cosines(signal, unobserved, rng),
+        presence=presence,
+        norms=Norms(lengths, deltas, final=moved, displacement=moved),
+        mechanism=mechanism,
+        provenance=Provenance(config={"task": "limit"}, seeds={"limit": seed}),
     )
 
 
-def _scores(
+def _cosines(
     signal: Signal, count: int, rng: np.random.Generator, presence: NDArray[np.bool_] | None = None
-) -> tuple[Floats, Floats]:
-    """Cosines with each round's mean, ``(T, count)``, and with θ_T − θ_0, ``(count,)``."""
+) -> CanaryCosines:
+    """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.hidden), count))
     # A part of the final noise is that of the rounds; the rest comes from real updates.
     weights = signal.hidden * signal.steps / signal.moved
@@ -128,14 +148,8 @@ def _scores(
         for row, here, hidden in zip(rounds, presence, signal.hidden, strict=True):
             row[here] += 1 / hidden
     rounds /= np.sqrt(_DIM)
-    return rounds, final / np.sqrt(_DIM)
-
-
-def _server(server: ServerSGD, rates: Floats) -> dict[str, object]:
-    constants = {"name": "sgd", **dataclasses.asdict(server)}
-    if np.all(rates == server.learning_rate):
-        return constants
-    return {**constants, "learning_rates": rates.tolist()}
+    final /= np.sqrt(_DIM)
+    return CanaryCosines(means=rounds, final=final, displacement=final)
 
 
 def _discounted(lengths: Floats, momentum: float) -> Floats:

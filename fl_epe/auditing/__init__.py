@@ -36,8 +36,14 @@ from fl_epe.auditing.normality import (
     GaussianFit,
     anderson_darling,
 )
-from fl_epe.auditing.record import (
-    AuditRecord,
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.record_from_scorer import record_from_scorer
+from fl_epe.auditing.record_parts import (
+    CanaryCosines,
+    ClientLog,
+    Mechanism,
+    Norms,
+    Provenance,
     installed_versions,
 )
 from fl_epe.auditing.run_auditor import (
@@ -73,10 +79,15 @@ __all__ = [
     "STATISTICS",
     "AuditRecord",
     "BoundRow",
+    "CanaryCosines",
+    "ClientLog",
     "EpsilonEstimate",
     "Evidence",
     "FootprintFit",
     "GaussianFit",
+    "Mechanism",
+    "Norms",
+    "Provenance",
     "RoundFacts",
     "RunAuditor",
     "RunningEstimate",
@@ -101,6 +112,7 @@ __all__ = [
     "lower_bound_by",
     "play",
     "read_scores",
+    "record_from_scorer",
     "scores_from_record",
     "summarize_scores",
     "unknown_rounds_estimate",

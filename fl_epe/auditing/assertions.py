@@ -243,7 +243,7 @@ def play(
 
 
 def _scores_of_record(record: AuditRecord) -> Scores:
-    taken, unobserved = record.presence.sum(axis=0), record.unobserved.shape[1]
+    taken, unobserved = record.presence.sum(axis=0), record.unobserved.count
     if (participants := int(np.count_nonzero(taken))) < 2:
         raise ValueError(f"Expected {participants=} >= 2 among the canaries.")
     if (most := taken.max()) > 1 and unobserved < 2:

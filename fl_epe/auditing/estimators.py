@@ -200,7 +200,7 @@ def unknown_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEs
             return 0.0
         if law == "coins":
             strength = scale * float(np.sqrt(np.mean(signal**2)))
-            rate = min(1.0, record.canary_participations / record.rounds)
+            rate = min(1.0, record.mechanism.canary_participations / record.rounds)
             return poisson_epsilon(1 / strength, rate, record.rounds, delta)
         return unknown_rounds_epsilon([scale * signal[b] for b in epoch_blocks(record)], delta)
 

@@ -1,14 +1,14 @@
-"""`RunAuditor`: the models of a run go in, one a round; how well canaries are remembered comes out.
+"""`RunAuditor`: audits any training of which you see the model after every round.
 
-It needs no framework: whoever can see the model after every round, and knows which canaries took
-part, can audit the run.
+Call `begin` with the initial model, `observe` after every round with the new model and the canaries
+that took part, and `record` at the end. No framework is needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
-from fl_epe.auditing.record import AuditRecord, installed_versions
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.record_from_scorer import record_from_scorer
+from fl_epe.auditing.record_parts import ClientLog, Mechanism, Provenance, installed_versions
 from fl_epe.auditing.scores import Scores
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.checks import check_probability
@@ -45,14 +47,14 @@ class RoundFacts:
 
 
 class RunningEstimate:
-    """ε so far, for an adversary who sees every round and knows who took part when.
+    """ε so far, for an adversary who sees every round's model and knows who took part when.
 
     The matched filter of `epsilon_from_record`, for the rounds so far; it costs one inner product
     for each canary that takes part in a round.
 
     Args:
         canaries: all of them.
-        server: what `RunAuditor` says.
+        server: as in `RunAuditor`.
     """
 
     def __init__(self, canaries: CanarySet, server: ServerSGD | str) -> None:
@@ -105,7 +107,7 @@ class RunAuditor:
         seed: of the canaries.
         delta: target δ.
         server: what the server does with the mean of the updates: SGD with a learning rate and
-            momentum, which are undone, or the name of something that cannot be undone.
+            momentum, which the audit undoes, or the name of an optimizer that it cannot undo.
         score_memory: memory for vectors that wait to be scored together.
 
     Raises:
@@ -134,7 +136,7 @@ class RunAuditor:
         self._count, self._unobserved = num_canaries, unobserved
         self._server = server
         self._bytes = score_memory
-        self._tracker: CanaryScorer | None = None
+        self._scorer: CanaryScorer | None = None
         self._start: Vector = np.empty(0)
         self._last: Vector = np.empty(0)
         self._running: RunningEstimate | None = None
@@ -158,14 +160,14 @@ class RunAuditor:
         """Note the initial model, shape ``(dim,)``; rounds follow.
 
         Raises:
-            ValueError: if the watch has begun already, or the model is not a finite vector.
+            ValueError: if it has begun already, or the model is not a finite vector.
         """
-        if self._tracker is not None:
+        if self._scorer is not None:
             raise ValueError(f"Expected a new RunAuditor: this one has seen {self.rounds} rounds.")
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
         canaries = CanarySet(len(theta), self._count + self._unobserved, self._seed)
-        self._tracker = CanaryScorer(canaries, self._bytes)
+        self._scorer = CanaryScorer(canaries, self._bytes)
         self._running = RunningEstimate(canaries, self._server)
         self._start = self._last = theta
 
@@ -185,7 +187,7 @@ class RunAuditor:
             ValueError: before `begin`, or for a model of another shape or that is not finite.
             IndexError: if a canary id is not in the set.
         """
-        tracker, running = self._started()
+        scorer, running = self._started()
         if theta is None:
             facts = dataclasses.replace(facts, present=(), contribution=0.0)
             delta = mean = np.zeros_like(self._last)
@@ -197,9 +199,9 @@ class RunAuditor:
             delta = theta - self._last
             mean = running.add(delta, facts, vectors)
             self._last = theta
-        tracker.add("mean", mean)
+        scorer.add("mean", mean)
         if self._two_series():
-            tracker.add("delta", delta)
+            scorer.add("delta", delta)
         self._facts.append(facts)
 
     def _two_series(self) -> bool:
@@ -216,81 +218,66 @@ class RunAuditor:
         A canary that has never taken part counts as unobserved.
 
         Args:
-            facts: fields of `AuditRecord` that the models do not show, such as
-                ``noise_multiplier``, ``participation``, ``metrics`` or ``config``.
+            facts: fields of a record that the models do not show, by their names in
+                `AuditRecord.by_name`: ``noise_multiplier``, ``participation``, ``metrics``,
+                ``config`` and so on.
 
         Raises:
             ValueError: before the first round, or if fewer than two canaries took part.
         """
-        tracker, _ = self._started()
+        scorer, _ = self._started()
         presence = np.zeros((self.rounds, self._count), bool)
         for row, round_facts in zip(presence, self._facts, strict=True):
             row[list(round_facts.present)] = True
-        here = presence.any(axis=0)
-        if here.sum() < 2:
+        seen = np.flatnonzero(presence.any(axis=0))
+        if len(seen) < 2:
             raise ValueError(
-                f"Expected at least 2 canaries that took part, got {here.sum()} in "
+                f"Expected at least 2 canaries that took part, got {len(seen)} in "
                 f"{self.rounds} rounds."
             )
-        tracker.add("final", self._last)
-        tracker.add("displacement", self._last - self._start)
-        everyone = np.arange(self._count + self._unobserved)
-        seen = np.flatnonzero(here)
-        ids = {"observed": seen, "unobserved": np.setdiff1d(everyone, seen)}
-        return AuditRecord(
-            **{
-                **self._series(tracker, ids),
-                "dim": tracker.canaries.dim,
-                "delta": self.delta,
-                "cohort_size": self._cohort_size(),
-                "noise_multiplier": None,
-                "sum_noise_multiplier": None,
-                "participation": "deployment",
-                "canary_participations": float(presence.sum() / here.sum()),
-                "server": self._server_facts(),
-                "presence": presence[:, here],
-                "clip_norms": self._column("clip_norm"),
-                "contributions": self._column("contribution"),
-                "absent": self._column("absent").astype(np.int64),
-                "observed_ids": ids["observed"],
-                "unobserved_ids": ids["unobserved"],
-                "seeds": {"canary": self._seed},
-                "versions": installed_versions(),
-                **facts,
-            }
+        record = record_from_scorer(
+            scorer,
+            seen,
+            start=self._start,
+            final=self._last,
+            delta_norms=self._delta_norms(scorer),
+            delta_series="delta" if isinstance(self._server, ServerSGD) else "mean",
+            presence=presence[:, seen],
+            delta=self.delta,
+            mechanism=self._mechanism(float(presence.sum() / len(seen))),
+            clients=ClientLog(absent=self._column("absent").astype(np.int64)),
+            metrics={},
+            provenance=Provenance(seeds={"canary": self._seed}, versions=installed_versions()),
         )
+        return record.with_values(**facts)
 
     def _column(self, name: str) -> NDArray[np.float64]:
         return np.array([getattr(facts, name) for facts in self._facts], np.float64)
 
-    def _cohort_size(self) -> float:
+    def _mechanism(self, participations: float) -> Mechanism:
+        server: dict[str, Any] = {"name": self._server}
+        if isinstance(self._server, ServerSGD):
+            server = {"name": "sgd", **dataclasses.asdict(self._server)}
         replies = self._column("replies")
         known = replies[np.isfinite(replies)]
-        return float(known.mean()) if len(known) else math.nan
+        return Mechanism(
+            cohort_size=float(known.mean()) if len(known) else math.nan,
+            noise_multiplier=None,
+            sum_noise_multiplier=None,
+            participation="deployment",
+            canary_participations=participations,
+            server=server,
+            clip_norms=self._column("clip_norm"),
+            contributions=self._column("contribution"),
+        )
 
-    def _server_facts(self) -> dict[str, Any]:
-        if isinstance(self._server, ServerSGD):
-            return {"name": "sgd", **dataclasses.asdict(self._server)}
-        return {"name": self._server}
-
-    def _series(
-        self, tracker: CanaryScorer, ids: Mapping[str, NDArray[np.int64]]
-    ) -> dict[str, NDArray[np.float64] | float]:
-        """Cosines and norms by the names that they have in the record."""
-        delta = "delta" if self._two_series() else "mean"
+    def _delta_norms(self, scorer: CanaryScorer) -> NDArray[np.float64]:
+        if self._two_series():
+            return scorer.norms("delta")
         rate = self._server.learning_rate if isinstance(self._server, ServerSGD) else 1.0
-        out: dict[str, NDArray[np.float64] | float] = {
-            "mean_norms": tracker.norms("mean"),
-            "delta_norms": tracker.norms(delta) * (rate if delta == "mean" else 1.0),
-            "final_norm": float(tracker.norms("final")[-1]),
-            "displacement_norm": float(tracker.norms("displacement")[-1]),
-        }
-        sides = tracker.by_side(ids)
-        if not isinstance(self._server, ServerSGD):  # what cannot be undone stands for both
-            sides |= {f"{side}_delta": sides[side] for side in ids}
-        return out | sides
+        return scorer.norms("mean") * rate
 
     def _started(self) -> tuple[CanaryScorer, RunningEstimate]:
-        if self._tracker is None or self._running is None:
+        if self._scorer is None or self._running is None:
             raise ValueError("Expected begin(theta) with the initial model first.")
-        return self._tracker, self._running
+        return self._scorer, self._running

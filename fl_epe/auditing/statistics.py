@@ -53,13 +53,13 @@ def scores_from_record(record: AuditRecord, threat: ThreatModel, statistic: str)
 def displacement(record: AuditRecord) -> Scores:
     """``√d·cos(c_i, θ_T − θ_0)``, as the initial model is public. Null N(0, 1)."""
     return _scaled_cosines(
-        record, record.observed_displacement, record.unobserved_displacement, "displacement"
+        record, record.observed.displacement, record.unobserved.displacement, "displacement"
     )
 
 
 def model(record: AuditRecord) -> Scores:
     """``√d·cos(c_i, θ_T)`` (Andrew et al. 2024, Algorithm 2). Null N(0, 1)."""
-    return _scaled_cosines(record, record.observed_final, record.unobserved_final, "model")
+    return _scaled_cosines(record, record.observed.final, record.unobserved.final, "model")
 
 
 def maximum(record: AuditRecord) -> Scores:
@@ -83,7 +83,7 @@ def matched_filter(record: AuditRecord) -> Scores:
     presence, observed, borrowed = _participants(record)
     signal = expected_signal(record) if record.signal_known() else np.ones(record.rounds)
     filtered = _filter(signal, observed, presence)
-    others = _filter(signal, record.unobserved, borrowed)
+    others = _filter(signal, record.unobserved.means, borrowed)
     if bool(record.presence.sum(axis=0).max() <= 1):
         return _scaled_cosines(record, filtered, others, "matched-filter")
     scale = np.sqrt(record.dim)
@@ -101,15 +101,17 @@ def full_knowledge(record: AuditRecord) -> Scores:
     Raises:
         ValueError: if the run was not made with ``full_knowledge=True``, or had no noise.
     """
-    norms, observed = record.residual_norms, record.observed_residual
-    unobserved = record.unobserved_residual
+    norms, observed = record.norms.residuals, record.observed.residuals
+    unobserved = record.unobserved.residuals
     if norms is None or observed is None or unobserved is None:
         raise ValueError("Expected a record of a run with full_knowledge=True.")
-    if not record.sum_noise_multiplier:
-        raise ValueError(f"Expected sum_noise_multiplier={record.sum_noise_multiplier} > 0.")
+    mechanism = record.mechanism
+    z = mechanism.sum_noise_multiplier
+    if not z:
+        raise ValueError(f"Expected sum_noise_multiplier={z} > 0.")
     presence, _, borrowed = _participants(record)
     here = record.presence.any(axis=0)
-    noise = record.sum_noise_multiplier * record.clip_norms / record.cohort_size
+    noise = z * mechanism.clip_norms / mechanism.cohort_size
     scale = (norms / noise)[:, None]
     ones = np.ones(record.rounds)
     return Scores(
@@ -126,7 +128,7 @@ def full_knowledge_spread(record: AuditRecord) -> float:
 
     ``√(1 + (K − 1)/(d·z²))`` for K canaries in a round on average, as the other canaries overlap.
     """
-    z = record.sum_noise_multiplier or 0.0
+    z = record.mechanism.sum_noise_multiplier or 0.0
     others = max(float(record.presence.sum(axis=1).mean()) - 1, 0.0)
     return float(np.sqrt(1 + others / (record.dim * z**2))) if z else np.inf
 
@@ -145,10 +147,10 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
     signal = expected_signal(record)[:, None]
     scale = np.sqrt(record.dim)
     terms = [
-        signal * scale * cosines - signal**2 / 2 for cosines in (record.observed, record.unobserved)
+        signal * scale * side.means - signal**2 / 2 for side in (record.observed, record.unobserved)
     ]
     if law == "coins":
-        rate = min(record.canary_participations / record.rounds, 1 - 1e-12)
+        rate = min(record.mechanism.canary_participations / record.rounds, 1 - 1e-12)
         observed, unobserved = (
             np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + term), axis=0) for term in terms
         )
@@ -181,7 +183,7 @@ def expected_signal(record: AuditRecord) -> Floats:
     Raises:
         ValueError: if the record does not say what a canary adds to the mean.
     """
-    signal, norms = np.sqrt(record.dim) * _contributions(record), record.mean_norms
+    signal, norms = np.sqrt(record.dim) * _contributions(record), record.norms.means
     return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
 
@@ -200,19 +202,20 @@ def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
         presence, _, _ = _participants(record)
         return np.asarray(np.sqrt(np.sum((signal[:, None] * presence) ** 2, axis=0)))
     weights = record.round_weights()
-    if record.displacement_norm == 0:
+    if record.norms.displacement == 0:
         raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
     share = weights * _contributions(record) @ record.presence
-    return np.asarray(share * np.sqrt(record.dim) / record.displacement_norm)
+    return np.asarray(share * np.sqrt(record.dim) / record.norms.displacement)
 
 
 def _contributions(record: AuditRecord) -> Floats:
     """Norm of what one canary adds to the released mean, ``(T,)``."""
     if not record.signal_known():
         raise ValueError("Expected clip_norms (or contributions) to be known in every round.")
-    if record.contributions is not None:
-        return record.contributions
-    return np.asarray(record.clip_norms / record.cohort_size)
+    mechanism = record.mechanism
+    if mechanism.contributions is not None:
+        return mechanism.contributions
+    return np.asarray(mechanism.clip_norms / mechanism.cohort_size)
 
 
 def unknown_rounds_law(record: AuditRecord) -> str | None:
@@ -221,9 +224,10 @@ def unknown_rounds_law(record: AuditRecord) -> str | None:
     "coins": in each round independently with the same probability, as for Poisson sampling and for
     one member of a cohort of fixed size. "epochs": once in each of the `epoch_blocks`.
     """
-    schedule = SCHEDULES.get(record.participation)
+    schedule = SCHEDULES.get(record.mechanism.participation)
     law = None if schedule is None else schedule.unknown_rounds
-    if law == "epochs" and record.canary_participations != round(record.canary_participations):
+    participations = record.mechanism.canary_participations
+    if law == "epochs" and participations != round(participations):
         return None
     return law
 
@@ -236,15 +240,16 @@ def check_unknown_rounds_law(record: AuditRecord) -> str:
     """
     if law := unknown_rounds_law(record):
         return law
+    participations = record.mechanism.canary_participations
     raise ValueError(
-        f"Expected participation={record.participation!r} with canary_participations="
-        f"{record.canary_participations} to be poisson, fixed-size, balls-in-bins or whole epochs."
+        f"Expected participation={record.mechanism.participation!r} with canary_participations="
+        f"{participations} to be poisson, fixed-size, balls-in-bins or whole epochs."
     )
 
 
 def epoch_blocks(record: AuditRecord) -> list[NDArray[np.int64]]:
     """The rounds of each epoch; every canary takes part once in each of them."""
-    repeats = max(1, round(record.canary_participations))
+    repeats = max(1, round(record.mechanism.canary_participations))
     return np.array_split(np.arange(record.rounds), repeats)
 
 
@@ -266,8 +271,8 @@ def _participants(
     """Rounds and cosines of the canaries that took part, and rounds to score unobserved ones at."""
     here = record.presence.any(axis=0)
     presence = record.presence[:, here]
-    borrowed = np.resize(np.arange(presence.shape[1]), record.unobserved.shape[1])
-    return presence, record.observed[:, here], presence[:, borrowed]
+    borrowed = np.resize(np.arange(presence.shape[1]), record.unobserved.count)
+    return presence, record.observed.means[:, here], presence[:, borrowed]
 
 
 def _filter(signal: Floats, cosines: Floats, presence: NDArray[np.bool_]) -> Floats:

@@ -83,22 +83,6 @@ class CanaryScorer:
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
 
-    def by_side(self, ids: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
-        """Cosines of every series that has vectors, by their names in an audit record.
-
-        Args:
-            ids: for each side, such as "observed", the numbers of its canaries.
-        """
-        out: dict[str, NDArray[np.float64]] = {}
-        for series in ("mean", "delta", "residual", "final", "displacement"):
-            if len(self.norms(series)):
-                scores = self.cosines(series)
-                if series in ("final", "displacement"):  # one vector, not one for each round
-                    scores = scores[-1]
-                suffix = "" if series == "mean" else f"_{series}"
-                out |= {f"{side}{suffix}": scores[..., numbers] for side, numbers in ids.items()}
-        return out
-
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Named arrays from which `restore` continues, vectors that wait included."""
         out: dict[str, NDArray[np.generic]] = {

@@ -184,14 +184,14 @@ def _show_noise(advice: NoiseAdvice, theory: list[UpperBound], setting: float | 
 def _schedule(asked: _Noise, run: AuditRecord | None) -> Schedule:
     spec, participations = asked.participation, asked.participations
     if run is not None:
-        spec = spec or run.config.get("participation", run.participation)
+        spec = spec or run.provenance.config.get("participation", run.mechanism.participation)
     kind, options = parse_schedule(spec or "epochs")
     whole_trace = kind in ("trace", "trace-sample") and asked.rounds is None is participations
     if whole_trace and "path" in options:
         return Trace.read(options["path"])
     rounds = rounds_like(run, asked.rounds, _ROUNDS)
     if participations is None:
-        participations = _PARTICIPATIONS if run is None else run.canary_participations
+        participations = _PARTICIPATIONS if run is None else run.mechanism.canary_participations
     return make_schedule(kind, rounds, participations, **options)
 
 
@@ -208,9 +208,10 @@ def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | Non
 
     ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
     """
-    if record is None or not record.noise_multiplier or not record.sum_noise_multiplier:
+    mechanism = None if record is None else record.mechanism
+    if not mechanism or not mechanism.noise_multiplier or not mechanism.sum_noise_multiplier:
         return None
-    spent = record.noise_multiplier**-2 - record.sum_noise_multiplier**-2
+    spent = mechanism.noise_multiplier**-2 - mechanism.sum_noise_multiplier**-2
     if spent <= 0 or noise_multiplier == 0:
         return None
     return float((noise_multiplier**-2 + spent) ** -0.5)

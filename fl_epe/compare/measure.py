@@ -96,7 +96,7 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
     rounds = rounds_like(like, plan.rounds, _ROUNDS)
     kind, options = parse_schedule(cell.schedule)
     schedule = make_schedule(kind, rounds, cell.participations, **options)
-    population = plan.clients or (like and like.config.get("clients")) or _CLIENTS
+    population = plan.clients or (like and like.provenance.config.get("clients")) or _CLIENTS
     if isinstance(schedule, Trace | TraceSample):
         trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
         population = trace.population
@@ -165,7 +165,7 @@ def _counts(record: AuditRecord) -> dict[str, float]:
 def _scores(record: AuditRecord, threat: ThreatModel) -> dict[str, Any]:
     """Mean and variance of the scores, and the largest that a canary is expected to have."""
     observed = scores_from_record(record, threat, next(iter(STATISTICS[threat]))).observed
-    linear = record.signal_known() and record.server.get("name") == "sgd"
+    linear = record.signal_known() and record.mechanism.server.get("name") == "sgd"
     largest = footprints(record, threat).max() if linear or threat == "all" else None
     return {
         "mean": float(observed.mean()),

@@ -1,7 +1,8 @@
-"""Clients that answer with a canary: the server names them, `canary_mod` on the client obeys.
+"""Clients that answer with a canary in place of their own update.
 
-Only the message to such a client says so, in its `ConfigRecord`; other clients see nothing new. The
-server reads no reply, so that it works under secure aggregation.
+The server chooses them (`ClientCanaries`) and says so in the `ConfigRecord` of their messages;
+`canary_mod` on the client puts the canary into the reply. Other clients see nothing new. The server
+reads no reply, so this works under secure aggregation.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SHARE_STREAM = 1 << 62  # apart from every canary's number
 
 @dataclasses.dataclass(frozen=True)
 class CanaryOrder:
-    """What the server tells a client that shall answer with a canary.
+    """What the server tells a client that is to answer with a canary.
 
     Attributes:
         number: of the canary in its set.

@@ -1,4 +1,4 @@
-"""Canary replies that the server makes up: the outermost place where an update can enter."""
+"""Replies with canary updates, which the server makes up in the form of the clients' own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.flower.layout import Layout
+from fl_epe.flower.round_state import RoundState
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
 _MOST_NORMS = 9  # real updates whose median norm stands for all
@@ -66,60 +66,45 @@ def only_arrays(reply: Message) -> tuple[str, ArrayRecord]:
     return records[0]
 
 
-def median_norm(
-    replies: Sequence[Message],
-    layout: Layout,
-    before: NDArray[np.floating],
-    rng: np.random.Generator,
-) -> float:
+def median_norm(replies: Sequence[Message], state: RoundState, rng: np.random.Generator) -> float:
     """Median Euclidean norm of the updates in (at most 9 of) the replies."""
     count = min(len(replies), _MOST_NORMS)
     chosen = rng.choice(len(replies), count, replace=False)
-    updates = (layout.flatten(only_arrays(replies[i])[1]) - before for i in chosen)
-    return statistics.median(float(np.linalg.norm(update)) for update in updates)
+    models = (state.layout.flatten(only_arrays(replies[i])[1]) for i in chosen)
+    return statistics.median(float(np.linalg.norm(model - state.before)) for model in models)
 
 
 def make_replies(
     numbers: Sequence[int],
-    vectors: NDArray[np.float32],
     canary_norms: CanaryNorms,
-    weight: float | None,
-    real: Sequence[Message],
-    layout: Layout,
-    arrays: ArrayRecord,
-    before: NDArray[np.floating],
-    weighted_by: str,
-    instead_of: Sequence[Message],
+    real: Message,
+    metrics: Mapping[str, Mapping[str, Value]],
+    state: RoundState,
 ) -> list[Message]:
-    """One reply for each canary, in the form of the real ones.
+    """One reply for each canary, in the form of a real one.
 
     Args:
-        numbers: of the canaries.
-        vectors: the canaries, shape ``(K, dim)``.
+        numbers: of the canaries, whose vectors are those of the state.
         canary_norms: of the updates.
-        weight: weight of a canary; the median of the real ones by default.
-        real: readable replies of this round, at least one.
-        layout: of the model.
-        arrays: the global model that the clients were sent.
-        before: the same as one vector, shape ``(dim,)``.
-        weighted_by: the metric that holds a reply's weight.
-        instead_of: messages that were not sent, to which the first replies answer.
+        real: a readable reply of this round.
+        metrics: of the replies, see `neutral_metrics`.
+        state: of the round; the first replies answer the messages that were withheld.
     """
-    record_name, like = only_arrays(real[0])
-    form = layout.form(like, arrays)
-    metrics = _neutral_metrics(real, weighted_by, weight)
+    vectors, before = state.vectors, state.before
+    assert vectors is not None  # noqa: S101 - there are canaries in the round
+    record_name, like = only_arrays(real)
+    form = state.layout.form(like, state.arrays)
 
     def make(position: int) -> Message:
         model = vectors[position] * before.dtype.type(canary_norms.sent[position])
         model += before
         content = RecordDict({record_name: form.fill(model)})
         for name, values in metrics.items():
-            if _NORM_BIT in values:
-                values = {**values, _NORM_BIT: int(canary_norms.clipped[position])}
-            content[name] = MetricRecord(dict(values))
-        for name, config in real[0].content.config_records.items():
+            vote = {_NORM_BIT: int(canary_norms.clipped[position])} if _NORM_BIT in values else {}
+            content[name] = MetricRecord({**values, **vote})
+        for name, config in real.content.config_records.items():
             content[name] = config
-        return Message(content, reply_to=_asked(position, numbers[position], instead_of))
+        return Message(content, reply_to=_asked(position, numbers[position], state.withheld))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(make, range(len(numbers))))
@@ -131,7 +116,7 @@ def _asked(position: int, number: int, instead_of: Sequence[Message]) -> Message
     return Message(RecordDict(), _NODE + number, MessageType.TRAIN)
 
 
-def _neutral_metrics(
+def neutral_metrics(
     real: Sequence[Message], weighted_by: str, weight: float | None
 ) -> dict[str, dict[str, Value]]:
     """Metrics that leave a weighted average as it is: the real ones' own average."""

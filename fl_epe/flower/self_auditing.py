@@ -19,8 +19,9 @@ from fl_epe.auditing import AuditRecord, EpsilonEstimate, RoundFacts, RunningEst
 class SelfAuditing(Protocol):
     """A strategy that schedules and scores its canaries itself."""
 
-    rounds_done: int
-    """Rounds aggregated so far."""
+    @property
+    def rounds_done(self) -> int:
+        """Rounds aggregated so far."""
 
     @property
     def num_canaries(self) -> int:
@@ -40,7 +41,7 @@ class SelfAuditing(Protocol):
 
 
 class OwnAuditor:
-    """Stands where `RunAuditor` stands for other strategies.
+    """Audits a `SelfAuditing` strategy; used as `RunAuditor` is for other strategies.
 
     Args:
         strategy: which one.

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
-from numpy.typing import NDArray
+from flwr.app import Message
 
 from fl_epe.auditing import RoundFacts
 from fl_epe.canaries import CanarySet
 from fl_epe.flower import injection
 from fl_epe.flower.client_canaries import ClientCanaries, with_order
-from fl_epe.flower.layout import Layout
+from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import generator
@@ -24,38 +22,6 @@ from fl_epe.seeding import generator
 _FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices
-
-
-@dataclasses.dataclass
-class RoundState:
-    """A round under way.
-
-    Attributes:
-        index: of the round, from 0.
-        arrays: the global model that is sent out.
-        layout: of the model.
-        clip_norm: of the round; NaN where nothing is known to clip.
-        sent: messages that go out.
-        withheld: messages that do not, as a canary answers in their place.
-        made_up: replies that the server made up.
-        vectors: the canaries in them, shape ``(K, dim)``.
-        facts: what the watch is told.
-    """
-
-    index: int
-    arrays: ArrayRecord
-    layout: Layout
-    clip_norm: float
-    sent: list[Message] = dataclasses.field(default_factory=list)
-    withheld: list[Message] = dataclasses.field(default_factory=list)
-    made_up: list[Message] = dataclasses.field(default_factory=list)
-    vectors: NDArray[np.float32] | None = None
-    facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
-
-    @functools.cached_property
-    def before(self) -> NDArray[np.floating]:
-        """The global model as one vector, shape ``(dim,)``."""
-        return self.layout.flatten(self.arrays)
 
 
 class Source(abc.ABC):
@@ -70,7 +36,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """The replies that the strategy shall see; fills ``state.facts``."""
+        """The replies that the strategy is given; fills ``state.facts``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,18 +106,8 @@ class ServerCanaries(Source):
         state.vectors = self.canaries.vectors(cohort)
         canary_norms = self._canary_norms(state, real, len(cohort))
         key = self.wrapped.weighted_by()
-        state.made_up = injection.make_replies(
-            cohort,
-            state.vectors,
-            canary_norms,
-            self.weight,
-            real,
-            state.layout,
-            state.arrays,
-            state.before,
-            key,
-            state.withheld,
-        )
+        metrics = injection.neutral_metrics(real, key, self.weight)
+        state.made_up = injection.make_replies(cohort, canary_norms, real[0], metrics, state)
         state.facts = dataclasses.replace(
             state.facts,
             present=cohort,
@@ -177,7 +133,7 @@ class ServerCanaries(Source):
         sent = np.full(count, state.clip_norm)
         target = self.wrapped.target_clipped()
         if self.wrapped.clips_on_server or target is not None:
-            # Canaries shall not move an adaptive clip norm: as many are clipped as it aims at.
+            # So that canaries do not move an adaptive clip norm, as many are clipped as it aims at.
             clipped = np.arange(count) < (count if target is None else round(target * count))
             sent *= np.where(clipped, _FAR_ABOVE, _JUST_BELOW)
         if not self.wrapped.clips_on_server:
@@ -186,10 +142,10 @@ class ServerCanaries(Source):
 
     def _median(self, state: RoundState, real: list[Message]) -> float:
         rng = generator(self.seed, _NORMS, state.index)
-        length = injection.median_norm(real, state.layout, state.before, rng)
+        length = injection.median_norm(real, state, rng)
         if not 0 < length < math.inf:
             raise ValueError(
-                f"Expected a median norm={length} of the clients' updates in (0, inf): name"
+                f"Expected a median norm={length} of the clients' updates in (0, inf): set"
                 " canary_norm."
             )
         return length
@@ -245,5 +201,5 @@ class OwnCanaries(Source):
         state.sent = messages
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """See `Source.join`; the facts are the strategy's to tell."""
+        """See `Source.join`; the strategy itself knows the facts."""
         return replies

@@ -1,4 +1,4 @@
-"""What an audit must know about the strategy that it wraps, and what cannot be audited."""
+"""`Wrapped`: what an audit must know about a strategy, and which strategies it refuses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Wrapped:
 
     @classmethod
     def inspect(cls, strategy: Strategy) -> Wrapped:
-        """Look inside.
+        """Find the strategies that ``strategy`` wraps.
 
         Raises:
             TypeError: for something that is not a message-API strategy.
@@ -142,8 +142,8 @@ class Wrapped:
         )
         if isinstance(self.base, flower.FedAvgM):
             text += (
-                " FedAvgM goes on from arrays without that noise, so that who compares rounds may"
-                " learn more than measured here."
+                " FedAvgM goes on from arrays without that noise, so an adversary who compares"
+                " rounds may learn more than is measured here."
             )
         return text
 

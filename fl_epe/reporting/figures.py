@@ -74,8 +74,9 @@ def _draw_scores(axes: Axes, scores: Scores, scale: float = 1.0) -> None:
 def _draw_rounds(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     left, right = figure.subplots(1, 2)
     rounds = np.arange(1, record.rounds + 1)
-    clipped = np.isfinite(record.clip_norms).any()
-    left.plot(rounds, record.clip_norms if clipped else record.delta_norms, color=_OBSERVED)
+    clip_norms = record.mechanism.clip_norms
+    clipped = np.isfinite(clip_norms).any()
+    left.plot(rounds, clip_norms if clipped else record.norms.deltas, color=_OBSERVED)
     title = "clip norm" if clipped else "norm of the model's change"
     left.set(title=title, xlabel="round", yscale="log")
     for key, label, axis in (("train_loss", "training", None), ("eval_loss", "held out", "eval")):

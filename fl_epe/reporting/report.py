@@ -123,8 +123,8 @@ def _page(record: AuditRecord, summary: RunSummary, pictures: list[tuple[str, st
         bounds=_bound_cells(summary),
         notes=notes(summary),
         pictures=pictures,
-        config=record.config,
-        versions=record.versions,
+        config=record.provenance.config,
+        versions=record.provenance.versions,
     )
 
 

@@ -50,24 +50,25 @@ def summarize(
     """
     delta = record.delta if delta is None else delta
     return RunSummary(
-        task=record.config.get("task"),
+        task=record.provenance.config.get("task"),
         delta=delta,
         confidence=confidence,
         dim=record.dim,
         rounds=record.rounds,
         num_canaries=record.num_canaries,
-        unobserved=record.unobserved.shape[1],
-        participation=record.participation,
-        noise_multiplier=record.noise_multiplier,
-        cohort_size=record.cohort_size,
-        canary_share=float(record.presence.sum() / record.rounds / record.cohort_size),
+        unobserved=record.unobserved.count,
+        participation=record.mechanism.participation,
+        noise_multiplier=record.mechanism.noise_multiplier,
+        cohort_size=record.mechanism.cohort_size,
+        canary_share=float(record.presence.sum() / record.rounds / record.mechanism.cohort_size),
         analytical=_analytical(record, delta),
         final=_final(record, delta, confidence),
         every_round=_every_round(record, delta, confidence),
         metrics=_metrics(record),
-        faults=tuple(record.faults),
-        lost_count_as_zero="canaries_come_from" not in record.config,  # else the strategy says
-        versions=record.versions,
+        faults=tuple(record.provenance.faults),
+        lost_count_as_zero="canaries_come_from"
+        not in record.provenance.config,  # else the strategy says
+        versions=record.provenance.versions,
     )
 
 
@@ -77,51 +78,60 @@ def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
         epsilon=known.epsilon if known else None,
         adjacency=known.adjacency if known else adjacency,
         assumption=known.assumption if known else reason,
-        participations=record.canary_participations,
-        client_participations=record.config.get("client_participations"),
+        participations=record.mechanism.canary_participations,
+        client_participations=record.provenance.config.get("client_participations"),
         largest_share=_largest_share(record),
-        caveat=record.config.get("caveat"),
+        caveat=record.provenance.config.get("caveat"),
         canary_epsilon=_canary_epsilon(record, delta),
     )
 
 
 def _upper_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, tuple[str, str]]:
     """The analytical ε of the run, and the adjacency and reason to print if there is none."""
-    if record.noise_multiplier is None:
+    if record.mechanism.noise_multiplier is None:
         return None, ("any", "the noise is not known")
     bound = analytical_epsilon(
-        record.participation,
-        record.noise_multiplier,
+        record.mechanism.participation,
+        record.mechanism.noise_multiplier,
         delta,
         participations=_participations(record),
-        sampling_rate=min(1.0, record.canary_participations / record.rounds),
+        sampling_rate=min(1.0, record.mechanism.canary_participations / record.rounds),
         rounds=record.rounds,
     )
-    return bound, ("none", f"no tight bound is known for {record.participation!r} schedules")
+    return bound, (
+        "none",
+        f"no tight bound is known for {record.mechanism.participation!r} schedules",
+    )
 
 
 def _participations(record: AuditRecord) -> int:
     """The most rounds in which a canary takes part."""
-    if record.participation in ("epochs", "poisson"):
-        return math.ceil(record.canary_participations)
+    if record.mechanism.participation in ("epochs", "poisson"):
+        return math.ceil(record.mechanism.canary_participations)
     return int(record.presence.sum(axis=0).max())
 
 
 def _largest_share(record: AuditRecord) -> float | None:
     """Largest share of a canary in a released mean, over the C/n of the noise's calibration."""
-    expected = record.config.get("noise_is_for")
-    if record.contributions is None or not expected or not record.signal_known():
+    expected = record.provenance.config.get("noise_is_for")
+    if record.mechanism.contributions is None or not expected or not record.signal_known():
         return None
-    return float(np.max(record.contributions * expected / record.clip_norms))
+    return float(np.max(record.mechanism.contributions * expected / record.mechanism.clip_norms))
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
     """Analytical ε of a canary that is not in the count that adapts the clip norm."""
-    votes = record.config.get("canaries_vote", False)
-    if not record.sum_noise_multiplier or record.participation != "epochs" or votes:
+    votes = record.provenance.config.get("canaries_vote", False)
+    if (
+        not record.mechanism.sum_noise_multiplier
+        or record.mechanism.participation != "epochs"
+        or votes
+    ):
         return None
     return gaussian_epsilon(
-        record.sum_noise_multiplier, delta, math.ceil(record.canary_participations)
+        record.mechanism.sum_noise_multiplier,
+        delta,
+        math.ceil(record.mechanism.canary_participations),
     )
 
 
@@ -129,7 +139,7 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary
     """Cosines with θ_T − θ_0 (the headline) and, as in the paper, with θ_T."""
     scores = scores_from_record(record, "final", "displacement")
     model = scores_from_record(record, "final", "model")
-    linear = record.server.get("name") == "sgd" and record.displacement_norm > 0
+    linear = record.mechanism.server.get("name") == "sgd" and record.norms.displacement > 0
     fits = linear and bool(record.presence.any()) and record.signal_known()
     return FinalSummary(
         displacement=_statistic(scores, delta, confidence),
@@ -148,7 +158,7 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
     With fewer than two canaries that took part, only the maximum is computed.
     """
     paper = full = fit = unknown = None
-    if record.unobserved.shape[1] >= 2:
+    if record.unobserved.count >= 2:
         maximum = scores_from_record(record, "all", "maximum")
         paper = _statistic(maximum, delta, confidence, PAPER_METHOD)
     if record.presence.any(axis=0).sum() < 2:
@@ -158,7 +168,7 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
         fit = footprint_fit(record, delta, threat="all", confidence=confidence, scores=scores)
         if unknown_rounds_law(record):
             unknown = unknown_rounds_estimate(record, fit)
-        if record.observed_residual is not None and record.sum_noise_multiplier:
+        if record.observed.residuals is not None and record.mechanism.sum_noise_multiplier:
             knowing = scores_from_record(record, "all", "full-knowledge")
             full = _statistic(knowing, delta, confidence)
     return EveryRoundSummary(
@@ -194,13 +204,13 @@ def _statistic(
 
 def _coins(record: AuditRecord) -> bool:
     """Whether coins decided who took part, and no canary has been dropped since."""
-    return record.inclusion == "coin" and bool(record.presence.any(axis=0).all())
+    return record.mechanism.inclusion == "coin" and bool(record.presence.any(axis=0).all())
 
 
 def _metrics(record: AuditRecord) -> MetricsSummary:
     return MetricsSummary(
-        clip_norm=float(record.clip_norms[-1]),
-        absent=0 if record.absent is None else int(record.absent.sum()),
+        clip_norm=float(record.mechanism.clip_norms[-1]),
+        absent=0 if record.clients.absent is None else int(record.clients.absent.sum()),
         accuracy=_last(record, "eval_accuracy"),
         loss=_last(record, "eval_loss"),
     )

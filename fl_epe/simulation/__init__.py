@@ -1,7 +1,8 @@
 """DP-FedAvg with canaries on Flower: the strategy, the worker app, and ways to run them here.
 
-To train it needs PyTorch, which is loaded with the names that train. Only `flower_internals.py`
-touches what Flower does not publish.
+Run a `Job` with `simulate` on this machine, or with `run_on_grid` on any Flower grid. Training
+needs PyTorch, which is imported when such a name is first used. Only `flower_internals.py` touches
+what Flower does not publish.
 
 Example:
     >>> from flwr.clientapp import ClientApp
@@ -20,7 +21,14 @@ from fl_epe.simulation.messages import pack
 from fl_epe.simulation.strategy import DPFedAvg
 
 if TYPE_CHECKING:
-    from fl_epe.simulation.run import Job, Progress, load_job, run_on_grid, simulate
+    from fl_epe.simulation.run import (
+        Job,
+        Progress,
+        RunOptions,
+        load_job,
+        run_on_grid,
+        simulate,
+    )
     from fl_epe.simulation.worker import worker_app
 
 __all__ = [
@@ -28,6 +36,7 @@ __all__ = [
     "InProcessGrid",
     "Job",
     "Progress",
+    "RunOptions",
     "load_job",
     "pack",
     "quiet_flower",
@@ -40,6 +49,7 @@ __all__ = [
 _TRAINS = {
     "Job": "run",
     "Progress": "run",
+    "RunOptions": "run",
     "load_job": "run",
     "run_on_grid": "run",
     "simulate": "run",

@@ -1,4 +1,4 @@
-"""A Flower `Grid` whose nodes live in this process: the same apps, without Ray or a SuperLink."""
+"""A Flower `Grid` with its nodes in this process: the same apps, without Ray or a SuperLink."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class InProcessGrid(Grid):
         self._pool.shutdown(cancel_futures=True)
 
     def set_run(self, run: object) -> None:
-        """There is only one run: nothing to do."""
+        """Nothing to do: there is only one run."""
 
     @property
     def run(self) -> object:  # type: ignore[override]
-        """The one run that there is."""
+        """The run, whose id is always 0."""
         return types.SimpleNamespace(run_id=0)
 
     def create_message(
@@ -86,7 +86,7 @@ class InProcessGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes; they are always there."""
+        """All nodes."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""What server and workers say to each other: one order a node and round, one partial sum back."""
+"""The messages between server and workers: an `Order` to a node, and its `PartialSum` back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pack(**arrays: NDArray[Any]) -> ArrayRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What a worker shall do in a round: which clients and canaries take part on it, and how.
+    """What a worker is to do in a round: which clients and canaries take part there, and how.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
     """
@@ -126,8 +126,9 @@ class PartialSum:
             ValueError: for a wrong shape or type, a sum that is not finite, or one that is longer
                 than its number of clipped updates allows.
         """
-        if self.clients > len(order.clients) or self.canaries > len(order.canary_ids):
-            raise ValueError(f"Expected clients={self.clients} <= {len(order.clients)}.")
+        for name, ordered in (("clients", order.clients), ("canaries", order.canary_ids)):
+            if (count := getattr(self, name)) > len(ordered):
+                raise ValueError(f"Expected {name}={count} <= {len(ordered)}.")
         together = self.clients if order.separate else self.clients + self.canaries
         parts = [("clients", self.clients_sum, together)]
         if order.separate and self.canaries_sum is not None:

@@ -1,4 +1,4 @@
-"""Which node holds which clients; nodes come, go and come back under another id."""
+"""`Directory`: which node holds which clients, while nodes leave and return under other ids."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Directory:
             self.refresh(grid)
 
     def reachable(self) -> int:
-        """How many clients the nodes hold that are here."""
+        """How many clients are held by the nodes that are connected."""
         if self._held and self._replicated():
             return self._num_clients
         return sum(len(held) for held in self._held.values())

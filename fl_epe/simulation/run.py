@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -31,16 +31,13 @@ from fl_epe.tasks import Task, load_task
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
 
 
-"""Bytes for rounds that wait to be scored together."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A task, how to train it, and with which random streams: all that decides the result.
 
     Attributes:
         task: whose clients are trained.
-        config: how.
+        config: how they are trained.
         seeds: the random streams.
         evaluate_every: rounds between evaluations on held-out data; the last is always evaluated.
     """
@@ -60,7 +57,7 @@ class Job:
             raise ValueError(f"Expected evaluate_every={self.evaluate_every} >= 1.")
 
     def to_json(self) -> str:
-        """All of it as text. It holds the canary seed: keep it to yourself until training ends."""
+        """The job as text. It holds the canary seed: keep it secret until training has ended."""
         return json.dumps(
             {
                 "task": self.task.name,
@@ -106,23 +103,38 @@ class Progress:
     seconds_left: float
 
 
+class RunOptions(TypedDict, total=False):
+    """What `run_on_grid` takes besides the job; none of it changes the result.
+
+    Attributes:
+        checkpoint: where to keep the state of an unfinished run. If the file exists, the run goes
+            on from there. It holds the canary seed and is readable by its owner alone.
+        checkpoint_every: rounds between checkpoints; 10 by default.
+        on_round: called after every round.
+        score_memory: bytes for rounds that wait to be scored together; all canaries are made anew
+            for each such block.
+    """
+
+    checkpoint: Path | None
+    checkpoint_every: int
+    on_round: Callable[[Progress], None] | None
+    score_memory: int
+
+
 class _Session:
     """One pass through `DPFedAvg.start`, with evaluation and checkpoints between rounds."""
 
-    def __init__(
-        self,
-        job: Job,
-        checkpoint: Path | None,
-        checkpoint_every: int,
-        on_round: Callable[[Progress], None] | None,
-        score_memory: int,
-    ) -> None:
+    def __init__(self, job: Job, options: RunOptions) -> None:
         self.job = job
+        self._checkpoint = options.get("checkpoint")
+        self._every = options.get("checkpoint_every", 10)
+        if self._every < 1:
+            raise ValueError(f"Expected checkpoint_every={self._every} >= 1.")
+        self._on_round = options.get("on_round")
+        memory = options.get("score_memory", SCORE_MEMORY)
         self.strategy = DPFedAvg(
-            job.config, job.seeds, score_memory=score_memory, client_sizes=job.task.sizes
+            job.config, job.seeds, score_memory=memory, client_sizes=job.task.sizes
         )
-        self._checkpoint, self._every = checkpoint, checkpoint_every
-        self._on_round = on_round
         self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
         self._began = time.monotonic()
         self._before = 0  # rounds done before this session
@@ -145,7 +157,7 @@ class _Session:
         return pack(theta=theta)
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Evaluate, keep a checkpoint, tell how far we are. Also called before the first round."""
+        """Evaluate, save a checkpoint and report progress. Also called before the first round."""
         done, rounds = self.strategy.rounds_done, self.job.config.rounds
         metrics = None
         if done > self._before or not done:
@@ -170,14 +182,14 @@ class _Session:
 
     def _progress(self, done: int, rounds: int) -> Progress:
         elapsed = time.monotonic() - self._began
-        history = self.strategy.history
+        history = self.strategy.log.history
         return Progress(
             round=done,
             rounds=rounds,
             loss=history["loss"][-1] if done else np.nan,
             accuracy=self._series["eval_accuracy"][-1],
             clip_norm=history["clip_norm"][-1] if done else self.job.config.clip_norm,
-            canaries_seen=self.strategy.canaries_seen(),
+            canaries_seen=self.strategy.log.canaries_seen(),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
         )
 
@@ -186,37 +198,28 @@ class _Session:
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
         task = {"task": self.job.task.name, **dataclasses.asdict(self.job.task)}
-        return dataclasses.replace(record, config={**task, **record.config})
+        return record.with_values(config={**task, **record.provenance.config})
 
 
-def run_on_grid(
-    grid: Grid,
-    job: Job,
-    *,
-    checkpoint: Path | None = None,
-    checkpoint_every: int = 10,
-    on_round: Callable[[Progress], None] | None = None,
-    score_memory: int = SCORE_MEMORY,
-) -> AuditRecord:
+def run_on_grid(grid: Grid, job: Job, **options: Unpack[RunOptions]) -> AuditRecord:
     """Train ``job`` on the nodes of a grid that run `worker_app`, and audit it.
 
     Args:
         grid: in process, Ray or SuperLink.
         job: what to do.
-        checkpoint: where to keep the state of an unfinished run. If the file exists, the run
-            goes on from there. It holds the canary seed and is readable by its owner alone.
-        checkpoint_every: rounds between checkpoints.
-        on_round: called after every round.
-        score_memory: bytes for rounds that wait to be scored together; all canaries are made anew
-            for each such block.
+        options: checkpoints, progress and memory, see `RunOptions`.
 
     Returns:
         The record; the checkpoint file is left for the caller to delete once that is safe.
+
+    Raises:
+        TypeError: for an option that is none of `RunOptions`.
+        ValueError: if an option is out of range, or the checkpoint cannot be read.
     """
-    if checkpoint_every < 1:
-        raise ValueError(f"Expected checkpoint_every={checkpoint_every} >= 1.")
+    if unknown := sorted(options.keys() - RunOptions.__annotations__.keys()):
+        raise TypeError(f"Expected the options of RunOptions, got {unknown}.")
     quiet_flower()
-    session = _Session(job, checkpoint, checkpoint_every, on_round, score_memory)
+    session = _Session(job, options)
     arrays = session.initial()
     left = job.config.rounds - session.strategy.rounds_done
     result = session.strategy.start(grid, arrays, left, evaluate_fn=session.after_round)
@@ -224,14 +227,7 @@ def run_on_grid(
 
 
 def simulate(
-    job: Job,
-    *,
-    backend: str = "in-process",
-    workers: int = 2,
-    checkpoint: Path | None = None,
-    checkpoint_every: int = 10,
-    on_round: Callable[[Progress], None] | None = None,
-    score_memory: int = SCORE_MEMORY,
+    job: Job, *, backend: str = "in-process", workers: int = 2, **options: Unpack[RunOptions]
 ) -> AuditRecord:
     """Run a job on this machine; see `run_on_grid`.
 
@@ -241,22 +237,13 @@ def simulate(
         workers: nodes, which share the clients out between them. Clipped sums are exact: on a CPU
             the model and every score are the same to the last bit with any number of workers. Only
             the mean training loss, a sum of rounded numbers, may differ in its last bits.
-        checkpoint: see `run_on_grid`.
-        checkpoint_every: see `run_on_grid`.
-        on_round: see `run_on_grid`.
-        score_memory: see `run_on_grid`.
+        options: checkpoints, progress and memory, see `RunOptions`.
 
     Raises:
         ValueError: for an unknown backend or fewer than one worker.
     """
     if workers < 1:
         raise ValueError(f"Expected workers={workers} >= 1.")
-    options: dict[str, Any] = {
-        "checkpoint": checkpoint,
-        "checkpoint_every": checkpoint_every,
-        "on_round": on_round,
-        "score_memory": score_memory,
-    }
     if backend == "in-process":
         with InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
             return run_on_grid(grid, job, **options)
@@ -265,7 +252,7 @@ def simulate(
     raise ValueError(f"Expected backend={backend!r} to be 'in-process' or 'ray'.")
 
 
-def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> AuditRecord:
+def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditRecord:
     server_app, records = ServerApp(), list[AuditRecord]()
 
     @server_app.main()

@@ -72,7 +72,7 @@ def _train(task: Task, execution: Execution | None, message: Message, context: C
 
 
 def execute(task: Task, order: Order, execution: Execution | None = None) -> PartialSum:
-    """Train the order's clients, clip each update and add it up; so for the canaries."""
+    """Train the order's clients, clip each update and add it up; likewise for the canaries."""
     dim = len(order.theta)
     total = ClippedSum(dim, order.clip_norm)
     local = LocalTraining(order.local_learning_rate, order.local_epochs, order.local_batch_size)

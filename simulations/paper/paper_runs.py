@@ -169,8 +169,9 @@ def run(table: PaperTable, doc: str) -> None:
     lines = [_line(table, cell, record) for cell, record in records.items()]
     first = next(iter(records.values()))
     print(
-        f"\n{table.title}; {plan.task}: {first.rounds} rounds, cohorts of {first.cohort_size:.1f}, "
-        f"{first.num_canaries} + {first.unobserved.shape[1]} canaries, {first.dim:,} parameters, "
+        f"\n{table.title}; {plan.task}: {first.rounds} rounds, "
+        f"cohorts of {first.mechanism.cohort_size:.1f}, "
+        f"{first.num_canaries} + {first.unobserved.count} canaries, {first.dim:,} parameters, "
         f"δ = {first.delta:.2g}\n"
     )
     _print(lines)
@@ -223,13 +224,15 @@ def _loss(record: AuditRecord, index: int) -> float:
 def _limit_final(record: AuditRecord) -> float:
     """ε-final of the mean canary for this number of rounds, if noise outweighed the updates."""
     like = limit_record(
-        ShuffledEpochs(record.rounds, record.canary_participations),
-        float(record.sum_noise_multiplier or 0),
+        ShuffledEpochs(record.rounds, record.mechanism.canary_participations),
+        float(record.mechanism.sum_noise_multiplier or 0),
         record.delta,
         num_canaries=record.rounds,
         unobserved=0,
-        clip_norms=record.clip_norms,
-        server=ServerSGD(record.server["learning_rate"], record.server["momentum"]),
+        clip_norms=record.mechanism.clip_norms,
+        server=ServerSGD(
+            record.mechanism.server["learning_rate"], record.mechanism.server["momentum"]
+        ),
     )
     shift = float(footprints(like, "final").mean())
     return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, record.delta))

@@ -52,7 +52,7 @@ def cosines_in_the_limit(z: float, count: int, seed: int) -> NDArray[np.float64]
     """Cosines of the observed canaries with the final model, in 10^9 dimensions."""
     schedule = ShuffledEpochs(TABLE.rounds, TABLE.epochs)
     record = limit_record(schedule, z, TABLE.delta, num_canaries=count, unobserved=2, seed=seed)
-    return np.asarray(record.observed_final * np.sqrt(record.dim / _DIM))
+    return np.asarray(record.observed.final * np.sqrt(record.dim / _DIM))
 
 
 def cosines_of_vectors(z: float, count: int, seed: int) -> NDArray[np.float64]:

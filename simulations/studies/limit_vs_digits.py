@@ -203,11 +203,11 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
     """The same run in the limit; its canaries draw their own participations."""
     return limit_record(
         config.canary_schedule(),
-        record.sum_noise_multiplier or 0.0,
+        record.mechanism.sum_noise_multiplier or 0.0,
         record.delta,
         num_canaries=LIMIT_CANARIES,
         unobserved=0,
-        clip_norms=record.clip_norms,
+        clip_norms=record.mechanism.clip_norms,
         server=ServerSGD(config.server_learning_rate, config.server_momentum),
         real=RealUpdates.of(record),
         seed=seed,
@@ -225,8 +225,8 @@ def compare(record: AuditRecord, limit: AuditRecord, threat: ThreatModel) -> Row
     slope = float(np.diff(near)[0]) / (2 * _STEP)
     fit = footprint_fit(record, threat=threat)
     return Row(
-        parse_schedule(str(record.config["participation"]))[0],
-        record.noise_multiplier or 0.0,
+        parse_schedule(str(record.provenance.config["participation"]))[0],
+        record.mechanism.noise_multiplier or 0.0,
         threat,
         real_share(record, threat),
         fit.scale,
@@ -243,7 +243,7 @@ def real_share(record: AuditRecord, threat: str) -> float:
 
     The norm is that of θ_T − θ_0 for "final", and of a round's mean for "all".
     """
-    real, noise = RealUpdates.of(record), (record.sum_noise_multiplier or 0.0) ** 2
+    real, noise = RealUpdates.of(record), (record.mechanism.sum_noise_multiplier or 0.0) ** 2
     added = real.final if threat == "final" else float(real.every_round.mean())
     return float(np.sqrt(added / (noise + added)))
 
@@ -255,7 +255,7 @@ def reactions(record: AuditRecord) -> Floats:
     """
     present = record.presence
     before = np.cumsum(present, axis=0) - present > 0
-    return np.asarray(record.observed[~present & before] * np.sqrt(record.dim))
+    return np.asarray(record.observed.means[~present & before] * np.sqrt(record.dim))
 
 
 def runs(directory: Path, specs: Sequence[str]) -> Iterator[tuple[AuditRecord, list[Row]]]:
@@ -277,7 +277,7 @@ def show_runs(directory: Path, specs: Sequence[str]) -> None:
     undone: dict[float, list[Floats]] = {z: [] for z in NOISE}
     for record, new in runs(directory, specs):
         rows += new
-        undone[record.noise_multiplier or 0.0].append(reactions(record))
+        undone[record.mechanism.noise_multiplier or 0.0].append(reactions(record))
         print(*new, sep="\n", flush=True)
     for threat in STATISTICS:
         print(_verdict(threat, [row for row in rows if row.threat == threat]))

@@ -1,0 +1,167 @@
+"""The arguments of `CanaryAudit`: their defaults, which go together, and what is made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from fl_epe.auditing import RunAuditor
+from fl_epe.canaries import SCORE_MEMORY
+from fl_epe.checks import check_probability
+from fl_epe.flower.client_canaries import ClientCanaries
+from fl_epe.flower.self_auditing import OwnAuditor, SelfAuditing
+from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source
+from fl_epe.flower.wrapped import Wrapped
+from fl_epe.schedules import ShuffledEpochs
+from fl_epe.seeding import generator
+
+_SCHEDULE = 0  # stream of the canaries' rounds
+_ANY_STRATEGY = {"num_canaries", "delta", "seed"}
+_FOR_SERVER_CANARIES = {"participations", "inject", "num_examples"}
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditSettings:
+    """What an audit was asked for; `CanaryAudit` describes the arguments.
+
+    Raises:
+        ValueError: for an argument out of range, or that does not go with the strategy.
+    """
+
+    wrapped: Wrapped
+    num_canaries: int
+    delta: float
+    unobserved: int
+    seed: int = dataclasses.field(default_factory=lambda: secrets.randbits(128), repr=False)
+    participations: float = 1
+    rounds: int | None = None
+    inject: str = "auto"
+    clients: float | Collection[int] | None = None
+    identity: Callable[[int], int] | None = None
+    num_examples: float | None = None
+    canary_norm: float | None = None
+    noise_multiplier: float | None = None
+    leave_out: tuple[str, ...] = ()
+    score_memory: int = SCORE_MEMORY
+
+    @classmethod
+    def of(cls, wrapped: Wrapped, **arguments: Any) -> AuditSettings:
+        """From the arguments of `CanaryAudit`, where ``None`` stands for the default."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        if isinstance(wrapped.layers[0], SelfAuditing):
+            why = f"with {wrapped.description}, which schedules and scores its canaries itself"
+            _refuse(given, given.keys() - _ANY_STRATEGY, why)
+        if "clients" in given:
+            why = "with clients, who answer whenever they are asked, with their own weight"
+            _refuse(given, _FOR_SERVER_CANARIES, why)
+        once = given.get("participations", 1) <= 1 and "clients" not in given
+        few = max(2, given["num_canaries"] // 4)  # enough, as the null is then exact
+        given.setdefault("unobserved", few if once else given["num_canaries"])
+        given["leave_out"] = tuple(given.get("leave_out", ()))
+        return cls(wrapped, **given)
+
+    def __post_init__(self) -> None:
+        check_probability("delta", self.delta)
+        for name, least in {"num_canaries": 2, "seed": 0, "unobserved": 0, "rounds": 1}.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"Expected {name}={value} >= {least}.")
+        for name in ("num_examples", "canary_norm", "participations"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"Expected {name}={value} in (0, inf).")
+        z = self.noise_multiplier
+        if z is not None and not 0 <= z < math.inf:
+            raise ValueError(f"Expected noise_multiplier={z} in [0, inf).")
+        self._check_strategy()
+        self._client_canaries()
+
+    def _check_strategy(self) -> None:
+        if self.inject not in ("auto", "add", "replace"):
+            raise ValueError(f"Expected inject={self.inject!r} to be 'auto', 'add' or 'replace'.")
+        if self.inject == "add" and self.wrapped.strict():
+            raise ValueError(
+                "Expected inject='auto' or 'replace', got 'add': with an accountant a round with"
+                " more replies than num_sampled_clients fails."
+            )
+        strategy = self.wrapped.layers[0]
+        if isinstance(strategy, SelfAuditing) and self.num_canaries != strategy.num_canaries:
+            raise ValueError(
+                f"Expected num_canaries={self.num_canaries} to be {strategy.num_canaries}:"
+                f" {self.wrapped.description} schedules its canaries itself."
+            )
+
+    def _client_canaries(self) -> ClientCanaries | None:
+        if self.clients is None:
+            return None
+        return ClientCanaries(
+            self.num_canaries,
+            self.unobserved,
+            self.seed,
+            self.clients,
+            self.identity,
+            self.leave_out,
+        )
+
+    def auditor(self) -> RunAuditor | OwnAuditor:
+        """Who scores the canaries."""
+        strategy = self.wrapped.layers[0]
+        if isinstance(strategy, SelfAuditing):
+            return OwnAuditor(strategy, self.delta, self.seed)
+        return RunAuditor(
+            self.num_canaries,
+            self.unobserved,
+            seed=self.seed,
+            delta=self.delta,
+            server=self.wrapped.server(),
+            score_memory=self.score_memory,
+        )
+
+    def source(self, rounds: int | None, auditor: RunAuditor | OwnAuditor) -> Source:
+        """Where the canaries come from, in a run of so many rounds."""
+        if isinstance(auditor, OwnAuditor):
+            return OwnCanaries()
+        if (clients := self._client_canaries()) is not None:
+            return ClientAnswers(self.wrapped, clients, self.canary_norm)
+        if rounds is None:
+            raise ValueError("Expected rounds, as start() was not called: got rounds=None.")
+        schedule = ShuffledEpochs(rounds, self.participations)
+        return ServerCanaries(
+            self.wrapped,
+            list(schedule.cohorts(self.num_canaries, generator(self.seed, _SCHEDULE))),
+            auditor.canaries,
+            self.seed,
+            self.inject,
+            self.num_examples,
+            self.canary_norm,
+        )
+
+    def noise_multipliers(self) -> tuple[float | None, float | None]:
+        """The noise multiplier of the run, and that of the sum alone; ``None`` if not known."""
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier, self.noise_multiplier
+        return self.wrapped.noise_multipliers()
+
+    def to_config(self) -> dict[str, Any]:
+        """What a record's configuration keeps of the settings."""
+        by_server = self.clients is None
+        return {
+            "task": self.wrapped.description,
+            "num_canaries": self.num_canaries,
+            "unobserved": self.unobserved,
+            "participations": self.participations if by_server else None,
+            "canaries_come_from": f"server ({self.inject})" if by_server else "clients",
+            "num_examples": self.num_examples,
+            "canary_norm": self.canary_norm,
+            "caveat": self.wrapped.caveat(),
+            "noise_is_for": self.wrapped.expected_replies(),
+        }
+
+
+def _refuse(given: Mapping[str, Any], names: Collection[str], why: str) -> None:
+    for name, value in given.items():
+        if name in names:
+            raise ValueError(f"Expected no {name}={value!r} {why}.")

@@ -1,0 +1,126 @@
+"""What happened in each round of `DPFedAvg`: who took part, the numbers of the round, the faults.
+
+The log starts with the planned cohorts and is corrected as answers come in; records and checkpoints
+are filled from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.auditing import ClientLog
+from fl_epe.schedules import Cohort
+from fl_epe.simulation.messages import Order
+
+logger = logging.getLogger(__name__)
+
+_PER_ROUND = ("clip_norm", "delta_norm", "absent", "cohort", "unclipped", "loss", "accuracy")
+_METRICS = {
+    "train_loss": "loss",
+    "train_accuracy": "accuracy",
+    "unclipped": "unclipped",
+    "cohort": "cohort",
+}
+_FAULTS_KEPT = 100
+
+
+class RoundLog:
+    """The rounds done so far, and the plan for the others.
+
+    Args:
+        cohorts: clients planned for each round.
+        presence: ``(T, k)`` bool, which observed canary is planned for which round.
+        observed_ids: the canaries of its columns.
+    """
+
+    def __init__(
+        self,
+        cohorts: list[Cohort],
+        presence: NDArray[np.bool_],
+        observed_ids: NDArray[np.int64],
+    ) -> None:
+        self.cohorts = cohorts
+        self.presence = presence
+        self.observed_ids = observed_ids
+        self.rounds_done = 0
+        self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
+        self.faults: list[str] = []
+
+    def canary_ids(self, t: int) -> NDArray[np.int64]:
+        """The canaries of round t, counted from 0."""
+        ids: NDArray[np.int64] = self.observed_ids[self.presence[t]]
+        return ids
+
+    def canaries_seen(self) -> int:
+        """How many observed canaries have taken part so far."""
+        return int(self.presence[: self.rounds_done].any(axis=0).sum())
+
+    def expected(self) -> int:
+        """How many updates the round under way should bring, canaries included."""
+        t = self.rounds_done
+        return len(self.cohorts[t]) + int(self.presence[t].sum())
+
+    def fault(self, text: str) -> None:
+        """Keep a message about the round under way; the first hundred are kept."""
+        logger.warning("Round %d, %s", self.rounds_done + 1, text)
+        if len(self.faults) < _FAULTS_KEPT:
+            self.faults.append(f"round {self.rounds_done + 1}, {text}")
+
+    def took_part(self, orders: Collection[Order]) -> None:
+        """Correct the plan of the round under way: these orders were answered, others were not.
+
+        Clients that such a node lost one by one are among the faults.
+        """
+        clients = [client for order in orders for client in order.clients]
+        canaries = [canary for order in orders for canary in order.canary_ids]
+        self.cohorts[self.rounds_done] = np.sort(np.array(clients, np.int64))
+        self.presence[self.rounds_done] = np.isin(self.observed_ids, canaries)
+
+    def close_round(self, row: Mapping[str, float]) -> None:
+        """End the round under way with its numbers, one for each series of ``history``."""
+        for name in _PER_ROUND:
+            self.history[name].append(row[name])
+        self.rounds_done += 1
+
+    def series(self, name: str) -> NDArray[np.float64]:
+        """A series of ``history`` as an array, ``(rounds_done,)``."""
+        return np.array(self.history[name])
+
+    def metrics(self) -> dict[str, NDArray[np.float64]]:
+        """The training's series by their names in a record."""
+        return {name: self.series(own) for name, own in _METRICS.items()}
+
+    def clients(self) -> ClientLog:
+        """Who took part in the rounds done."""
+        rounds = self.rounds_done
+        absent = self.series("absent").astype(np.int64)
+        return ClientLog(
+            np.concatenate(self.cohorts[:rounds]), self._offsets()[: rounds + 1], absent
+        )
+
+    def _offsets(self) -> NDArray[np.int64]:
+        return np.cumsum([0, *map(len, self.cohorts)])
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All of it as named arrays, for a checkpoint."""
+        history = {f"history.{name}": np.array(values) for name, values in self.history.items()}
+        return history | {
+            "rounds_done": np.array(self.rounds_done),
+            "faults": np.array(self.faults, dtype=np.str_),
+            "presence": self.presence,
+            "client_ids": np.concatenate(self.cohorts),
+            "client_offsets": self._offsets(),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what `state` returned."""
+        self.rounds_done = int(state["rounds_done"])
+        self.presence = state["presence"]
+        self.cohorts = np.split(state["client_ids"], state["client_offsets"][1:-1])
+        self.faults = [str(fault) for fault in state["faults"]]
+        self.history = {name: state[f"history.{name}"].tolist() for name in _PER_ROUND}
