@@ -51,10 +51,7 @@ def test_gaussian_round_trip():
     [
         pytest.param(lambda z: gaussian_epsilon(z, 1e-6, 2), id="gaussian"),
         pytest.param(lambda z: poisson_epsilon(z, 0.1, 10, 1e-6), id="poisson"),
-        pytest.param(
-            lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6),
-            id="fixed-size",
-        ),
+        pytest.param(lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6), id="fixed-size"),
     ],
 )
 def test_no_noise_no_privacy_and_more_noise_more(epsilon_of):

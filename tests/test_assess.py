@@ -108,10 +108,7 @@ def test_cosines_alone_with_their_dimension():
             id="csv-nan",
         ),
         pytest.param(
-            "a.csv",
-            "observed,unobserved\n1,2\n",
-            "observed.shape=(1,)",
-            id="csv-one-row",
+            "a.csv", "observed,unobserved\n1,2\n", "observed.shape=(1,)", id="csv-one-row"
         ),
         pytest.param(
             "a.csv",

@@ -16,14 +16,7 @@ from tiny import Tiny
 from fl_epe import AuditRecord, CanarySet, RunConfig, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import RoundFacts, RunningEstimate
-from fl_epe.flower import (
-    CanaryAudit,
-    DPFedAvg,
-    InProcessGrid,
-    SelfAuditing,
-    pack,
-    worker_app,
-)
+from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, SelfAuditing, pack, worker_app
 from fl_epe.seeding import Seeds
 
 NODES, ROUNDS, CANARIES = 10, 12, 60  # 5 canaries a round
@@ -162,11 +155,7 @@ def test_an_adaptive_wrapper_s_claim_is_read_from_it():
             ),
             id="fixed",
         ),
-        pytest.param(
-            adaptiveclipping_mod,
-            lambda: adaptive("Client"),
-            id="adaptive",
-        ),
+        pytest.param(adaptiveclipping_mod, lambda: adaptive("Client"), id="adaptive"),
     ],
 )
 def test_client_side_clipping(mod, make):
@@ -374,21 +363,13 @@ def test_any_strategy_with_canaries_of_its_own_will_do():
     ("strategy", "reason"),
     [
         pytest.param(
-            lambda: flower.Krum(**PLAIN, num_malicious_nodes=1),
-            "drops outliers",
-            id="Krum",
+            lambda: flower.Krum(**PLAIN, num_malicious_nodes=1), "drops outliers", id="Krum"
         ),
         pytest.param(
-            lambda: flower.Bulyan(**PLAIN, num_malicious_nodes=1),
-            "drops outliers",
-            id="Bulyan",
+            lambda: flower.Bulyan(**PLAIN, num_malicious_nodes=1), "drops outliers", id="Bulyan"
         ),
         pytest.param(lambda: flower.FedXgbBagging(**PLAIN), "trees", id="FedXgbBagging"),
-        pytest.param(
-            lambda: fixed(flower.MultiKrum(**PLAIN)),
-            "drops outliers",
-            id="MultiKrum",
-        ),
+        pytest.param(lambda: fixed(flower.MultiKrum(**PLAIN)), "drops outliers", id="MultiKrum"),
         pytest.param(
             lambda: CanaryAudit(fixed(), num_canaries=5, delta=DELTA),
             "not audited already",

@@ -307,11 +307,7 @@ class TestCommand:
         command += ["--num-canaries", "4", "--set", "local-epochs=2", "--workers", "1"]
         assert cli.main(command) == 0
         plan = json.loads((output / "compare.json").read_text())["plan"]
-        assert plan["settings"] == {
-            "local_epochs": 2,
-            "clients_per_round": 2,
-            "clipping": "fixed",
-        }
+        assert plan["settings"] == {"local_epochs": 2, "clients_per_round": 2, "clipping": "fixed"}
         assert plan["rounds"] == 2
 
     @pytest.mark.parametrize(

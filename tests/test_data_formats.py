@@ -314,11 +314,7 @@ def test_windows_of_another_length_are_refused(x: object, y: str, message: str):
 @pytest.mark.parametrize(
     ("encoder", "columns"),
     [
-        pytest.param(
-            Images(),
-            {"image": [[0] * 784] * 3, "label": [1, 2, 3]},
-            id="images",
-        ),
+        pytest.param(Images(), {"image": [[0] * 784] * 3, "label": [1, 2, 3]}, id="images"),
         pytest.param(Words([b"a"]), {"tokens": ["a", "", "b a"]}, id="words"),
         pytest.param(Characters(), {"x": ["a" * 80] * 3, "y": ["b"] * 3}, id="characters"),
     ],

@@ -165,12 +165,7 @@ class TestSecretRounds:
         ("epochs", "delta", "message"),
         [
             pytest.param([], 1e-3, r"epochs=\[\]", id="empty"),
-            pytest.param(
-                [np.array([1.0, np.nan])],
-                1e-3,
-                "positive and finite",
-                id="nan",
-            ),
+            pytest.param([np.array([1.0, np.nan])], 1e-3, "positive and finite", id="nan"),
             pytest.param([np.array([0.0])], 1e-3, "positive and finite", id="zero"),
             pytest.param([np.ones(2)], 0.0, r"delta=0\.0 in \(0, 1\)", id="delta=0"),
         ],

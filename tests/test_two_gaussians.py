@@ -339,7 +339,7 @@ def test_extreme_pairs_give_ordered_finite_values_without_a_warning():
             )
             for name in names
             for value in values
-        ),
+        )
     ],
 )
 @pytest.mark.parametrize("array", [False, True])

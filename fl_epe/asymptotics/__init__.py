@@ -12,22 +12,9 @@ Example:
     True
 """
 
-from fl_epe.asymptotics.calibration import (
-    NoiseAdvice,
-    noise_for_epsilon,
-)
-from fl_epe.asymptotics.client_exposure import (
-    CapEffect,
-    ExposedClient,
-    Exposure,
-    caps,
-    exposure,
-)
-from fl_epe.asymptotics.expected_scores import (
-    LimitSetting,
-    ServerSetting,
-    limit_like,
-)
+from fl_epe.asymptotics.calibration import NoiseAdvice, noise_for_epsilon
+from fl_epe.asymptotics.client_exposure import CapEffect, ExposedClient, Exposure, caps, exposure
+from fl_epe.asymptotics.expected_scores import LimitSetting, ServerSetting, limit_like
 from fl_epe.asymptotics.simulated_record import (
     RealUpdates,
     limit_footprints,

@@ -9,12 +9,7 @@ Example:
     True
 """
 
-from fl_epe.auditing.assertions import (
-    Evidence,
-    assert_private,
-    find_evidence,
-    play,
-)
+from fl_epe.auditing.assertions import Evidence, assert_private, find_evidence, play
 from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
     COIN_METHODS,
@@ -32,10 +27,7 @@ from fl_epe.auditing.estimators import (
     footprint_fit,
     unknown_rounds_estimate,
 )
-from fl_epe.auditing.normality import (
-    GaussianFit,
-    anderson_darling,
-)
+from fl_epe.auditing.normality import GaussianFit, anderson_darling
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import (
@@ -46,15 +38,8 @@ from fl_epe.auditing.record_parts import (
     Provenance,
     installed_versions,
 )
-from fl_epe.auditing.run_auditor import (
-    RoundFacts,
-    RunAuditor,
-    RunningEstimate,
-)
-from fl_epe.auditing.score_file import (
-    LAYOUT,
-    read_scores,
-)
+from fl_epe.auditing.run_auditor import RoundFacts, RunAuditor, RunningEstimate
+from fl_epe.auditing.score_file import LAYOUT, read_scores
 from fl_epe.auditing.score_summary import (
     BoundRow,
     ScoreSummary,

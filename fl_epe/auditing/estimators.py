@@ -20,11 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.fitted_gaussians import (
-    FittedGaussian,
-    estimate_between,
-    fit_gaussian,
-)
+from fl_epe.auditing.fitted_gaussians import FittedGaussian, estimate_between, fit_gaussian
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import (
@@ -42,12 +38,7 @@ Floats = NDArray[np.float64]
 
 
 def epsilon_from_cosines(
-    cosines: ArrayLike,
-    dim: int,
-    delta: float,
-    *,
-    variance: str = "known",
-    confidence: float = 0.95,
+    cosines: ArrayLike, dim: int, delta: float, *, variance: str = "known", confidence: float = 0.95
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 

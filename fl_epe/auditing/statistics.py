@@ -265,9 +265,7 @@ def _if_enough(scores: Floats) -> Floats | None:
     return scores if len(scores) >= 2 else None
 
 
-def _participants(
-    record: AuditRecord,
-) -> tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]:
+def _participants(record: AuditRecord) -> tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]:
     """Rounds and cosines of the canaries that took part, and rounds to score unobserved ones at."""
     here = record.presence.any(axis=0)
     presence = record.presence[:, here]

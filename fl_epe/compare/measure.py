@@ -101,10 +101,7 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
         trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
         population = trace.population
     setting = server_like(
-        like,
-        _MOMENTUM,
-        learning_rate=plan.server_learning_rate,
-        momentum=plan.server_momentum,
+        like, _MOMENTUM, learning_rate=plan.server_learning_rate, momentum=plan.server_momentum
     )
     setting["decay"] = setting.get("decay", 1.0) * plan.decay ** np.arange(rounds)
     record = limit_record(
@@ -147,10 +144,7 @@ def _by_training(
     checkpoint = path.with_name(CHECKPOINT)
     machine = machine or Machine()
     record = simulate(
-        job,
-        workers=machine.nodes,
-        checkpoint=checkpoint,
-        score_memory=machine.score_memory,
+        job, workers=machine.nodes, checkpoint=checkpoint, score_memory=machine.score_memory
     )
     record.save(path)
     checkpoint.unlink(missing_ok=True)

@@ -30,8 +30,7 @@ def carry_out(
 ) -> Results:
     """Measure every cell of a plan that ``directory`` does not hold yet.
 
-    Each result is written to ``results.jsonl`` at once. So a comparison that was stopped goes on
-    where it stood (a training run from its checkpoint), and a larger one measures what is new.
+    A comparison that was stopped goes on where it stood, and a larger one measures what is new.
 
     Args:
         plan: what to measure.
@@ -47,8 +46,7 @@ def carry_out(
     if workers < 1:
         raise ValueError(f"Expected workers={workers} >= 1.")
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / RESULTS
-    cells = list(plan.cells())
+    cells, path = list(plan.cells()), directory / RESULTS
     known = _read(path)
     results = {cell: known[plan.key(cell)] for cell in cells if plan.key(cell) in known}
     missing = [cell for cell in cells if cell not in results]

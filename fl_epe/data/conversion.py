@@ -28,13 +28,7 @@ from fl_epe.data.grouping import MEMORY, Grouper, Sample
 from fl_epe.data.images import Images
 from fl_epe.data.places import KINDS, is_hub_id
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
-from fl_epe.data.store import (
-    ClientStore,
-    ExampleWriter,
-    is_store,
-    write_about,
-    write_clients,
-)
+from fl_epe.data.store import ClientStore, ExampleWriter, is_store, write_about, write_clients
 from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
@@ -134,11 +128,7 @@ class _Conversion:
         self._numbers: dict[str, int] = {}
 
     def encoder(
-        self,
-        kind: str,
-        source: str,
-        vocabulary: str | os.PathLike[str] | None,
-        parts: list[Part],
+        self, kind: str, source: str, vocabulary: str | os.PathLike[str] | None, parts: list[Part]
     ) -> Encoder:
         """How the rows of this kind become examples."""
         if kind == Images.kind:

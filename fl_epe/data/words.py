@@ -29,10 +29,7 @@ class Words(Encoder):
     """An example is 21 ids: BOS, up to 20 words, EOS and PAD where there is room."""
 
     kind: ClassVar[str] = "stackoverflow"
-    columns: ClassVar[Columns] = {
-        CLIENT: ("user_id", "client_id"),
-        "tokens": ("tokens",),
-    }
+    columns: ClassVar[Columns] = {CLIENT: ("user_id", "client_id"), "tokens": ("tokens",)}
     width: ClassVar[int] = LENGTH + 1
     dtype: ClassVar[str] = "uint16"
 

@@ -16,11 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fl_epe.auditing import (
-    AuditRecord,
-    EpsilonEstimate,
-    epsilon_from_record,
-)
+from fl_epe.auditing import AuditRecord, EpsilonEstimate, epsilon_from_record
 from fl_epe.flower.answer_log import AnswerLog
 from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.injection import real_metrics_only
@@ -159,13 +155,7 @@ class CanaryAudit(Strategy):
             raise ValueError(f"Expected num_rounds={num_rounds} to be rounds={self._rounds}.")
         self._rounds = num_rounds
         return super().start(
-            grid,
-            initial_arrays,
-            num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
+            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
         )
 
     def configure_train(

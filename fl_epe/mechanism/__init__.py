@@ -18,12 +18,7 @@ from fl_epe.mechanism.clip_norms import AdaptiveClip, ClipNorm, FixedClip
 from fl_epe.mechanism.clipped_sum import ClippedSum
 from fl_epe.mechanism.clipping import clip, norm
 from fl_epe.mechanism.noise import gaussian_noise, split_noise_multiplier
-from fl_epe.mechanism.server_optimizers import (
-    ServerAdam,
-    ServerOptimizer,
-    ServerSGD,
-    sgd_weights,
-)
+from fl_epe.mechanism.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD, sgd_weights
 
 __all__ = [
     "AdaptiveClip",

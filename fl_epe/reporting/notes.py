@@ -79,7 +79,7 @@ def _secrecy_note(summary: RunSummary) -> list[str]:
     return [
         "The analytical ε holds only if the adversary does not know the rounds. The matched filter "
         "knows them, so its ε and its lower bound may be larger. Both rows are for a canary of "
-        "mean footprint; all.footprints in report.json has the most exposed one.",
+        "mean footprint; all.footprints in report.json has the most exposed one."
     ]
 
 

@@ -6,14 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from fl_epe.auditing import (
-    BoundRow,
-    EpsilonEstimate,
-    FootprintFit,
-    GaussianFit,
-    Scores,
-    finite,
-)
+from fl_epe.auditing import BoundRow, EpsilonEstimate, FootprintFit, GaussianFit, Scores, finite
 
 JSON = dict[str, Any]
 

@@ -11,14 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import check_count, check_rate
-from fl_epe.schedules.contract import (
-    Cohort,
-    Coins,
-    FixedCohorts,
-    PrivacyLaw,
-    Rated,
-    Schedule,
-)
+from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
 from fl_epe.schedules.draws import Groups, by_round, draw, even_sizes
 
 

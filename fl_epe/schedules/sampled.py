@@ -11,14 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fl_epe.checks import check_count
-from fl_epe.schedules.contract import (
-    Cohort,
-    Coins,
-    FixedCohorts,
-    PrivacyLaw,
-    Rated,
-    Schedule,
-)
+from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
 from fl_epe.schedules.draws import Groups, draw, even_sizes
 
 

@@ -21,14 +21,7 @@ from fl_epe.simulation.messages import pack
 from fl_epe.simulation.strategy import DPFedAvg
 
 if TYPE_CHECKING:
-    from fl_epe.simulation.run import (
-        Job,
-        Progress,
-        RunOptions,
-        load_job,
-        run_on_grid,
-        simulate,
-    )
+    from fl_epe.simulation.run import Job, Progress, RunOptions, load_job, run_on_grid, simulate
     from fl_epe.simulation.worker import worker_app
 
 __all__ = [

@@ -39,10 +39,7 @@ class RoundLog:
     """
 
     def __init__(
-        self,
-        cohorts: list[Cohort],
-        presence: NDArray[np.bool_],
-        observed_ids: NDArray[np.int64],
+        self, cohorts: list[Cohort], presence: NDArray[np.bool_], observed_ids: NDArray[np.int64]
     ) -> None:
         self.cohorts = cohorts
         self.presence = presence

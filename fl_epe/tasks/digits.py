@@ -72,11 +72,7 @@ def _load(task: Digits) -> tuple[list[ClientData], ClientData]:
     random = generator(task.data_seed)
     training, held_out = stratified_split(labels, _HELD_OUT, random)
     parts = dirichlet_partition(
-        labels[training],
-        task.num_clients,
-        alpha=task.alpha,
-        minimum=_MIN_EXAMPLES,
-        random=random,
+        labels[training], task.num_clients, alpha=task.alpha, minimum=_MIN_EXAMPLES, random=random
     )
 
     def select(indices: np.ndarray) -> ClientData:

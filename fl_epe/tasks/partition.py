@@ -6,12 +6,7 @@ import numpy as np
 
 
 def dirichlet_partition(
-    labels: np.ndarray,
-    num_clients: int,
-    *,
-    alpha: float,
-    minimum: int,
-    random: np.random.Generator,
+    labels: np.ndarray, num_clients: int, *, alpha: float, minimum: int, random: np.random.Generator
 ) -> list[np.ndarray]:
     """Give every example to exactly one client, with different label shares and sizes.
 

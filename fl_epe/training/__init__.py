@@ -19,11 +19,4 @@ from fl_epe.training.cohort import CohortTrainer, Counts
 from fl_epe.training.execution import Execution
 from fl_epe.training.local import ClientUpdate, LocalTraining, Trainer
 
-__all__ = [
-    "ClientUpdate",
-    "CohortTrainer",
-    "Counts",
-    "Execution",
-    "LocalTraining",
-    "Trainer",
-]
+__all__ = ["ClientUpdate", "CohortTrainer", "Counts", "Execution", "LocalTraining", "Trainer"]

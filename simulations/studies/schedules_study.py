@@ -337,12 +337,7 @@ def draw_caps(figure: Figure, rows: list[Row]) -> None:
 
 
 SECTIONS: tuple[
-    tuple[
-        Callable[[int], Section],
-        Callable[[Figure, list[Row]], None] | None,
-        str,
-    ],
-    ...,
+    tuple[Callable[[int], Section], Callable[[Figure, list[Row]], None] | None, str], ...
 ] = (
     (by_schedule, draw_schedules, "schedules"),
     (unknown_rounds, draw_unknown_rounds, "unknown_rounds"),
