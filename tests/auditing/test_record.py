@@ -7,7 +7,6 @@ from records import make_record
 from fl_epe import AuditRecord, RunConfig, epsilon_from_record
 from fl_epe.auditing import footprints
 from fl_epe.reporting import write_report
-from fl_epe.seeding import Seeds
 
 
 def test_round_trip(tmp_path):
@@ -118,106 +117,6 @@ def test_refuses_what_does_not_fit(changes, message):
 def test_delta_cosines_need_a_linear_optimizer():
     with pytest.raises(ValueError, match="Expected delta cosines for server="):
         make_record(server={"name": "adam"}).delta_cosines()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        pytest.param(
-            {"clients": 0},
-            "clients=0 to be an integer >= 1",
-            id="clients=0-to-be-an-integer-at-least-1",
-        ),
-        pytest.param(
-            {"rounds": 2.5},
-            "rounds=2.5 to be an integer >= 1",
-            id="rounds=2.5-to-be-an-integer-at-least-1",
-        ),
-        pytest.param(
-            {"num_canaries": 1},
-            "num_canaries=1 to be an integer >= 2",
-            id="canaries=1-to-be-an-integer-at-least-2",
-        ),
-        pytest.param(
-            {"unobserved": 1},
-            "unobserved=1 to be 0 or >= 2",
-            id="unobserved=1-to-be-0-or-at-least-2",
-        ),
-        pytest.param(
-            {"clients_per_round": 31},
-            "clients_per_round=31 <= clients=30",
-            id="clients_per_round=31-at-most-clients=30",
-        ),
-        pytest.param(
-            {"canary_participations": 61},
-            r"canary_participations=61 in \(0, rounds=60\]",
-            id="canary_participations=61-in-0,rounds=60",
-        ),
-        pytest.param(
-            {"canary_participations": 0},
-            "canary_participations=0 in",
-            id="canary_participations=0-in",
-        ),
-        pytest.param(
-            {"noise_multiplier": -0.1},
-            r"noise_multiplier=-0\.1 in \[0, inf\)",
-            id="noise_multiplier=-0.1-in-0,inf",
-        ),
-        pytest.param(
-            {"noise_multiplier": np.nan}, "noise_multiplier=nan", id="noise_multiplier=nan"
-        ),
-        pytest.param(
-            {"noise_multiplier": 50.0},
-            r"noise_multiplier=50\.0 < 2 \* count_std",
-            id="noise_multiplier=50.0-below-2-count_std",
-        ),
-        pytest.param({"delta": 1.0}, r"delta=1\.0 in \(0, 1\)", id="delta=1.0-in-0,1"),
-        pytest.param(
-            {"clipping": "soft"}, "clipping='soft' to be one of", id="clipping=soft-to-be-one-of"
-        ),
-        pytest.param(
-            {"participation": "weekly"}, "kind='weekly' to be one of", id="kind=weekly-to-be-one-of"
-        ),
-        pytest.param(
-            {"server_optimizer": "lion"},
-            "server_optimizer='lion' to be one of",
-            id="server_optimizer=lion-to-be-one-of",
-        ),
-        pytest.param(
-            {"clip_norm": -1.0}, r"clip_norm=-1\.0 in \(0, inf\)", id="clip_norm=-1.0-in-0,inf"
-        ),
-        pytest.param(
-            {"server_momentum": 1.0}, r"momentum=1\.0 in \[0, 1\)", id="momentum=1.0-in-0,1"
-        ),
-        pytest.param(
-            {"local_learning_rate": 0.0},
-            r"local_learning_rate=0\.0 in \(0, inf\)",
-            id="local_learning_rate=0.0-in-0,inf",
-        ),
-    ],
-)
-def test_settings_are_checked_before_anything_starts(changes, message):
-    with pytest.raises(ValueError, match=message):
-        RunConfig(**{"clients": 30, **changes})
-
-
-def test_settings_round_trip_and_defaults():
-    config = RunConfig(clients=120, delta=1e-3)
-    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    assert RunConfig(clients=120).target_delta == 120**-1.1
-    # 24 clients and 1000 canaries once in 60 rounds
-    assert RunConfig(clients=120).cohort_size == pytest.approx(24 + 1000 / 60)
-    with pytest.raises(ValueError, match=r"known settings, got \['colour'\]"):
-        RunConfig.from_dict({"clients": 3, "colour": "red"})
-
-
-def test_seeds():
-    assert Seeds.derive(3) == Seeds.derive(3)
-    assert len(set(Seeds.derive(3).to_dict().values())) == 5
-    assert Seeds.derive(None) != Seeds.derive(None)
-    assert Seeds.derive(None).noise is None  # entropy leaves no trace in records or checkpoints
-    with pytest.raises(ValueError, match="seed=-4 >= 0"):
-        Seeds.derive(-4)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import csv
 import dataclasses
 import json
 from pathlib import Path
@@ -6,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_epe import cli
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import AuditRecord
@@ -251,81 +249,6 @@ class TestRows:
                 above[name] += estimate.low > estimate.analytical.epsilon
         rate = (1 - plan.confidence) / 2
         assert max(above.values()) <= 100 * rate + 3 * np.sqrt(100 * rate)
-
-
-class TestCommand:
-    def _run(self, *options):
-        size = ["--rounds", "16", "--clients", "100", "--num-canaries", "20", "--workers", "1"]
-        return cli.main(["compare", *size, *options])
-
-    def test_files(self, tmp_path, capsys):
-        output = tmp_path / "out"
-        options = ("--output", str(output), "--participations", "1", "2")
-        schedules = ("--schedules", "cyclic", "poisson", "min-separation:separation=9")
-        assert self._run(*options, *schedules, "--noise-multipliers", "0.3", "0.6") == 0
-        shown = capsys.readouterr().out
-        assert "poisson" in shown
-        assert "They are not bounds" in shown
-        values = json.loads((output / "compare.json").read_text())
-        assert len(values["rows"]) == 12
-        assert values["plan"]["rounds"] == 16
-        with (output / "compare.csv").open() as file:
-            table = list(csv.DictReader(file))
-        assert len(table) == 12
-        assert float(table[0]["final_epsilon"]) == values["rows"][0]["final"]["epsilon"]
-        for name in ("schedules", "participations", "noise"):
-            assert (output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        page = (output / "compare.html").read_text()
-        assert page.count("data:image/png") == 3
-        assert "http" not in page.replace("http-equiv", "")
-
-    def test_none_known(self, tmp_path, capsys):
-        schedules = ("--schedules", "min-separation:separation=1", "--noise-multipliers", "0.3")
-        assert self._run("--output", str(tmp_path), *schedules, "--participations", "1") == 0
-        assert "none known" in capsys.readouterr().out
-
-    def test_a_trace(self, tmp_path, capsys):
-        path = tmp_path / "log.csv"
-        rows = [f"{t},{client}" for t in range(4) for client in range(t, t + 2)]
-        path.write_text("round,client_id\n" + "\n".join(rows))
-        options = ["--rounds", "4", "--participations", "1.6", "--noise-multipliers", "0.5"]
-        command = ["compare", "--schedules", f"trace:path={path}", "--num-canaries", "20", *options]
-        assert cli.main([*command, "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
-        (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
-        assert row["most_participations"] == 2
-
-    def test_a_file_and_options_that_win(self, tmp_path):
-        path = tmp_path / "plan.toml"
-        path.write_text(
-            'task = "digits"\nschedules = ["cyclic"]\nnoise-multipliers = [0.5]\n'
-            "participations = [1]\n[settings]\nlocal-epochs = 1\nclients-per-round = 2\n"
-            "clipping = 'fixed'\n"
-            "[task-options]\nnum-clients = 12\n"
-        )
-        output = tmp_path / "out"
-        command = ["compare", "--config", str(path), "--output", str(output), "--rounds", "2"]
-        command += ["--num-canaries", "4", "--set", "local-epochs=2", "--workers", "1"]
-        assert cli.main(command) == 0
-        plan = json.loads((output / "compare.json").read_text())["plan"]
-        assert plan["settings"] == {"local_epochs": 2, "clients_per_round": 2, "clipping": "fixed"}
-        assert plan["rounds"] == 2
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            pytest.param(["--schedules", "nonsense"], "nonsense", id="nonsense"),
-            pytest.param(["--set", "local-epochs"], "NAME=VALUE", id="NAME=VALUE"),
-            pytest.param(["--config", "missing.toml"], "missing.toml", id="missing.toml"),
-            pytest.param(["--like", "missing"], "missing", id="missing"),
-            pytest.param(["--workers", "0"], "workers=0", id="workers=0"),
-            pytest.param(
-                ["--participations", "99"], "participations=99.0", id="participations=99.0"
-            ),
-        ],
-    )
-    def test_errors(self, options, message, tmp_path, capsys):
-        assert self._run("--output", str(tmp_path / "out"), *options) == 2
-        assert message in capsys.readouterr().err
 
 
 def test_measure_is_pure(tmp_path):

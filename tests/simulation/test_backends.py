@@ -12,7 +12,7 @@ from fl_epe.flower import Job, simulate
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import load_task
 
-APP = Path(__file__).parents[1] / "simulations" / "apps" / "flower_app"
+APP = Path(__file__).parents[2] / "simulations" / "apps" / "flower_app"
 CONFIG = RunConfig(
     clients=12, rounds=3, clients_per_round=4, num_canaries=30, unobserved=30, noise_multiplier=0.25
 )

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import reference
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from tiny import Tiny
 
@@ -16,11 +16,12 @@ from fl_epe.auditing import scores_from_record
 from fl_epe.flower import DPFedAvg, InProcessGrid, Job, run_on_grid, simulate, worker_app
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import pack
-from fl_epe.simulation.messages import Order, PartialSum
-from fl_epe.simulation.nodes import Directory
+from fl_epe.simulation.messages import PartialSum
 from fl_epe.tasks import load_task
 
 SEEDS = Seeds.derive(7)
+
+
 SMALL = RunConfig(
     clients=20, rounds=8, clients_per_round=5, num_canaries=12, unobserved=12, noise_multiplier=0.3
 )
@@ -271,67 +272,6 @@ class TestFaults:
         assert np.isfinite(record.norms.final)
 
 
-class TestNodes:
-    def test_a_client_on_two_nodes_is_refused(self):
-        app = ClientApp()
-
-        @app.query()
-        def query(message, context):
-            return Message(RecordDict({"held": pack(clients=np.arange(19))}), reply_to=message)
-
-        with InProcessGrid(app, 2) as grid, pytest.raises(ValueError, match="client 0 on one node"):
-            Directory(20, 1.0).wait_for_all(grid)
-
-    def test_nodes_that_hold_everyone_share_the_work_by_size(self):
-        sizes = np.array([50, 1, 1, 1, 20, 20, 9, 1, 1, 1])
-        with InProcessGrid(worker_app(Tiny(clients=10), everyone=True), 3) as grid:
-            directory = Directory(10, 1.0, lambda clients: sizes[clients])
-            directory.wait_for_all(grid)
-            assert directory.reachable() == 10
-            shares = directory.share(np.arange(10), np.arange(5))
-        loads = sorted(int(sizes[share.clients].sum()) for share in shares)
-        assert loads == [26, 29, 50]
-        everyone = [client for share in shares for client in share.clients]
-        assert sorted(everyone) == list(range(10))
-        assert sorted(c for share in shares for c in share.canary_ids) == list(range(5))
-
-    def test_clients_that_nobody_holds_are_waited_for(self):
-        with InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid:
-            directory = Directory(20, 0.5)
-            while len(directory._held) < 2:  # however slowly they answer
-                directory.refresh(grid)
-            with pytest.raises(TimeoutError, match=r"20 clients within 0\.5 s: 2 nodes hold 7"):
-                directory.wait_for_all(grid)
-
-    def test_a_node_without_its_configuration_says_so(self):
-        with InProcessGrid(worker_app(Tiny()), 1) as grid:
-            next(iter(grid._contexts.values())).node_config = {}
-            message = Message(RecordDict(), 1, MessageType.QUERY)
-            (reply,) = grid.send_and_receive([message])
-        assert "'partition-id' in the node's configuration" in reply.error.reason
-
-
-def test_push_and_pull():
-    with InProcessGrid(worker_app(Tiny()), 2) as grid:
-        ids = list(grid.push_messages(Message(RecordDict(), n, MessageType.QUERY) for n in (1, 2)))
-        replies = []
-        while len(replies) < 2:
-            replies += grid.pull_messages(ids)
-        assert not list(grid.pull_messages(ids))
-    assert {reply.metadata.src_node_id for reply in replies} == {1, 2}
-
-
-def test_orders_survive_the_wire():
-    order = Order(
-        np.arange(3, dtype=np.float32), 2, 0.5, [1, 2], [], 2**127 + 1, 24, 2**100, 1, 16, 0.1, True
-    )
-    decoded = Order.decode(order.encode())
-    assert np.array_equal(decoded.theta, order.theta)
-    assert dataclasses.replace(decoded, theta=0) == dataclasses.replace(order, theta=0)
-    with pytest.raises(ValueError, match="'sums' in the reply"):
-        PartialSum.decode(RecordDict())
-
-
 class TestBadInput:
     def test_a_record_needs_a_round(self):
         with pytest.raises(ValueError, match="after at least one round"):
@@ -412,26 +352,6 @@ def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
         assert abs(unobserved.mean()) < 4 * overlap / np.sqrt(12)
     with pytest.raises(ValueError, match="full_knowledge=True"):
         scores_from_record(_run(), "all", "full-knowledge")
-
-
-def test_nodes_in_process_cannot_change_each_other_s_messages():
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        message.content["config"].pop("secret")
-        message.content["arrays"].pop("theta")
-        return Message(RecordDict(), reply_to=message)
-
-    with InProcessGrid(app, 3) as grid:
-        content = RecordDict(
-            {"arrays": pack(theta=np.zeros(2)), "config": ConfigRecord({"secret": 1})}
-        )
-        messages = [Message(content, node, MessageType.TRAIN) for node in grid.get_node_ids()]
-        replies = list(grid.send_and_receive(messages))
-    assert [reply.has_error() for reply in replies] == [False] * 3
-    assert dict(content["config"]) == {"secret": 1}
-    assert list(content["arrays"]) == ["theta"]
 
 
 def test_no_client_is_lost_to_the_parser():

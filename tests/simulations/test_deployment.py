@@ -12,7 +12,7 @@ from flower_processes import PATIENCE, flwr_start, superlink, supernode
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 
-APP = Path(__file__).parents[1] / "simulations" / "apps" / "plug_in"
+APP = Path(__file__).parents[2] / "simulations" / "apps" / "plug_in"
 NODES, ROUNDS, DEADLY = 3, 4, 2
 CANARIES = 40  # ten in a round, beside three clients
 SETTINGS = {

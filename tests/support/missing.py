@@ -25,5 +25,5 @@ def hide(*names: str) -> None:
 
 def environment() -> dict[str, str]:
     """For a process that finds `fl_epe` and this file from any working directory."""
-    path = os.pathsep.join([str(HERE.parent), str(HERE)])
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE)])
     return os.environ | {"PYTHONPATH": path, "FLWR_TELEMETRY_ENABLED": "0"}

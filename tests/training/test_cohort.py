@@ -10,7 +10,7 @@ import torch
 from tiny import Tiny
 from torch import nn
 
-from fl_epe.mechanism import ClippedSum, clip
+from fl_epe.mechanism import ClippedSum
 from fl_epe.models import Cnn, Lstm, SeededDropout
 from fl_epe.seeding import generator
 from fl_epe.simulation.messages import Order
@@ -22,6 +22,8 @@ from fl_epe.training.cohort import _add_on_device
 from fl_epe.training.vectorized import Member, Together, batch_sizes, waves
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
+
+
 CPU = Execution(device="cpu")
 
 
@@ -98,44 +100,6 @@ def _assert_same(mine: Counts, other: Counts):
     assert dataclasses.replace(mine, loss_sum=0, faults=[]) == dataclasses.replace(
         other, loss_sum=0, faults=[]
     )
-
-
-# The clipped sum.
-
-
-@pytest.mark.parametrize("dim", [1, 7, 8, 9, 1000, 32_768, 32_769, 70_001, 300_000])
-def test_a_clipped_sum_has_the_bits_of_clip(dim: int):
-    total, expected = ClippedSum(dim, 0.3), np.zeros(dim)
-    for i, scale in enumerate((1e-4, 1.0, 50.0)):
-        update = (generator(4, i).standard_normal(dim) * scale).astype(np.float32)
-        clipped, unclipped = clip(update, 0.3)
-        assert total.add(update) is unclipped
-        expected += clipped
-    np.testing.assert_array_equal(total.total(), expected)
-
-
-def test_a_clipped_sum_takes_any_floating_point_update():
-    total = ClippedSum(5, 1.0)
-    assert total.add(np.full(5, 0.1)) is True
-    assert total.add(np.full(5, 0.25, np.float16)) is True
-    np.testing.assert_allclose(total.total(), 0.35)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_clipped_sum_leaves_out_what_is_not_finite(bad: float):
-    total, update = ClippedSum(40_000, 1.0), np.ones(40_000, np.float32)
-    update[-1] = bad
-    assert total.add(update) is None
-    assert total.add(np.ones(40_000, np.int64)) is None
-    assert not total.total().any()
-
-
-def test_a_clipped_sum_refuses_other_shapes_and_norms():
-    with pytest.raises(ValueError, match=r"update.shape=\(4,\) to be \(3,\)"):
-        ClippedSum(3, 1.0).add(np.ones(4, np.float32))
-    for norm in (0.0, -1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match="clip_norm="):
-            ClippedSum(3, norm)
 
 
 def test_clipping_on_a_device_differs_by_the_grid_at_most():
@@ -299,32 +263,6 @@ def test_a_worker_trains_in_chunks_too():
     for sums in (alone, chunked, apart):
         assert (sums.clients, sums.canaries, sums.faults) == (3, 2, [])
         sums.check(dataclasses.replace(order, separate=sums is apart))
-
-
-# Where and how.
-
-
-def test_the_environment_decides_where_and_how():
-    assert Execution.from_environment({}) == Execution()
-    names = ("DEVICE", "CHUNK", "PRECISION", "DETERMINISTIC")
-    environment = dict(zip([f"FL_EPE_{n}" for n in names], ("cpu", "8", "bf16", "0"), strict=True))
-    assert Execution.from_environment(environment) == Execution("cpu", 8, "bf16", False)
-    for name, value in (
-        ("CHUNK", "x"),
-        ("CHUNK", "0"),
-        ("PRECISION", "int8"),
-        ("DEVICE", "abacus"),
-    ):
-        with pytest.raises(ValueError, match=f"{value!r}|chunk=0"):
-            Execution.from_environment({f"FL_EPE_{name}": value})
-    with pytest.raises(ValueError, match="FL_EPE_DETERMINISTIC='yes'"):
-        Execution.from_environment({"FL_EPE_DETERMINISTIC": "yes"})
-
-
-def test_a_cpu_trains_one_client_at_a_time_unless_told_otherwise():
-    assert CPU.clients_at_once() == 1
-    assert Execution("cpu", chunk=6).clients_at_once() == 6
-    assert Execution("cuda").clients_at_once() > 1
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

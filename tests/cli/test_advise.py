@@ -1,0 +1,148 @@
+"""`fl-epe advise`."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from limit_settings import SERVERS, T, made_up_log
+
+from fl_epe import epsilon_two_gaussians
+from fl_epe.asymptotics import exposure, limit_footprints, limit_record, noise_for_epsilon
+from fl_epe.cli.main import main
+from fl_epe.mechanism import ServerSGD
+from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
+
+CLIENTS = made_up_log().population
+
+
+class TestCommandLine:
+    @pytest.fixture
+    def log(self, tmp_path):
+        trace = made_up_log()
+        path = tmp_path / "log.csv"
+        rows = [f"{t},phone-{c}\n" for t, c in zip(trace.round_ids, trace.client_ids, strict=True)]
+        path.write_text("round,client_id\n" + "".join(rows))
+        return path
+
+    def _json(self, capsys, *arguments):
+        assert main(["advise", *map(str, arguments), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def test_noise(self, capsys):
+        common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--num-canaries", 100)
+        assert main(["advise", *map(str, common)]) == 0
+        printed = capsys.readouterr().out
+        for part in ("Noise multiplier z = ", "who takes part once", "Theory guarantees ε ≤"):
+            assert part in printed
+        found = self._json(capsys, *common, "--clients", 300, "--momentum", 0.9)
+        direct = noise_for_epsilon(
+            ShuffledEpochs(50, 1),
+            1.0,
+            300**-1.1,
+            num_canaries=100,
+            population=300,
+            server=ServerSGD(1.0, 0.9),
+        )
+        assert found["noise_multiplier"] == direct.noise_multiplier
+        assert found["delta"] == 300**-1.1
+        assert found["analytical"][0]["rounds_known"]
+
+    def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
+        settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}
+        record = limit_record(
+            Poisson(T, 0.25), 0.4, 1e-3, num_canaries=50, unobserved=0, **settings
+        )
+        record.save(tmp_path / "record.npz")
+        for threat, place in (("final", 0), ("all", 1)):
+            scores = limit_footprints(Poisson(T, 0.25), 0.4, num_canaries=20_000, **settings)[place]
+            mean = scores[scores > 0].mean() if threat == "all" else scores.mean()
+            target = float(epsilon_two_gaussians(0, 1, mean, 1, 1e-3))
+            found = self._json(
+                capsys, "noise", "--like", tmp_path, "--threat", threat, "--target-epsilon", target
+            )
+            assert found["delta"] == 1e-3
+            width = found["high"] - found["low"]
+            assert abs(found["noise_multiplier"] - 0.4) < width
+
+    def test_a_run_like_another_has_as_many_rounds(self, tmp_path, capsys):
+        record = limit_record(Poisson(T, 0.5), 0.4, 1e-3, num_canaries=20, unobserved=0)
+        record.save(tmp_path / "record.npz")
+        arguments = f"noise --target-epsilon 1 --rounds 7 --like {tmp_path}"
+        assert main(["advise", *arguments.split()]) == 2
+        assert f"rounds=7 to be {T}" in capsys.readouterr().err
+
+    def test_noise_of_a_log(self, log, capsys):
+        found = self._json(
+            capsys, "noise", "--target-epsilon", 2, "--participation", f"trace:path={log}",
+            "--num-canaries", CLIENTS,
+        )  # fmt: skip
+        whole = exposure(Trace.read(log), found["noise_multiplier"], found["delta"])
+        assert whole.levels()[0].epsilon_final == pytest.approx(2, rel=1e-6)
+        assert found["delta"] == CLIENTS**-1.1
+
+    def test_log(self, log, tmp_path, capsys):
+        out = tmp_path / "clients.csv"
+        arguments = ["log", log, "--noise-multiplier", 0.7, "--per-run", 2, "--csv", out]
+        assert main(["advise", *map(str, arguments), "--top", "3"]) == 0
+        printed = capsys.readouterr().out
+        for part in ("99th percentile", "Most exposed", "With the cap", "Caps:", "phone-"):
+            assert part in printed
+        assert max(map(len, printed.splitlines())) <= 80
+        found = self._json(capsys, *arguments)
+        whole = exposure(Trace.read(log), 0.7, CLIENTS**-1.1, per_run=2)
+        assert found["cap"] == vars(whole.cap)
+        assert found["top"][0] == vars(whole.top(1)[0])
+        assert found["capped"]["levels"][-1]["participations"] == 2
+        assert [row["per_run"] for row in found["caps"]][:2] == [1, 2]
+        with out.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == CLIENTS
+        assert rows[0]["client_id"] == whole.top(1)[0].name
+        for name in ("final", "epsilon_every_round"):
+            written = sorted(float(row[name]) for row in rows)
+            np.testing.assert_array_equal(written, np.sort(getattr(whole, name)))
+        assert max(int(row["capped_participations"]) for row in rows) == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            pytest.param(
+                "noise --target-epsilon -1", "target_epsilon=-1.0", id="target_epsilon=-1.0"
+            ),
+            pytest.param(
+                "noise --target-epsilon 1 --participation nope", "kind='nope'", id="kind=nope"
+            ),
+            pytest.param(
+                "noise --target-epsilon 1 --clients 1", "clients=1 >= 2", id="clients=1-at-least-2"
+            ),
+            pytest.param(
+                "noise --target-epsilon 1 --like nowhere",
+                "nowhere/record.npz' to exist",
+                id="nowhere-record.npz-to-exist",
+            ),
+            pytest.param(
+                "noise --target-epsilon 1 --momentum 1", "momentum=1.0", id="momentum=1.0"
+            ),
+            pytest.param(
+                "log nowhere.csv --noise-multiplier 1",
+                "path='nowhere.csv' to exist",
+                id="path=nowhere.csv-to-exist",
+            ),
+            pytest.param(
+                "log {log} --noise-multiplier 0",
+                "noise_multiplier=0.0 > 0",
+                id="noise_multiplier=0.0-above-0",
+            ),
+            pytest.param(
+                "log {log} --noise-multiplier 1 --per-window 2",
+                "per_window=2 and window=None",
+                id="per_window=2-and-window=None",
+            ),
+            pytest.param("log {log} --noise-multiplier 1 --top 0", "count=0", id="count=0"),
+            pytest.param("log {log} --noise-multiplier 1 --delta 2", "delta=2.0", id="delta=2.0"),
+        ],
+    )
+    def test_errors(self, arguments, message, log, capsys):
+        assert main(["advise", *arguments.format(log=log).split()]) == 2
+        assert message in capsys.readouterr().err

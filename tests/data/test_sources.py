@@ -1,0 +1,253 @@
+"""Sources that cannot be read."""
+
+import lzma
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from data_files import write_hdf5, write_json_lines, write_sqlite
+from text_sources import tagged_sentences, write_text_source
+
+from fl_epe import data
+
+pytestmark = pytest.mark.usefixtures("small_batches")
+
+
+# What can be wrong
+
+
+def _text_file(name: str, content: str | bytes):
+    def write(folder: pathlib.Path) -> None:
+        path = folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return write
+
+
+def _sqlite(*rows) -> object:
+    return lambda folder: write_sqlite(folder / "s.sqlite", list(rows))
+
+
+GOOD = ("train", "u", {"tokens": "a b"})
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        pytest.param(
+            lambda folder: None,
+            r"source='.*' to hold files of one format \(.parquet.*found none",
+            id="source=to-hold-files-of-one-format-.parquet",
+        ),
+        pytest.param(_text_file("a.txt", "x"), "found none", id="found-none"),
+        pytest.param(
+            _text_file("a.jsonl", ""), r"a.jsonl not to be empty", id="a.jsonl-not-to-be-empty"
+        ),
+        pytest.param(
+            _text_file("a.jsonl", "\n\n"),
+            r"source='.*' to have words, found none",
+            id="source=to-have-words,found-none",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", "{"),
+            r"a.jsonl, line 1, to be JSON",
+            id="a.jsonl,line-1,to-be-JSON",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"user_id": "u", "tokens": "a"}\n[1]'),
+            "line 2, to be a JSON obj",
+            id="line-2,to-be-a-JSON-obj",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"user_id": "u"}'),
+            "line 1, to have a column 'tokens', found",
+            id="line-1,to-have-a-column-tokens,found",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"tokens": "u"}'),
+            "'user_id' or 'client_id', found 'tokens'",
+            id="user_id-or-client_id,found-tokens",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"user_id": "u", "tokens": 3}'),
+            "tokens in .* to be text, found",
+            id="tokens-in-to-be-text,found",
+        ),
+        pytest.param(
+            _text_file("a.jsonl", '{"user_id": null, "tokens": ""}'),
+            "no missing client in",
+            id="no-missing-client-in",
+        ),
+        pytest.param(
+            _text_file("a.csv", "user_id,text\n1,b\n"),
+            "'tokens', found 'text', 'user_id'",
+            id="tokens,found-text,user_id",
+        ),
+        pytest.param(
+            _text_file("a.csv", "user_id,tokens\n1\n"),
+            "line 2 has 1 cells, the header 2",
+            id="line-2-has-1-cells,the-header-2",
+        ),
+        pytest.param(
+            _text_file("a.csv", 'user_id,tokens\n1,"a'),
+            "after line 1, to be CSV",
+            id="after-line-1,to-be-CSV",
+        ),
+        pytest.param(_text_file("a.csv", b"user_id,tokens\n1,\xff"), "to be CSV", id="to-be-CSV"),
+        pytest.param(
+            _text_file("a.parquet", "PAR1"),
+            "a.parquet to be a Parquet file",
+            id="a.parquet-to-be-a-Parquet-file",
+        ),
+        pytest.param(
+            _text_file("a.h5", "HDF"), "a.h5 to be an HDF5 file", id="a.h5-to-be-an-HDF5-file"
+        ),
+        pytest.param(
+            _text_file("a.sqlite", "text" * 200),
+            "a.sqlite to be SQLite with the tables 'examples'",
+            id="a.sqlite-to-be-SQLite-with-the-tables-examples",
+        ),
+        pytest.param(
+            _text_file("a.sqlite.lzma", "text"),
+            "a.sqlite.lzma to be a whole LZMA file",
+            id="a.sqlite.lzma-to-be-a-whole-LZMA-file",
+        ),
+        pytest.param(
+            _text_file("a.sqlite.lzma", lzma.compress(bytes(9999), format=lzma.FORMAT_ALONE)[:-9]),
+            "whole LZMA file",
+            id="whole-LZMA-file",
+        ),
+        pytest.param(
+            _sqlite(),
+            "s.sqlite to list clients in 'client_metadata'",
+            id="s.sqlite-to-list-clients-in-client_metadata",
+        ),
+        pytest.param(
+            _sqlite(GOOD, ("train", "u", b"\x0b")),
+            "row 2, to be a tf.train.Example: 1 bytes that protobuf cannot parse",
+            id="row-2,cannot-be-parsed",
+        ),
+        pytest.param(
+            _sqlite(("train", "u", {"title": "x"})),
+            "row 1, to have a column 'tokens', found 'title'",
+            id="row-1,to-have-a-column-tokens,found-title",
+        ),
+        pytest.param(
+            _sqlite(("test", "u", {"tokens": "a"}), ("heldout", "u", {"tokens": "a"})),
+            "to have a training split, has",
+            id="to-have-a-training-split,has",
+        ),
+        pytest.param(
+            lambda folder: write_hdf5(folder / "a.h5", [("", "u", {"title": "x"})]),
+            "client 'u', to have a column 'tokens'",
+            id="client-u,to-have-a-column-tokens",
+        ),
+    ],
+)
+def test_a_source_that_is_broken_is_named_and_nothing_is_left(
+    tmp_path: pathlib.Path, write, message: str
+):
+    (tmp_path / "source").mkdir()
+    write(tmp_path / "source")
+    with pytest.raises(ValueError, match=message):
+        data.convert("stackoverflow", str(tmp_path / "source"), tmp_path / "store")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_two_formats_in_a_folder_are_one_too_many(tmp_path: pathlib.Path):
+    source = tmp_path / "source"
+    write_text_source(source, ".jsonl", tagged_sentences(), tagged_sentences("test"))
+    shutil.copy(source / "data" / "train-0.jsonl", source / "train.csv")
+    with pytest.raises(ValueError, match=r"one format .*found \.csv, \.jsonl"):
+        data.convert("stackoverflow", str(source), tmp_path / "store")
+
+
+def test_hdf5_without_examples_is_named(tmp_path: pathlib.Path):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["clients/u/tokens"] = [b"a"]
+    with pytest.raises(ValueError, match=r"a.h5 to have a group 'examples', has \['clients'\]"):
+        data.convert("stackoverflow", str(tmp_path / "a.h5"), tmp_path / "store")
+
+
+def test_features_of_different_lengths_are_named(tmp_path: pathlib.Path):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["examples/w/pixels"] = np.ones((2, 28, 28))
+        file["examples/w/label"] = [1]
+    with pytest.raises(ValueError, match=r"client 'w', found {'pixels': 2, 'label': 1}"):
+        data.convert("emnist", str(tmp_path / "a.h5"), tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(
+            {"kind": "mnist"},
+            "kind='mnist' to be one of emnist, shakespeare, stackoverflow",
+            id="kind=mnist-to-be-one-of",
+        ),
+        pytest.param(
+            {"kind": "emnist", "vocabulary": "words"},
+            "vocabulary='words' only for",
+            id="vocabulary=words-only-for",
+        ),
+        pytest.param({"target": "."}, "target='.' not to exist", id="target=.-not-to-exist"),
+    ],
+)
+def test_arguments_are_checked_first(arguments: dict, message: str):
+    given = {"kind": "stackoverflow", "source": "x", "target": "y"} | arguments
+    with pytest.raises(ValueError, match=message):
+        data.convert(given.pop("kind"), given.pop("source"), given.pop("target"), **given)
+
+
+def test_paths_that_do_not_exist_are_named(tmp_path: pathlib.Path):
+    with pytest.raises(FileNotFoundError, match=r"source='/nowhere' to be a path or a hub id"):
+        data.convert("emnist", "/nowhere", tmp_path / "store")
+    write_json_lines(tmp_path / "a.jsonl", [GOOD], "user_id")
+    with pytest.raises(FileNotFoundError, match="vocabulary='none'"):
+        data.convert("stackoverflow", str(tmp_path / "a.jsonl"), tmp_path / "s", vocabulary="none")
+
+
+def test_a_hub_out_of_reach_says_what_to_do(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConnectionError, match=r"source='flwrlabs/femnist' .*Without network, name"):
+        data.convert("emnist", "flwrlabs/femnist", tmp_path / "store")
+
+
+def test_what_happens_meanwhile_is_not_overwritten(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_json_lines(tmp_path / "a.jsonl", [GOOD], "user_id")
+
+    def someone_else(*_):
+        (tmp_path / "store").mkdir(exist_ok=True)
+        (tmp_path / "store" / "mine").touch()
+
+    with pytest.raises(FileExistsError, match="target="):
+        data.convert(
+            "stackoverflow", str(tmp_path / "a.jsonl"), tmp_path / "store", on_progress=someone_else
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "store"]
+
+
+def test_what_a_task_needs_besides_is_named(monkeypatch: pytest.MonkeyPatch):
+    from fl_epe.data.places import optional
+
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(RuntimeError, match=r"needs h5py: pip install 'fl-epe\[data\]'"):
+        optional("h5py")
+
+
+def test_hub_ids_and_paths_are_told_apart(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert data.absolute("flwrlabs/femnist") == "flwrlabs/femnist"
+    assert data.absolute("folder") == str(tmp_path / "folder")
+    (tmp_path / "flwrlabs" / "femnist").mkdir(parents=True)
+    assert data.absolute("flwrlabs/femnist") == str(tmp_path / "flwrlabs" / "femnist")

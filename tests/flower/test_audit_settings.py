@@ -1,0 +1,97 @@
+"""What cannot be audited is refused."""
+
+import pytest
+from flower_audits import DELTA, NODES, PLAIN, fixed, run
+from flower_clients import drifting_app, model
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.serverapp import strategy as flower
+
+from fl_epe import RunConfig
+from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [
+        pytest.param(
+            lambda: flower.Krum(**PLAIN, num_malicious_nodes=1), "drops outliers", id="Krum"
+        ),
+        pytest.param(
+            lambda: flower.Bulyan(**PLAIN, num_malicious_nodes=1), "drops outliers", id="Bulyan"
+        ),
+        pytest.param(lambda: flower.FedXgbBagging(**PLAIN), "trees", id="FedXgbBagging"),
+        pytest.param(lambda: fixed(flower.MultiKrum(**PLAIN)), "drops outliers", id="MultiKrum"),
+        pytest.param(
+            lambda: CanaryAudit(fixed(), num_canaries=5, delta=DELTA),
+            "not audited already",
+            id="CanaryAudit",
+        ),
+        pytest.param(
+            lambda: fixed(DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10))),
+            "DPFedAvg outermost",
+            id="DPFedAvg-inside",
+        ),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_at_construction(strategy, reason):
+    with pytest.raises(ValueError, match=reason):
+        CanaryAudit(strategy(), num_canaries=10, delta=DELTA)
+
+
+def test_a_strategy_with_a_start_of_its_own_is_refused():
+    class Own(flower.FedAvg):
+        def start(self, *args, **more):
+            return super().start(*args, **more)
+
+    with pytest.raises(ValueError, match=r"Own without a start\(\)"):
+        CanaryAudit(Own(**PLAIN), num_canaries=10, delta=DELTA)
+
+
+def test_a_legacy_strategy_is_refused_with_the_way_out():
+    with pytest.raises(TypeError, match=r"FedAvg to be a flwr.serverapp.*fl_epe.RunAuditor"):
+        CanaryAudit(LegacyFedAvg(), num_canaries=10, delta=DELTA)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"num_canaries": 1}, "num_canaries=1 >= 2", id="num_canaries=1-at-least-2"),
+        pytest.param({"delta": 0.0}, "delta=0.0 in", id="delta=0.0-in"),
+        pytest.param({"seed": -1}, "seed=-1 >= 0", id="seed=-1-at-least-0"),
+        pytest.param({"unobserved": -1}, "unobserved=-1 >= 0", id="unobserved=-1-at-least-0"),
+        pytest.param({"participations": 0}, "participations=0 in", id="participations=0-in"),
+        pytest.param({"rounds": 0}, "rounds=0 >= 1", id="rounds=0-at-least-1"),
+        pytest.param({"inject": "both"}, "inject='both'", id="inject=both"),
+        pytest.param({"num_examples": 0}, "num_examples=0 in", id="num_examples=0-in"),
+        pytest.param({"canary_norm": float("nan")}, "canary_norm=nan in", id="canary_norm=nan-in"),
+        pytest.param(
+            {"noise_multiplier": -1.0}, "noise_multiplier=-1.0 in", id="noise_multiplier=-1.0-in"
+        ),
+        pytest.param({"clients": 1.5}, "clients=1.5 in", id="clients=1.5-in"),
+        pytest.param({"clients": []}, r"clients=\[\] to be", id="clients=none"),
+        pytest.param({"clients": [4, 4]}, r"clients=\[4, 4\] to be", id="clients=twice"),
+    ],
+)
+def test_bad_arguments_are_named(settings, message):
+    given = {"num_canaries": 10, "delta": DELTA, **settings}
+    with pytest.raises(ValueError, match=message):
+        CanaryAudit(flower.FedAvg(**PLAIN), **given)
+
+
+def test_rounds_must_be_known_and_agree():
+    audit = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, rounds=3)
+    with InProcessGrid(drifting_app(), NODES) as grid:
+        with pytest.raises(ValueError, match="num_rounds=4 to be rounds=3"):
+            audit.start(grid, model(), num_rounds=4)
+        unknown = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA)
+        from flwr.app import ConfigRecord
+
+        with pytest.raises(ValueError, match="rounds=None"):
+            unknown.configure_train(1, model(), ConfigRecord(), grid)
+    with pytest.raises(ValueError, match="configure_train before"):
+        unknown.aggregate_train(1, [])
+
+
+def test_more_repeats_than_rounds_are_refused():
+    with pytest.raises(ValueError, match="epochs=13"):
+        run(flower.FedAvg(**PLAIN), participations=13)

@@ -1,0 +1,56 @@
+"""Audits of runs in which something fails."""
+
+import numpy as np
+import pytest
+from flower_audits import CANARIES, PLAIN, fixed, run
+from flower_clients import drifting_app
+from flwr.serverapp import strategy as flower
+
+from fl_epe import epsilon_from_record
+
+# ---- replies that fail
+
+
+def test_error_replies_do_not_stop_the_audit():
+    app = drifting_app(fails=lambda node, t: node == 3 and t > 5)
+    audit, _ = run(flower.FedAvg(**PLAIN), app)
+    record = audit.record()
+    assert record.clients.absent.tolist() == [0] * 5 + [1] * 7
+    assert "client 3 is broken" in record.provenance.faults[0]
+    assert np.all(record.presence.sum(axis=0) == 1)
+
+
+def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
+    app = drifting_app(fails=lambda node, t: node == 3 and t == 6)
+    audit, _ = run(fixed(), app)
+    record = audit.record()
+    assert record.presence.sum(axis=1).tolist() == [5] * 5 + [0] + [5] * 6
+    assert record.num_canaries == CANARIES - 5  # the others count as unobserved
+    assert record.unobserved.count == CANARIES // 4 + 5
+    assert any("released no model" in fault for fault in record.provenance.faults)
+    assert np.all(record.observed.means[5] == 0)
+    assert epsilon_from_record(record, threat="all").epsilon > 0
+
+
+def test_a_round_in_which_everybody_fails():
+    app = drifting_app(fails=lambda node, t: t == 6)
+    audit, _ = run(flower.FedAvg(**PLAIN), app)
+    assert audit.record().presence.sum(axis=1).tolist() == [5] * 5 + [0] + [5] * 6
+
+
+def test_a_run_in_which_nothing_works_says_why():
+    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=lambda node, t: True), rounds=2)
+    with pytest.raises(ValueError, match=r"at least 2 canaries.*client . is broken"):
+        audit.record()
+
+
+def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
+    def arrange(arrays):
+        return {name: value * np.nan for name, value in arrays.items()}
+
+    audit, result = run(
+        flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=3, canary_norm=1.0
+    )
+    assert len(result.train_metrics_clientapp) == 3
+    with pytest.raises(ValueError, match="NaN or infinite entries"):
+        audit.record()

@@ -1,0 +1,104 @@
+"""Audits of models of any arrays."""
+
+import numpy as np
+import pytest
+from flower_audits import CANARIES, PLAIN, run
+from flower_clients import DIM, SHAPES, drifting_app, model
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import strategy as flower
+
+# ---- arrays of every kind
+
+
+def mixed(**more):
+    arrays = {
+        "half": np.zeros((30, 40), np.float16),
+        "single": np.zeros((30, 40), np.float32),
+        "double": np.zeros((30, 40), np.float64),
+        "steps": np.asarray(7),
+        "counts": np.arange(5),
+        "temperature": np.asarray(2.0, np.float32),
+        **more,
+    }
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
+
+
+def test_mixed_types_integer_buffers_and_scalars():
+    audit, result = run(flower.FedAvg(**PLAIN), arrays=mixed())
+    record = audit.record()
+    assert record.dim == 3600
+    assert record.provenance.config["arrays_left_out"] == ["steps", "counts", "temperature"]
+    scores = record.observed.means[record.presence] * 60
+    assert scores.mean() * np.sqrt(CANARIES) > 10
+    final = {name: array.numpy() for name, array in result.arrays.items()}
+    assert final["half"].dtype == np.float16
+    np.testing.assert_allclose(final["counts"], np.arange(5))
+    np.testing.assert_allclose(final["temperature"], 2.0)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "U3"])
+def test_types_that_nobody_can_add_up_are_refused_by_name(dtype):
+    with pytest.raises(ValueError, match=r"odd.dtype='(complex64|<U3|str96)'"):
+        run(flower.FedAvg(**PLAIN), arrays=mixed(odd=np.zeros(3, dtype)))
+
+
+def test_bfloat16_is_refused_by_name():
+    """NumPy has no bfloat16: what travels under that name cannot be averaged."""
+    arrays = model()
+    arrays["brain"] = Array("bfloat16", (3,), "numpy.ndarray", _saved(np.zeros(3, "V2")))
+    with pytest.raises(ValueError, match=r"brain.dtype='bfloat16'"):
+        run(flower.FedAvg(**PLAIN), arrays=arrays)
+    arrays["brain"] = Array("bfloat16", (3,), "torch.tensor", b"")
+    with pytest.raises(ValueError, match=r"brain.stype='torch.tensor'"):
+        run(flower.FedAvg(**PLAIN), arrays=arrays)
+
+
+def _saved(value):
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, value)
+    return buffer.getvalue()
+
+
+def test_nothing_to_move_is_refused():
+    arrays = ArrayRecord({"steps": Array(np.arange(5))})
+    with pytest.raises(ValueError, match="could move 0 entries"):
+        run(flower.FedAvg(**PLAIN), arrays=arrays)
+
+
+def test_arrays_can_be_left_out_by_pattern():
+    shapes = {**SHAPES, "norm.running_var": (40,)}
+    audit, _ = run(flower.FedAvg(**PLAIN), arrays=model(shapes), leave_out=["*.running_*"])
+    assert audit.record().dim == DIM
+    assert audit.record().provenance.config["arrays_left_out"] == ["norm.running_var"]
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        lambda arrays: dict(reversed(arrays.items())),
+        lambda arrays: {str(i): value for i, value in enumerate(arrays.values())},
+    ],
+    ids=["reordered", "renamed"],
+)
+def test_reordered_and_renamed_arrays(arrange):
+    plain, _ = run(flower.FedAvg(**PLAIN))
+    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(arrange=arrange))
+    np.testing.assert_allclose(
+        audit.record().observed.means, plain.record().observed.means, atol=1e-5
+    )
+
+
+def test_arrays_of_another_model_are_refused_by_name():
+    def arrange(arrays):
+        return {"other": np.zeros((3, 3), np.float32)}
+
+    with pytest.raises(ValueError, match=r"'layer.weight'.* are missing, \['other'\] are new"):
+        run(flower.FedAvg(**PLAIN), drifting_app(arrange=arrange))
+
+    def transposed(arrays):
+        return {name: value.T for name, value in arrays.items()}
+
+    with pytest.raises(ValueError, match=r"layer.weight.shape=\(100, 40\) to be \(40, 100\)"):
+        run(flower.FedAvg(**PLAIN), drifting_app(arrange=transposed))

@@ -1,0 +1,62 @@
+"""Reports of every kind of record."""
+
+import numpy as np
+import pytest
+from records import make_record
+
+from fl_epe.asymptotics import limit_record
+from fl_epe.reporting import notes, write_report
+from fl_epe.reporting.report import table_rows
+from fl_epe.schedules import Poisson, ShuffledEpochs
+
+
+class TestReports:
+    """Every kind of record has a report, and no sentence in it that is not true of it."""
+
+    RECORDS = {  # noqa: RUF012 - made once
+        "epochs": lambda: limit_record(
+            ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=40
+        ),
+        "part-of-an-epoch": lambda: limit_record(
+            ShuffledEpochs(6, 1.5), 0.5, 1e-3, num_canaries=40, unobserved=40
+        ),
+        "poisson": lambda: limit_record(Poisson(6, 0.3), 0.5, 1e-3, num_canaries=40, unobserved=40),
+        "no-unobserved": lambda: limit_record(
+            ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=0
+        ),
+        "no-clip-norms": lambda: make_record(clip_norms=np.full(6, np.nan)),
+        "unknown-schedule": lambda: make_record(participation="other"),
+        "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
+        "unknown-noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
+        "an-empty-round": lambda: make_record(
+            mean_norms=np.array([0.0, *make_record().norms.means[1:]])
+        ),
+        "nobody-took-part": lambda: make_record(presence=np.zeros((6, 40), bool)),
+        "nothing-moved": lambda: make_record(displacement_norm=0.0),
+        "lost-updates": lambda: make_record(absent=np.array([0, 3, 0, 0, 1, 0]), faults=("x",)),
+        "coins": lambda: make_record(inclusion="coin"),
+    }
+
+    @pytest.mark.parametrize("kind", RECORDS)
+    def test_is_written(self, kind, tmp_path):
+        summary = write_report(self.RECORDS[kind](), tmp_path)
+        page = (tmp_path / "report.html").read_text()
+        rows = {(row[0], row[1]): row for row in table_rows(summary)}
+        assert ("final model", "displacement") in rows
+        text = " ".join(notes(summary))
+        if kind == "no-unobserved":
+            assert rows["every round", "matched filter"][4] == "–"
+        if kind == "poisson":
+            assert "on average" in text
+            assert "does not know the rounds" in text
+        if kind == "part-of-an-epoch":
+            assert "1.5 times, counted as 2" in text
+        if kind in ("unknown-schedule", "unknown-noise"):
+            assert "none known" in text
+            assert "none known" in page
+        if kind in ("unknown-schedule", "part-of-an-epoch"):
+            assert summary.every_round.unknown_rounds is None
+        if kind == "lost-updates":
+            assert "4 updates were lost" in text
+        methods = {bound.method for bound in summary.every_round.bounds}
+        assert ("one-run" in methods) == (kind == "coins")

@@ -1,0 +1,20 @@
+"""Orders and partial sums as messages."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+from fl_epe.simulation.messages import Order, PartialSum
+
+
+def test_orders_survive_the_wire():
+    order = Order(
+        np.arange(3, dtype=np.float32), 2, 0.5, [1, 2], [], 2**127 + 1, 24, 2**100, 1, 16, 0.1, True
+    )
+    decoded = Order.decode(order.encode())
+    assert np.array_equal(decoded.theta, order.theta)
+    assert dataclasses.replace(decoded, theta=0) == dataclasses.replace(order, theta=0)
+    with pytest.raises(ValueError, match="'sums' in the reply"):
+        PartialSum.decode(RecordDict())

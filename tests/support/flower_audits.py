@@ -1,0 +1,33 @@
+"""Audits of Flower's strategies, in process."""
+
+import numpy as np
+from flower_clients import drifting_app, model
+from flwr.serverapp import strategy as flower
+
+from fl_epe.flower import CanaryAudit, InProcessGrid
+
+NODES, ROUNDS, CANARIES = 10, 12, 60  # 5 canaries a round
+
+
+REPLIES = NODES + CANARIES // ROUNDS
+
+
+PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": NODES}
+
+
+DELTA = 1e-3
+
+
+def run(strategy, app=None, arrays=None, rounds=ROUNDS, nodes=NODES, **settings):
+    """The audit after a whole run, and Flower's own result."""
+    settings = {"num_canaries": CANARIES, "seed": 1, "delta": DELTA, **settings}
+    audit = CanaryAudit(strategy, **settings)
+    np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
+    with InProcessGrid(app or drifting_app(), nodes) as grid:
+        result = audit.start(grid, model() if arrays is None else arrays, num_rounds=rounds)
+    return audit, result
+
+
+def fixed(base=None, z=1.0, expected=REPLIES, **more):
+    base = base or flower.FedAvg(**PLAIN)
+    return flower.DifferentialPrivacyServerSideFixedClipping(base, z, 0.1, expected, **more)

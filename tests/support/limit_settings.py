@@ -1,0 +1,37 @@
+"""Settings of the limit of a large model, and a made-up log."""
+
+import numpy as np
+
+from fl_epe import epsilon_two_gaussians
+from fl_epe.asymptotics import RealUpdates
+from fl_epe.mechanism import ServerSGD
+from fl_epe.schedules import Trace
+
+DELTA = 1e-5
+
+
+T = 12
+
+
+REAL = RealUpdates(np.linspace(0.1, 0.3, T), 2.0)
+
+
+SERVERS = {
+    "plain": {},
+    "momentum": {"server": ServerSGD(0.3, 0.9), "clip_norms": np.linspace(1, 2, T)},
+    "decay": {"server": ServerSGD(1.0, 0.5), "decay": 0.8 ** np.arange(T)},
+    "real": {"server": ServerSGD(1.0, 0.9), "real": REAL},
+}
+
+
+def epsilon_of_shift(shift):
+    return float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
+
+
+def made_up_log(seed=0, rounds=T, clients=40):
+    """A log in which some take part far more often than others."""
+    rng = np.random.default_rng(seed)
+    there = rng.random((rounds, clients)) < rng.beta(0.5, 1.5, clients)
+    there[0, 0] = there[-1, 0] = True
+    when, who = np.nonzero(there)
+    return Trace(when, who)

@@ -1,0 +1,67 @@
+"""Every schedule in a run and in the limit of a large model."""
+
+import numpy as np
+import pytest
+
+from fl_epe import RunConfig
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import scores_from_record
+from fl_epe.reporting import summarize
+from fl_epe.schedules import make_schedule, parse_schedule
+from fl_epe.seeding import generator
+
+RUN_SPECS = [
+    "fixed-size",
+    "min-separation:separation=3",
+    "cyclic",
+    "balls-in-bins",
+    "check-in",
+    "time-of-day:rounds_per_day=4,hours=18",
+    pytest.param('device-classes:{"rates": [1, 3], "shares": [0.5, 0.5]}', id="device-classes"),
+    "drop-out:of=poisson,rate=0.25",
+    "capped:of=poisson,per_run=2",
+]
+
+
+@pytest.mark.parametrize("spec", RUN_SPECS)
+def test_a_run_follows_any_schedule_and_knows_what_to_expect(spec):
+    config = RunConfig(
+        clients=40,
+        rounds=12,
+        clients_per_round=10,
+        num_canaries=60,
+        canary_participations=2,
+        participation=spec,
+    )
+    for schedule, population in ((config.client_schedule(), 40), (config.canary_schedule(), 60)):
+        sizes = [
+            np.mean([len(cohort) for cohort in schedule.cohorts(population, generator(seed))])
+            for seed in range(200)
+        ]
+        error = np.std(sizes) / np.sqrt(len(sizes))
+        # "capped" is expected from a simulation of its own, see `Capped.participations_error`.
+        assert abs(np.mean(sizes) - schedule.cohort_size(population)) < 4 * error + 0.05
+    whole = config.client_schedule().cohort_size(40) + config.canary_schedule().cohort_size(60)
+    assert config.cohort_size == pytest.approx(whole)
+
+
+def test_a_run_refuses_a_recorded_trace():
+    with pytest.raises(ValueError, match="no recorded trace"):
+        RunConfig(clients=40, rounds=12, clients_per_round=10, participation="trace:path=x.csv")
+
+
+@pytest.mark.parametrize("spec", RUN_SPECS)
+def test_the_limit_meets_theory_at_known_rounds(spec):
+    """Each canary's matched filter is N(√R/z, 1) for its own R participations."""
+    kind, options = parse_schedule(spec)
+    record = limit_record(make_schedule(kind, 24, 3, **options), 0.5, 1e-3, num_canaries=800)
+    assert record.mechanism.participation == kind
+    scores = scores_from_record(record, "all", "matched-filter").observed
+    counts = record.presence.sum(axis=0)
+    standard = scores - np.sqrt(counts[counts > 0]) / 0.5
+    assert abs(standard.mean()) < 4 / np.sqrt(len(standard))
+    assert abs(standard.std() - 1) < 4 / np.sqrt(2 * len(standard))
+    assert summarize(record).analytical.epsilon == pytest.approx(
+        gaussian_epsilon(0.5, 1e-3, int(counts.max()))
+    )

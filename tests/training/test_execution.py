@@ -1,0 +1,33 @@
+"""Where training computes, and how."""
+
+import pytest
+
+from fl_epe.training import Execution
+
+CPU = Execution(device="cpu")
+
+
+# Where and how.
+
+
+def test_the_environment_decides_where_and_how():
+    assert Execution.from_environment({}) == Execution()
+    names = ("DEVICE", "CHUNK", "PRECISION", "DETERMINISTIC")
+    environment = dict(zip([f"FL_EPE_{n}" for n in names], ("cpu", "8", "bf16", "0"), strict=True))
+    assert Execution.from_environment(environment) == Execution("cpu", 8, "bf16", False)
+    for name, value in (
+        ("CHUNK", "x"),
+        ("CHUNK", "0"),
+        ("PRECISION", "int8"),
+        ("DEVICE", "abacus"),
+    ):
+        with pytest.raises(ValueError, match=f"{value!r}|chunk=0"):
+            Execution.from_environment({f"FL_EPE_{name}": value})
+    with pytest.raises(ValueError, match="FL_EPE_DETERMINISTIC='yes'"):
+        Execution.from_environment({"FL_EPE_DETERMINISTIC": "yes"})
+
+
+def test_a_cpu_trains_one_client_at_a_time_unless_told_otherwise():
+    assert CPU.clients_at_once() == 1
+    assert Execution("cpu", chunk=6).clients_at_once() == 6
+    assert Execution("cuda").clients_at_once() > 1
