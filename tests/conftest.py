@@ -4,6 +4,9 @@ import pytest
 from flower_processes import Processes
 from hypothesis import settings
 
+# What these modules assert is shown with its values, as in a test.
+pytest.register_assert_rewrite("every_schedule")
+
 # Bits are compared: they are the same everywhere on CPUs. GPU tests name their device.
 os.environ.setdefault("FL_EPE_DEVICE", "cpu")
 

@@ -74,16 +74,17 @@ def test_python_that_cannot_run_calls_what_exists(block):
             for name in statement.names:
                 imported[name.asname or name.name] = getattr(module, name.name)
     calls = [
-        node
+        (imported[node.func.id], node)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in imported
     ]
     assert calls, "a block without a call of what it imports can run"
-    for call in calls:
-        signature = inspect.signature(imported[call.func.id])
-        signature.bind(*call.args, **{keyword.arg: None for keyword in call.keywords})
+    for function, call in calls:
+        inspect.signature(function).bind(
+            *call.args, **{keyword.arg: None for keyword in call.keywords}
+        )
 
 
 def commands():

@@ -27,7 +27,7 @@ EXAMPLES = dict(_examples())
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_gives_what_it_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    printed = []
+    printed: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     result = runner.run(EXAMPLES[name], out=printed.append)
     assert result.attempted

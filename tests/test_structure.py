@@ -17,6 +17,7 @@ MODULES = sorted(
     str(path.relative_to(ROOT.parent).with_suffix("")).replace("/", ".")
     for path in ROOT.rglob("*.py")
 )
+TESTS = Path(__file__).parent
 OPEN_ROOMS = {"data", "tasks"}
 HEAVY = {"torch", "flwr", "ray", "matplotlib", "sklearn", "jinja2", "datasets", "dp_accounting"}
 MAY_IMPORT = {
@@ -73,6 +74,19 @@ def test_a_room_is_entered_by_its_door(module):
         if name.startswith("fl_epe.") and name.count(".") > 1 and name.split(".")[1] != room
     ]
     assert not [name for name in inner if name.split(".")[1] not in OPEN_ROOMS], inner
+
+
+def test_every_room_has_its_tests():
+    """A folder of tests for each room of the package, and one for the simulations."""
+    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    folders = {path.parent.name for path in TESTS.glob("*/test_*.py")}
+    assert folders == rooms | {"simulations"}
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """Tests are imported by the names of their files alone."""
+    names = [path.stem for path in TESTS.rglob("*.py") if path.stem != "conftest"]
+    assert sorted(set(names)) == sorted(names)
 
 
 @pytest.mark.parametrize("package", ["fl_epe", "fl_epe.flower"])

@@ -1,3 +1,5 @@
+"""What a schedule's theorems promise."""
+
 import math
 
 import numpy as np

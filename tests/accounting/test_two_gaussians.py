@@ -3,6 +3,8 @@
 import itertools
 import re
 import time
+from collections.abc import Callable
+from typing import Any
 
 import dp_accounting
 import mpmath as mp
@@ -41,7 +43,9 @@ def _hockey_stick(p, q, epsilon):
     elif b**2 <= 4 * a * c:
         return mp.mpf(0), mp.mpf(0)  # f > ε nowhere: p > q everywhere cannot be
     else:
-        ends = sorted((-b + sign * mp.sqrt(b**2 - 4 * a * c)) / (2 * a) for sign in (-1, 1))
+        root = mp.sqrt(b**2 - 4 * a * c)
+        one, other = (-b - root) / (2 * a), (-b + root) / (2 * a)
+        ends = min(one, other), max(one, other)
     mass = _outside if a >= 0 else _inside
     spent = mp.exp(epsilon) * mass(*ends, *q)
     return mass(*ends, *p) - spent, spent
@@ -111,6 +115,18 @@ def _corners():
                 yield pair, epsilon, delta
 
 
+def _epsilon(pair, delta):
+    """ε of one pair, or of many in columns."""
+    null_mean, null_std, alt_mean, alt_std = pair
+    return epsilon_two_gaussians(null_mean, null_std, alt_mean, alt_std, delta)
+
+
+def _delta(pair, epsilon):
+    """δ of one pair, or of many in columns."""
+    null_mean, null_std, alt_mean, alt_std = pair
+    return delta_two_gaussians(null_mean, null_std, alt_mean, alt_std, epsilon)
+
+
 def _random_cases(count, seed=20240501):
     """Means, standard deviations and δ, log-uniform where that makes sense."""
     rng = np.random.default_rng(seed)
@@ -134,13 +150,13 @@ def test_epsilon_that_was_put_in_comes_back_at_every_corner():
     cases = list(_corners())
     assert len(cases) > 250
     pairs, epsilons, deltas = (np.array(column) for column in zip(*cases, strict=True))
-    for found, exact in zip(epsilon_two_gaussians(*pairs.T, deltas), epsilons, strict=True):
+    for found, exact in zip(_epsilon(pairs.T, deltas), epsilons, strict=True):
         _check_rounded_up(found, exact)
 
 
 def test_epsilon_of_random_pairs_matches_the_oracle():
     pairs, deltas = _random_cases(150)
-    found = epsilon_two_gaussians(*pairs, deltas)
+    found = _epsilon(pairs, deltas)
     assert np.sum(found >= 1e-3) > 100
     for epsilon, pair, delta in zip(found, pairs.T, deltas, strict=True):
         exact = _exact_epsilon(pair, delta)
@@ -153,13 +169,13 @@ def test_epsilon_of_random_pairs_matches_the_oracle():
 def test_epsilon_of_two_gaussians_with_one_mean_matches_the_oracle():
     for variance_ratio, delta in itertools.product([1e-4, 0.9, 1.1, 30.0], [1e-12, 1e-6, 1e-3]):
         pair = (5.0, 1.0, 5.0, np.sqrt(variance_ratio))
-        _check_rounded_up(epsilon_two_gaussians(*pair, delta), _exact_epsilon(pair, delta))
+        _check_rounded_up(_epsilon(pair, delta), _exact_epsilon(pair, delta))
 
 
 def test_epsilon_matches_the_oracle_down_to_the_smallest_delta():
     pairs = [(0, 1, 1e6, 1), (0, 1, 1e6, 3), (0, 1, 0.1, 1 + 1e-9), (0, 1, 0, 0.1)]
     for pair, delta in itertools.product(pairs, [5e-324, 1e-300, 1e-50]):
-        _check_rounded_up(epsilon_two_gaussians(*pair, delta), _exact_epsilon(pair, delta))
+        _check_rounded_up(_epsilon(pair, delta), _exact_epsilon(pair, delta))
 
 
 def test_delta_matches_the_oracle_at_every_corner_and_down_to_1e_300():
@@ -171,7 +187,7 @@ def test_delta_matches_the_oracle_at_every_corner_and_down_to_1e_300():
     ]
     assert len(cases) > 500
     pairs, epsilons = (np.array(column) for column in zip(*cases, strict=True))
-    for delta, (pair, epsilon) in zip(delta_two_gaussians(*pairs.T, epsilons), cases, strict=True):
+    for delta, (pair, epsilon) in zip(_delta(pairs.T, epsilons), cases, strict=True):
         exact = _exact_delta(pair, epsilon)
         assert exact > 1e-300
         assert abs(delta / exact - 1) < 1e-10  # the last bit of ε = 1e6 is worth 1e-11 of δ
@@ -194,14 +210,14 @@ def test_epsilon_is_zero_exactly_where_the_total_variation_distance_is_at_most_d
         (0, 1, 0.9, 2),
     ]:
         distance = float(_exact_delta(pair, 0))
-        assert epsilon_two_gaussians(*pair, distance * (1 + 1e-12)) == 0
-        assert 0 < epsilon_two_gaussians(*pair, distance * (1 - 1e-12)) < 1e-11
+        assert _epsilon(pair, distance * (1 + 1e-12)) == 0
+        assert 0 < _epsilon(pair, distance * (1 - 1e-12)) < 1e-11
 
 
 def test_delta_of_epsilon_of_delta_is_delta_or_a_little_less():
     pairs, deltas = _random_cases(3000, seed=3)
-    epsilons = epsilon_two_gaussians(*pairs, deltas)
-    back = delta_two_gaussians(*pairs, epsilons)
+    epsilons = _epsilon(pairs, deltas)
+    back = _delta(pairs, epsilons)
     positive = epsilons > 0
     assert positive.sum() > 2000
     np.testing.assert_allclose(back[positive], deltas[positive], rtol=1e-9, atol=0)
@@ -250,7 +266,7 @@ def test_exchange_reflection_shift_and_scale_change_nothing():
         (m0 + 1024, s0, m1 + 1024, s1),
         (m0 * unit, s0 * unit, m1 * unit, s1 * unit),
     ]:
-        np.testing.assert_array_equal(epsilon_two_gaussians(*changed, deltas), epsilons)
+        np.testing.assert_array_equal(_epsilon(changed, deltas), epsilons)
     np.testing.assert_array_equal(
         delta_two_gaussians(m1, s1, m0, s0, epsilons), delta_two_gaussians(m0, s0, m1, s1, epsilons)
     )
@@ -268,17 +284,17 @@ def test_epsilon_grows_with_the_distance_and_the_spread_and_falls_with_delta():
 
 def test_epsilon_is_continuous_where_the_variances_meet():
     ratios = 1 + np.array([-1e-9, -1e-12, -2e-16, 0, 3e-16, 1e-12, 1e-9])
-    epsilons = epsilon_two_gaussians(0, 1, 0.7, ratios, 1e-6)
+    epsilons = np.asarray(epsilon_two_gaussians(0, 1, 0.7, ratios, 1e-6))
     np.testing.assert_allclose(epsilons, epsilons[3], rtol=1e-7)
 
 
 def test_arrays_give_what_scalars_give():
     pairs, deltas = _random_cases(60, seed=5)
-    epsilons = epsilon_two_gaussians(*pairs, deltas)
+    epsilons = _epsilon(pairs, deltas)
     one_by_one = [epsilon_two_gaussians(*case) for case in zip(*pairs, deltas, strict=True)]
     np.testing.assert_allclose(epsilons, one_by_one, rtol=1e-12)
     back = [delta_two_gaussians(*case) for case in zip(*pairs, epsilons, strict=True)]
-    np.testing.assert_allclose(delta_two_gaussians(*pairs, epsilons), back, rtol=1e-12)
+    np.testing.assert_allclose(_delta(pairs, epsilons), back, rtol=1e-12)
 
 
 @pytest.mark.parametrize("function", [epsilon_two_gaussians, delta_two_gaussians])
@@ -307,9 +323,9 @@ def test_shapes_broadcast_and_scalars_give_floats(function):
 )
 def test_degenerate_pairs(pair, epsilon):
     at = np.array([0.0, 1.0, INF])
-    assert epsilon_two_gaussians(*pair, 1e-6) == epsilon
-    np.testing.assert_array_equal(delta_two_gaussians(*pair, at), 0 if epsilon == 0 else 1)
-    mixed = epsilon_two_gaussians(*np.transpose([pair, (0, 1, 1, 1)]), 1e-6)
+    assert _epsilon(pair, 1e-6) == epsilon
+    np.testing.assert_array_equal(_delta(pair, at), 0 if epsilon == 0 else 1)
+    mixed = _epsilon(np.transpose([pair, (0, 1, 1, 1)]), 1e-6)
     assert mixed[0] == epsilon
     assert mixed[1] == epsilon_two_gaussians(0, 1, 1, 1, 1e-6)
 
@@ -344,10 +360,10 @@ def test_extreme_pairs_give_ordered_finite_values_without_a_warning():
 )
 @pytest.mark.parametrize("array", [False, True])
 def test_a_bad_argument_is_named_with_its_value(name, value, where, array):
-    arguments = {"null_mean": 0.0, "null_std": 1.0, "alt_mean": 1.0, "alt_std": 2.0}
+    arguments: dict[str, Any] = {"null_mean": 0.0, "null_std": 1.0, "alt_mean": 1.0, "alt_std": 2.0}
     arguments[name] = [0.5, value, 0.5] if array else value
-    functions = {"delta": [epsilon_two_gaussians], "epsilon": [delta_two_gaussians]}
-    for function in functions.get(name, [epsilon_two_gaussians, delta_two_gaussians]):
+    functions: list[Callable[..., object]] = [epsilon_two_gaussians, delta_two_gaussians]
+    for function in {"delta": functions[:1], "epsilon": functions[1:]}.get(name, functions):
         target = {"delta" if function is epsilon_two_gaussians else "epsilon": 0.5}
         with pytest.raises(ValueError, match=re.escape(f"Expected {name}={value} {where}.")):
             function(**(target | arguments))
@@ -358,7 +374,7 @@ def test_ten_thousand_epsilons_take_less_than_a_second_of_one_core():
 
     def seconds():
         start = time.process_time()
-        epsilon_two_gaussians(*pairs, deltas)
+        _epsilon(pairs, deltas)
         return time.process_time() - start
 
     # measured: 0.04 s; a machine under load lengthens some of five tries, not the shortest

@@ -16,48 +16,60 @@ epsilons = st.floats(0, 50)
 ROUNDING = 1e-9  # the promise of `epsilon_two_gaussians`, where ε is 1e-3 or more
 
 
+def _epsilon(pair, delta):
+    """ε of one pair, or of many in columns."""
+    null_mean, null_std, alt_mean, alt_std = pair
+    return epsilon_two_gaussians(null_mean, null_std, alt_mean, alt_std, delta)
+
+
+def _delta(pair, epsilon):
+    """δ of one pair, or of many in columns."""
+    null_mean, null_std, alt_mean, alt_std = pair
+    return delta_two_gaussians(null_mean, null_std, alt_mean, alt_std, epsilon)
+
+
 @given(pairs, deltas, deltas)
 def test_a_larger_delta_never_needs_a_larger_epsilon(pair, one, other):
     small, large = sorted([one, other])
-    epsilon = epsilon_two_gaussians(*pair, large)
-    assert epsilon <= epsilon_two_gaussians(*pair, small) * (1 + ROUNDING)
+    epsilon = _epsilon(pair, large)
+    assert epsilon <= _epsilon(pair, small) * (1 + ROUNDING)
 
 
 @given(pairs, epsilons, epsilons)
 def test_a_larger_epsilon_never_needs_a_larger_delta(pair, one, other):
     small, large = sorted([one, other])
-    delta = delta_two_gaussians(*pair, large)
-    assert delta <= delta_two_gaussians(*pair, small) * (1 + 1e-12)
+    delta = _delta(pair, large)
+    assert delta <= _delta(pair, small) * (1 + 1e-12)
     assert 0 <= delta <= 1
 
 
 @given(pairs, deltas)
 def test_epsilon_is_enough_and_no_larger_than_needed(pair, delta):
-    epsilon = epsilon_two_gaussians(*pair, delta)
-    assert delta_two_gaussians(*pair, epsilon) <= delta
+    epsilon = _epsilon(pair, delta)
+    assert _delta(pair, epsilon) <= delta
     if epsilon >= 1e-3:
-        assert delta_two_gaussians(*pair, epsilon * (1 - 2 * ROUNDING)) > delta
+        assert _delta(pair, epsilon * (1 - 2 * ROUNDING)) > delta
     elif epsilon == 0:
-        assert delta_two_gaussians(*pair, 0) <= delta
+        assert _delta(pair, 0) <= delta
 
 
 @given(pairs, deltas)
 def test_exchanging_null_and_alternative_changes_nothing(pair, delta):
     swapped = (*pair[2:], *pair[:2])
-    assert epsilon_two_gaussians(*swapped, delta) == epsilon_two_gaussians(*pair, delta)
+    assert _epsilon(swapped, delta) == _epsilon(pair, delta)
 
 
 @given(pairs, deltas, st.integers(-40, 40))
 def test_the_unit_does_not_matter(pair, delta, power):
     """A power of two changes no digit of the arguments, so none of the answer."""
     scaled = [math.ldexp(value, power) for value in pair]
-    assert epsilon_two_gaussians(*scaled, delta) == epsilon_two_gaussians(*pair, delta)
+    assert _epsilon(scaled, delta) == _epsilon(pair, delta)
 
 
 @given(pairs, deltas)
 def test_the_sign_does_not_matter(pair, delta):
     mirrored = (-pair[0], pair[1], -pair[2], pair[3])
-    assert epsilon_two_gaussians(*mirrored, delta) == epsilon_two_gaussians(*pair, delta)
+    assert _epsilon(mirrored, delta) == _epsilon(pair, delta)
 
 
 @given(st.floats(0, 10), st.floats(0, 10), stds, deltas)
@@ -70,7 +82,7 @@ def test_at_equal_spread_farther_apart_is_never_more_private(one, other, std, de
 @given(st.lists(pairs, min_size=1, max_size=5), deltas)
 def test_an_array_is_answered_entry_by_entry(several, delta):
     """Newton stops for all at once, so that the last digits may depend on the company."""
-    together = epsilon_two_gaussians(*zip(*several, strict=True), delta)
+    together = _epsilon(zip(*several, strict=True), delta)
     for pair, epsilon in zip(several, together, strict=True):
-        alone = epsilon_two_gaussians(*pair, delta)
+        alone = _epsilon(pair, delta)
         assert math.isclose(epsilon, alone, rel_tol=ROUNDING, abs_tol=1e-12)

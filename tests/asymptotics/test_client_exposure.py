@@ -142,5 +142,5 @@ class TestExposure:
             table.title for table in exposure_tables(found, caps(made_up_log(), 0.7, DELTA), 3)
         ]
         assert len(titles) == 4
-        assert f"{len(found.clients)} clients" in titles[0]
+        assert f"{len(found.clients)} clients" in str(titles[0])
         assert "At most 2 a run" in exposure_lines(found)[0]

@@ -1,3 +1,5 @@
+"""Records drawn from the limit of a large model."""
+
 import numpy as np
 import pytest
 

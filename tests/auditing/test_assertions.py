@@ -216,7 +216,7 @@ def test_arguments_are_checked_before_the_run():
     def run():
         raise AssertionError("ran")
 
-    for name, options in {
+    wrong: dict[str, dict[str, object]] = {
         "epsilon=-1": {"epsilon": -1},
         "epsilon=nan": {"epsilon": math.nan},
         "delta=0": {"delta": 0},
@@ -225,10 +225,11 @@ def test_arguments_are_checked_before_the_run():
         "method='jeffreys'.*one of clopper-pearson, simul": {"method": "jeffreys"},
         "method='katz-log'": {"method": "katz-log"},
         "method='best'": {"method": "best"},
-    }.items():
+    }
+    for name, options in wrong.items():
         for call in (find_evidence, assert_private):
             with pytest.raises(ValueError, match=name):
-                call(run, **{"epsilon": 1.0, "delta": DELTA, **options})
+                call(run, **({"epsilon": 1.0, "delta": DELTA} | options))
 
 
 def test_coins_need_unobserved_scores():
@@ -357,17 +358,17 @@ def test_baseline_stands_in_the_canarys_place():
     def release(updates):
         return np.sum(updates, axis=0)
 
-    scores = play(release, [], CANARY, trials=2, baseline=-CANARY)
-    assert (scores.observed[0], scores.unobserved[0]) == (50.0, -50.0)
-    scores = play(release, [], CANARY.tolist(), trials=2)
-    assert (scores.observed[0], scores.unobserved[0]) == (50.0, 0.0)
+    observed, unobserved = play(release, [], CANARY, trials=2, baseline=-CANARY).both()
+    assert (observed[0], unobserved[0]) == (50.0, -50.0)
+    observed, unobserved = play(release, [], CANARY.tolist(), trials=2).both()
+    assert (observed[0], unobserved[0]) == (50.0, 0.0)
 
 
 def test_game_names_what_is_wrong():
     def release(updates):
         return np.sum(updates, axis=0)
 
-    for name, change in {
+    wrong: dict[str, dict[str, object]] = {
         r"canary of norm=0\.0 > 0": {"canary": np.zeros(3)},
         r"canary\.shape=\(1, 3\) to be \(d,\)": {"canary": CANARY[None]},
         r"canary\.shape=\(3,\).*finite": {"canary": CANARY * np.nan},
@@ -376,7 +377,8 @@ def test_game_names_what_is_wrong():
         r"aggregate\(\.\.\.\)\.shape=\(\) to be \(3,\)": {"aggregate": np.sum},
         r"aggregate.*finite": {"aggregate": lambda updates: updates[0] * np.nan},
         r"trials=1 >= 2": {"trials": 1},
-    }.items():
+    }
+    for name, change in wrong.items():
         arguments = {"aggregate": release, "updates": OTHERS, "canary": CANARY, "trials": 3}
         with pytest.raises(ValueError, match=name):
             play(**{**arguments, **change})

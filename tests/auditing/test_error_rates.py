@@ -13,8 +13,6 @@ from fl_epe.auditing.bounds.error_rates import (
     log_null_tail,
 )
 
-# Limits of rates.
-
 
 def test_clopper_pearson_is_the_exact_interval_of_scipy():
     for errors, total in ((0, 10), (3, 10), (9, 10), (10, 10), (17, 1000)):

@@ -1,4 +1,4 @@
-"""Lower bounds: the contract all of them keep, and each against its definition."""
+"""Lower bounds: the contract that all of them keep, their validity by simulation, the defaults."""
 
 import math
 import re
@@ -172,12 +172,14 @@ def test_the_default_keeps_its_power_with_many_canaries():
 
 
 def test_the_published_method_says_once_that_it_is_no_bound():
-    scores = gaussian_scores(1.0, 60, 23)
+    observed, unobserved = gaussian_scores(1.0, 60, 23)
     _warn_of_jeffreys.cache_clear()
     with pytest.warns(NoBoundWarning, match="'jeffreys' is not a bound") as caught:
-        found = [epsilon_lower_bound(*scores, DELTA, method="jeffreys") for _ in range(2)]
+        found = [
+            epsilon_lower_bound(observed, unobserved, DELTA, method="jeffreys") for _ in range(2)
+        ]
     assert [warning.filename for warning in caught] == [__file__]
-    assert found == [bound_of("jeffreys", *scores)] * 2
+    assert found == [bound_of("jeffreys", observed, unobserved)] * 2
 
 
 # Bad input.

@@ -1,3 +1,5 @@
+"""The record: what is saved comes back, what does not fit is refused."""
+
 import json
 
 import numpy as np
@@ -201,7 +203,7 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         faults=("one",),
     )
     sides = {"observed": record.observed, "unobserved": record.unobserved}
-    arrays = {name: side.means for name, side in sides.items()}
+    arrays: dict[str, np.ndarray | None] = {name: side.means for name, side in sides.items()}
     arrays |= {f"{name}_final": side.final for name, side in sides.items()}
     arrays |= {f"{name}_displacement": side.displacement for name, side in sides.items()}
     arrays |= {f"{name}_delta": side.deltas for name, side in sides.items()}

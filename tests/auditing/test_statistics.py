@@ -55,7 +55,7 @@ def test_interval_of_fitted_gaussians_covers():
         estimate = epsilon_from_scores(
             rng.normal(shift, 1, 400), rng.standard_normal(400), 1e-6, confidence=0.95
         )
-        inside += estimate.low <= exact <= estimate.high
+        inside += bool(estimate.low <= exact <= estimate.high)
     assert 0.95 - 3 * 0.009 < inside / 600 < 0.98
 
 

@@ -13,8 +13,6 @@ from fl_epe.auditing.bounds import thresholds as threshold_bounds
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.thresholds import held_out
 
-# Each method against its definition.
-
 
 def _jeffreys(errors, total):
     return stats.beta.ppf(1 - ALPHA, errors + 0.5, total - errors + 0.5)
@@ -81,9 +79,12 @@ def test_held_out_threshold_is_judged_by_the_other_scores():
 def judged(monkeypatch):
     """The errors that held-out methods were judged by, in the order of the calls."""
     seen = []
-    monkeypatch.setattr(
-        threshold_bounds, "held_out", lambda *args: seen.append(held_out(*args)) or seen[-1]
-    )
+
+    def remember(*args):
+        seen.append(held_out(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(threshold_bounds, "held_out", remember)
     return seen
 
 

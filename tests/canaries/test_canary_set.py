@@ -1,3 +1,5 @@
+"""Canary directions from a seed."""
+
 import subprocess
 import sys
 

@@ -1,3 +1,5 @@
+"""The scorer: cosines of a series of vectors with every canary."""
+
 import numpy as np
 import pytest
 

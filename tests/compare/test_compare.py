@@ -1,3 +1,5 @@
+"""A comparison: its plan, its measurements and its rows."""
+
 import dataclasses
 import json
 from pathlib import Path

@@ -14,9 +14,6 @@ from fl_epe import data
 pytestmark = pytest.mark.usefixtures("small_batches")
 
 
-# What can be wrong
-
-
 def _text_file(name: str, content: str | bytes):
     def write(folder: pathlib.Path) -> None:
         path = folder / name

@@ -1,6 +1,8 @@
 """`CanaryAudit` around real Flower strategies, with clients that know nothing of it."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ def adaptive(side, z=0.5):
     return wrapper(flower.FedAvg(**PLAIN), z, REPLIES, initial_clipping_norm=0.1)
 
 
-STRATEGIES = {
+STRATEGIES: dict[str, Callable[[], flower.Strategy]] = {
     "FedAvg": lambda: flower.FedAvg(**PLAIN),
     "FedAvgM": lambda: flower.FedAvgM(**PLAIN, server_momentum=0.9, server_learning_rate=0.5),
     "FedAdam": lambda: flower.FedAdam(**PLAIN),
@@ -55,7 +57,7 @@ def test_every_strategy_is_audited_to_a_valid_record(name, tmp_path):
     # The canaries are remembered: ten standard errors in every one of these strategies.
     scores = record.observed.means[record.presence] * np.sqrt(DIM)
     assert scores.mean() * np.sqrt(CANARIES) > (4 if "fixed" in name else 3)
-    metrics = result.train_metrics_clientapp
+    metrics: Any = result.train_metrics_clientapp
     assert metrics[ROUNDS]["epsilon-all"] == pytest.approx(
         epsilon_from_record(record, threat="all").epsilon, rel=1e-3
     )
@@ -330,8 +332,10 @@ def test_any_strategy_with_canaries_of_its_own_will_do():
         def audit_record(self, theta):
             return make_record()
 
-    audit, result = run(Own(**PLAIN), rounds=3, num_canaries=2, seed=9)
-    assert audit.strategy.seed == 9
+    strategy = Own(**PLAIN)
+    audit, result = run(strategy, rounds=3, num_canaries=2, seed=9)
+    assert audit.strategy is strategy
+    assert strategy.seed == 9
     assert audit.record().delta == DELTA
     metrics = result.train_metrics_clientapp
     assert [("epsilon-all" in metrics[t]) for t in (1, 2, 3)] == [True] * 3
@@ -343,8 +347,9 @@ def test_a_canary_heavier_than_the_rest_shows():
     heavy, _ = run(fixed(), num_examples=1000)
     assert "does not hold" in heavy.report()
     assert "does not hold" not in plain.report()
-    assert (
-        heavy.record().mechanism.contributions[0] > 2.5 * plain.record().mechanism.contributions[0]
-    )
+    light, loud = (audit.record().mechanism.contributions for audit in (plain, heavy))
+    assert light is not None
+    assert loud is not None
+    assert loud[0] > 2.5 * light[0]
     estimates = [epsilon_from_record(a.record(), threat="all") for a in (plain, heavy)]
     assert estimates[1].low > estimates[0].high

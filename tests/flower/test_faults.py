@@ -8,8 +8,6 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe import epsilon_from_record
 
-# ---- replies that fail
-
 
 def test_error_replies_do_not_stop_the_audit():
     app = drifting_app(fails=lambda node, t: node == 3 and t > 5)

@@ -7,8 +7,6 @@ from flower_clients import DIM, SHAPES, drifting_app, model
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 
-# ---- arrays of every kind
-
 
 def mixed(**more):
     arrays = {

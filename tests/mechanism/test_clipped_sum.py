@@ -6,8 +6,6 @@ import pytest
 from fl_epe.mechanism import ClippedSum, clip
 from fl_epe.seeding import generator
 
-# The clipped sum.
-
 
 @pytest.mark.parametrize("dim", [1, 7, 8, 9, 1000, 32_768, 32_769, 70_001, 300_000])
 def test_a_clipped_sum_has_the_bits_of_clip(dim: int):

@@ -1,3 +1,5 @@
+"""One round's DP: clipping, noise, clip norms, server optimizers."""
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -6,6 +8,7 @@ from fl_epe.mechanism import (
     AdaptiveClip,
     FixedClip,
     ServerAdam,
+    ServerOptimizer,
     ServerSGD,
     clip,
     gaussian_noise,
@@ -141,7 +144,8 @@ def test_adam_equals_torch():
     means = np.random.default_rng(0).standard_normal((9, 4))
     parameter = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     theirs = torch.optim.Adam([parameter], lr=0.02, betas=(0.9, 0.99), eps=1e-3)
-    ours, moved = ServerAdam(0.02), np.zeros(4)
+    ours: ServerOptimizer = ServerAdam(0.02)
+    moved = np.zeros(4)
     state = ours.init(4)
     for mean in means:
         parameter.grad = torch.tensor(-mean)

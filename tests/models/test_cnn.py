@@ -7,9 +7,6 @@ from fl_epe.models import Cnn
 CNN_PARAMETERS = 1_206_590
 
 
-# The model
-
-
 def test_the_cnn_has_the_papers_number_of_parameters():
     sizes = {name: values.numel() for name, values in Cnn().named_parameters()}
     assert sum(sizes.values()) == CNN_PARAMETERS

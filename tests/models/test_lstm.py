@@ -1,3 +1,5 @@
+"""The LSTM against torch's own."""
+
 import numpy as np
 import pytest
 import torch

@@ -20,8 +20,6 @@ from fl_epe.schedules import (
     parse_schedule,
 )
 
-# Schedules by name.
-
 OPTIONS = {
     "min-separation": {"separation": 4},
     "time-of-day": {"rounds_per_day": 10},
@@ -33,7 +31,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("kind", SCHEDULES)
 def test_every_kind_is_made_with_its_participations(kind, tmp_path):
-    options, participations = OPTIONS.get(kind, {}), 3
+    options, participations = OPTIONS.get(kind, {}), 3.0
     if kind.startswith("trace"):
         rows = zip(TRACE.round_ids, TRACE.client_ids, strict=True)
         options = {"path": write_csv(tmp_path / "trace.csv", rows)}
@@ -53,6 +51,7 @@ def test_every_kind_is_made_with_its_participations(kind, tmp_path):
 @pytest.mark.parametrize("participations", [0.3, 1, 1.7, 6.4, 13, 20])
 def test_check_in_windows_are_chosen_to_fit(participations):
     schedule = make_schedule("check-in", T, participations)
+    assert isinstance(schedule, CheckIn)
     assert schedule.participations() == pytest.approx(participations, rel=1e-12)
     assert schedule.window == T // participations
 
@@ -228,7 +227,7 @@ def test_trace_options_agree_with_the_file(tmp_path):
         make_schedule("trace-sample", 5, 1, path=path)
 
 
-# ---- by text, and in a run
+# By text.
 
 
 @pytest.mark.parametrize(

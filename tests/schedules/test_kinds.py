@@ -20,8 +20,6 @@ from fl_epe.schedules import (
     presence,
 )
 
-# What each schedule promises.
-
 
 @pytest.mark.parametrize(("rate", "population"), [(0.3, 10), (0.03, 10), (0.21, 33)])
 def test_fixed_sizes_are_even_and_right_on_average(rate, population):
@@ -128,7 +126,7 @@ def test_check_ins_are_apart_as_windows_are():
 def test_nobody_takes_part_outside_its_hours():
     schedule = TimeOfDay(96, 0.1, 24, hours=8)
     seen = presence(schedule, 200, np.random.default_rng(8))
-    of_day = seen.reshape(4, 24, 200).any(axis=0)
+    of_day = np.asarray(seen.reshape(4, 24, 200).any(axis=0))
     nights = schedule.open_zones().T  # (zones, rounds of a day)
     assert np.all(nights.sum(axis=1) == 8)
     fits = ~np.any(of_day[None] & ~nights[:, :, None], axis=1)

@@ -1,3 +1,5 @@
+"""Poisson sampling and shuffled epochs."""
+
 import numpy as np
 import pytest
 from case_ids import in_words

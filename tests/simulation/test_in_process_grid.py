@@ -12,7 +12,7 @@ from fl_epe.simulation import pack
 def test_push_and_pull():
     with InProcessGrid(worker_app(Tiny()), 2) as grid:
         ids = list(grid.push_messages(Message(RecordDict(), n, MessageType.QUERY) for n in (1, 2)))
-        replies = []
+        replies: list[Message] = []
         while len(replies) < 2:
             replies += grid.pull_messages(ids)
         assert not list(grid.pull_messages(ids))

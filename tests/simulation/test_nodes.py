@@ -48,4 +48,4 @@ class TestNodes:
             next(iter(grid._contexts.values())).node_config = {}
             message = Message(RecordDict(), 1, MessageType.QUERY)
             (reply,) = grid.send_and_receive([message])
-        assert "'partition-id' in the node's configuration" in reply.error.reason
+        assert "'partition-id' in the node's configuration" in str(reply.error.reason)

@@ -9,6 +9,7 @@ import lzma
 import pathlib
 import re
 import sqlite3
+from typing import Any
 
 import h5py
 import numpy as np
@@ -18,17 +19,17 @@ from PIL import Image
 from pyarrow import parquet
 from sklearn.datasets import load_digits
 
-Rows = list[tuple[str, str, dict]]
-"""Split, client, features."""
+Rows = list[tuple[str, str, Any]]
+"""Split, client, features by name (or the serialized message of them)."""
 
 
-def _example_class():
+def _example_class() -> Any:
     """`tf.train.Example` as Google's protobuf library makes it from the schema."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
     kinds = {"BytesList": "TYPE_BYTES", "FloatList": "TYPE_FLOAT", "Int64List": "TYPE_INT64"}
     field = descriptor_pb2.FieldDescriptorProto
 
-    def message(parent, name, *fields):
+    def message(parent: Any, name: str, *fields: tuple[str, str, str, str | None]) -> Any:
         made = parent.add(name=name)
         for number, (field_name, label, kind, type_name) in enumerate(fields, 1):
             made.field.add(
@@ -64,7 +65,7 @@ def _example_class():
 Example = _example_class()
 
 
-def example(**features) -> bytes:
+def example(**features: Any) -> bytes:
     """A serialized `tf.train.Example`."""
     message = Example()
     for name, value in features.items():
@@ -77,7 +78,7 @@ def example(**features) -> bytes:
             feature.floatlist.value.extend(values)
         else:
             feature.int64list.value.extend(values)
-    return message.SerializeToString()
+    return bytes(message.SerializeToString())
 
 
 def write_sqlite(path: pathlib.Path, rows: Rows) -> None:
@@ -141,7 +142,7 @@ def write_csv(path: pathlib.Path, rows: Rows, client: str) -> None:
         writer.writerows(records)
 
 
-def _records(rows: Rows, client: str) -> list[dict]:
+def _records(rows: Rows, client: str) -> list[dict[str, Any]]:
     return [
         {client: name}
         | {key: v.tolist() if isinstance(v, np.ndarray) else v for key, v in features.items()}
@@ -165,9 +166,9 @@ def handwriting(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def posts() -> dict[str, list[str]]:
     """What some modules of Python say about themselves, as users' posts."""
-    texts = {"argparse": argparse, "csv": csv, "json": json, "lzma": lzma, "pathlib": pathlib}
+    modules = {"argparse": argparse, "csv": csv, "json": json, "lzma": lzma, "pathlib": pathlib}
     found = {}
-    for user, module in texts.items():
+    for user, module in modules.items():
         members = [getattr(module, name) for name in sorted(module.__all__)]
         texts = [member.__doc__ or "" for member in [module, *members]]
         sentences = re.split(r"[.\n]\s*\n|\.\s", " . ".join(texts).lower())

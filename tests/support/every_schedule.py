@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import numpy.typing as npt
 
 from fl_epe.schedules import (
     BallsInBins,
@@ -14,6 +15,7 @@ from fl_epe.schedules import (
     FixedSize,
     MinSeparation,
     Poisson,
+    Schedule,
     ShuffledEpochs,
     TimeOfDay,
     Trace,
@@ -24,7 +26,7 @@ from fl_epe.schedules import (
 T, CLIENTS, RUNS = 20, 40, 300
 
 
-def make_trace():
+def _made_up_trace() -> Trace:
     """55 clients, some much busier than others; nobody in the seventh round."""
     rng = np.random.default_rng(4)
     seen = rng.random((T, 55)) < rng.choice([0.05, 0.3], 55)
@@ -33,10 +35,8 @@ def make_trace():
     return Trace(*np.nonzero(seen))
 
 
-TRACE = make_trace()
-
-
-SIMPLE = [
+TRACE = _made_up_trace()
+SIMPLE: list[Schedule] = [
     ShuffledEpochs(T, 2.5),
     Poisson(T, 0.2),
     FixedSize(T, 0.15),
@@ -51,9 +51,7 @@ SIMPLE = [
     TimeOfDay(T, 0.15, 8),
     TraceSample(TRACE),
 ]
-
-
-COMPOSED = [
+COMPOSED: list[Schedule] = [
     DropOut(Cyclic(T, 3), 0.25),
     DropOut(Capped(Poisson(T, 0.3), per_run=2), 0.25),
     Capped(Poisson(T, 0.2), per_run=2),
@@ -61,19 +59,17 @@ COMPOSED = [
     Capped(FixedSize(T, 0.3), per_run=5, per_window=2, window=6),
     Capped(DropOut(TimeOfDay(T, 0.3, 10), 0.1), per_window=2, window=10),
 ]
-
-
 EVERY = SIMPLE + COMPOSED
 
 
 @functools.cache
-def runs_of(schedule):
+def runs_of(schedule: Schedule) -> np.ndarray:
     """Who took part when, in many runs: (runs, rounds, clients)."""
     seeds = range(RUNS)
     return np.stack([presence(schedule, CLIENTS, np.random.default_rng(s)) for s in seeds])
 
 
-def sizes_of(schedule):
+def sizes_of(schedule: Schedule) -> np.ndarray | None:
     """Expected size of every round's cohort, or None where there is no formula."""
     even = np.full(T, schedule.cohort_size(CLIENTS))
     match schedule:
@@ -82,10 +78,9 @@ def sizes_of(schedule):
         case TraceSample():
             return CLIENTS * np.bincount(TRACE.round_ids, minlength=T) / TRACE.population
         case Capped(schedule=Poisson(rate=q), per_run=2, window=None):
-            t = np.arange(T)  # at most one head before
-            return CLIENTS * q * ((1 - q) ** t + t * q * (1 - q) ** np.maximum(t - 1, 0))
+            return _capped_twice(q)
         case Capped(schedule=Poisson(rate=q), per_run=None, per_window=1, window=4):
-            p = []
+            p: list[float] = []
             for _ in range(T):
                 p.append(q * (1 - sum(p[-3:])))
             return CLIENTS * np.array(p)
@@ -96,11 +91,12 @@ def sizes_of(schedule):
     return even
 
 
-def _capped_twice(rate):
-    return sizes_of(Capped(Poisson(T, rate), per_run=2))
+def _capped_twice(q: float) -> np.ndarray:
+    t = np.arange(T)  # at most one head before
+    return CLIENTS * q * ((1 - q) ** t + t * q * (1 - q) ** np.maximum(t - 1, 0))
 
 
-def assert_near(values, expected, errors=4.0):
+def assert_near(values: np.ndarray, expected: npt.ArrayLike, errors: float = 4.0) -> None:
     """Means over runs within so many standard errors (and rounding) of what is expected."""
     standard_error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     assert np.all(np.abs(values.mean(axis=0) - expected) <= errors * standard_error + 1e-9)

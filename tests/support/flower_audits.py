@@ -1,24 +1,33 @@
 """Audits of Flower's strategies, in process."""
 
+from typing import Any
+
 import numpy as np
 from flower_clients import drifting_app, model
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
 
 NODES, ROUNDS, CANARIES = 10, 12, 60  # 5 canaries a round
-
-
 REPLIES = NODES + CANARIES // ROUNDS
-
-
-PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": NODES}
-
-
+PLAIN: dict[str, Any] = {
+    "fraction_evaluate": 0.0,
+    "min_train_nodes": 2,
+    "min_available_nodes": NODES,
+}
 DELTA = 1e-3
 
 
-def run(strategy, app=None, arrays=None, rounds=ROUNDS, nodes=NODES, **settings):
+def run(
+    strategy: flower.Strategy,
+    app: ClientApp | None = None,
+    arrays: ArrayRecord | None = None,
+    rounds: int = ROUNDS,
+    nodes: int = NODES,
+    **settings: Any,
+) -> tuple[CanaryAudit, flower.Result]:
     """The audit after a whole run, and Flower's own result."""
     settings = {"num_canaries": CANARIES, "seed": 1, "delta": DELTA, **settings}
     audit = CanaryAudit(strategy, **settings)
@@ -28,6 +37,9 @@ def run(strategy, app=None, arrays=None, rounds=ROUNDS, nodes=NODES, **settings)
     return audit, result
 
 
-def fixed(base=None, z=1.0, expected=REPLIES, **more):
+def fixed(
+    base: flower.Strategy | None = None, z: float = 1.0, expected: int = REPLIES, **more: Any
+) -> flower.Strategy:
+    """Flower's own DP around a strategy: the server clips to 0.1 and adds the noise."""
     base = base or flower.FedAvg(**PLAIN)
     return flower.DifferentialPrivacyServerSideFixedClipping(base, z, 0.1, expected, **more)

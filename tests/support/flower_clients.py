@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from sklearn.datasets import load_digits
 
-SHAPES = {"layer.weight": (40, 100), "layer.bias": (40,)}
+Arrays: TypeAlias = dict[str, np.ndarray]
+SHAPES: dict[str, tuple[int, ...]] = {"layer.weight": (40, 100), "layer.bias": (40,)}
 DIM = 4040
 
 
-def model(shapes=SHAPES, dtype="float32") -> ArrayRecord:
+def model(shapes: Mapping[str, tuple[int, ...]] = SHAPES, dtype: str = "float32") -> ArrayRecord:
     return ArrayRecord({name: Array(np.zeros(shape, dtype)) for name, shape in shapes.items()})
 
 
 def drifting_app(
-    mods=(), *, norm=0.1, examples=10, arrange=lambda arrays: arrays, fails=lambda node, t: False
+    mods: Sequence[Mod] = (),
+    *,
+    norm: float = 0.1,
+    examples: int | Callable[[int], int] = 10,
+    arrange: Callable[[Arrays], Arrays] = lambda arrays: arrays,
+    fails: Callable[[int, int], bool] = lambda node, t: False,
 ) -> ClientApp:
     """Each client answers with the model plus its own fixed-norm random step.
 
@@ -32,11 +42,12 @@ def drifting_app(
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         partition = int(context.node_config["partition-id"])
-        t = int(message.content["config"]["server-round"])
+        t = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
         if fails(partition, t):
             raise RuntimeError(f"client {partition} is broken")
         rng = np.random.default_rng((17, partition, t))
-        received = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        arrays_sent = message.content.array_records["arrays"]
+        received = {name: array.numpy() for name, array in arrays_sent.items()}
         moved = [k for k, v in received.items() if v.ndim and k != "counts"]
         moved.sort(key=lambda k: -received[k].size)  # the same steps under any names, in any order
         steps = {k: rng.standard_normal(received[k].shape) for k in moved}
@@ -62,7 +73,7 @@ def digits_model() -> ArrayRecord:
     return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
-def digits_app(mods=()) -> ClientApp:
+def digits_app(mods: Sequence[Mod] = ()) -> ClientApp:
     """Softmax regression on real digits; every client holds its share of them."""
     digits = load_digits()
     app = ClientApp()
@@ -71,7 +82,8 @@ def digits_app(mods=()) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         mine = slice(int(context.node_config["partition-id"]), None, 24)
         inputs, targets = digits.data[mine] / 16, digits.target[mine]
-        weight, bias = (a.numpy().astype(float) for a in message.content["arrays"].values())
+        received = message.content.array_records["arrays"].values()
+        weight, bias = (array.numpy().astype(float) for array in received)
         for _ in range(5):
             scores = inputs @ weight + bias
             chances = np.exp(scores - scores.max(axis=1, keepdims=True))

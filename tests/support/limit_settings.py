@@ -1,5 +1,7 @@
 """Settings of the limit of a large model, and a made-up log."""
 
+from typing import Any
+
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
@@ -8,15 +10,9 @@ from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Trace
 
 DELTA = 1e-5
-
-
 T = 12
-
-
 REAL = RealUpdates(np.linspace(0.1, 0.3, T), 2.0)
-
-
-SERVERS = {
+SERVERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "momentum": {"server": ServerSGD(0.3, 0.9), "clip_norms": np.linspace(1, 2, T)},
     "decay": {"server": ServerSGD(1.0, 0.5), "decay": 0.8 ** np.arange(T)},
@@ -24,11 +20,11 @@ SERVERS = {
 }
 
 
-def epsilon_of_shift(shift):
+def epsilon_of_shift(shift: float) -> float:
     return float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
 
 
-def made_up_log(seed=0, rounds=T, clients=40):
+def made_up_log(seed: int = 0, rounds: int = T, clients: int = 40) -> Trace:
     """A log in which some take part far more often than others."""
     rng = np.random.default_rng(seed)
     there = rng.random((rounds, clients)) < rng.beta(0.5, 1.5, clients)

@@ -20,7 +20,7 @@ class _Hidden:
 
 def hide(*names: str) -> None:
     """Let imports of these packages fail from here on, in this process."""
-    sys.meta_path.insert(0, _Hidden(names))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Hidden(names))
 
 
 def environment() -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fl_epe import AuditRecord
 
 
-def make_record(**changes) -> AuditRecord:
+def make_record(**changes: Any) -> AuditRecord:
     """Six rounds, 40 + 30 canaries, three participations each, noise multiplier 0.5."""
     rng = np.random.default_rng(0)
     dim, T, k, u, z = 10_000, 6, 40, 30, 0.5

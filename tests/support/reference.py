@@ -13,7 +13,9 @@ from fl_epe.tasks import Task
 from fl_epe.training import LocalTraining, Trainer
 
 
-def train(task: Task, config: RunConfig, seeds: Seeds):
+def train(
+    task: Task, config: RunConfig, seeds: Seeds
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns the final model, the clients and the canaries of every round, the clip norms."""
     theta = task.initial(seeds.initial).astype(np.float64)
     canaries = CanarySet(len(theta), config.num_canaries + config.unobserved, seeds.canary)
@@ -41,10 +43,13 @@ def train(task: Task, config: RunConfig, seeds: Seeds):
             start = theta.astype(np.float32)
             update = trainer.train(start, int(i), local, seed=seeds.local, round_number=t + 1)
             clipped, was_short = clip(update.delta, C)
+            assert clipped is not None, "a reference run has no broken update"
             total += clipped
             unclipped += was_short
         for j in np.flatnonzero(taking_part[t]):
-            total += clip(canaries.vector(j) * np.float32(1e3 * C), C)[0]
+            loud, _ = clip(canaries.vector(int(j)) * np.float32(1e3 * C), C)
+            assert loud is not None
+            total += loud
         noise = generator(seeds.noise, t, 0).standard_normal(len(theta))
         mean = (total + z_sum * C * noise) / n
         velocity = config.server_momentum * velocity + mean

@@ -58,9 +58,6 @@ def write_text_source(folder: pathlib.Path, form: str, rows: Rows, held_out: Row
     return str(folder)
 
 
-# The data set on disk
-
-
 def converted_posts(tmp_path: pathlib.Path) -> pathlib.Path:
     source = write_text_source(
         tmp_path / "source", ".jsonl", tagged_sentences(), tagged_sentences("test")

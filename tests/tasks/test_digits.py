@@ -6,8 +6,6 @@ import torch
 
 from fl_epe.tasks.digits import Digits
 
-# Digits
-
 
 def test_digits_clients_share_four_fifths_of_the_images_and_each_has_some():
     task = Digits()

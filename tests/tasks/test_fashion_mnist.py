@@ -9,8 +9,6 @@ from fashion_files import idx_bytes, write_fashion
 
 from fl_epe.tasks.fashion_mnist import FashionMnist, read_idx
 
-# Fashion-MNIST
-
 
 def test_fashion_mnist_reads_packed_and_plain_files(tmp_path: pathlib.Path):
     write_fashion(tmp_path)

@@ -6,8 +6,6 @@ import pytest
 from fl_epe.seeding import generator
 from fl_epe.tasks.partition import dirichlet_partition, stratified_split
 
-# The splits
-
 
 @pytest.mark.parametrize(("clients", "minimum"), [(1, 1), (7, 5), (50, 10)])
 def test_every_example_goes_to_one_client(clients: int, minimum: int):

@@ -33,9 +33,6 @@ def task(
     return load_task(request.param, data_dir=source, max_examples=12)
 
 
-# The contract that every task keeps.
-
-
 def test_a_task_travels_as_a_few_bytes_after_its_data_is_loaded(task: Task):
     task.client(0)
     packed = pickle.dumps(task)

@@ -1,3 +1,5 @@
+"""Many clients trained together as if one after another."""
+
 import dataclasses
 import functools
 import itertools

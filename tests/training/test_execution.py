@@ -7,9 +7,6 @@ from fl_epe.training import Execution
 CPU = Execution(device="cpu")
 
 
-# Where and how.
-
-
 def test_the_environment_decides_where_and_how():
     assert Execution.from_environment({}) == Execution()
     names = ("DEVICE", "CHUNK", "PRECISION", "DETERMINISTIC")

@@ -1,3 +1,5 @@
+"""Local training of one client."""
+
 import dataclasses
 import hashlib
 import subprocess
@@ -190,7 +192,7 @@ def test_the_loss_falls_with_local_epochs(theta: np.ndarray):
 )
 def test_impossible_local_training_is_refused(options: dict[str, float], message: str):
     with pytest.raises(ValueError, match=message):
-        LocalTraining(**options)  # type: ignore[arg-type]
+        LocalTraining(**options)
 
 
 @pytest.mark.parametrize("bad", [np.zeros(7, np.float32), np.zeros(16), np.zeros((1, 16), "f4")])
