@@ -3,14 +3,11 @@
 Write a `Plan`, measure its cells with `carry_out`, gather them with `rows_of` and write tables,
 pictures and a page with `write_comparison`. The command ``fl-epe compare`` does all four.
 
-Example:
+Examples:
     >>> from fl_epe.compare import Plan
     >>> plan = Plan(schedules=("epochs", "poisson"), noise_multipliers=(0.2, 0.4))
     >>> len(list(plan.cells()))
     12
-
-Write a `Plan`, measure its cells with `carry_out`, gather them with `rows_of` and write tables,
-pictures and a page with `write_comparison`. The command ``fl-epe compare`` does all four.
 """
 
 from __future__ import annotations

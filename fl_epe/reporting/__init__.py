@@ -2,7 +2,7 @@
 
 A report is made from an `AuditRecord` alone, so it can be made again at any time.
 
-Example:
+Examples:
     >>> from fl_epe.reporting import number
     >>> number(17.2841), number(float("inf"))
     ('17.3', '∞')

@@ -1,6 +1,6 @@
 """Schedules by name, from the numbers that a run's settings give.
 
-Example:
+Examples:
     >>> make_schedule("poisson", rounds=100, participations=5)
     Poisson(rounds=100, rate=0.05)
     >>> parse_schedule("capped:of=poisson,per_run=2")

@@ -8,7 +8,7 @@ not a bound. How they work: docs/notes/lower-bounds.md.
 The assumption "GDP" means that the mechanism's trade-off curve is Gaussian. The scores may have any
 distribution: the method rules out μ-GDP, and the ε at δ is read off the curve.
 
-Example:
+Examples:
     >>> observed, unobserved = [5.0 + i / 100 for i in range(100)], range(-50, 50)
     >>> epsilon_lower_bound(observed, unobserved, 1e-5) > 0
     True
@@ -288,3 +288,4 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
         ),
     }
 )
+"""Every lower bound: its function, what it assumes, and whether it keeps its confidence."""
