@@ -41,6 +41,7 @@ def notes(summary: RunSummary) -> list[str]:
 def finding(summary: RunSummary) -> str:
     """The result in one sentence, for somebody who is no expert."""
     final, every = summary.final.displacement.estimate, summary.every_round.matched_filter
+    estimates = [final] if every is None else [final, every.estimate]
     seen = (
         "An adversary who sees only the final model can tell whether one client took part with "
         f"ε ≈ {number(final.epsilon)}"
@@ -54,6 +55,8 @@ def finding(summary: RunSummary) -> str:
         known = "without noise no theorem limits it"
     else:
         known = f"the upper bound by theory, as assumed below, is {number(limit)}"
+        if any(estimate.low <= limit < estimate.epsilon for estimate in estimates):
+            known += " (an estimate may lie above it by chance)"
     return f"{seen}: ε = 0 is a blind guess, and {known}."
 
 
