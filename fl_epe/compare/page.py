@@ -147,8 +147,8 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
         where,
         "ε estimates say what the canary attack achieves. They are not bounds.",
         f"“Final” and “every round” are for the mean canary, intervals at {plan.confidence:.0%}, "
-        "pooled over replicates. “Largest” is for the most exposed canary of those simulated, the "
-        "one with the largest expected score; among more clients there is one who is more exposed.",
+        "pooled over replicates. “Largest” or “most exposed” is for the simulated canary "
+        "with the largest expected score; among more clients there is one who is more exposed.",
         "“Rounds unknown” is for a canary whose rounds are drawn by the schedule, many or few, so "
         "that it can lie above the mean canary's. “–”: its law has no closed form.",
         "Analytical ε: the upper bound by the tightest theorem for the schedule, with rounds known "
