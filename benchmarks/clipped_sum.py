@@ -8,6 +8,7 @@ The variants take turns on the same update of 1,206,590 float32 entries; the tim
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -47,7 +48,9 @@ def main() -> None:
     turns = parser.parse_args().turns
     update = np.random.default_rng(0).standard_normal(DIM, dtype=np.float32)
     total = np.zeros(DIM)
-    variants = {"clip, then the addition": lambda update: separately(update, total)}
+    variants: dict[str, Callable[[np.ndarray], None]] = {
+        "clip, then the addition": functools.partial(separately, total=total)
+    }
     variants |= {
         f"ClippedSum, blocks of 2^{size.bit_length() - 1}": in_blocks(size) for size in BLOCKS
     }
