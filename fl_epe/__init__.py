@@ -3,7 +3,7 @@
 Importing this package loads NumPy; what SciPy does is loaded when it is first used. `fl_epe.flower`
 brings Flower, and PyTorch when something of it that trains models is asked for.
 
-Example:
+Examples:
     >>> from fl_epe import epsilon_from_scores
     >>> observed = [5.0 + i / 100 for i in range(-50, 50)]  # of canaries that took part
     >>> unobserved = [i / 50 for i in range(-50, 50)]  # of others that did not

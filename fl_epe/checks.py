@@ -2,7 +2,7 @@
 
 Each raises a `ValueError` that names the argument, its value and what is allowed.
 
-Example:
+Examples:
     >>> check_probability("delta", 2.0)
     Traceback (most recent call last):
     ValueError: Expected delta=2.0 in (0, 1).

@@ -1,6 +1,6 @@
 """Named random streams: one seed each, so that one choice can change while the others repeat.
 
-Example:
+Examples:
     >>> Seeds.derive(1) == Seeds.derive(1)
     True
     >>> bool(generator(7, 0).random() == generator(7, 1).random())

@@ -2,7 +2,7 @@
 
 Every value here is analytical; what an attack measured is in `fl_epe.auditing`.
 
-Example:
+Examples:
     >>> from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
     >>> round(gaussian_epsilon(noise_multiplier=1.0, delta=1e-5), 3)  # one participation
     4.377

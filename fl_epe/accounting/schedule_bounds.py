@@ -3,7 +3,7 @@
 A schedule states what it guarantees as a `fl_epe.schedules.PrivacyLaw`; the theorems are in
 `upper_bounds.py`. All bounds hold for clients and for canaries.
 
-Example:
+Examples:
     >>> from fl_epe.schedules import Poisson
     >>> bound = tightest(upper_bounds(Poisson(10, 0.1), 1.0, 1e-5, 1000), rounds_known=False)
     >>> bound.adjacency

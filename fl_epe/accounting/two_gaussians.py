@@ -4,7 +4,7 @@ Sources: Andrew et al. 2024, section 3.2 (two fitted Gaussians); Steinke 2022, P
 the privacy loss); Balle & Wang 2018 and Dong et al. 2019 (equal variances, μ-GDP).
 Derivation: docs/notes/two-gaussians.md.
 
-Example:
+Examples:
     >>> round(epsilon_two_gaussians(0.0, 1.0, 1.0, 1.0, delta=1e-5), 3)
     4.377
 """

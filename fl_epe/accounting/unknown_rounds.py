@@ -3,7 +3,7 @@
 The adversary's statistic is `fl_epe.auditing.statistics.likelihood_ratio`. It is not Gaussian, so
 its ε comes from the distribution of the privacy loss. Derivation: docs/notes/unknown-rounds.md.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> known = unknown_rounds_epsilon([np.array([1.0])], 1e-5)
     >>> unknown_rounds_epsilon([np.ones(10)], 1e-5) < known

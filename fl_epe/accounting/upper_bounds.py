@@ -4,7 +4,7 @@ The noise multiplier z is the noise's standard deviation over the clip norm, so 
 shifts the sum of clipped updates by at most 1/z standard deviations. Every bound holds against an
 adversary who sees the model after each round, and so also against one who sees only the final one.
 
-Example:
+Examples:
     >>> round(gaussian_epsilon(noise_multiplier=1.0, delta=1e-5), 3)
     4.377
 """

@@ -3,7 +3,7 @@
 It predicts the scores of a schedule, calibrates noise to a target ε and finds the clients that are
 most exposed.
 
-Example:
+Examples:
     >>> from fl_epe.asymptotics import limit_record
     >>> from fl_epe.auditing import epsilon_from_record
     >>> from fl_epe.schedules import ShuffledEpochs

@@ -5,7 +5,7 @@ Here this is solved for z. The result is an estimate of what random canaries wou
 guarantee take z from an analytical bound (`fl_epe.accounting`).
 Method and intervals: docs/notes/limit.md.
 
-Example:
+Examples:
     >>> from fl_epe.schedules import Poisson
     >>> advice = noise_for_epsilon(Poisson(rounds=10, rate=0.5), 2.0, 1e-5, num_canaries=100)
     >>> advice.low < advice.noise_multiplier < advice.high

@@ -4,7 +4,7 @@ The limit of a large model gives every client of a `Trace` its expected score, a
 had the full clip norm and only the noise hid them. The ε of that score is an estimate of what an
 auditing adversary would achieve on average, and no guarantee. Derivation: docs/notes/limit.md.
 
-Example:
+Examples:
     >>> found = exposure(Trace([0, 1, 1], ["a", "a", "b"]), noise_multiplier=1.0, delta=1e-5)
     >>> found.top(1)[0].name
     'a'

@@ -2,7 +2,7 @@
 
 Derivation: docs/notes/limit.md.
 
-Example:
+Examples:
     >>> from fl_epe.schedules import Poisson
     >>> final, every_round = limit_footprints(Poisson(rounds=10, rate=0.5), 0.4, num_canaries=5)
     >>> every_round.shape

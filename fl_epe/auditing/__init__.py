@@ -2,7 +2,7 @@
 
 Everything here needs an `AuditRecord` or bare scores; nothing needs Flower or PyTorch.
 
-Example:
+Examples:
     >>> from fl_epe.auditing import epsilon_from_cosines
     >>> estimate = epsilon_from_cosines([0.02, 0.03, 0.04], dim=10_000, delta=1e-5)
     >>> estimate.low < estimate.epsilon < estimate.high

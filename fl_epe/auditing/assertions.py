@@ -7,7 +7,7 @@ only if a failed test is not repeated until it passes, and if the method is chos
 Methods without an assumption show gross violations only; "gdp" and "mean" show finer ones, if the
 noise is Gaussian.
 
-Example:
+Examples:
     >>> rng = np.random.default_rng(0)
     >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=50)
     >>> assert_private(scores, epsilon=5.0, delta=1e-5, method="gdp").violated

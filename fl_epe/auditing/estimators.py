@@ -4,7 +4,7 @@ Every result here is an *estimate*: what this canary attack achieves, not a boun
 could. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched filter
 are the defaults: docs/notes/estimates.md.
 
-Example:
+Examples:
     >>> found = epsilon_from_cosines([0.01, 0.02, 0.03], dim=10_000, delta=1e-5)
     >>> found.low < found.epsilon < found.high
     True

@@ -2,7 +2,7 @@
 
 How the interval is built: docs/notes/estimates.md.
 
-Example:
+Examples:
     >>> fit_gaussian(np.array([1.0, 2.0, 3.0]))
     FittedGaussian(mean=2.0, std=1.0, count=3)
 """

@@ -1,6 +1,6 @@
 """Are the scores Gaussian? Anderson–Darling test, as in appendix B of Andrew et al. (2024).
 
-Example:
+Examples:
     >>> anderson_darling(np.arange(20.0)).p_value > 0.05
     True
 """

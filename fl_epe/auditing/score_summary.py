@@ -1,6 +1,6 @@
 """Everything that bare scores say: all estimates and all bounds that apply.
 
-Example:
+Examples:
     >>> summary = summarize_scores([0.01, 0.02, 0.03], None, 1e-5, dim=10_000)
     >>> [estimate.method for estimate in summary.estimates]
     ['cosines, known variance', 'cosines, fitted variance']

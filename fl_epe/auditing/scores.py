@@ -29,7 +29,7 @@ class Scores:
         standard_null: whether the score of an unobserved canary is N(0, 1).
         spread: standard deviation of the observed scores, if it is known and not 1.
 
-    Example:
+    Examples:
         >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
         >>> scores.observed
         array([1., 3.])

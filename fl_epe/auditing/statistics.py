@@ -5,7 +5,7 @@ momentum undone; it is N(0, 1) for an unobserved canary. ``a_t = √d·C_t / (n�
 expected score of a participant of round t (in general, √d times the norm of what it adds to the
 mean, over the mean's). ``S_i`` are the rounds of canary i.
 
-Example:
+Examples:
     >>> list(STATISTICS["final"])
     ['displacement', 'model']
 """

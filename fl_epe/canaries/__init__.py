@@ -2,7 +2,7 @@
 
 `CanarySet` makes them; `CanaryScorer` keeps the cosine of each with every vector an adversary sees.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from fl_epe.canaries import CanarySet
     >>> canaries = CanarySet(dim=10_000, count=3, seed=1)

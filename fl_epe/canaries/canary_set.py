@@ -1,6 +1,6 @@
 """Canaries: random unit vectors that any process can regenerate from a seed and a number.
 
-Example:
+Examples:
     >>> canaries = CanarySet(dim=1000, count=3, seed=1)
     >>> canaries.dot(canaries.vector(1)).round(1)
     array([0., 1., 0.])

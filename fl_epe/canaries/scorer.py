@@ -2,7 +2,7 @@
 
 Canaries are expensive to regenerate, so vectors wait until a block of them is scored at once.
 
-Example:
+Examples:
     >>> scorer = CanaryScorer(CanarySet(dim=100, count=2, seed=1))
     >>> scorer.add("mean", scorer.canaries.vector(0))
     >>> scorer.cosines("mean").shape

@@ -2,7 +2,7 @@
 
 `main` is the entry point of ``fl-epe``; a command imports what it needs when it runs.
 
-Example:
+Examples:
     >>> from fl_epe.cli import main
     >>> main(["estimate", "missing.csv"])  # bad input: one line of error, and exit status 2
     2

@@ -69,7 +69,15 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from fl_epe.compare import Machine, carry_out, notes_of, rows_of, table_of, write_comparison
+    from fl_epe.compare import (
+        Machine,
+        carry_out,
+        finding_of,
+        notes_of,
+        rows_of,
+        table_of,
+        write_comparison,
+    )
 
     options = _Compare(**given(arguments, _Compare))
     plan = _plan(arguments, options.config)
@@ -96,6 +104,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         )
     write_comparison(plan, rows, output)
     console.print()
+    if found := finding_of(plan, rows):
+        print_lines(console, [found])
+        console.print()
     console.print(table_of(plan, rows))
     print_lines(console, (f"• {note}" for note in notes_of(plan, rows)))
     print_report_path(console, output / "compare.html")

@@ -32,9 +32,11 @@ def _report(arguments: argparse.Namespace) -> int:
 
 def show_report(console: Console, record: AuditRecord, directory: Path) -> int:
     """Write the report of a record into a directory and print its table and notes."""
-    from fl_epe.reporting import epsilon_table, notes, write_report
+    from fl_epe.reporting import epsilon_table, finding, notes, write_report
 
     summary = write_report(record, directory)
+    console.print()
+    print_lines(console, [finding(summary)])
     console.print()
     console.print(epsilon_table(summary))
     print_lines(console, (f"• {note}" for note in notes(summary)))

@@ -3,14 +3,11 @@
 Write a `Plan`, measure its cells with `carry_out`, gather them with `rows_of` and write tables,
 pictures and a page with `write_comparison`. The command ``fl-epe compare`` does all four.
 
-Example:
+Examples:
     >>> from fl_epe.compare import Plan
     >>> plan = Plan(schedules=("epochs", "poisson"), noise_multipliers=(0.2, 0.4))
     >>> len(list(plan.cells()))
     12
-
-Write a `Plan`, measure its cells with `carry_out`, gather them with `rows_of` and write tables,
-pictures and a page with `write_comparison`. The command ``fl-epe compare`` does all four.
 """
 
 from __future__ import annotations
@@ -22,11 +19,11 @@ from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, serve
 from fl_epe.compare.plan import DEFAULT_SCHEDULES, Cell, Plan, read_plan
 
 if TYPE_CHECKING:
-    from fl_epe.compare.charts import plain_ticks
     from fl_epe.compare.measure import Machine, record_path
-    from fl_epe.compare.page import notes_of, table_of, write_comparison
+    from fl_epe.compare.page import finding_of, notes_of, table_of, write_comparison
     from fl_epe.compare.rows import Epsilon, Row, rows_of
     from fl_epe.compare.runner import carry_out
+    from fl_epe.reporting import plain_ticks
 
 __all__ = [
     "CHECKPOINT",
@@ -38,6 +35,7 @@ __all__ = [
     "Plan",
     "Row",
     "carry_out",
+    "finding_of",
     "load_run",
     "notes_of",
     "plain_ticks",
@@ -53,7 +51,7 @@ __all__ = [
 _LATER = {
     "charts": ("plain_ticks",),
     "measure": ("Machine", "record_path"),
-    "page": ("notes_of", "table_of", "write_comparison"),
+    "page": ("finding_of", "notes_of", "table_of", "write_comparison"),
     "rows": ("Epsilon", "Row", "rows_of"),
     "runner": ("carry_out",),
 }

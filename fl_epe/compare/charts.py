@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fl_epe.compare.rows import Epsilon, Row
+from fl_epe.reporting import plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,16 +99,6 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
         fontsize=7,
         frameon=False,
     )
-
-
-def plain_ticks(axes: Axes) -> None:
-    """Ticks of a logarithmic x-axis at 1, 2, 5, 10, … in plain figures."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.tick_params(axis="x", labelsize=8)
 
 
 def _whisker(axes: Axes, y: float, value: Epsilon | None, color: str) -> None:

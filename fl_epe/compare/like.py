@@ -9,8 +9,10 @@ from typing import Any
 from fl_epe.auditing import AuditRecord
 from fl_epe.mechanism import ServerSGD
 
-RECORD, CHECKPOINT = "record.npz", "checkpoint.npz"
-"""Files in the folder of a run: when it is finished, and while it is not."""
+RECORD = "record.npz"
+"""The file in a run's folder that says that the run is finished."""
+CHECKPOINT = "checkpoint.npz"
+"""The file in a run's folder while the run is under way."""
 
 
 def load_run(directory: Path | str) -> AuditRecord:

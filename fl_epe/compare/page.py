@@ -111,30 +111,51 @@ def cells_of(row: Row) -> list[str]:
     ]
 
 
+def finding_of(plan: Plan, rows: Sequence[Row]) -> str:
+    """The result at the `reference` in one sentence; "" where there is nothing to compare."""
+    noise, participations = reference(plan)
+    exposed = {
+        row.schedule: row.final.most_exposed
+        for row in rows
+        if (row.noise_multiplier, row.participations) == (noise, participations)
+        and row.final is not None
+        and row.final.most_exposed is not None
+    }
+    if len(set(exposed.values())) < 2:
+        return ""
+    least, most = min(exposed, key=exposed.__getitem__), max(exposed, key=exposed.__getitem__)
+    return (
+        "By the final model alone, the most exposed client gives away least under "
+        f"{least} (ε ≈ {number(exposed[least])}) and most under {most} "
+        f"(ε ≈ {number(exposed[most])}); ε = 0 is a blind guess at who took part."
+    )
+
+
 def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
     """What a reader must know about the numbers."""
     where = (
-        "In the limit: nothing was trained; canaries and what hides them are drawn from their "
-        "exact law as dimension grows."
+        "Nothing was trained: canaries and what hides them are drawn from their exact law in the "
+        "asymptotic limit of a large model."
         if plan.task is None
-        else f"{plan.task} was trained for every measurement."
+        else f"The task {plan.task} was trained for every measurement."
     )
     if plan.task is None and plan.like is not None:
         where += f" Clip norms, server and real updates are those measured in {plan.like}."
     elif plan.task is None:
-        where += " Noise outweighs the real updates, so that a real run gives away less."
+        where += " Noise alone hides them; real updates would too, so a real run gives away less."
     lines = [
         where,
         "ε estimates say what the canary attack achieves. They are not bounds.",
         f"“Final” and “every round” are for the mean canary, intervals at {plan.confidence:.0%}, "
-        "pooled over replicates. “Largest” is for the most exposed canary of those simulated, the "
-        "one with the largest expected score; among more clients there is one who is more exposed.",
+        "pooled over replicates. “Largest” or “most exposed” is for the simulated canary "
+        "with the largest expected score; among more clients there is one who is more exposed.",
         "“Rounds unknown” is for a canary whose rounds are drawn by the schedule, many or few, so "
         "that it can lie above the mean canary's. “–”: its law has no closed form.",
-        "Analytical: the tightest theorem for the schedule, rounds known (and unknown, where that "
-        "helps), also for an adversary who sees only the final model; “none known” where there is "
-        "none. It averages over chance: a client whom chance lets take part often has a larger ε. "
-        "Known rounds: zero-out adjacency; unknown coins: add-or-remove; fixed size: replace-one.",
+        "Analytical ε: the upper bound by the tightest theorem for the schedule, with rounds known "
+        "and, where that helps, unknown; “none known” where there is none. It also holds for an "
+        "adversary who sees only the final model. It averages over chance: a client who happens to "
+        "take part often has a larger ε. Adjacency: zero-out with rounds known; with rounds "
+        "unknown, add-or-remove for coins and replace-one for cohorts of fixed size.",
     ]
     if over := [row for row in rows if row.above]:
         names = ", ".join(
@@ -225,6 +246,7 @@ def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str]]) -> s
     delta = next((row.delta for row in rows if row.delta is not None), math.nan)
     return template.render(
         plan=plan,
+        finding=finding_of(plan, rows),
         noise=noise,
         participations=participations,
         delta=delta,

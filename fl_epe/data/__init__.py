@@ -7,7 +7,7 @@ extra ``data``. The twins (`text_twin`, `image_twin`) make data of the same shap
 Nothing here was run on the published data sets, which could not be reached; the tests write small
 files of the same schemas. See ``docs/notes/data-sets.md``.
 
-Example:
+Examples:
     >>> from fl_epe.data import text_twin
     >>> sentences = text_twin.sentences(seed=1, user=7, most=5)
     >>> sentences.shape  # words by number, with a mark before the first and after the last

@@ -4,7 +4,7 @@
 `simulate` and the rest) is loaded when one of its names is asked for; to train models it needs
 PyTorch: ``pip install 'fl-epe[sim]'``.
 
-Example:
+Examples:
     >>> from flwr.serverapp.strategy import FedAvg
     >>> from fl_epe.flower import CanaryAudit
     >>> strategy = CanaryAudit(FedAvg(), num_canaries=1000, delta=1e-5)

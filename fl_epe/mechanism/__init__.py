@@ -2,7 +2,7 @@
 
 State goes in and comes out of every function; the room needs NumPy only.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from fl_epe.mechanism import ClippedSum
     >>> clipped = ClippedSum(dim=2, clip_norm=1.0)

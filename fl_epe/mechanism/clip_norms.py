@@ -3,7 +3,7 @@
 The adaptive rule is Algorithm 1 of Andrew et al. (2021), "Differentially Private Learning with
 Adaptive Clipping", with votes of ±1/2.
 
-Example:
+Examples:
     >>> rule = FixedClip(1.0)
     >>> rule.update(rule.init(), unclipped=3, voted=4, rng=np.random.default_rng(0))
     1.0
@@ -96,3 +96,4 @@ class AdaptiveClip:
 
 
 ClipNorm = FixedClip | AdaptiveClip
+"""The clip norm of every round: fixed, or adapted to the norms of the updates."""

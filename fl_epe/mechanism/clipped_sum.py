@@ -2,7 +2,7 @@
 
 Timings: docs/notes/clipped-sum.md.
 
-Example:
+Examples:
     >>> total = ClippedSum(dim=2, clip_norm=1.0)
     >>> total.add(np.array([0.25, 0.5]))
     True

@@ -1,6 +1,6 @@
 """Clip one update to the clip norm, on a grid that makes sums of clipped updates exact.
 
-Example:
+Examples:
     >>> clip(np.array([3.0, 4.0]), clip_norm=5.0)
     (array([3., 4.]), True)
 """

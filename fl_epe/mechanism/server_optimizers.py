@@ -112,3 +112,4 @@ class ServerAdam:
 
 
 ServerOptimizer = ServerSGD | ServerAdam
+"""How the server moves the model by the mean update of a round."""

@@ -2,7 +2,7 @@
 
 A model knows nothing of clients, privacy or Flower; `fl_epe.tasks` says what it is trained on.
 
-Example:
+Examples:
     >>> import torch
     >>> from fl_epe.models import bind_parameters
     >>> model = torch.nn.Linear(2, 1)

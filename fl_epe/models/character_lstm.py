@@ -8,9 +8,9 @@ import torch
 
 
 class CharacterLstm(torch.nn.Module):
-    """80 characters to the next one, 819,920 parameters (McMahan et al. 2017, Caldas et al. 2018).
+    """Predicts the character after 80: 819,920 parameters (McMahan 2017, Caldas et al. 2018).
 
-    Embedding of 8, two LSTM layers of 256 units (torch's two bias vectors each), dense 80.
+    Embedding of 8, two LSTM layers of 256 units (each with torch's two bias vectors), dense 80.
 
     Args:
         characters: size of the alphabet.

@@ -9,10 +9,10 @@ from fl_epe.models.dropout import SeededDropout
 
 
 class Cnn(torch.nn.Module):
-    """28×28×1 to 62 classes, 1,206,590 parameters (Reddi et al. 2021, Andrew et al. 2024).
+    """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi et al. 2021, Andrew et al. 2024).
 
     conv 3×3×32, relu, conv 3×3×64, relu, max-pool 2, dropout ¼, dense 128, relu, dropout ½,
-    dense 62; no padding. The 62 outputs stay also where fewer classes occur.
+    dense 62; no padding. It has 62 outputs also for data with fewer classes, such as digits.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Cnn(torch.nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Logits of shape (n, 62) for images of shape (n, 1, 28, 28)."""
-        # Strides of channels last: max-pooling is ten times as fast, the convolutions a fifth.
+        # With channels last, max-pooling is ten times as fast and the convolutions a fifth faster.
         x = inputs.reshape(-1, 28, 28, 1).permute(0, 3, 1, 2)
         x = functional.relu_(self.conv1(x))
         # relu and max-pool commute, and relu is cheaper after the pooling.

@@ -1,4 +1,4 @@
-"""Dropout that owns its randomness."""
+"""Dropout whose masks come from a generator of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEVELS = 256
 class SeededDropout(torch.nn.Module):
     """Dropout whose masks come from its own numpy generator, never from torch's global one.
 
-    So several models can train in the threads of one process and each repeats exactly.
+    So several models can train in the threads of one process, and each result repeats exactly.
 
     Attributes:
         rate: share of the entries that is set to zero, a multiple of 1/256.
@@ -58,6 +58,6 @@ class SeededDropout(torch.nn.Module):
         if self.random is None:
             raise RuntimeError("Expected SeededDropout.random to be set before training.")
         draws = self.random.integers(0, _LEVELS, shape, np.uint8)
-        # By NumPy: a third of torch's time.
+        # NumPy draws them in a third of torch's time.
         keep = draws >= int(self.rate * _LEVELS)
         return torch.from_numpy(keep * np.float32(1 / (1 - self.rate)))

@@ -22,7 +22,7 @@ class LstmLayer(torch.nn.Module):
         weight_ih: shape (4 hidden, inputs), for the inputs.
         weight_hh: shape (4 hidden, hidden), for the state before.
         bias: shape (4 hidden,); `torch.nn.LSTM` has two of these.
-        unrolled: compute with plain operations, as `torch.func.vmap` needs it.
+        unrolled: whether to compute with plain operations, which `torch.func.vmap` needs.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -56,7 +56,7 @@ class LstmLayer(torch.nn.Module):
 
 
 class Lstm(torch.nn.Module):
-    """The next word among 10,004, 4,050,748 parameters (Reddi et al. 2021, Andrew et al. 2024).
+    """Predicts the next of 10,004 words: 4,050,748 parameters (Reddi 2021, Andrew et al. 2024).
 
     Embedding 96, LSTM 670 with one bias vector, dense 96, dense 10,004. Word 0 is padding.
 
@@ -76,7 +76,7 @@ class Lstm(torch.nn.Module):
         self.to_empty(device="cpu")
 
     def initial_values(self, random: np.random.Generator) -> Iterator[np.ndarray]:
-        """What Keras starts with, in the order of `parameters`: for `Task.initial`.
+        """The initial values that Keras draws, in the order of `parameters`; for `Task.initial`.
 
         Embeddings are uniform on ±0.05, weights Glorot uniform, those of the state orthogonal,
         biases zero but for the forget gate's, which are 1.
@@ -97,8 +97,8 @@ class Lstm(torch.nn.Module):
 
         Args:
             tokens: the words.
-            counted: bool of shape (n, length); the logits of these positions alone are computed
-                then, shape (positions, vocabulary).
+            counted: bool of shape (n, length). If it is given, only the logits of these positions
+                are computed, shape (positions, vocabulary).
         """
         states = self.lstm(self.embedding(tokens))
         if counted is not None:

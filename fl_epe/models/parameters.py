@@ -1,4 +1,4 @@
-"""A model's parameters: where they lie in memory, and how they start; and one thread for torch."""
+"""A model's parameters as one vector, their initial values, and a context for one thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
     """Make the parameters of ``model`` views on the vector ``flat``, in their order.
 
     Args:
-        model: its parameters lose the values that they have.
+        model: the model; its parameters take the values of ``flat``.
         flat: shape (dim,); writing to it changes the model, and the other way round.
 
     Raises:
@@ -31,12 +31,12 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute each operation in the calling thread alone: the same bits everywhere.
+    """Let torch compute each operation in the calling thread alone, so that results repeat.
 
-    Matrix products and gradients of convolutions add up in another order with another number of
-    threads. `torch.set_num_threads` acts on the thread that calls it, and on threads that start
-    later; threads that already compute keep theirs. So several may be in here at a time, and
-    whoever starts threads that should use more sets that number in them.
+    With another number of threads, matrix products and gradients of convolutions add up in another
+    order, and their last bits differ. `torch.set_num_threads` acts on the thread that calls it and
+    on threads that start later. So several threads may be in this context at a time, and a thread
+    that is started within it and needs more must set its own number.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def one_thread() -> Iterator[None]:
 
 
 def glorot_uniform(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
-    """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); vectors are biases: zero."""
+    """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); a bias vector is zero."""
     if len(shape) < 2:
         return np.zeros(shape, np.float32)
     field = int(np.prod(shape[2:]))

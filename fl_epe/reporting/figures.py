@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _OBSERVED, _NULL, _ANALYTICAL = "#c2410c", "#1d4ed8", "#15803d"
+_WIDE = 10  # norms that grow by more are drawn on a logarithmic axis
 
 
 def render(draw: Callable[[Figure], None]) -> bytes:
@@ -31,11 +32,21 @@ def render(draw: Callable[[Figure], None]) -> bytes:
     return buffer.getvalue()
 
 
+def plain_ticks(axes: Axes) -> None:
+    """Ticks of a logarithmic x-axis at 1, 2, 5, 10, … in plain figures."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.tick_params(axis="x", labelsize=8)
+
+
 def _draw_final(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     left, right = figure.subplots(1, 2)
     for axes, part, title in (
-        (left, summary.final.displacement, "final model, against θ_T − θ_0"),
-        (right, summary.final.model, "final model, against θ_T (paper)"),
+        (left, summary.final.displacement, r"final model, against $\theta_T - \theta_0$"),
+        (right, summary.final.model, r"final model, against $\theta_T$ (paper)"),
     ):
         _draw_scores(axes, part.scores)
         axes.set(title=title, xlabel="√d · cosine")
@@ -76,9 +87,14 @@ def _draw_rounds(figure: Figure, record: AuditRecord, summary: RunSummary) -> No
     rounds = np.arange(1, record.rounds + 1)
     clip_norms = record.mechanism.clip_norms
     clipped = np.isfinite(clip_norms).any()
-    left.plot(rounds, clip_norms if clipped else record.norms.deltas, color=_OBSERVED)
+    norms = clip_norms if clipped else record.norms.deltas
+    left.plot(rounds, norms, color=_OBSERVED)
     title = "clip norm" if clipped else "norm of the model's change"
-    left.set(title=title, xlabel="round", yscale="log")
+    left.set(title=title, xlabel="round")
+    if np.nanmax(norms) > _WIDE * np.nanmin(norms):
+        left.set_yscale("log")
+    else:
+        left.set_ylim(0, None)
     for key, label, axis in (("train_loss", "training", None), ("eval_loss", "held out", "eval")):
         if len(values := record.metrics.get(key, np.empty(0))):
             steps = rounds if axis is None else record.metrics["eval_round"]
@@ -118,7 +134,8 @@ def _draw_epsilons(figure: Figure, record: AuditRecord, summary: RunSummary) -> 
     axes.invert_yaxis()
     axes.set(xscale="log", xlabel="ε", title=f"ε at δ = {summary.delta:.2g}")
     axes.margins(y=0.2)
-    axes.legend(fontsize=7, frameon=False)
+    plain_ticks(axes)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=7, frameon=False)
 
 
 FIGURES: dict[str, tuple[str, Callable[[Figure, AuditRecord, RunSummary], None]]] = {

@@ -13,9 +13,9 @@ def notes(summary: RunSummary) -> list[str]:
     """All sentences that apply to a run."""
     lines = [
         "ε estimates say what the canary attack achieves. They are not bounds.",
-        "Each lower bound is for the adversary of its row, and holds for independent scores of any "
-        "distribution. The lower bounds in the paper's rows are not valid: Jeffreys' method "
-        "chooses the threshold on the same scores.",
+        "A lower bound is for the adversary of its row. It holds for independent scores of any "
+        "distribution. The lower bounds in the paper's rows are not valid: they exceed the true ε "
+        "too often, because Jeffreys' method chooses its threshold on the scores that it judges.",
         _analytical_note(summary),
         *_secrecy_note(summary),
         *_budget_note(summary.analytical),
@@ -36,6 +36,28 @@ def notes(summary: RunSummary) -> list[str]:
         zero = " and counted as zero" if summary.lost_count_as_zero else ""
         lines.append(f"{absent} {were} lost{zero}: see “Lost updates” in report.html.")
     return lines
+
+
+def finding(summary: RunSummary) -> str:
+    """The result in one sentence, for somebody who is no expert."""
+    final, every = summary.final.displacement.estimate, summary.every_round.matched_filter
+    estimates = [final] if every is None else [final, every.estimate]
+    seen = (
+        "An adversary who sees only the final model can tell whether one client took part with "
+        f"ε ≈ {number(final.epsilon)}"
+    )
+    if every is not None:
+        seen += f", one who sees every round's model with ε ≈ {number(every.estimate.epsilon)}"
+    limit = summary.analytical.epsilon
+    if limit is None:
+        known = "no theorem known to us limits it"
+    elif math.isinf(limit):
+        known = "without noise no theorem limits it"
+    else:
+        known = f"the upper bound by theory, as assumed below, is {number(limit)}"
+        if any(estimate.low <= limit < estimate.epsilon for estimate in estimates):
+            known += " (an estimate may lie above it by chance)"
+    return f"{seen}: ε = 0 is a blind guess, and {known}."
 
 
 def analytical_text(summary: RunSummary) -> str:
@@ -88,8 +110,8 @@ def _budget_note(analytical: AnalyticalSummary) -> list[str]:
     if whole is None or canary is None or math.isinf(whole) or whole - canary < 1e-3 * whole:
         return []
     return [
-        f"A part of the privacy budget is spent on the count that adapts the clip norm. Canaries "
-        f"are not counted there; without it the analytical ε is {number(canary)}."
+        "Real clients are counted to adapt the clip norm, which spends some of the privacy budget. "
+        f"Canaries are not counted, so their own analytical ε is {number(canary)}."
     ]
 
 
@@ -125,8 +147,8 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
     if fit := summary.final.footprints:
         lines.append(
             f"For an adversary who sees the final model, the most exposed canary has ε = "
-            f"{number(fit.most_exposed.epsilon)}. Scores are {fit.scale:.3f} times "
-            f"({fit.low:.3f} – {fit.high:.3f}) what the canaries' footprints predict."
+            f"{number(fit.most_exposed.epsilon)}. The canaries' scores are {fit.scale:.3f} times "
+            f"({fit.low:.3f} – {fit.high:.3f}) what their footprints predict."
         )
     if unknown := summary.every_round.unknown_rounds:
         lines.append(

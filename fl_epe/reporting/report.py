@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fl_epe.auditing import AuditRecord, EpsilonEstimate, ScoreSummary
 from fl_epe.reporting.figures import FIGURES, render
-from fl_epe.reporting.notes import analytical_text, notes, number
+from fl_epe.reporting.notes import analytical_text, finding, notes, number
 from fl_epe.reporting.summary import summarize
 from fl_epe.reporting.summary_types import RunSummary
 from fl_epe.reporting.tables import plain_table
@@ -57,8 +57,9 @@ def epsilon_table(summary: RunSummary) -> Table:
 
 
 def as_text(summary: RunSummary, width: int = 100) -> str:
-    """Table and notes as plain text."""
+    """The finding in a sentence, the table and the notes, as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(finding(summary), highlight=False)
     console.print(epsilon_table(summary))
     for note in notes(summary):
         console.print(f"- {note}", highlight=False)
@@ -118,6 +119,7 @@ def _page(record: AuditRecord, summary: RunSummary, pictures: list[tuple[str, st
     )
     return template.render(
         summary=summary,
+        finding=finding(summary),
         headlines=_headlines(summary),
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
         bounds=_bound_cells(summary),

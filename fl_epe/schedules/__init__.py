@@ -1,26 +1,24 @@
 """Participation schedules: who takes part in which round, from coins to traces of real runs.
 
-==================  =========================================================================
-kind                who takes part
-==================  =========================================================================
-`ShuffledEpochs`    fresh random orders, spread evenly over the rounds (the paper's schedule)
-`Poisson`           everybody by an independent coin in every round
-`FixedSize`         a fresh cohort of fixed size in every round
-`MinSeparation`     a cohort of fixed size among those who have rested long enough
-`DeviceClasses`     independent coins, at a rate that depends on the client's class
-`Cyclic`            one random order, again and again
-`BallsInBins`       everybody once in each block of rounds, at a random round
-`CheckIn`           everybody once in each window of its own, at a random round
-`TimeOfDay`         a cohort of fixed size among those whose local time allows it
-`Trace`             what was recorded of a real run; `TraceSample` for canaries in it
-`Capped`            another schedule, without participations beyond a cap
-`DropOut`           another schedule, without those who drop out by a coin
-==================  =========================================================================
+| kind             | who takes part |
+|------------------|---|
+| `ShuffledEpochs` | fresh random orders, spread evenly over the rounds (the paper's schedule) |
+| `Poisson`        | everybody by an independent coin in every round |
+| `FixedSize`      | a fresh cohort of fixed size in every round |
+| `MinSeparation`  | a cohort of fixed size among those who have rested long enough |
+| `DeviceClasses`  | independent coins, at a rate that depends on the client's class |
+| `Cyclic`         | one random order, again and again |
+| `BallsInBins`    | everybody once in each block of rounds, at a random round |
+| `CheckIn`        | everybody once in each window of its own, at a random round |
+| `TimeOfDay`      | a cohort of fixed size among those whose local time allows it |
+| `Trace`          | what was recorded of a real run; `TraceSample` for canaries in it |
+| `Capped`         | another schedule, without participations beyond a cap |
+| `DropOut`        | another schedule, without those who drop out by a coin |
 
 `SCHEDULES` maps the name of each kind to its class, `make_schedule` builds one by name, and
 `parse_schedule` reads name and options from text.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from fl_epe.schedules import make_schedule
     >>> schedule = make_schedule("cyclic", rounds=4, participations=2)

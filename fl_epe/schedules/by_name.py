@@ -1,6 +1,6 @@
 """Schedules by name, from the numbers that a run's settings give.
 
-Example:
+Examples:
     >>> make_schedule("poisson", rounds=100, participations=5)
     Poisson(rounds=100, rate=0.05)
     >>> parse_schedule("capped:of=poisson,per_run=2")
@@ -23,24 +23,6 @@ from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
 from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
 from fl_epe.schedules.trace import Trace, TraceSample
 
-_CLASSES: tuple[type[Schedule], ...] = (
-    ShuffledEpochs,
-    Poisson,
-    FixedSize,
-    MinSeparation,
-    DeviceClasses,
-    Cyclic,
-    BallsInBins,
-    CheckIn,
-    TimeOfDay,
-    Trace,
-    TraceSample,
-    DropOut,
-    Capped,
-)
-SCHEDULES: dict[str, type[Schedule]] = {schedule.kind: schedule for schedule in _CLASSES}
-"""The class of each kind of schedule."""
-
 
 def make_schedule(kind: str, rounds: int, participations: float, **options: Any) -> Schedule:
     """The schedule of a ``kind`` with a given number of rounds and of expected participations.
@@ -61,11 +43,11 @@ def make_schedule(kind: str, rounds: int, participations: float, **options: Any)
     Raises:
         ValueError: if an argument or option is out of range, unknown or missing.
     """
-    if kind not in _MAKERS:
-        raise ValueError(f"Expected kind={kind!r} to be one of {tuple(_MAKERS)}.")
+    if kind not in SCHEDULES:
+        raise ValueError(f"Expected kind={kind!r} to be one of {tuple(SCHEDULES)}.")
     if not 0 < participations <= rounds:
         raise ValueError(f"Expected participations={participations} in (0, rounds={rounds}].")
-    maker = _MAKERS[kind]
+    maker = _MAKERS[SCHEDULES[kind]]
     known = {
         name: parameter.default is parameter.empty
         for name, parameter in inspect.signature(maker).parameters.items()
@@ -92,8 +74,8 @@ def parse_schedule(spec: str) -> tuple[str, dict[str, Any]]:
         ValueError: if the kind is unknown, or the options are written in another way.
     """
     kind, _, rest = spec.partition(":")
-    if kind not in _MAKERS:
-        raise ValueError(f"Expected kind={kind!r} to be one of {tuple(_MAKERS)}.")
+    if kind not in SCHEDULES:
+        raise ValueError(f"Expected kind={kind!r} to be one of {tuple(SCHEDULES)}.")
     if rest.startswith("{"):
         try:
             return kind, dict(json.loads(rest))
@@ -199,18 +181,22 @@ def _other(rounds: int, participations: float, of: str | Mapping[str, Any]) -> S
     return make_schedule(options.pop("kind"), rounds, participations, **options)
 
 
-_MAKERS: dict[str, Callable[..., Schedule]] = {
-    "epochs": ShuffledEpochs,
-    "poisson": lambda rounds, participations: Poisson(rounds, participations / rounds),
-    "fixed-size": lambda rounds, participations: FixedSize(rounds, participations / rounds),
-    "min-separation": _min_separation,
-    "device-classes": _device_classes,
-    "cyclic": Cyclic,
-    "balls-in-bins": _balls_in_bins,
-    "check-in": _check_in,
-    "time-of-day": _time_of_day,
-    "trace": _trace,
-    "trace-sample": _trace_sample,
-    "drop-out": _drop_out,
-    "capped": _capped,
+_MAKERS: dict[type[Schedule], Callable[..., Schedule]] = {
+    ShuffledEpochs: ShuffledEpochs,
+    Poisson: lambda rounds, participations: Poisson(rounds, participations / rounds),
+    FixedSize: lambda rounds, participations: FixedSize(rounds, participations / rounds),
+    MinSeparation: _min_separation,
+    DeviceClasses: _device_classes,
+    Cyclic: Cyclic,
+    BallsInBins: _balls_in_bins,
+    CheckIn: _check_in,
+    TimeOfDay: _time_of_day,
+    Trace: _trace,
+    TraceSample: _trace_sample,
+    DropOut: _drop_out,
+    Capped: _capped,
 }
+"""What makes each schedule from rounds, participations and its options."""
+
+SCHEDULES: dict[str, type[Schedule]] = {schedule.kind: schedule for schedule in _MAKERS}
+"""The class of each kind of schedule."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fl_epe.checks import check_rate
 
 Cohort = NDArray[np.int64]
+"""The ids of those who take part in one round."""
 
 
 @dataclasses.dataclass(frozen=True)

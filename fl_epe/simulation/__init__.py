@@ -4,7 +4,7 @@ Run a `Job` with `simulate` on this machine, or with `run_on_grid` on any Flower
 needs PyTorch, which is imported when such a name is first used. Only `flower_internals.py` touches
 what Flower does not publish.
 
-Example:
+Examples:
     >>> from flwr.clientapp import ClientApp
     >>> from fl_epe.simulation import InProcessGrid
     >>> with InProcessGrid(ClientApp(), nodes=3) as grid:

@@ -3,7 +3,7 @@
 A new task is a subclass of `Task` in a file of its own and a line in ``_TASKS``. PyTorch is
 imported when something that needs it is first used.
 
-Example:
+Examples:
     >>> from fl_epe.tasks import load_task
     >>> task = load_task("emnist-twin", num_clients=60, max_examples=8)
     >>> len(task.client(7)) <= 8

@@ -3,7 +3,7 @@
 `Trainer` trains one client after another, `CohortTrainer` all that a worker has in a round, as
 `Execution` says: one after another, or many at once.
 
-Example:
+Examples:
     >>> from fl_epe.tasks import load_task
     >>> from fl_epe.training import LocalTraining, Trainer
     >>> task = load_task("emnist-twin", num_clients=5, max_examples=8)

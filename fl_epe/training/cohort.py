@@ -28,11 +28,11 @@ class Counts:
     """What is counted beside the sum of the clipped updates.
 
     Attributes:
-        clients: whose update is in the sum.
-        unclipped: those of them whose norm was at most the clip norm.
-        examples: predictions that they made while they trained.
-        loss_sum: sum of their losses.
-        correct: how many of them were right.
+        clients: number of clients whose update is in the sum.
+        unclipped: number of these whose norm was at most the clip norm.
+        examples: number of predictions that they made while they trained.
+        loss_sum: sum of the losses of these predictions.
+        correct: how many of these predictions were right.
         faults: a line for each client whose update was lost.
     """
 
@@ -61,7 +61,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """The arguments of `CohortTrainer.train`, and what has come of them."""
+    """The arguments of `CohortTrainer.train`, and what has been counted so far."""
 
     theta: np.ndarray
     local: LocalTraining
@@ -79,16 +79,16 @@ class _Order:
 class CohortTrainer:
     """Trains clients of a task, clips their updates and adds them up.
 
-    As `Execution` has it: one after another in the same memory (`Trainer`), or a chunk of them at
-    once (`vectorized.py`), clients of about the same size in one chunk. The updates are
-    the same but for rounding. If torch cannot vectorise the model, or a GPU's memory does not hold
-    a chunk, its clients are trained one after another and later chunks are smaller.
+    `Execution` says how: one client after another in the same memory (`Trainer`), or a chunk of
+    clients of about the same size at once (`vectorized.py`). Both give the same updates but for
+    rounding. If torch cannot vectorise the model, or a GPU's memory does not hold a chunk, its
+    clients are trained one after another and later chunks are smaller.
 
     A trainer serves one thread at a time.
 
     Args:
-        task: its clients are trained.
-        execution: where and how; from the environment by default.
+        task: the task whose clients are trained.
+        execution: where and how they train; from the environment variables by default.
     """
 
     def __init__(self, task: Task, execution: Execution | None = None) -> None:
@@ -161,7 +161,7 @@ class CohortTrainer:
     def _train_chunk(
         self, order: _Order, chunk: list[tuple[int, ClientData]], together: Together
     ) -> bool:
-        """Whether it could be done."""
+        """Train a chunk at once; returns whether that was possible."""
         members = [order.member(client, data) for client, data in chunk]
         try:
             with one_thread():
@@ -185,10 +185,10 @@ class CohortTrainer:
 def add_rows(total: ClippedSum, updates: torch.Tensor) -> list[bool | None]:
     """`ClippedSum.add` for each row of ``updates``, float32 of shape (clients, dim).
 
-    On a GPU the updates are clipped there, in float64 as well; norms add up in another order.
+    Updates on a GPU are clipped there, in float64 as well; their squares add up in another order.
 
     Returns:
-        What it answers for each row.
+        For each row what `ClippedSum.add` returns.
     """
     if updates.is_cpu:
         return [total.add(row) for row in updates.numpy()]

@@ -1,9 +1,9 @@
 """Local training: one client's data and the global model in, the client's update out.
 
-Several cores serve best as several threads with a `Trainer` each. On two cores of a Xeon (AVX-512,
-torch 2.13, EMNIST CNN under autograd, digits, 2.2 steps a client), clients per second: one thread
-35, two threads 67, two processes 66, one trainer whose operations use both cores 55. What a round
-of clients costs is in `benchmarks/throughput.py`.
+To use several cores, start several threads with a `Trainer` each. On two cores of a Xeon (AVX-512,
+torch 2.13, EMNIST CNN under autograd, digits, 2.2 steps a client) one thread trains 35 clients a
+second, two threads 67, two processes 66, and one trainer whose operations use both cores 55. What
+a round of clients costs is in `benchmarks/throughput.py`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ClientUpdate:
 
     Attributes:
         delta: float32 of shape (dim,), local minus global model, not clipped.
-        examples: predictions made while training, those of every epoch counted.
-        loss_sum: sum of their losses.
-        correct: how many of them were right.
+        examples: number of predictions made while training, in all epochs together.
+        loss_sum: sum of the losses of these predictions.
+        correct: how many of these predictions were right.
     """
 
     delta: np.ndarray
@@ -68,16 +68,16 @@ class Trainer:
     """Trains clients of a task one after another in the same memory.
 
     On a CPU the update depends on the arguments of `train` alone, to the last bit: not on which
-    trainer, thread or process computes it, nor on what was computed before. A trainer serves one
-    thread at a time; use one for each thread. On one machine with the same torch, that is: another
-    processor may round otherwise.
+    trainer, thread or process computes it, nor on what was computed before. This holds for one
+    kind of processor and one version of torch; others may round differently. A trainer serves one
+    thread at a time, so use one for each thread.
     """
 
     def __init__(self, task: Task, execution: Execution | None = None) -> None:
         """Allocate one model.
 
         Args:
-            task: its clients are trained.
+            task: the task whose clients are trained.
             execution: on which device and how exactly; on the CPU in float32 by default.
         """
         _keep_freed_memory()
@@ -104,7 +104,7 @@ class Trainer:
 
         Args:
             theta: float32 of shape (dim,), not changed.
-            client_id: whose examples.
+            client_id: the client whose examples are used.
             local: how to train.
             seed: of the local randomness (batch order, dropout).
             round_number: draws other randomness in every round.

@@ -1,8 +1,9 @@
-"""Local training of many clients at once: models side by side, `torch.func.vmap` over them.
+"""Local training of many clients at once: a model for each, and `torch.func.vmap` over them.
 
-Meant for GPUs, on which it has not been timed yet. On a CPU (one thread of a Xeon, torch 2.13) it
-takes twice the time of one client after another: EMNIST CNN 1.96 (chunks of 4) and 2.06 (12),
-StackOverflow LSTM 1.65 (2) and 1.9 (4); medians of interleaved runs.
+This is meant for GPUs, on which it has not been timed yet. On a CPU it is slower than one client
+after another. On one thread of a Xeon (torch 2.13, medians of interleaved runs) the EMNIST CNN took
+1.96 times as long in chunks of 4 clients and 2.06 in chunks of 12, and the StackOverflow LSTM 1.65
+in chunks of 2 and 1.9 in chunks of 4.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Member:
         self._results: list[LossSum] = []
 
     def batch(self, masked: Sequence[Masked]) -> tuple[ClientData, list[torch.Tensor]]:
-        """The next batch and a mask for each call of a dropout, drawn in the order as alone."""
+        """The next batch and a mask for each call of a dropout, drawn as if it trained alone."""
         data, masks = next(self._batches), []
         for dropout, shape in masked:
             dropout.random = self._random
@@ -56,17 +57,17 @@ class Member:
 
     @property
     def examples(self) -> int:
-        """Predictions made."""
+        """Number of predictions made."""
         return sum(result.examples for result in self._results)
 
     @property
     def loss_sum(self) -> float:
-        """Sum of their losses."""
+        """Sum of the losses of all predictions."""
         return float(sum(result.loss.item() for result in self._results))
 
     @property
     def correct(self) -> int:
-        """How many of them were right."""
+        """Number of predictions that were right."""
         return sum(result.correct for result in self._results)
 
 
@@ -148,7 +149,7 @@ class Together:
         return values.sub_(start)
 
     def _step(self, values: torch.Tensor, members: Sequence[Member], learning_rate: float) -> None:
-        """A step of each member; ``values`` of shape (members, dim) changes in place."""
+        """One step of each member; changes ``values``, of shape (members, dim), in place."""
         leaves = [
             part.view(-1, *shape).detach().requires_grad_()
             for part, shape in zip(
@@ -199,7 +200,7 @@ class Together:
             dropout.drawn = iter([masks[i] for i in calls]) if masks else None
 
     def _find_masked(self, example: torch.Tensor) -> list[Masked]:
-        """The calls of dropouts in a forward pass, seen in one on a single example."""
+        """The calls of dropouts in a forward pass, found by one pass of a single example."""
         calls: list[Masked] = []
 
         def see(dropout: SeededDropout, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:

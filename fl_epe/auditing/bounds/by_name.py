@@ -8,7 +8,7 @@ not a bound. How they work: docs/notes/lower-bounds.md.
 The assumption "GDP" means that the mechanism's trade-off curve is Gaussian. The scores may have any
 distribution: the method rules out μ-GDP, and the ε at δ is read off the curve.
 
-Example:
+Examples:
     >>> observed, unobserved = [5.0 + i / 100 for i in range(100)], range(-50, 50)
     >>> epsilon_lower_bound(observed, unobserved, 1e-5) > 0
     True
@@ -32,9 +32,6 @@ from fl_epe.auditing.bounds.thresholds import gdp_epsilon
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_probability, check_scores
 
-COIN_METHODS = ("one-run", "one-run-fdp", "order-statistic")
-"""Methods that require each canary to have been included by an independent fair coin."""
-
 _LARGEST_T = 1e3  # above, SciPy's inverse of the noncentral t is inexact or does not return
 
 
@@ -47,12 +44,14 @@ class Bound:
         description: the method in one line.
         valid: whether the bound keeps its confidence if the assumption holds.
         assumption: what it assumes besides independent scores.
+        needs_coins: whether each canary must have been included by an independent fair coin.
     """
 
     compute: Callable[[Sample], float]
     description: str
     valid: bool
     assumption: str
+    needs_coins: bool = False
 
 
 class NoBoundWarning(UserWarning):
@@ -273,18 +272,25 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
             "number of right guesses (Steinke et al. 2023)",
             valid=True,
             assumption=_COINS,
+            needs_coins=True,
         ),
         "one-run-fdp": Bound(
             guessing.one_run_fdp,
             "number of right guesses, read as μ-GDP (Mahloujifar et al. 2024)",
             valid=True,
             assumption=f"canaries included by fair coins; {_GDP}",
+            needs_coins=True,
         ),
         "order-statistic": Bound(
             guessing.order_statistic,
             "errors of the most confident guesses, read as μ-GDP (Xiang et al. 2025)",
             valid=True,
             assumption=f"canaries included by fair coins; {_GDP}",
+            needs_coins=True,
         ),
     }
 )
+"""Every lower bound: its function, what it assumes, and whether it keeps its confidence."""
+
+COIN_METHODS = tuple(name for name, bound in BOUNDS.items() if bound.needs_coins)
+"""Methods that require each canary to have been included by an independent fair coin."""

@@ -3,7 +3,7 @@
 Clopper–Pearson limits at one corrected level η (an "equal local levels" band, Aldor-Noiman et al.
 2013), so that the threshold may be chosen afterwards. Derivation: docs/notes/lower-bounds.md.
 
-Example:
+Examples:
     >>> 1e-4 < local_level(total=1000, alpha=0.05) < 0.01
     True
 """

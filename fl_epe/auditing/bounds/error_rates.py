@@ -4,7 +4,7 @@ The attack says "took part" if a canary's score is at least the threshold. ``FNR
 observed canaries that it misses, ``FPR`` the share of unobserved canaries for which it is wrong.
 The unobserved scores are given, or the scores are cosines, whose exact null gives the ``FPR``.
 
-Example:
+Examples:
     >>> log_fpr, fnr = np.log([0.01]), np.array([0.5])
     >>> epsilon_from_rates(log_fpr, fnr, delta=0.0).round(2)
     array([3.91])

@@ -1,0 +1,34 @@
+"""Checks, while `mkdocs build` makes the site, that the API reference lacks no public name.
+
+A name without a docstring is left out of the reference, so that it is found here too.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+logger = logging.getLogger("mkdocs.hooks.reference")
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> None:
+    """Warn of a public name of a room that its page lacks; with ``strict`` the build then fails."""
+    for room in re.findall(r"^::: (fl_epe[\w.]*)$", page.markdown, re.M):
+        for name in _public(room):
+            if not re.search(rf'id="{re.escape(room)}\.(\w+\.)*{name}"', html):
+                logger.warning("%s: %s.%s is missing", page.file.src_uri, room, name)
+
+
+def _public(room: str) -> list[str]:
+    """``__all__`` of a room, without importing it; nothing for what is no folder."""
+    source = ROOT / room.replace(".", "/") / "__init__.py"
+    if not source.exists():
+        return []
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
