@@ -7,13 +7,16 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from fl_epe.cli.console import ProgressLine, output_directory, print_lines, print_report_path
 from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.compare import Plan, read_plan
+
+if TYPE_CHECKING:
+    from fl_epe.compare import Row
 
 _EXAMPLES = """examples:
   fl-epe compare
@@ -69,15 +72,7 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from fl_epe.compare import (
-        Machine,
-        carry_out,
-        finding_of,
-        notes_of,
-        rows_of,
-        table_of,
-        write_comparison,
-    )
+    from fl_epe.compare import Machine, carry_out, rows_of, write_comparison
 
     options = _Compare(**given(arguments, _Compare))
     plan = _plan(arguments, options.config)
@@ -103,14 +98,20 @@ def _compare(arguments: argparse.Namespace) -> int:
             f"None of the {len(rows)} combinations is possible. The first: {rows[0].skipped}"
         )
     write_comparison(plan, rows, output)
+    _show(plan, rows, console)
+    print_report_path(console, output / "compare.html")
+    return 0
+
+
+def _show(plan: Plan, rows: list[Row], console: Console) -> None:
+    from fl_epe.compare import finding_of, notes_of, table_of
+
     console.print()
     if found := finding_of(plan, rows):
         print_lines(console, [found])
         console.print()
     console.print(table_of(plan, rows))
     print_lines(console, (f"• {note}" for note in notes_of(plan, rows)))
-    print_report_path(console, output / "compare.html")
-    return 0
 
 
 def _plan(arguments: argparse.Namespace, config: Path | None) -> Plan:
