@@ -108,7 +108,7 @@ class RunAuditor:
         delta: target δ.
         server: what the server does with the mean of the updates: SGD with a learning rate and
             momentum, which the audit undoes, or the name of an optimizer that it cannot undo.
-        score_memory: memory for vectors that wait to be scored together.
+        score_memory: bytes for vectors that wait to be scored together.
 
     Raises:
         ValueError: for an argument out of range.

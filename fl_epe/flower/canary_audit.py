@@ -69,7 +69,7 @@ class CanaryAudit(Strategy):
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_var"``; integer and 0-d arrays always are.
-        score_memory: memory for model deltas that wait to be scored together; 512 MiB by default.
+        score_memory: bytes for model deltas that wait to be scored together; 384 MiB by default.
 
     Raises:
         TypeError: for a strategy of another API.
