@@ -70,7 +70,7 @@ def test_who_never_takes_part_loses_nothing():
 
 @pytest.mark.parametrize(
     ("noise_multiplier", "sampling_rate", "rounds"),
-    [(1.0, 0.01, 500), (0.5, 0.3, 20), (5, 0.2, 100)],
+    [(1.0, 0.01, 500), pytest.param(0.5, 0.3, 20, marks=pytest.mark.slow), (5, 0.2, 100)],
 )
 def test_poisson_is_dp_accountings(noise_multiplier, sampling_rate, rounds):
     """Above their optimistic estimate, and close to their pessimistic one on a fine grid."""

@@ -36,7 +36,14 @@ def test_cosines_of_the_gaussian_mechanism_give_its_epsilon(z, epsilon):
         assert estimate.low < estimate.epsilon < estimate.high
 
 
-@pytest.mark.parametrize(("z", "epsilon"), [(4.22, 1.0), (1.54, 3.0), (0.541, 10.0)])
+@pytest.mark.parametrize(
+    ("z", "epsilon"),
+    [
+        pytest.param(4.22, 1.0, marks=pytest.mark.slow),
+        (1.54, 3.0),
+        pytest.param(0.541, 10.0, marks=pytest.mark.slow),
+    ],
+)
 def test_real_canaries_in_the_gaussian_mechanism(z, epsilon):
     """The experiment of Andrew et al. (2024), Table 2, at d = 10^4 and k = 100, 50 times."""
     d, k, runs = 10_000, 100, 50

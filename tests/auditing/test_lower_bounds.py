@@ -92,7 +92,7 @@ def test_table_describes_its_method(method):
 
 
 @pytest.mark.parametrize("method", VALID)
-@pytest.mark.parametrize("shift", [0.0, 1.0])
+@pytest.mark.parametrize("shift", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(method, shift):
     truth = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
     trials = range(200)
@@ -103,7 +103,7 @@ def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(method, shif
 
 
 @pytest.mark.parametrize("method", [*FREE, "one-run"])
-@pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_exceeds_the_truth_for_randomized_response_no_more_often(method, epsilon):
     """All the evidence that ε allows sits in one bit: the hardest mechanism to stay below."""
 
@@ -118,7 +118,7 @@ def test_exceeds_the_truth_for_randomized_response_no_more_often(method, epsilon
 
 
 @pytest.mark.parametrize("method", FREE)
-@pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_exceeds_the_truth_for_the_farthest_cosines_no_more_often(method, epsilon):
     """Cosines e^ε times as likely as the null's in its top 1/(1 + e^ε), e^−ε times below."""
     top, failures = 1 / (1 + math.exp(epsilon)), 0

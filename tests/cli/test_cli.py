@@ -96,7 +96,7 @@ def test_the_page_is_self_contained(finished):
     assert "http" not in page
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
 def test_a_terminal_without_greek_letters_gets_a_table_too(finished, encoding):
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     command = [sys.executable, "-m", "fl_epe.cli", "report", str(finished[0])]

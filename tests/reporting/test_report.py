@@ -9,6 +9,9 @@ from fl_epe.reporting import notes, write_report
 from fl_epe.reporting.report import table_rows
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
+BY_DEFAULT = {"no-unobserved", "poisson", "an-empty-round", "nothing-moved"}
+"""Records whose reports the default run writes too: the pictures of one take two seconds."""
+
 
 class TestReports:
     """Every kind of record has a report, and no sentence in it that is not true of it."""
@@ -37,7 +40,10 @@ class TestReports:
         "coins": lambda: make_record(inclusion="coin"),
     }
 
-    @pytest.mark.parametrize("kind", RECORDS)
+    @pytest.mark.parametrize(
+        "kind",
+        [pytest.param(k, marks=() if k in BY_DEFAULT else pytest.mark.slow) for k in RECORDS],
+    )
     def test_is_written(self, kind, tmp_path):
         summary = write_report(self.RECORDS[kind](), tmp_path)
         page = (tmp_path / "report.html").read_text()

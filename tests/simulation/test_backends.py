@@ -47,6 +47,7 @@ def _assert_same_run(record, in_process):
     assert record.norms.final == pytest.approx(in_process.norms.final, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray's, in its own threads
 def test_ray_with_two_workers(job, in_process):

@@ -55,6 +55,7 @@ def test_equals_the_reference_loop():
         assert np.array_equal(mine, np.flatnonzero(theirs))
 
 
+@pytest.mark.slow
 def test_equals_the_reference_loop_on_the_real_task():
     task = load_task("digits", num_clients=12)
     config = dataclasses.replace(SMALL, clients=12, clients_per_round=4, rounds=3)
