@@ -44,11 +44,13 @@ def record_from_scorer(
     scorer.add("final", final)
     scorer.add("displacement", final - start)
     unobserved_ids = np.setdiff1d(np.arange(scorer.canaries.count), observed_ids)
+    series = ("mean", "final", "displacement", delta_series, "residual")
+    cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
     return AuditRecord(
         dim=scorer.canaries.dim,
         delta=delta,
-        observed=_cosines(scorer, observed_ids, delta_series),
-        unobserved=_cosines(scorer, unobserved_ids, delta_series),
+        observed=_of_side(cosines, observed_ids, delta_series),
+        unobserved=_of_side(cosines, unobserved_ids, delta_series),
         presence=presence,
         norms=_norms(scorer, delta_norms),
         mechanism=mechanism,
@@ -58,16 +60,14 @@ def record_from_scorer(
     )
 
 
-def _cosines(scorer: CanaryScorer, ids: Ids, delta_series: str) -> CanaryCosines:
-    def of(series: str) -> Floats:
-        return scorer.cosines(series)[..., ids]
-
+def _of_side(cosines: dict[str, Floats], ids: Ids, delta_series: str) -> CanaryCosines:
+    mine = {name: values[..., ids] for name, values in cosines.items()}
     return CanaryCosines(
-        means=of("mean"),
-        final=of("final")[-1],  # a record in the middle of the run scored others before
-        displacement=of("displacement")[-1],
-        deltas=of(delta_series) if len(scorer.norms(delta_series)) else None,
-        residuals=of("residual") if len(scorer.norms("residual")) else None,
+        means=mine["mean"],
+        final=mine["final"][-1],  # a record in the middle of the run scored others before
+        displacement=mine["displacement"][-1],
+        deltas=mine.get(delta_series),
+        residuals=mine.get("residual"),
         ids=ids,
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
+from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.cli.console import ProgressLine, output_directory
 from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.cli.report import show_report
@@ -116,10 +117,11 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--score-memory",
         type=_positive_mebibytes,
-        default="384",
+        default=str(SCORE_MEMORY >> 20),
         metavar="MIB",
         help="memory for rounds that wait to be scored together. Every canary is made anew for "
-        "each such block, so raise it for large models and many rounds (default: 384)",
+        "each such block, so raise it for large models and many rounds "
+        f"(default: {SCORE_MEMORY >> 20})",
     )
 
 

@@ -12,18 +12,17 @@ Examples:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
 from fl_epe.compare.plan import DEFAULT_SCHEDULES, Cell, Plan, read_plan
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.compare.measure import Machine, record_path
     from fl_epe.compare.page import finding_of, notes_of, table_of, write_comparison
     from fl_epe.compare.rows import Epsilon, Row, rows_of
     from fl_epe.compare.runner import carry_out
-    from fl_epe.reporting import plain_ticks
 
 __all__ = [
     "CHECKPOINT",
@@ -38,7 +37,6 @@ __all__ = [
     "finding_of",
     "load_run",
     "notes_of",
-    "plain_ticks",
     "read_plan",
     "record_path",
     "rounds_like",
@@ -48,18 +46,12 @@ __all__ = [
     "write_comparison",
 ]
 
-_LATER = {
-    "charts": ("plain_ticks",),
-    "measure": ("Machine", "record_path"),
-    "page": ("finding_of", "notes_of", "table_of", "write_comparison"),
-    "rows": ("Epsilon", "Row", "rows_of"),
-    "runner": ("carry_out",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what measures and draws when it is first used, so that the command line is quick."""
-    for module, names in _LATER.items():
-        if name in names:
-            return getattr(importlib.import_module(f"fl_epe.compare.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(  # what measures and draws, so that the command line is quick
+    __name__,
+    {
+        "fl_epe.compare.measure": ("Machine", "record_path"),
+        "fl_epe.compare.page": ("finding_of", "notes_of", "table_of", "write_comparison"),
+        "fl_epe.compare.rows": ("Epsilon", "Row", "rows_of"),
+        "fl_epe.compare.runner": ("carry_out",),
+    },
+)

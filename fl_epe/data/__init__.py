@@ -16,9 +16,10 @@ Examples:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl_epe.data.places import KINDS, absolute, optional
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.data.conversion import Progress, convert, open_data
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "ClientStore", "Progress", "absolute", "convert", "open_data"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import what needs Arrow when it is first used."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(optional("fl_epe.data.conversion"), name)
+__getattr__, __dir__ = lazy_names(  # what needs Arrow
+    __name__,
+    {
+        "fl_epe.data.conversion": ("Progress", "convert", "open_data"),
+        "fl_epe.data.store": ("ClientStore",),
+    },
+    optional,
+)

@@ -11,13 +11,13 @@ Examples:
     >>> # then: strategy.start(grid, initial_arrays, num_rounds=100); strategy.report("audit")
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl_epe.flower.canary_audit import CanaryAudit
 from fl_epe.flower.client_canaries import CanaryOrder, ClientCanaries, canary_mod
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.self_auditing import SelfAuditing
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.simulation import (
@@ -48,23 +48,18 @@ __all__ = [
     "worker_app",
 ]
 
-_SIMULATION = {
-    "DPFedAvg",
-    "InProcessGrid",
-    "Job",
-    "Progress",
-    "pack",
-    "run_on_grid",
-    "simulate",
-    "worker_app",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _SIMULATION:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("fl_epe.simulation"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "fl_epe.simulation": (
+            "DPFedAvg",
+            "InProcessGrid",
+            "Job",
+            "Progress",
+            "pack",
+            "run_on_grid",
+            "simulate",
+            "worker_app",
+        )
+    },
+)

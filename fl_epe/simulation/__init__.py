@@ -12,9 +12,9 @@ Examples:
     [1, 2, 3]
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fl_epe.lazy import lazy_names
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
 from fl_epe.simulation.messages import pack
@@ -39,22 +39,17 @@ __all__ = [
     "worker_app",
 ]
 
-_TRAINS = {
-    "Job": "run",
-    "Progress": "run",
-    "RunOptions": "run",
-    "load_job": "run",
-    "run_on_grid": "run",
-    "simulate": "run",
-    "worker_app": "worker",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _TRAINS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_TRAINS[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(  # what trains, which needs PyTorch
+    __name__,
+    {
+        "fl_epe.simulation.run": (
+            "Job",
+            "Progress",
+            "RunOptions",
+            "load_job",
+            "run_on_grid",
+            "simulate",
+        ),
+        "fl_epe.simulation.worker": ("worker_app",),
+    },
+)

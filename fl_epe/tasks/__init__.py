@@ -15,7 +15,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import typing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
+
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.models import bind_parameters, glorot_uniform, one_thread
@@ -76,8 +78,10 @@ def _check_option(task: str, option: str, value: object, types: dict[str, type])
         raise ValueError(f"Expected {option}={value!r} of task {task!r} to be {expected.__name__}.")
 
 
-def __getattr__(name: str) -> Any:
-    """Import what needs PyTorch when it is first used."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("fl_epe.tasks.contract"), name)
+__getattr__, __dir__ = lazy_names(  # what needs PyTorch
+    __name__,
+    {
+        "fl_epe.models": ("bind_parameters", "glorot_uniform", "one_thread"),
+        "fl_epe.tasks.contract": ("ClientData", "LossSum", "Task"),
+    },
+)

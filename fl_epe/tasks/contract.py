@@ -15,8 +15,6 @@ import torch
 from fl_epe.models import bind_parameters, glorot_uniform, one_thread
 from fl_epe.seeding import generator
 
-__all__ = ["ClientData", "LossSum", "Task", "bind_parameters", "glorot_uniform", "one_thread"]
-
 _EVALUATION_BATCH = 64
 
 

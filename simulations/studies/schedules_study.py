@@ -26,8 +26,9 @@ from matplotlib.figure import Figure
 
 from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import footprints
-from fl_epe.compare import DEFAULT_SCHEDULES, Epsilon, Plan, Row, carry_out, plain_ticks, rows_of
+from fl_epe.compare import DEFAULT_SCHEDULES, Epsilon, Plan, Row, carry_out, rows_of
 from fl_epe.mechanism import ServerSGD, sgd_weights
+from fl_epe.reporting import plain_ticks
 from fl_epe.schedules import ShuffledEpochs
 
 Z, R, T = 0.5, 4.0, 512

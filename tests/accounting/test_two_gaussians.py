@@ -10,6 +10,8 @@ import dp_accounting
 import mpmath as mp
 import numpy as np
 import pytest
+from pairs import delta_of as _delta
+from pairs import epsilon_of as _epsilon
 from scipy.stats import norm
 
 from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians
@@ -113,18 +115,6 @@ def _corners():
             delta = float(_exact_delta(pair, epsilon))
             if 1e-12 <= delta <= 0.5:
                 yield pair, epsilon, delta
-
-
-def _epsilon(pair, delta):
-    """ε of one pair, or of many in columns."""
-    null_mean, null_std, alt_mean, alt_std = pair
-    return epsilon_two_gaussians(null_mean, null_std, alt_mean, alt_std, delta)
-
-
-def _delta(pair, epsilon):
-    """δ of one pair, or of many in columns."""
-    null_mean, null_std, alt_mean, alt_std = pair
-    return delta_two_gaussians(null_mean, null_std, alt_mean, alt_std, epsilon)
 
 
 def _random_cases(count, seed=20240501):

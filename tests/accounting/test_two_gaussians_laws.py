@@ -4,8 +4,10 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pairs import delta_of as _delta
+from pairs import epsilon_of as _epsilon
 
-from fl_epe import delta_two_gaussians, epsilon_two_gaussians
+from fl_epe import epsilon_two_gaussians
 
 means = st.floats(-10, 10)
 stds = st.floats(0.05, 20)
@@ -14,18 +16,6 @@ deltas = st.floats(-12, math.log10(0.5)).map(lambda exponent: 10**exponent)
 epsilons = st.floats(0, 50)
 
 ROUNDING = 1e-9  # the promise of `epsilon_two_gaussians`, where ε is 1e-3 or more
-
-
-def _epsilon(pair, delta):
-    """ε of one pair, or of many in columns."""
-    null_mean, null_std, alt_mean, alt_std = pair
-    return epsilon_two_gaussians(null_mean, null_std, alt_mean, alt_std, delta)
-
-
-def _delta(pair, epsilon):
-    """δ of one pair, or of many in columns."""
-    null_mean, null_std, alt_mean, alt_std = pair
-    return delta_two_gaussians(null_mean, null_std, alt_mean, alt_std, epsilon)
 
 
 @given(pairs, deltas, deltas)
