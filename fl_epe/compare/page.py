@@ -15,7 +15,7 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from fl_epe.accounting import UpperBound
+from fl_epe.accounting import UpperBound, gaussian_epsilon
 from fl_epe.auditing import finite, installed_versions
 from fl_epe.compare.charts import charts
 from fl_epe.compare.plan import Plan
@@ -24,6 +24,8 @@ from fl_epe.reporting import NOT_MEASURED, number
 
 _COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nunknown", "analytical")
 """Columns of the table in the terminal, after the schedule."""
+_DAGGER = "†"
+"""Marks the most exposed canary where it has more than the analytical ε."""
 
 
 def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:
@@ -167,11 +169,10 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
         "that it can lie above the mean canary's. “–”: its law has no closed form.",
         "Analytical ε: the upper bound by the tightest theorem for the schedule, with rounds known "
         "and, where that helps, unknown; “none known” where there is none. It also holds for an "
-        "adversary who sees only the final model. It averages over chance: a client who happens to "
-        "take part often has a larger ε. Adjacency: zero-out with rounds known; with rounds "
-        "unknown, add-or-remove for coins and replace-one for cohorts of fixed size.",
+        "adversary who sees only the final model. Adjacency: zero-out with rounds known; with "
+        "rounds unknown, add-or-remove for coins and replace-one for cohorts of fixed size.",
     ]
-    lines = [*_failed_notes(rows), *lines]
+    lines = [*_failed_notes(rows), *_exposed_notes(rows), *lines]
     if over := [row for row in rows if row.above]:
         names = ", ".join(_named(row) for row in over[:5])
         lines.insert(
@@ -191,6 +192,23 @@ def _failed_notes(rows: Sequence[Row]) -> list[str]:
     if (more := len(lines) - 5) > 0:
         lines[5:] = [f"… and {more} more; see compare.csv."]
     return lines
+
+
+def _exposed_notes(rows: Sequence[Row]) -> list[str]:
+    """Why the most exposed canary may have more than the analytical ε, with one row's numbers."""
+    row = next((row for row in rows if row.exposed_above), None)
+    if row is None or row.delta is None or row.most_participations is None:
+        return []
+    most = row.most_participations
+    own = gaussian_epsilon(row.noise_multiplier, row.delta, most)
+    return [
+        f"{_DAGGER} lies above the analytical ε, and violates nothing: the analytical ε is for a "
+        "client whose participations are still to be drawn, and its δ is a mean over how often it "
+        "may take part. The most exposed canary is the one that chance picked most often. In the "
+        f"first such row, {_named(row)}, some canary took part {most} times where "
+        f"{row.participations:g} were expected; the analytical ε of {most} participations is "
+        f"{number(own)}. Cap the participations to bound the most exposed client, too."
+    ]
 
 
 def _named(row: Row) -> str:
@@ -215,7 +233,9 @@ def _plus_minus(value: Epsilon | None) -> str:
 
 def _exposed(value: Epsilon | None) -> str:
     known = value is not None and value.most_exposed is not None
-    return number(value.most_exposed) if known and value else "–"
+    if not known or value is None:
+        return "–"
+    return number(value.most_exposed) + (f" {_DAGGER}" if value.exposed_above else "")
 
 
 def _bound(value: Epsilon | None) -> str:

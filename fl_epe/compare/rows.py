@@ -37,6 +37,16 @@ class Epsilon:
     analytical: UpperBound | None
     above: bool
 
+    @property
+    def exposed_above(self) -> bool:
+        """Whether the most exposed canary has more than an analytical ε that averages over chance.
+
+        That is no violation: see `fl_epe.compare.notes_of`.
+        """
+        if self.most_exposed is None or self.analytical is None or not self.analytical.averages:
+            return False
+        return self.most_exposed > self.analytical.epsilon * (1 + 1e-6)
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -81,6 +91,11 @@ class Row:
         if self.not_measured is not None:
             return f"not measured: {self.not_measured}"
         return None if self.diverged is None else f"diverged: {self.diverged}"
+
+    @property
+    def exposed_above(self) -> bool:
+        """See `Epsilon.exposed_above`; of any adversary."""
+        return any(e is not None and e.exposed_above for e in (self.final, self.every_round))
 
     @property
     def above(self) -> bool:
@@ -151,6 +166,8 @@ def _bound_of(values: dict[str, Any]) -> UpperBound:
     values = dict(values)
     if "rounds" in values:  # written before 0.2
         values["rounds_known"] = values.pop("rounds") == "known"
+    if "averages" not in values:
+        values["averages"] = not values["assumption"].startswith("takes part at most")
     epsilon = values.pop("epsilon")
     return UpperBound(math.inf if epsilon is None else epsilon, **values)
 

@@ -114,7 +114,7 @@ def _analytical_note(summary: RunSummary) -> str:
         times += f", counted as {math.ceil(counted)}"
     return (
         f"Analytical ε: {analytical.assumption}; {analytical.adjacency} adjacency; "
-        f"a canary takes part {times}."
+        f"a canary {'takes' if measured_parts(summary) else 'was to take'} part {times}."
     )
 
 
@@ -172,6 +172,7 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
             f"For an adversary who sees the final model, the most exposed canary has ε = "
             f"{number(fit.most_exposed.epsilon)}. The canaries' scores are {fit.scale:.3f} times "
             f"({fit.low:.3f} – {fit.high:.3f}) what their footprints predict."
+            f"{_above_note(summary, fit.most_exposed.epsilon)}"
         )
     if unknown := summary.every_round.unknown_rounds:
         lines.append(
@@ -186,6 +187,19 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
             f"({number(found.low)} – {number(found.high)})."
         )
     return lines
+
+
+def _above_note(summary: RunSummary, exposed: float) -> str:
+    """Why the most exposed canary may have more than the analytical ε, where it has."""
+    limit = summary.analytical.epsilon
+    if limit is None or exposed <= limit:
+        return ""
+    if summary.participation == "poisson":
+        return (
+            " That is more than the analytical ε, which is for a client whose participations are "
+            "still to be drawn; this canary happened to take part more often than most."
+        )
+    return " That is more than the analytical ε, by the error of the estimate."
 
 
 def _cohort_notes(summary: RunSummary) -> list[str]:

@@ -20,7 +20,7 @@ from rich.table import Table
 from fl_epe.auditing import AuditRecord, EpsilonEstimate, ScoreSummary
 from fl_epe.reporting.figures import FIGURES, render, shown
 from fl_epe.reporting.notes import analytical_text, finding, notes, number
-from fl_epe.reporting.status import NOT_MEASURED, fault_lines, status_line
+from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, status_line
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 from fl_epe.reporting.tables import plain_table
@@ -185,6 +185,7 @@ def _page(summary: RunSummary, pictures: list[tuple[str, str]], config: Mapping[
         summary=summary,
         status_line=status_line(summary),
         fault_lines=fault_lines(summary),
+        more_faults=len(summary.faults) > FIRST_FAULTS,
         finding=finding(summary),
         headlines=_headlines(summary),
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),

@@ -7,22 +7,30 @@ from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasu
 NOT_MEASURED = "not measured"
 """What stands in place of a number."""
 
+FIRST_FAULTS = 5
+"""How many faults stand at the top of a report."""
+
 
 def status_line(summary: RunSummary) -> str | None:
     """What stands at the top, in red, if the run diverged or was not measured; else ``None``."""
     if summary.status == "ok":
         return None
-    why = "; ".join(summary.reasons)
+    why = sentence("; ".join(summary.reasons))
     if summary.status == "not measured":
-        return f"Not measured: {why}."
-    return f"Diverged: {why}. No result below is that of a model that learned."
+        return f"Not measured: {why}"
+    return f"Diverged: {why} No result below is that of a model that learned."
 
 
-def fault_lines(summary: RunSummary, most: int = 5) -> list[str]:
+def sentence(reason: str) -> str:
+    """A reason with its full stop, unless it is a question."""
+    return reason if reason.endswith(("?", "!")) else f"{reason}."
+
+
+def fault_lines(summary: RunSummary) -> list[str]:
     """The first faults of a run; empty if nothing went wrong."""
-    lines = list(summary.faults[:most])
-    if (more := len(summary.faults) - most) > 0:
-        lines.append(f"… and {more} more in report.json.")
+    lines = list(summary.faults[:FIRST_FAULTS])
+    if (more := len(summary.faults) - FIRST_FAULTS) > 0:
+        lines.append(f"… and {more} more; report.json has all.")
     return lines
 
 
@@ -34,7 +42,7 @@ def measured_parts(summary: RunSummary) -> list[StatisticSummary]:
 def unmeasured_notes(summary: RunSummary) -> list[str]:
     """Why rows of the table have no number, where the line at the top does not say it."""
     return [
-        f"“{row.sees}, {row.name}” was not measured: {row.part.reason}."
+        f"“{row.sees}, {row.name}” was not measured: {sentence(row.part.reason)}"
         for row in summary.rows()
         if isinstance(row.part, Unmeasured) and row.part.reason not in summary.reasons
     ]

@@ -183,7 +183,7 @@ def test_faults_and_plan_stand_before_the_numbers(tmp_path):
     summary = write_report(record, tmp_path)
     page, text = (tmp_path / "report.html").read_text(), as_text(summary)
     table = text.index("Empirical ε")
-    for line in (*faults[:5], "… and 2 more in report.json.", *PLAN):
+    for line in (*faults[:5], "… and 2 more; report.json has all.", *PLAN):
         assert text.index(line) < table
     assert text.index("Plan:") < text.index(PLAN[0])
     assert faults[5] not in text
