@@ -20,12 +20,18 @@ class AuditLog:
 
     Args:
         identity: what stays the same about a client, from its node id; the node id by default.
+
+    Attributes:
+        answers: how often each client answered.
+        faults: what went wrong, in sentences.
+        first_failure: the first time that the audit itself had to stand back, and why.
     """
 
     def __init__(self, identity: Callable[[int], int] | None = None) -> None:
         self._identity = identity or (lambda node_id: node_id)
         self.answers: Counter[int] = Counter()
         self.faults: list[str] = []
+        self.first_failure: str | None = None
         self._warned: set[str] = set()
 
     def note(self, state: RoundState, replies: Sequence[Message]) -> None:
@@ -59,6 +65,7 @@ class AuditLog:
         """
         reason = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         self.fault(index, f"{what}: {reason}")
+        self.first_failure = self.first_failure or f"round {index + 1}, {what}: {reason}"
         if what not in self._warned:
             self._warned.add(what)
             trace = why if isinstance(why, Exception) else None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
+    NotMeasured,
     RoundFacts,
     RunAuditor,
     epsilon_from_record,
@@ -149,7 +150,11 @@ class AuditedRun:
         self._log.note(state, replies)
         if not self._averaged:
             self._fit_layout(state, replies)
-        return self.source.join(state, replies)
+        try:
+            return self.source.join(state, replies)
+        finally:
+            for reason in state.unreadable:
+                self._log.fault(state.index, reason)
 
     def _fit_layout(self, state: RoundState, replies: Sequence[Message]) -> None:
         """Before the first canary: leave alone what clients keep to themselves."""
@@ -181,6 +186,8 @@ class AuditedRun:
         facts, vectors = RoundFacts(), None
         if state is not None:
             averaging = self._averaging(seen)
+            if averaging is not None:
+                self.source.averages_models()
             state.settle(averaging)
             facts, vectors = state.facts, state.vectors
             if facts.present:
@@ -224,7 +231,8 @@ class AuditedRun:
         """What is known of ε after the round: "all", and "final" after the last one."""
         found = {"all": self._auditor.epsilon_so_far()}
         if self.index == self.rounds and found["all"] is not None:
-            found["final"] = epsilon_from_record(self.record())
+            with contextlib.suppress(NotMeasured):
+                found["final"] = epsilon_from_record(self.record())
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
     def record(self) -> AuditRecord:
@@ -245,7 +253,7 @@ class AuditedRun:
             "noise_multiplier": claimed,
             "sum_noise_multiplier": of_sum,
             "participation": self._source.participation if self._source else "deployment",
-            "faults": tuple(self._log.faults),
+            "faults": tuple(self.faults()),
             "config": self.config(),
         }
         if averages and self._settings.wrapped.plain_layers():
@@ -266,6 +274,12 @@ class AuditedRun:
             "not_measured": self.reason(),
         }
 
+    def faults(self) -> list[str]:
+        """What went wrong so far, in sentences."""
+        missing = self._source.reason() if self._source else None
+        return [*self._log.faults, *([missing] if missing else [])]
+
     def reason(self) -> str | None:
         """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
-        return self._source.reason() if self._source else None
+        known = self._source.reason() if self._source else None
+        return known or self._log.first_failure

@@ -1,7 +1,8 @@
 """Audits of runs in which something fails."""
 
+import re
+
 import numpy as np
-import pytest
 from flower_audits import CANARIES, PLAIN, fixed, run
 from flower_clients import drifting_app
 from flwr.serverapp import strategy as flower
@@ -38,8 +39,8 @@ def test_a_round_in_which_everybody_fails():
 
 def test_a_run_in_which_nothing_works_says_why():
     audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=lambda node, t: True), rounds=6)
-    with pytest.raises(ValueError, match=r"at least 2 canaries.*client . is broken"):
-        audit.record()
+    assert "no canary took part in 6 rounds" in " ".join(audit.report().split())
+    assert re.search(r"client \d is broken", audit.report())
 
 
 def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
@@ -50,5 +51,5 @@ def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
         flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=3, canary_norm=1.0
     )
     assert len(result.train_metrics_clientapp) == 3
-    with pytest.raises(ValueError, match="NaN or infinite entries"):
-        audit.record()
+    assert "not measured" in audit.report()
+    assert "NaN or infinite entries" in " ".join(audit.report().split())
