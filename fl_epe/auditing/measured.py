@@ -84,7 +84,7 @@ def _nothing_added(record: AuditRecord) -> str | None:
 def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
     norms = record.norms
     if not (math.isfinite(norms.final) and math.isfinite(norms.displacement)):
-        return "the final model has NaN or infinite entries"
+        return "the final model is not finite"
     if statistic == "model":
         return None if norms.final > 0 else "every entry of the final model is 0"
     if norms.displacement > 0:

@@ -21,6 +21,8 @@ from fl_epe.mechanism import norm
 
 Ids = NDArray[np.int64]
 
+_LARGEST = 1e30  # a model beyond overflows in float32 where it is scored: as good as infinite
+
 
 def record_from_scorer(
     scorer: CanaryScorer,
@@ -45,9 +47,9 @@ def record_from_scorer(
     and the final model; the other arguments are fields of `AuditRecord` and `Norms`.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
-    has a record too. Cosines with such a model are NaN.
+    has a record too. Norms of such a model, and cosines with it, are NaN.
     """
-    known = math.isfinite(norm(final))
+    known = norm(final) < _LARGEST
     if known:
         scorer.add("final", final)
         scorer.add("displacement", final - start)

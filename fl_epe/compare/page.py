@@ -7,7 +7,6 @@ import csv
 import dataclasses
 import importlib.resources
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -287,7 +286,7 @@ def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str]]) -> s
         source.read_text(encoding="utf-8")
     )
     noise, participations = reference(plan)
-    delta = next((row.delta for row in rows if row.delta is not None), math.nan)
+    delta = next((row.delta for row in rows if row.delta is not None), plan.delta)
     return template.render(
         plan=plan,
         finding=finding_of(plan, rows),
