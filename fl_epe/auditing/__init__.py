@@ -28,6 +28,7 @@ from fl_epe.auditing.estimators import (
     unknown_rounds_estimate,
 )
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
+from fl_epe.auditing.other_canaries import measure_others, others_share, with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import (
@@ -95,6 +96,8 @@ __all__ = [
     "installed_versions",
     "lower_bound",
     "lower_bound_by",
+    "measure_others",
+    "others_share",
     "play",
     "read_scores",
     "record_from_scorer",
@@ -102,4 +105,6 @@ __all__ = [
     "summarize_scores",
     "unknown_rounds_estimate",
     "unknown_rounds_law",
+    "with_others",
+    "without_others",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.auditing.other_canaries import measure_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -46,7 +47,7 @@ def record_from_scorer(
     unobserved_ids = np.setdiff1d(np.arange(scorer.canaries.count), observed_ids)
     series = ("mean", "final", "displacement", delta_series, "residual")
     cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
-    return AuditRecord(
+    record = AuditRecord(
         dim=scorer.canaries.dim,
         delta=delta,
         observed=_of_side(cosines, observed_ids, delta_series),
@@ -58,6 +59,7 @@ def record_from_scorer(
         metrics=metrics,
         provenance=provenance,
     )
+    return measure_others(record, scorer.canaries)
 
 
 def _of_side(cosines: dict[str, Floats], ids: Ids, delta_series: str) -> CanaryCosines:
