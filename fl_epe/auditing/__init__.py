@@ -14,6 +14,8 @@ from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
     COIN_METHODS,
     epsilon_lower_bound,
+    headline_method,
+    least_canaries,
     lower_bound,
     lower_bound_by,
 )
@@ -93,7 +95,9 @@ __all__ = [
     "footprint_fit",
     "footprints",
     "gaussian_test",
+    "headline_method",
     "installed_versions",
+    "least_canaries",
     "lower_bound",
     "lower_bound_by",
     "measure_others",
