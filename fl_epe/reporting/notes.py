@@ -7,7 +7,7 @@ import math
 from fl_epe.auditing import least_canaries
 from fl_epe.reporting.summary_types import AnalyticalSummary, RunSummary, StatisticSummary
 
-_LARGE_SHARE = 0.01  # of other canaries in what is released; a score changes by half of it
+_LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 

@@ -178,16 +178,25 @@ def headline_method(
         confidence: one-sided.
 
     Returns:
-        A key of `BOUNDS`, or ``None`` with fewer than `least_canaries` in either group.
+        A key of `BOUNDS`, or ``None`` if the bound would be 0 even if every unobserved score were
+        below every observed one. `least_canaries` in each group are enough.
     """
     if unobserved is None:
         few = observed <= _FEW_FOR_WEIGHTS
         return "simultaneous" if few or observed * delta > _LEAKS_EXACT else "weighted"
-    pairs = min(observed, unobserved)
-    if pairs < least_canaries(delta, confidence=confidence):
+    if not _flawless(observed, unobserved, delta, confidence):
         return None
-    weights_win = pairs > _FEW_IN_GROUPS and pairs * delta <= _LEAKS_IN_GROUPS
+    pairs = min(observed, unobserved)
+    alike = 3 * pairs >= 2 * max(observed, unobserved)
+    weights_win = alike and pairs > _FEW_IN_GROUPS and pairs * delta <= _LEAKS_IN_GROUPS
     return "weighted" if weights_win else "clopper-pearson"
+
+
+@functools.cache
+def _flawless(observed: int, unobserved: int, delta: float, confidence: float) -> float:
+    """The bound "clopper-pearson" if no score is on the wrong side of the threshold."""
+    sample = Sample(np.ones(observed), np.zeros(unobserved), None, delta, 1 - confidence, 0)
+    return thresholds.clopper_pearson(sample)
 
 
 @functools.cache
@@ -203,8 +212,7 @@ def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     for count in range(2, _MOST_NEEDED + 1):
-        sample = Sample(np.ones(count), np.zeros(count), None, delta, 1 - confidence, 0)
-        if thresholds.clopper_pearson(sample) > 0:
+        if _flawless(count, count, delta, confidence) > 0:
             return count
     raise ValueError(f"Expected delta={delta} and confidence={confidence} to allow a bound.")
 
