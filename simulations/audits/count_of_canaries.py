@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from flower_federation import Digits, Model, client_app, to_record
@@ -44,7 +45,7 @@ from fl_epe.simulation import Job, quiet_flower, simulate
 from fl_epe.tasks import load_task
 
 COUNTS = (4, 20, 60, 200, 1000)
-CLIENTS, ROUNDS, DELTA, SEED, NOISE = 10, 10, 1e-5, 1, 0.0
+CLIENTS, ROUNDS, DELTA, SEED = 10, 10, 1e-5, 1
 
 
 def softmax(model: Model, node: int, server_round: int) -> Model:
@@ -61,7 +62,11 @@ def softmax(model: Model, node: int, server_round: int) -> Model:
 
 def plug_in(app: str, count: int) -> AuditRecord:
     """A FedAvg app under `CanaryAudit`."""
-    settings = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": CLIENTS}
+    settings: dict[str, Any] = {
+        "fraction_evaluate": 0.0,
+        "min_train_nodes": 2,
+        "min_available_nodes": CLIENTS,
+    }
     strategy = FedAvg(**settings)
     if app == "momentum":
         strategy = FedAvgM(**settings, server_learning_rate=1.0, server_momentum=0.9)
@@ -84,7 +89,7 @@ def dp_fed_avg(count: int) -> tuple[AuditRecord, EpsilonEstimate]:
         clients_per_round=CLIENTS,
         num_canaries=count,
         unobserved=20,
-        noise_multiplier=NOISE,
+        noise_multiplier=0.0,
         clipping="fixed",
         clip_norm=0.5,
         server_learning_rate=1 + count / ROUNDS / CLIENTS,  # as if the mean were over clients
@@ -94,7 +99,7 @@ def dp_fed_avg(count: int) -> tuple[AuditRecord, EpsilonEstimate]:
     job = Job(load_task("digits", num_clients=60), config, Seeds.derive(SEED), ROUNDS)
     record = simulate(job, workers=1)
     limit = limit_record(
-        config.canary_schedule(), NOISE, DELTA, num_canaries=20_000, **limit_like(record)
+        config.canary_schedule(), 0.0, DELTA, num_canaries=20_000, **limit_like(record)
     )
     return record, epsilon_from_record(limit, threat="all")
 
