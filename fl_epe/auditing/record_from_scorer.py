@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.auditing.other_canaries import measure_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -60,7 +61,7 @@ def record_from_scorer(
     if not known:
         unknown = np.full((1, scorer.canaries.count), np.nan)
         cosines |= {"final": unknown, "displacement": unknown}
-    return AuditRecord(
+    record = AuditRecord(
         dim=scorer.canaries.dim,
         delta=delta,
         observed=_of_side(cosines, observed_ids, delta_series),
@@ -72,6 +73,7 @@ def record_from_scorer(
         metrics=metrics,
         provenance=provenance,
     )
+    return measure_others(record, scorer.canaries)
 
 
 def _of_side(cosines: dict[str, Floats], ids: Ids, delta_series: str) -> CanaryCosines:

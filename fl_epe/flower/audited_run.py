@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from fl_epe.flower.plan import Plan
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.self_auditing import OwnAuditor
 from fl_epe.flower.sources import ArgumentError, ServerCanaries, Source
-from fl_epe.mechanism import norm
+from fl_epe.mechanism import ServerSGD, norm
 
 
 class AuditedRun:
@@ -242,6 +241,9 @@ class AuditedRun:
             ValueError: if nothing was seen.
         """
         if self._finished is None:
+            averaged = self.averages() and self._settings.wrapped.plain_layers()
+            if averaged and isinstance(self._auditor, RunAuditor):
+                self._auditor.learn_server(ServerSGD())
             self._finished = self._auditor.record(**self.facts())
         return self._finished
 
@@ -256,10 +258,6 @@ class AuditedRun:
             "faults": tuple(self.faults()),
             "config": self.config(),
         }
-        if averages and self._settings.wrapped.plain_layers():
-            sgd = self._settings.wrapped.server(averages=True)
-            assert not isinstance(sgd, str)  # noqa: S101
-            facts["server"] = {"name": "sgd", **dataclasses.asdict(sgd)}
         if self.index == self.rounds and isinstance(self._source, ServerCanaries):
             facts["canary_participations"] = float(self._settings.participations)
         return facts

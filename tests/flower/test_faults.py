@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 from flower_audits import CANARIES, PLAIN, fixed, run
 from flower_clients import drifting_app
 from flwr.serverapp import strategy as flower
