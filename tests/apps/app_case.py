@@ -34,7 +34,8 @@ class AppCase:
         recorded: what the server app reads from the strategy after the run.
         raises: what the run ends with, if not with a model.
         deltas: whether replies are updates instead of models.
-        readable: whether the replies hold the model's arrays, all of them and once.
+        measurable: whether an audit that is told nothing more must come to an ε.
+        faulty: whether something happens that an audit must keep as a fault.
         growth: how many times as far apart, at most, a round leaves two models.
         robust: what the strategy does with the replies, shape ``(clients, dim)``, where it is no
             average: monotone in each reply, and bounded however far some of them lie.
@@ -49,7 +50,8 @@ class AppCase:
     recorded: Callable[[Any], object] = _nothing
     raises: type[Exception] | None = None
     deltas: bool = False
-    readable: bool = True
+    measurable: bool = True
+    faulty: bool = False
     growth: float = 1.0
     robust: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
 

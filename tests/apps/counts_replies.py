@@ -42,4 +42,5 @@ CASE = AppCase(
     strategy=lambda folder: Counts(**EVERYBODY),
     client_app=app,
     recorded=lambda strategy: strategy.sent,
+    measurable=False,
 )

@@ -17,4 +17,4 @@ def train(message: Message, context: Context) -> Message:
     return train_and_reply(message, context)
 
 
-CASE = AppCase(strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app)
+CASE = AppCase(strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, faulty=True)

@@ -53,5 +53,9 @@ class KeepsBody(FedAvg):
 
 
 CASE = AppCase(
-    strategy=lambda folder: KeepsBody(**EVERYBODY), client_app=app, initial=initial, readable=False
+    strategy=lambda folder: KeepsBody(**EVERYBODY),
+    client_app=app,
+    initial=initial,
+    measurable=False,
+    faulty=True,
 )

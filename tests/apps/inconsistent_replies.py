@@ -22,5 +22,5 @@ CASE = AppCase(
     strategy=lambda folder: FedAvg(**EVERYBODY),
     client_app=app,
     raises=InconsistentMessageReplies,
-    readable=False,
+    measurable=False,
 )

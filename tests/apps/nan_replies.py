@@ -38,4 +38,4 @@ class OnlyFinite(FedAvg):
         return super().aggregate_train(server_round, kept)
 
 
-CASE = AppCase(strategy=lambda folder: OnlyFinite(**EVERYBODY), client_app=app)
+CASE = AppCase(strategy=lambda folder: OnlyFinite(**EVERYBODY), client_app=app, faulty=True)

@@ -27,4 +27,4 @@ class Skips(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-CASE = AppCase(strategy=lambda folder: Skips(**EVERYBODY), client_app=app, rounds=4)
+CASE = AppCase(strategy=lambda folder: Skips(**EVERYBODY), client_app=app, rounds=4, faulty=True)

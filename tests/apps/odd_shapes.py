@@ -34,4 +34,4 @@ class SameShapes(FedAvg):
         return super().aggregate_train(server_round, kept)
 
 
-CASE = AppCase(strategy=lambda folder: SameShapes(**EVERYBODY), client_app=app)
+CASE = AppCase(strategy=lambda folder: SameShapes(**EVERYBODY), client_app=app, faulty=True)

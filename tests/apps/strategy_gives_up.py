@@ -38,5 +38,6 @@ CASE = AppCase(
     strategy=lambda folder: AllOrNothing(**EVERYBODY),
     client_app=app,
     raises=TooFewError,
-    readable=False,
+    measurable=False,
+    faulty=True,
 )

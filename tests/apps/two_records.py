@@ -59,5 +59,5 @@ CASE = AppCase(
     strategy=lambda folder: WithControl(**EVERYBODY),
     client_app=app,
     recorded=lambda strategy: strategy.control,
-    readable=False,
+    measurable=False,
 )

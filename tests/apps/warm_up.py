@@ -27,4 +27,4 @@ class WarmUp(FedAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
 
-CASE = AppCase(strategy=lambda folder: WarmUp(**EVERYBODY), client_app=app)
+CASE = AppCase(strategy=lambda folder: WarmUp(**EVERYBODY), client_app=app, faulty=True)

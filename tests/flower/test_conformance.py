@@ -17,6 +17,8 @@ from app_runs import CANARIES_A_ROUND, Answer, Exchange, Outcome, Weights, real_
 from digits_task import RATE, digits
 from every_app import CASES
 
+from fl_epe.flower import CanaryAudit
+
 Runs = Callable[[str, bool], Outcome]
 ENDS = [name for name, case in CASES.items() if case.raises is None]
 every_app = pytest.mark.parametrize("name", CASES)
@@ -130,29 +132,22 @@ def test_the_model_differs_by_the_canaries_share_at_most(name: str, runs: Runs) 
 
 @every_app
 def test_the_report_says_an_epsilon_or_why_there_is_none(name: str, runs: Runs) -> None:
-    case, outcome = CASES[name], runs(name, True)
-    assert outcome.audit is not None
-    text = outcome.audit.report()
-    flat = " ".join(text.split()).lower()
-    if "not measured" in flat:
-        assert not case.readable, text
-        reason = flat.partition("not measured")[2].lstrip(": ")
-        assert len(reason.split(".")[0].split()) >= 3, text
-        assert outcome.audit.faults
+    case, audit = CASES[name], _audit(runs(name, True))
+    if (reason := _not_measured(audit)) is None:
+        assert audit.record().num_canaries >= 2
+        assert "ε" in audit.report()
     else:
-        estimate = outcome.audit.record()
-        assert estimate.num_canaries >= 2
-        assert "ε" in flat
+        assert not case.measurable, audit.report()
+        assert len(reason.split()) >= 3, audit.report()
+        assert audit.faults
+    assert audit.faults or not case.faulty
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.readable])
-def test_what_the_audit_cannot_read_goes_by_it_untouched(name: str, runs: Runs) -> None:
-    """The strategy gets such rounds as if there were no audit, and the report has the reason."""
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.measurable])
+def test_where_nothing_was_measured_nothing_was_changed(name: str, runs: Runs) -> None:
+    """The strategy got every round as if there were no audit."""
     plain, audited = runs(name, False), runs(name, True)
-    assert audited.audit is not None
-    if "not measured" not in " ".join(audited.audit.report().split()).lower():
-        pytest.skip("read after all")
-    if plain.result is not None:
+    if _not_measured(_audit(audited)) is not None and plain.result is not None:
         for before, after in zip(plain.models, audited.models, strict=True):
             assert _distance(after, before) <= _rounding(before)
 
@@ -170,6 +165,17 @@ def _ended(outcome: Outcome) -> Outcome:
     if outcome.error is not None:
         raise outcome.error
     return outcome
+
+
+def _audit(outcome: Outcome) -> CanaryAudit:
+    assert outcome.audit is not None
+    return outcome.audit
+
+
+def _not_measured(audit: CanaryAudit) -> str | None:
+    """The reason that a report gives for having no ε; ``None`` if it has one."""
+    _, found, reason = " ".join(audit.report().split()).partition("not measured")
+    return reason.lstrip(": ").split(". ")[0] if found else None
 
 
 def _messages(exchange: Exchange) -> list[tuple[int, dict[str, Any]]]:
