@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 from app_case import AppCase
-from flwr.app import Message, MetricRecord
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import Result
+from digits_task import NODES
+from flwr.app import Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from fl_epe.flower import CanaryAudit, InProcessGrid
+from fl_epe.flower import CanaryAudit
 
 CANARIES_A_ROUND = 2
 DELTA = 1e-3
@@ -75,25 +76,31 @@ class Outcome:
     @property
     def models(self) -> list[Weights]:
         """The model that each round began with, and the last."""
+        return [*(found.model for found in self.rounds), _weights(self.finished().arrays)]
+
+    def finished(self) -> Result:
+        """The result; raises what the run ended with, if that was an error."""
+        if self.error is not None:
+            raise self.error
         assert self.result is not None
-        return [*(found.model for found in self.rounds), _weights(self.result.arrays)]
+        return self.result
+
+    def audited(self) -> CanaryAudit:
+        """The audit of a run with one."""
+        assert self.audit is not None
+        return self.audit
 
 
-class WatchedGrid(InProcessGrid):
-    """Keeps copies of the training messages and of the answers, a round each."""
-
-    def __init__(self, client_app: ClientApp, nodes: int) -> None:
-        super().__init__(client_app, nodes)
-        self.rounds: list[Exchange] = []
-
-    def __enter__(self) -> WatchedGrid:
-        return self
+def watch(grid: Grid) -> list[Exchange]:
+    """From now on, keep copies of a grid's training messages and of the answers."""
+    rounds: list[Exchange] = []
+    send = grid.send_and_receive
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
+        messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         messages = list(messages)
-        replies = list(super().send_and_receive(messages, timeout=timeout))
+        replies = list(send(messages, timeout=timeout))
         if messages and messages[0].metadata.message_type == "train":
             exchange = Exchange(
                 [message.metadata.dst_node_id for message in messages],
@@ -101,8 +108,11 @@ class WatchedGrid(InProcessGrid):
                 [dict(message.content.config_records["config"].items()) for message in messages],
                 [_answer(reply) for reply in replies if not reply.has_error()],
             )
-            self.rounds.append(exchange)
+            rounds.append(exchange)
         return replies
+
+    vars(grid)["send_and_receive"] = send_and_receive
+    return rounds
 
 
 def _weights(record: Any) -> Weights:
@@ -118,29 +128,32 @@ def _answer(reply: Message) -> Answer:
     )
 
 
-def run_app(case: AppCase, folder: Path, *, audited: bool) -> Outcome:
-    """Run an app in this process, with the seeds of Flower's global generators set."""
+def run_app(case: AppCase, grid: Grid, folder: Path, *, audited: bool) -> Outcome:
+    """Run an app's server on a grid, with the seeds of Flower's global generators set."""
     random.seed(0)  # Flower draws clients from it
     np.random.seed(0)  # noqa: NPY002 - and its DP noise from this one
     folder.mkdir()
-    strategy, audit = case.strategy(folder), None
-    if audited:
-        strategy = audit = CanaryAudit(
-            strategy, num_canaries=CANARIES_A_ROUND * case.rounds, delta=DELTA, seed=1
-        )
-    result, error = None, None
-    with WatchedGrid(case.client_app, case.nodes) as grid:
-        try:
-            result = case.run(strategy, grid, folder)
-        except Exception as raised:  # noqa: BLE001 - compared with that of the other run
-            error = raised
-    recorded = case.recorded(strategy) if error is None else None
-    return Outcome(result, error, grid.rounds, recorded, audit)
+    strategy = _for_nodes(case.strategy(folder), case.nodes)
+    audit, result, error, recorded = None, None, None, None
+    rounds = watch(grid)
+    try:
+        if audited:
+            number = CANARIES_A_ROUND * case.rounds
+            strategy = audit = CanaryAudit(strategy, num_canaries=number, delta=DELTA, seed=1)
+        result = case.run(strategy, grid, folder)
+        recorded = case.recorded(strategy)
+    except Exception as raised:  # noqa: BLE001 - compared with that of the other run
+        error = raised
+    del vars(grid)["send_and_receive"]
+    return Outcome(result, error, rounds, recorded, audit)
 
 
-def real_metrics(metrics: MetricRecord | None) -> dict[str, Any] | None:
-    """Metrics of a round without what an audit adds."""
-    if metrics is None:
-        return None
-    found = {name: value for name, value in metrics.items() if not name.startswith("epsilon-")}
-    return found or None
+def _for_nodes(strategy: Strategy, nodes: int) -> Strategy:
+    """The strategy, told to wait for all of so many nodes where it waits for `NODES`."""
+    layers: Any = strategy
+    while layers is not None:
+        for name in ("min_train_nodes", "min_available_nodes", "num_sampled_clients"):
+            if getattr(layers, name, 0) == NODES:
+                setattr(layers, name, nodes)
+        layers = getattr(layers, "strategy", None)
+    return strategy
