@@ -104,8 +104,8 @@ def watch(grid: Grid) -> list[Exchange]:
         if messages and messages[0].metadata.message_type == "train":
             exchange = Exchange(
                 [message.metadata.dst_node_id for message in messages],
-                _weights(messages[0].content["arrays"]),
-                [dict(message.content.config_records["config"].items()) for message in messages],
+                _weights(_first(messages[0].content.array_records)),
+                [dict(_first(message.content.config_records).items()) for message in messages],
                 [_answer(reply) for reply in replies if not reply.has_error()],
             )
             rounds.append(exchange)
@@ -113,6 +113,10 @@ def watch(grid: Grid) -> list[Exchange]:
 
     vars(grid)["send_and_receive"] = send_and_receive
     return rounds
+
+
+def _first(records: Any) -> Any:
+    return next(iter(records.values()))
 
 
 def _weights(record: Any) -> Weights:
@@ -123,9 +127,8 @@ def _answer(reply: Message) -> Answer:
     metrics: dict[str, Any] = {}
     for record in reply.content.metric_records.values():
         metrics |= dict(record.items())
-    return Answer(
-        reply.metadata.src_node_id, _weights(reply.content.array_records["arrays"]), metrics
-    )
+    weights = _weights(_first(reply.content.array_records))
+    return Answer(reply.metadata.src_node_id, weights, metrics)
 
 
 def run_app(case: AppCase, grid: Grid, folder: Path, *, audited: bool) -> Outcome:

@@ -211,7 +211,7 @@ def _explained(case: AppCase, exchange: Exchange) -> float:
         alone = case.robust(updates)
         moved = [case.robust(np.vstack([updates, side * far])) - alone for side in (-1, 1)]
         return float(np.linalg.norm(np.abs(moved).max(axis=0)))
-    weights = [answer.metrics["num-examples"] for answer in good]
+    weights = [answer.metrics.get("num-examples", 1) for answer in good]
     canaries = CANARIES_A_ROUND * np.median(weights)
     share = canaries / (canaries + sum(weights))
     return float(2 * share * np.linalg.norm(updates, axis=1).max())
