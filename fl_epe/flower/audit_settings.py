@@ -12,6 +12,7 @@ from fl_epe.auditing import RunAuditor
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import check_probability
 from fl_epe.flower.client_canaries import ClientCanaries
+from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.self_auditing import OwnAuditor, SelfAuditing
 from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source
 from fl_epe.flower.wrapped import Wrapped
@@ -20,7 +21,7 @@ from fl_epe.seeding import generator
 
 _SCHEDULE = 0  # stream of the canaries' rounds
 _ANY_STRATEGY = {"num_canaries", "delta", "seed"}
-_FOR_SERVER_CANARIES = {"participations", "inject", "num_examples"}
+_FOR_SERVER_CANARIES = {"participations", "inject", "num_examples", "replies"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,9 @@ class AuditSettings:
     noise_multiplier: float | None = None
     leave_out: tuple[str, ...] = ()
     score_memory: int = SCORE_MEMORY
+    replies: ReplyKind | None = None
+    averages: bool = False
+    max_share: float = 0.5
 
     @classmethod
     def of(cls, wrapped: Wrapped, **arguments: Any) -> AuditSettings:
@@ -76,6 +80,10 @@ class AuditSettings:
         z = self.noise_multiplier
         if z is not None and not 0 <= z < math.inf:
             raise ValueError(f"Expected noise_multiplier={z} in [0, inf).")
+        if not 0 < self.max_share <= 1:
+            raise ValueError(f"Expected max_share={self.max_share} in (0, 1].")
+        if self.replies not in (None, "model", "delta"):
+            raise ValueError(f"Expected replies={self.replies!r} to be 'model' or 'delta'.")
         self._check_strategy()
         self._client_canaries()
 
@@ -104,6 +112,7 @@ class AuditSettings:
             self.clients,
             self.identity,
             self.leave_out,
+            acknowledge=True,
         )
 
     def auditor(self) -> RunAuditor | OwnAuditor:
@@ -116,36 +125,46 @@ class AuditSettings:
             self.unobserved,
             seed=self.seed,
             delta=self.delta,
-            server=self.wrapped.server(),
+            server=self.wrapped.server(averages=self.averages),
             score_memory=self.score_memory,
         )
 
-    def source(self, rounds: int | None, auditor: RunAuditor | OwnAuditor) -> Source:
-        """Where the canaries come from, in a run of so many rounds."""
-        if isinstance(auditor, OwnAuditor):
+    def source(self, rounds: int | None, auditor: Callable[[], RunAuditor]) -> Source:
+        """Where the canaries come from, in a run of so many rounds.
+
+        Args:
+            rounds: of the run; ``None`` if not known.
+            auditor: who scores the canaries, once the model is known.
+
+        Raises:
+            ValueError: if the server needs to know the number of rounds, and does not.
+        """
+        if isinstance(self.wrapped.layers[0], SelfAuditing):
             return OwnCanaries()
         if (clients := self._client_canaries()) is not None:
-            return ClientAnswers(self.wrapped, clients, self.canary_norm)
+            return ClientAnswers(self.wrapped, clients, self.canary_norm, self.max_share)
         if rounds is None:
-            raise ValueError("Expected rounds, as start() was not called: got rounds=None.")
+            raise ValueError("Expected rounds=… in CanaryAudit, as start() does not tell them.")
         schedule = ShuffledEpochs(rounds, self.participations)
         return ServerCanaries(
             self.wrapped,
             list(schedule.cohorts(self.num_canaries, generator(self.seed, _SCHEDULE))),
-            auditor.canaries,
+            lambda numbers: auditor().canaries.vectors(numbers),
             self.seed,
             self.inject,
             self.num_examples,
             self.canary_norm,
+            self.replies,
+            self.max_share,
         )
 
-    def noise_multipliers(self) -> tuple[float | None, float | None]:
+    def noise_multipliers(self, *, averages: bool) -> tuple[float | None, float | None]:
         """The noise multiplier of the run, and that of the sum alone; ``None`` if not known."""
         if self.noise_multiplier is not None:
             return self.noise_multiplier, self.noise_multiplier
-        return self.wrapped.noise_multipliers()
+        return self.wrapped.noise_multipliers(averages=averages)
 
-    def to_config(self) -> dict[str, Any]:
+    def to_config(self, *, averages: bool) -> dict[str, Any]:
         """What a record's configuration keeps of the settings."""
         by_server = self.clients is None
         return {
@@ -156,7 +175,8 @@ class AuditSettings:
             "canaries_come_from": f"server ({self.inject})" if by_server else "clients",
             "num_examples": self.num_examples,
             "canary_norm": self.canary_norm,
-            "caveat": self.wrapped.caveat(),
+            "caveat": self.wrapped.caveat(averages=averages),
+            "max_share": self.max_share,
             "noise_is_for": self.wrapped.expected_replies(),
         }
 

@@ -6,28 +6,30 @@ Hand ``CanaryAudit(strategy, num_canaries=…, delta=…)`` to Flower in place o
 
 from __future__ import annotations
 
-import logging
-import math
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 
-from fl_epe.auditing import AuditRecord, EpsilonEstimate, epsilon_from_record
-from fl_epe.flower.answer_log import AnswerLog
+from fl_epe.auditing import AuditRecord
+from fl_epe.flower.attachment import HOOKED, Attachment, Undo, argument
+from fl_epe.flower.audit_log import AuditLog, logger
 from fl_epe.flower.audit_settings import AuditSettings
-from fl_epe.flower.injection import real_metrics_only
-from fl_epe.flower.layout import Layout
+from fl_epe.flower.audited_run import AuditedRun
+from fl_epe.flower.averaging import Aggregation, watch_aggregation
+from fl_epe.flower.injection import readable, real_metrics_only
+from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
-from fl_epe.flower.self_auditing import OwnAuditor
-from fl_epe.flower.sources import ServerCanaries, Source
+from fl_epe.flower.self_auditing import SelfAuditing
+from fl_epe.flower.sources import TooManyCanariesError
 from fl_epe.flower.wrapped import Wrapped
-from fl_epe.mechanism import norm
 
-logger = logging.getLogger(__name__)
+# Only a strategy that says so itself has canaries of its own.
+_NOT_PASSED_ON = {name for name in vars(SelfAuditing) if not name.startswith("_")}
 
 
 class CanaryAudit(Strategy):
@@ -46,6 +48,16 @@ class CanaryAudit(Strategy):
     own (`SelfAuditing`, as `DPFedAvg` is) keeps them: the audit sets their seed and reports at
     ``delta``; ``num_canaries`` must agree, and the other arguments are refused.
 
+    A run with the audit ends whenever the run without it would. Whatever goes wrong inside, the
+    strategy gets the round as if there were no audit (clients that a canary was to replace are
+    asked after all), nobody counts as present, and the reason is a fault in the report. A strategy
+    that fails on replies of nodes that it did not ask gets that round again without them; from then
+    on canaries answer in the place of clients, and if it fails again there are no more.
+
+    `start` calls the strategy's own ``start`` with the audit's hooks on that instance, so that a
+    loop of one's own is audited too; `attach` sets them for whoever calls it otherwise. Attributes
+    that an audit does not have are the strategy's.
+
     Args:
         strategy: what the deployment uses, DP wrappers included.
         num_canaries: canaries that take part, each ``participations`` times. Real clients that
@@ -57,7 +69,7 @@ class CanaryAudit(Strategy):
         unobserved: canaries that are scored and never take part. By default a quarter of
             ``num_canaries`` where each takes part once, as the null is then exact; else as many.
         participations: how often a canary takes part, at most once in a round; 1 by default.
-        rounds: of the run; `start` knows, so this is only for those who do not call it.
+        rounds: of the run; needed only where ``start`` has no ``num_rounds``.
         inject: "auto" as described (the default), "add" or "replace".
         clients: let clients answer through `canary_mod` instead of making replies up: a share in
             (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
@@ -68,8 +80,14 @@ class CanaryAudit(Strategy):
         canary_norm: norm of a canary's update where nothing clips.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
-            ``"*.running_var"``; integer and 0-d arrays always are.
+            ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
         score_memory: bytes for model deltas that wait to be scored together; 384 MiB by default.
+        replies: "model" or "delta", the difference from the model; by default the first replies
+            show which, and where they do not no canary takes part.
+        averages: whether the strategy averages its replies by weight and does nothing else. By
+            default it is seen in every round what it does.
+        max_share: largest share of a round's weight that canaries may have, 0.5 by default; a
+            round in which they would have more goes on without them.
 
     Raises:
         TypeError: for a strategy of another API.
@@ -78,10 +96,8 @@ class CanaryAudit(Strategy):
 
     is_canary_audit = True
 
-    _layout: Layout | None = None
-    _source: Source | None = None
     _turn: RoundState | None = None
-    _finished: AuditRecord | None = None
+    _timeout: float = 3600
 
     def __init__(
         self,
@@ -101,10 +117,14 @@ class CanaryAudit(Strategy):
         noise_multiplier: float | None = None,
         leave_out: Sequence[str] | None = None,
         score_memory: int | None = None,
+        replies: ReplyKind | None = None,
+        averages: bool | None = None,
+        max_share: float | None = None,
     ) -> None:
         self.strategy, self.delta = strategy, delta
+        self._wrapped = Wrapped.inspect(strategy)
         self._settings = AuditSettings.of(
-            Wrapped.inspect(strategy),
+            self._wrapped,
             num_canaries=num_canaries,
             delta=delta,
             seed=seed,
@@ -119,109 +139,193 @@ class CanaryAudit(Strategy):
             noise_multiplier=noise_multiplier,
             leave_out=leave_out,
             score_memory=score_memory,
+            replies=replies,
+            averages=averages,
+            max_share=max_share,
         )
         self.num_canaries, self.unobserved = num_canaries, self._settings.unobserved
-        self._auditor, self._rounds = self._settings.auditor(), rounds
-        self._log = AnswerLog(identity)
+        self._log = AuditLog(identity)
+        self._run = AuditedRun(self._settings, self._log, rounds)
+        self._hooks = Attachment(strategy, {name: getattr(self, name) for name in HOOKED})
+
+    def __getattr__(self, name: str) -> Any:
+        """What an audit does not have is the strategy's."""
+        if name.startswith("__") or name in _NOT_PASSED_ON or "strategy" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.strategy, name)
 
     def summary(self) -> None:
-        """Log what is audited, and how; never the seed."""
+        """The strategy's own, and what is audited; never the seed."""
         self.strategy.summary()
-        own = isinstance(self._auditor, OwnAuditor)
+        self._announce()
+
+    def _announce(self) -> None:
+        own = self._run.has_own_canaries
         logger.info(
             "Audit of %s: %d canaries (%s), delta %g",
-            self._settings.wrapped.description,
+            self._wrapped.description,
             self.num_canaries,
             "its own" if own else f"and {self.unobserved} that never take part",
             self.delta,
         )
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """See `Strategy.start`; the canaries are spread over ``num_rounds``.
+    def start(self, *arguments: Any, **named: Any) -> Any:
+        """The strategy's own ``start``, with the audit; takes and returns what that does.
+
+        The canaries are spread over its ``num_rounds``.
 
         Raises:
-            ValueError: if ``rounds`` was given and differs, or the arrays cannot be audited.
+            ValueError: if ``rounds`` was given and differs, or ``participations`` do not fit into
+                the rounds.
         """
-        if self._rounds not in (None, num_rounds):
-            raise ValueError(f"Expected num_rounds={num_rounds} to be rounds={self._rounds}.")
-        self._rounds = num_rounds
-        return super().start(
-            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-        )
+        own = self.strategy.start
+        num_rounds = argument(own, "num_rounds", arguments, named)
+        if isinstance(num_rounds, int):
+            if self._run.rounds not in (None, num_rounds):
+                raise ValueError(
+                    f"Expected num_rounds={num_rounds} to be rounds={self._run.rounds}."
+                )
+            self._run.rounds = num_rounds
+            _ = self._run.source  # refuses what does not fit into so many rounds
+        timeout = argument(own, "timeout", arguments, named)
+        if isinstance(timeout, (int, float)):
+            self._timeout = timeout
+        self._announce()
+        self.attach()
+        try:
+            return own(*arguments, **named)
+        finally:
+            self._hooks.detach()
+
+    def attach(self) -> Strategy:
+        """Hook the strategy's own instance, and return it: whoever runs it is audited.
+
+        Needs ``rounds`` where the server makes the canaries up.
+        """
+        try:
+            self._hooks.attach()
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._log.failed(self._run.index, "the strategy cannot be hooked", error)
+        return self.strategy
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> Any:
         """The strategy's messages; less those to clients that canaries replace."""
-        layout, source = self._begin(arrays)
-        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        clip_norm = self._settings.wrapped.clip_norm()
-        self._turn = RoundState(self._auditor.rounds, arrays, layout, clip_norm)
-        source.configure(self._turn, messages)
-        return self._turn.sent
+        self._turn = None
+        given: Any = self._hooks.call("configure_train", server_round, arrays, config, grid)
+        if not isinstance(given, Iterable):
+            return given  # whatever the strategy's own loop expects
+        messages = list(given)
+        try:
+            self._turn = self._run.open_round(arrays, messages, grid)
+        except TooManyCanariesError as error:
+            self._log.failed(self._run.index, "no canary takes part", str(error))
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._log.failed(self._run.index, "the round cannot be audited", error)
+        return messages if self._turn is None else self._turn.sent
 
-    def _begin(self, arrays: ArrayRecord) -> tuple[Layout, Source]:
-        if self._layout is None or self._source is None:
-            self._layout = Layout.of(arrays, self._settings.leave_out)
-            if self._layout.left_out:
-                logger.warning("Canaries leave alone: %s", ", ".join(self._layout.left_out))
-            self._auditor.begin(self._layout.flatten(arrays))
-            self._source = self._settings.source(self._rounds, self._auditor)
-        return self._layout, self._source
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the strategy makes of the replies and the canaries', and ε so far.
-
-        Raises:
-            ValueError: if the replies' arrays do not fit the model, by name.
-        """
-        state = self._turn
-        if state is None or self._source is None:
-            raise ValueError("Expected configure_train before aggregate_train.")
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """What the strategy makes of the replies and the canaries', and ε so far."""
         real = list(replies)
-        self._log.note(state, real)
-        joined = self._source.join(state, real)
-        with real_metrics_only(self._settings.wrapped.base, state.made_up):
-            arrays, metrics = self.strategy.aggregate_train(server_round, joined)
-        self._observe(state, arrays)
-        return arrays, self._with_epsilon(arrays, metrics)
+        state, self._turn = self._turn, None
+        joined = self._join(state, real)
+        result, seen = self._aggregate(server_round, state, real, joined)
+        return self._close(state, result, seen)
 
-    def _observe(self, state: RoundState, arrays: ArrayRecord | None) -> None:
-        theta = state.layout.flatten(arrays) if arrays else None
-        if theta is None:
-            self._log.fault(state, "the strategy released no model")
-        elif not math.isfinite(norm(theta)):
-            self._log.fault(state, "the strategy released a model with NaN or infinite entries")
-            theta = None
-        self._auditor.observe(theta, state.facts, state.vectors)
-        self._turn = self._finished = None
+    def _join(self, state: RoundState | None, real: list[Message]) -> list[Message]:
+        if state is None:
+            return real
+        try:
+            joined = self._run.join(state, real)
+            if state.made_up or not state.withheld:
+                return joined
+        except TooManyCanariesError as error:
+            self._log.failed(state.index, "no canary takes part", str(error))
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._log.failed(state.index, "no canary joined the round", error)
+        state.without_canaries()
+        return [*real, *self._asked_late(state)]
+
+    def _asked_late(self, state: RoundState) -> list[Message]:
+        """The replies of clients that canaries were to replace."""
+        if state.grid is None or not state.withheld:
+            return []
+        try:
+            late = state.grid.send_and_receive(state.withheld, timeout=self._timeout)
+            return list(late)
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._log.failed(state.index, "clients could not be asked late", error)
+            return []
+        finally:
+            state.withheld = []
+
+    def _aggregate(
+        self,
+        server_round: int,
+        state: RoundState | None,
+        real: list[Message],
+        joined: list[Message],
+    ) -> tuple[Any, Aggregation | None]:
+        """The strategy's own aggregation; if it fails on canaries, again without them."""
+        if state is None or not state.made_up:
+            return self._call(server_round, joined, state)
+        undo = Undo(self._wrapped.layers)
+        failure: Exception | str = "it released no model"
+        try:
+            result, seen = self._call(server_round, joined, state)
+            own = any(reply.has_error() for reply in real)  # why there may be no model
+            if own or not isinstance(result, tuple) or result[0] is not None:
+                return result, seen
+        except Exception as error:  # noqa: BLE001 - canaries may be why
+            failure = error
+        undo.restore()
+        late = self._asked_late(state)
+        state.without_canaries()
+        result, seen = self._call(server_round, [*real, *late], state)
+        if isinstance(failure, Exception) or result[0] is not None:
+            then = self._run.source.rejected()
+            self._log.failed(state.index, f"the strategy fails on canaries ({then})", failure)
+        return result, seen
+
+    def _call(
+        self, server_round: int, replies: list[Message], state: RoundState | None
+    ) -> tuple[Any, Aggregation | None]:
+        made_up = state.made_up if state else []
+        seen = None
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(real_metrics_only(self._wrapped.base, made_up))
+                if self._run.must_watch and len(self._wrapped.layers) > 1:
+                    seen = stack.enter_context(watch_aggregation(self._wrapped.base))
+            except Exception as error:  # noqa: BLE001 - the run goes on
+                self._log.failed(self._run.index, "the strategy cannot be watched", error)
+            result = self._hooks.call("aggregate_train", server_round, replies)
+        if seen is None and isinstance(result, tuple):
+            seen = Aggregation(readable(replies), result[0])
+        return result, seen
+
+    def _close(self, state: RoundState | None, result: Any, seen: Aggregation | None) -> Any:
+        index = self._run.index
+        try:
+            arrays, metrics = result
+            self._run.close_round(state, arrays, seen)
+            return arrays, self._with_epsilon(arrays, metrics)
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._log.failed(index, "the round could not be scored", error)
+            return result
 
     def _with_epsilon(
         self, arrays: ArrayRecord | None, metrics: MetricRecord | None
     ) -> MetricRecord | None:
-        if not arrays:
+        if not arrays or not isinstance(metrics, (MetricRecord, type(None))):
             return metrics
-        found: dict[str, EpsilonEstimate | None] = {"all": self._auditor.epsilon_so_far()}
-        if self._auditor.rounds == self._rounds and found["all"] is not None:
-            found["final"] = epsilon_from_record(self.record())
         out = MetricRecord(dict(metrics.items()) if metrics else {})
-        for name, estimate in found.items():
-            if estimate is not None:
-                out[f"epsilon-{name}"] = estimate.epsilon
-                out[f"epsilon-{name}-low"] = estimate.low
-                out[f"epsilon-{name}-high"] = estimate.high
-        return out
+        for name, estimate in self._run.epsilons().items():
+            out[f"epsilon-{name}"] = estimate.epsilon
+            out[f"epsilon-{name}-low"] = estimate.low
+            out[f"epsilon-{name}-high"] = estimate.high
+        return out if out else metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -235,42 +339,29 @@ class CanaryAudit(Strategy):
         """What the strategy does."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong so far: clients that failed, rounds that were not audited and why."""
+        return list(self._log.faults)
+
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
 
         Raises:
-            ValueError: before two canaries have taken part.
+            ValueError: if nothing was measured, with the reason.
         """
-        if self._finished is None:
-            try:
-                self._finished = self._auditor.record(**self._facts())
-            except ValueError as error:
-                reasons = "; ".join(self._log.faults[:3])
-                raise ValueError(f"{error} {reasons}".strip()) from error
-        return self._finished
-
-    def _facts(self) -> dict[str, Any]:
-        claimed, of_sum = self._settings.noise_multipliers()
-        facts: dict[str, Any] = {
-            "noise_multiplier": claimed,
-            "sum_noise_multiplier": of_sum,
-            "participation": self._source.participation if self._source else "deployment",
-            "faults": tuple(self._log.faults),
-            "config": {
-                **self._settings.to_config(),
-                "arrays_left_out": list(self._layout.left_out) if self._layout else [],
-                "client_participations": self._log.participations(),
-            },
-        }
-        if self._auditor.rounds == self._rounds and isinstance(self._source, ServerCanaries):
-            facts["canary_participations"] = float(self._settings.participations)
-        return facts
+        try:
+            return self._run.record()
+        except ValueError as error:
+            reasons = [self._run.reason(), *self._log.faults[:3]]
+            known = "; ".join(reason for reason in reasons if reason)
+            raise ValueError(f"{error} {known}".strip()) from error
 
     def report(self, directory: str | Path | None = None) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
 
-        Raises:
-            ValueError: before two canaries have taken part.
+        Never raises: where nothing was measured it says so and why, and where a file cannot be
+        written the text says that.
         """
         from fl_epe.reporting import as_text, summarize, write_report  # slow to import
 

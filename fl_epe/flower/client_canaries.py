@@ -7,11 +7,15 @@ reads no reply, so this works under secure aggregation.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, MutableMapping
+import enum
+import logging
+from collections.abc import Callable, Collection, Iterator, MutableMapping
+from dataclasses import fields
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from fl_epe.canaries import CanarySet
@@ -19,7 +23,11 @@ from fl_epe.flower.layout import Layout
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 
+logger = logging.getLogger("flwr.fl_epe")
+
 _PREFIX = "canary-"
+_ANSWER = "canary-answer"
+_CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
 _CLIPPING_NORM = "clipping_norm"  # what Flower's client-side wrappers put into the configuration
 _FAR_ABOVE = 1e3
 _SHARE_STREAM = 1 << 62  # apart from every canary's number
@@ -36,6 +44,8 @@ class CanaryOrder:
         norm: Euclidean norm of the canary's update; 0 for "as long as the client's own", or far
             above the clip norm where the message names one.
         leave_out: see `Layout.of`.
+        acknowledge: whether the reply shall say that it is a canary's (`Acknowledgement`). The
+            server must then take that out before a strategy sees it.
     """
 
     number: int
@@ -43,10 +53,11 @@ class CanaryOrder:
     seed: int
     norm: float = 0.0
     leave_out: tuple[str, ...] = ()
+    acknowledge: bool = False
 
     def add_to(self, config: MutableMapping[str, Any]) -> None:
         """Write the order into a message's configuration."""
-        for field in dataclasses.fields(self):
+        for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "seed":  # wider than an integer on the wire
                 value = str(value)
@@ -62,45 +73,113 @@ class CanaryOrder:
                 break
         else:
             return None
+        named = {field.name: _PREFIX + field.name.replace("_", "-") for field in fields(cls)}
         values: dict[str, Any] = {
-            field.name: config.pop(_PREFIX + field.name.replace("_", "-"))
-            for field in dataclasses.fields(cls)
+            name: config.pop(key) for name, key in named.items() if key in config
         }
         values["seed"] = int(values["seed"])
         values["leave_out"] = tuple(values["leave_out"].split("\n")) if values["leave_out"] else ()
         return cls(**values)
 
 
+class Acknowledgement(enum.IntEnum):
+    """What `canary_mod` did with an order; the server reads it in the reply's metrics."""
+
+    CANARY = 1
+    OUTSIDE_CLIPPING = 2
+    UNFIT = 3
+
+    @property
+    def hint(self) -> str:
+        """What to do about it, as part of a sentence."""
+        return {
+            Acknowledgement.CANARY: "they answered as they should",
+            Acknowledgement.OUTSIDE_CLIPPING: (
+                "canary_mod stands outside a clipping mod, where nothing would clip a canary: put"
+                " it last in mods=[…]"
+            ),
+            Acknowledgement.UNFIT: "replies do not hold one set of arrays like the message's",
+        }[self]
+
+
+def take_acknowledgement(content: RecordDict) -> Acknowledgement | None:
+    """Remove what `canary_mod` noted in a reply and return it; ``None`` if it noted nothing."""
+    for name, metrics in content.metric_records.items():
+        if _ANSWER in metrics:
+            value = Acknowledgement(int(metrics.pop(_ANSWER)))  # type: ignore[arg-type]
+            if not metrics:
+                del content[name]
+            return value
+    return None
+
+
 def canary_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """A client mod: where the server's message says so, answer with a canary's update.
 
     The client app trains as ever, and its reply keeps its form, its metrics and its number of
-    examples; only the arrays become the global model plus the canary. Without such an order
-    (`CanaryAudit` with ``clients=``, or `ClientCanaries`) the mod does nothing.
+    examples; only the arrays become the global model plus the canary, and a metric says so to the
+    server's `CanaryAudit`, which takes it out. Without such an order (`CanaryAudit` with
+    ``clients=``, or `ClientCanaries`) the mod does nothing. Where it cannot answer with a canary
+    the client's own reply goes out as it is.
 
     Put it last, so that it stands next to the app and everything that happens to a real update
     happens to a canary's: ``ClientApp(mods=[secaggplus_mod, fixedclipping_mod, canary_mod])``.
-
-    Raises:
-        ValueError: if the reply does not hold exactly one set of arrays, like the message's.
     """
     order = CanaryOrder.take_from(message.content)
     if order is None:
         return call_next(message, context)
-    sent = _only(message.content, "message")
-    layout = Layout.of(sent, order.leave_out)
-    before = layout.flatten(sent)
-    clip_norm = _clip_norm(message.content)
+    sent = _copied(message.content)  # an app may train in the arrays that it was sent
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    answered = _only(reply.content, "reply")
-    length = order.norm or _FAR_ABOVE * clip_norm or norm(layout.flatten(answered) - before)
-    update = CanarySet(layout.dim, order.count, order.seed).vector(order.number)
-    name = next(iter(reply.content.array_records))
-    model = before + before.dtype.type(length) * update
-    reply.content[name] = layout.form(answered, sent).fill(model)
+    if any(name in _CLIPPING_MODS for name in _names_inside(call_next)):
+        answer = Acknowledgement.OUTSIDE_CLIPPING
+    else:
+        answer = _answer(order, sent, reply.content)
+    if answer is not Acknowledgement.CANARY:
+        logger.warning("canary_mod sends the client's own reply: %s", answer.hint)
+    if order.acknowledge:
+        records = list(reply.content.metric_records.values())
+        if records:
+            records[0][_ANSWER] = int(answer)
+        else:
+            reply.content[_ANSWER] = MetricRecord({_ANSWER: int(answer)})
     return reply
+
+
+def _copied(content: RecordDict) -> RecordDict:
+    out = RecordDict()
+    for name, record in content.items():
+        values: Any = dict(record.items())
+        out[name] = type(record)(values)
+    return out
+
+
+def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowledgement:
+    """Put the canary into the reply, if it can be."""
+    try:
+        before_arrays, answered = _only(sent, "message"), _only(reply, "reply")
+        layout = Layout.of(before_arrays, order.leave_out)
+        before, own = layout.flatten(before_arrays), layout.flatten(answered)
+    except ValueError as error:
+        logger.warning("canary_mod: %s", error)
+        return Acknowledgement.UNFIT
+    length = order.norm or _FAR_ABOVE * _clip_norm(sent) or norm(own - before)
+    update = CanarySet(layout.dim, order.count, order.seed).vector(order.number)
+    model = before + before.dtype.type(length) * update
+    reply[next(iter(reply.array_records))] = layout.form(answered, before_arrays).fill(model)
+    return Acknowledgement.CANARY
+
+
+def _names_inside(call_next: object, depth: int = 20) -> Iterator[str]:
+    """Names of the mods between this one and the app, which Flower keeps in nested closures."""
+    if depth == 0:
+        return
+    for cell in getattr(call_next, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            inner = cell.cell_contents
+            yield getattr(inner, "__name__", type(inner).__name__)
+            yield from _names_inside(inner, depth - 1)
 
 
 def _only(content: RecordDict, what: str) -> ArrayRecord:
@@ -128,6 +207,7 @@ class ClientCanaries:
         identity: what stays the same about a client, such as its partition id, from its node id,
             for deployments whose nodes come back under new ids; the node id by default.
         leave_out: see `Layout.of`.
+        acknowledge: see `CanaryOrder`.
 
     Raises:
         ValueError: for a share outside (0, 1], or an empty or repeating list.
@@ -141,7 +221,10 @@ class ClientCanaries:
         clients: float | Collection[int],
         identity: Callable[[int], int] | None = None,
         leave_out: tuple[str, ...] = (),
+        *,
+        acknowledge: bool = False,
     ) -> None:
+        self._acknowledge = acknowledge
         self._count, self._unobserved, self._seed = count, unobserved, seed
         self._identity = identity or (lambda node_id: node_id)
         self._leave_out = leave_out
@@ -172,7 +255,7 @@ class ClientCanaries:
         if number is None:
             return None
         total = self._count + self._unobserved
-        return CanaryOrder(number, total, self._seed, norm, self._leave_out)
+        return CanaryOrder(number, total, self._seed, norm, self._leave_out, self._acknowledge)
 
     def _is_chosen(self, identity: int) -> bool:
         if self._share is None or len(self._numbers) >= self._count:

@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_epe.flower.layout import Layout
+from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
-_MOST_NORMS = 9  # real updates whose median norm stands for all
+_MOST_READ = 9  # real updates, whose median norm stands for all
 _NODE = 1 << 62  # node ids of canaries in replies that answer no message
 
+Vector = NDArray[np.floating]
 Value = int | float | list[int] | list[float]
 
 
@@ -53,57 +56,116 @@ def weights(replies: Sequence[Message], key: str) -> list[float]:
     return found
 
 
-def only_arrays(reply: Message) -> tuple[str, ArrayRecord]:
-    """Name and content of the one set of arrays in a reply.
+def model_record(reply: Message, layout: Layout, preferred: str = "arrays") -> tuple[str, Vector]:
+    """The name of the arrays in a reply that fit the model, and their content as one vector.
+
+    Args:
+        reply: may hold other arrays besides.
+        layout: of the model.
+        preferred: the name that counts where several fit.
 
     Raises:
-        ValueError: if there is not exactly one.
+        ValueError: if none fits, or several do of which none has that name.
     """
-    records = list(reply.content.array_records.items())
-    if len(records) != 1:
-        names = [name for name, _ in records]
-        raise ValueError(f"Expected one ArrayRecord in a reply, got {names}.")
-    return records[0]
+    fits: dict[str, Vector] = {}
+    reasons = []
+    for name, arrays in reply.content.array_records.items():
+        try:
+            fits[name] = layout.flatten(arrays)
+        except ValueError as error:
+            reasons.append(str(error))
+    if preferred in fits:
+        return preferred, fits[preferred]
+    if len(fits) != 1:
+        names = list(reply.content.array_records)
+        raise ValueError(
+            f"Expected one ArrayRecord like the model in a reply, got {len(fits)} of {names}."
+            f" {' '.join(reasons[:1])}".rstrip()
+        )
+    return next(iter(fits.items()))
 
 
-def median_norm(replies: Sequence[Message], state: RoundState, rng: np.random.Generator) -> float:
-    """Median Euclidean norm of the updates in (at most 9 of) the replies."""
-    count = min(len(replies), _MOST_NORMS)
-    chosen = rng.choice(len(replies), count, replace=False)
-    models = (state.layout.flatten(only_arrays(replies[i])[1]) for i in chosen)
-    return statistics.median(float(np.linalg.norm(model - state.before)) for model in models)
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A real reply that can be read.
+
+    Attributes:
+        reply: as it came.
+        name: of its arrays.
+        vector: they, shape ``(dim,)``, finite.
+    """
+
+    reply: Message
+    name: str
+    vector: Vector
+
+
+def some_answers(
+    replies: Sequence[Message], layout: Layout, preferred: str, rng: np.random.Generator
+) -> list[Answer]:
+    """At most nine of the replies, drawn at random among those that fit the model and are finite.
+
+    Raises:
+        ValueError: if there is none, with the reason for the last one looked at.
+    """
+    found: list[Answer] = []
+    reason = "nobody answered"
+    for i in rng.permutation(len(replies)):
+        try:
+            name, vector = model_record(replies[i], layout, preferred)
+        except ValueError as error:
+            reason = str(error)
+            continue
+        if not np.isfinite(vector).all():
+            reason = "NaN or infinite entries"
+            continue
+        found.append(Answer(replies[i], name, vector))
+        if len(found) == _MOST_READ:
+            break
+    if not found:
+        raise ValueError(f"Expected a reply that can be read, got none: {reason}.")
+    return found
 
 
 def make_replies(
     numbers: Sequence[int],
     canary_norms: CanaryNorms,
-    real: Message,
+    like: Sequence[Answer],
     metrics: Mapping[str, Mapping[str, Value]],
     state: RoundState,
+    kind: ReplyKind | None,
 ) -> list[Message]:
     """One reply for each canary, in the form of a real one.
 
     Args:
         numbers: of the canaries, whose vectors are those of the state.
         canary_norms: of the updates.
-        real: a readable reply of this round.
-        metrics: of the replies, see `neutral_metrics`.
+        like: real replies, whose form and whose other content the canaries' take in turns.
+        metrics: those values that are the same for all canaries, see `neutral_metrics`.
         state: of the round; the first replies answer the messages that were withheld.
+        kind: whether replies are models or deltas; ``None`` where it makes no difference.
     """
     vectors, before = state.vectors, state.before
     assert vectors is not None  # noqa: S101 - there are canaries in the round
-    record_name, like = only_arrays(real)
-    form = state.layout.form(like, state.arrays)
+    forms = [
+        state.layout.form(a.reply.content.array_records[a.name], state.arrays, kind) for a in like
+    ]
 
     def make(position: int) -> Message:
+        which = position % len(like)
         model = vectors[position] * before.dtype.type(canary_norms.sent[position])
-        model += before
-        content = RecordDict({record_name: form.fill(model)})
-        for name, values in metrics.items():
-            vote = {_NORM_BIT: int(canary_norms.clipped[position])} if _NORM_BIT in values else {}
-            content[name] = MetricRecord({**values, **vote})
-        for name, config in real.content.config_records.items():
-            content[name] = config
+        if kind == "model":
+            model += before
+        content = RecordDict()
+        for name, record in like[which].reply.content.items():
+            if name == like[which].name:
+                content[name] = forms[which].fill(model)
+            elif isinstance(record, MetricRecord):
+                vote = {_NORM_BIT: int(canary_norms.clipped[position])}
+                values = {**record, **metrics.get(name, {}), **vote}
+                content[name] = MetricRecord({key: values[key] for key in record})
+            else:
+                content[name] = record
         return Message(content, reply_to=_asked(position, numbers[position], state.withheld))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -119,20 +181,41 @@ def _asked(position: int, number: int, instead_of: Sequence[Message]) -> Message
 def neutral_metrics(
     real: Sequence[Message], weighted_by: str, weight: float | None
 ) -> dict[str, dict[str, Value]]:
-    """Metrics that leave a weighted average as it is: the real ones' own average."""
+    """Metrics that leave a weighted average as it is: the real ones' own average.
+
+    Only numbers that are averages by their nature: an integer may be a class or a client's number,
+    and lists may differ in length; a canary takes those from a real reply. The weight is the real
+    ones' median, of their type.
+    """
     shares = np.array(weights(real, weighted_by))
-    shares /= shares.sum()
+    shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(real), 1 / len(real))
     out: dict[str, dict[str, Value]] = {}
     for name, first in real[0].content.metric_records.items():
         values: dict[str, Value] = {}
         for key in first:
-            column = np.array([reply.content.metric_records[name][key] for reply in real])
+            column = [r.content.metric_records.get(name, first).get(key) for r in real]
             if key == weighted_by:
-                values[key] = statistics.median(column.tolist()) if weight is None else weight
-            else:
-                values[key] = np.tensordot(shares, column, 1).tolist()
+                values[key] = _median_weight(column) if weight is None else weight
+            elif all(isinstance(value, float) for value in column):
+                values[key] = float(shares @ np.array(column))
+            elif _is_table_of_floats(column):
+                values[key] = np.tensordot(shares, np.array(column), 1).tolist()
         out[name] = values
     return out
+
+
+def _median_weight(column: Sequence[object]) -> float | int:
+    known = [value for value in column if isinstance(value, (int, float))]
+    if all(isinstance(value, int) for value in known):
+        return round(statistics.median(known)) if known else 1
+    return float(statistics.median(known))
+
+
+def _is_table_of_floats(column: Sequence[object]) -> bool:
+    lists = [value for value in column if isinstance(value, list)]
+    one_length = len({len(value) for value in lists}) == 1
+    numbers = all(isinstance(entry, float) for value in lists for entry in value)
+    return len(lists) == len(column) and one_length and numbers
 
 
 @contextlib.contextmanager

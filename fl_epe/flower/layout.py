@@ -87,16 +87,34 @@ class Layout:
         """
         values = _decode(arrays)
         theirs = self._match(values)
-        pairs = zip(theirs, self.moved, strict=True)
-        parts = [values[name].ravel() for name, moved in pairs if moved]
+        parts = [values[theirs[name]].ravel() for name in self._moved_names()]
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
-    def form(self, like: ArrayRecord, arrays: ArrayRecord) -> Form:
+    def narrowed(self, answered: ArrayRecord) -> Layout:
+        """The layout of what clients answer: arrays that they keep to themselves do not move.
+
+        The layout itself where they answer with all that moves, or with other names.
+
+        Raises:
+            ValueError: if nothing is left to move.
+        """
+        missing = set(self._moved_names()) - answered.keys()
+        if not missing or not answered.keys() <= set(self.names):
+            return self
+        pairs = zip(self.names, self.moved, strict=True)
+        moved = tuple(use and name not in missing for name, use in pairs)
+        if not any(moved):
+            raise ValueError(f"Expected replies with arrays to move, got {sorted(answered)}.")
+        return dataclasses.replace(self, moved=moved)
+
+    def form(self, like: ArrayRecord, arrays: ArrayRecord, kind: str | None = "model") -> Form:
         """How a reply like the one given is filled in.
 
         Args:
             like: its names, their order and its types are kept, as a client answered them.
             arrays: the global model, from which all comes that canaries leave alone.
+            kind: whether replies are a "model" or a "delta" from it, in which such arrays are 0; if
+                ``None`` they are as in ``like``.
 
         Raises:
             ValueError: naming what does not fit.
@@ -105,26 +123,31 @@ class Layout:
         theirs, known = self._match(answered), self._match(ours)
         slots: dict[str, slice | NDArray[Any]] = {}
         start = 0
-        for name, source, shape, moved in zip(theirs, known, self.shapes, self.moved, strict=True):
+        for name, shape, moved in zip(self.names, self.shapes, self.moved, strict=True):
             if moved:
-                slots[name] = slice(start, start + math.prod(shape))
+                slots[theirs[name]] = slice(start, start + math.prod(shape))
                 start += math.prod(shape)
-            else:
-                slots[name] = ours[source].astype(answered[name].dtype)
+            elif name in theirs:
+                own = answered[theirs[name]]
+                still = {"model": ours[known[name]].astype(own.dtype), "delta": np.zeros_like(own)}
+                slots[theirs[name]] = own if kind is None else still[kind]
         return Form(
             {name: (slots[name], value.dtype, value.shape) for name, value in answered.items()}
         )
 
-    def _match(self, values: Mapping[str, NDArray[Any]]) -> list[str]:
-        """The names in ``values`` of our arrays, in our order."""
+    def _moved_names(self) -> list[str]:
+        return [name for name, use in zip(self.names, self.moved, strict=True) if use]
+
+    def _match(self, values: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+        """The names in ``values`` by our names; those that do not move may be missing."""
         shapes = {name: value.shape for name, value in values.items()}
-        if shapes.keys() == set(self.names):
+        if set(self._moved_names()) <= shapes.keys() <= set(self.names):
             for name, shape in zip(self.names, self.shapes, strict=True):
-                if shapes[name] != shape:
+                if shapes.get(name, shape) != shape:
                     raise ValueError(f"Expected {name}.shape={shapes[name]} to be {shape}.")
-            return list(self.names)
+            return {name: name for name in shapes}
         if tuple(shapes.values()) == self.shapes:  # renamed, in the same order
-            return list(shapes)
+            return dict(zip(self.names, shapes, strict=True))
         missing = sorted(set(self.names) - shapes.keys())
         new = sorted(shapes.keys() - set(self.names))
         raise ValueError(

@@ -5,15 +5,23 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Sequence
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from flwr.app import Message
+from numpy.typing import NDArray
 
 from fl_epe.auditing import RoundFacts
-from fl_epe.canaries import CanarySet
 from fl_epe.flower import injection
-from fl_epe.flower.client_canaries import ClientCanaries, with_order
+from fl_epe.flower.client_canaries import (
+    Acknowledgement,
+    ClientCanaries,
+    take_acknowledgement,
+    with_order,
+)
+from fl_epe.flower.reply_kind import ReplyKind, kind_of_replies
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import Cohort
@@ -38,97 +46,142 @@ class Source(abc.ABC):
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; fills ``state.facts``."""
 
+    def rejected(self) -> str:
+        """What happens from the next round on, as the strategy failed on the canaries' replies."""
+        return "the strategy's own error"
 
-@dataclasses.dataclass(frozen=True)
+    def reason(self) -> str | None:
+        """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
+        return None
+
+
+@dataclasses.dataclass
 class ServerCanaries(Source):
     """Replies made up by the server, beside the real ones or in the place of some.
 
     Attributes:
         wrapped: the strategy.
         cohorts: numbers of the canaries that take part in each round.
-        canaries: all of them; their dimension is that of the model.
+        vectors: the updates of the canaries with these numbers, at length 1, shape ``(K, dim)``.
         seed: of the choice of replaced clients, and of the updates whose median norm is taken.
         inject: "add", "replace" or "auto": fill up to the number of replies that the strategy's
-            noise is meant for, and replace real clients beyond that.
+            noise is meant for, and replace real clients beyond that; "none" after the strategy
+            has failed on either.
         weight: weight of a canary in averages; the median of the real ones by default.
         length: norm of an update where nothing clips; the real ones' median by default.
+        kind: what replies are; found out if ``None``.
+        max_share: largest share of a round's weight that canaries may have.
     """
 
     wrapped: Wrapped
     cohorts: Sequence[Cohort]
-    canaries: CanarySet
+    vectors: Callable[[list[int]], NDArray[np.float32]]
     seed: int
     inject: str = "auto"
     weight: float | None = None
     length: float | None = None
+    kind: ReplyKind | None = None
+    max_share: float = 0.5
 
     participation = "epochs"
+
+    def __post_init__(self) -> None:
+        if self.kind is None and self.wrapped.takes_models():
+            self.kind = "model"
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `Source.configure`.
 
         Raises:
-            ValueError: if no real client would be left.
+            TooManyCanariesError: if they would have more than their share of the round.
         """
-        replaced = self._replaced(len(self._cohort(state)), len(messages))
-        if messages and replaced >= len(messages):
-            raise ValueError(
-                f"Expected fewer than {len(messages)} of the round's {len(messages)} clients to be"
-                f" replaced by canaries, got {replaced}: lower num_canaries (or participations), or"
-                " let num_sampled_clients count clients and canaries."
-            )
-        nodes = sorted(message.metadata.dst_node_id for message in messages)
+        count = len(self._cohort(state))
+        replaced = self.replaced(count, len(messages))
+        self._check_share(count, max(len(messages) - replaced, 0))
         rng = generator(self.seed, _WITHHELD, state.index)
-        out = {nodes[i] for i in rng.choice(len(nodes), replaced, replace=False)} if nodes else ()
-        state.sent = [message for message in messages if message.metadata.dst_node_id not in out]
-        state.withheld = [message for message in messages if message.metadata.dst_node_id in out]
+        by_node = sorted(range(len(messages)), key=lambda i: messages[i].metadata.dst_node_id)
+        out = {by_node[i] for i in rng.choice(len(messages), replaced, replace=False)}
+        state.sent = [m for i, m in enumerate(messages) if i not in out]
+        state.withheld = [messages[i] for i in sorted(out)]
+
+    def _check_share(self, canaries: float, rest: float) -> None:
+        if canaries and (rest <= 0 or canaries > self.max_share * (canaries + rest)):
+            raise TooManyCanariesError(canaries, rest, self.max_share)
 
     def _cohort(self, state: RoundState) -> list[int]:
-        if state.index >= len(self.cohorts):
+        if state.index >= len(self.cohorts) or self.inject == "none":
             return []
         return [int(number) for number in self.cohorts[state.index]]
 
-    def _replaced(self, num_canaries: int, clients: int) -> int:
+    def replaced(self, num_canaries: int, clients: int) -> int:
+        """How many of a round's clients are not asked, as canaries take their place."""
         expected = self.wrapped.expected_replies()
         if self.inject == "add" or (self.inject == "auto" and expected is None):
             return 0
         room = 0 if self.inject == "replace" or expected is None else max(expected - clients, 0)
-        return max(num_canaries - room, 0)
+        return min(max(num_canaries - room, 0), clients)
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """See `Source.join`. Without a readable real reply there is no round, and no canary."""
+        """See `Source.join`. Without a readable real reply there is no round, and no canary.
+
+        Raises:
+            ValueError: if a canary's reply cannot be made, with the reason.
+            TooManyCanariesError: if so few clients answered that canaries would outweigh them.
+        """
         real = injection.readable(replies)
         lost = len(state.sent) - len(real)
         state.facts = RoundFacts(clip_norm=state.clip_norm, replies=len(real), absent=lost)
         cohort = self._cohort(state)
         if not real or not cohort:
             return replies
-        state.vectors = self.canaries.vectors(cohort)
-        canary_norms = self._canary_norms(state, real, len(cohort))
-        key = self.wrapped.weighted_by()
+        key, preferred = self.wrapped.weighted_by(), self.wrapped.arrays_key()
+        rng = generator(self.seed, _NORMS, state.index)
+        like = injection.some_answers(real, state.layout, preferred, rng)
+        kind = self._kind(like, state)
+        canary_norms = self._canary_norms(state, like, kind, len(cohort))
         metrics = injection.neutral_metrics(real, key, self.weight)
-        state.made_up = injection.make_replies(cohort, canary_norms, real[0], metrics, state)
+        state.vectors = self.vectors(cohort)
+        made_up = injection.make_replies(cohort, canary_norms, like, metrics, state, kind)
+        mine, theirs = injection.weights(made_up, key), sum(injection.weights(real, key))
+        self._check_share(sum(mine), theirs)
+        state.made_up, state.counted = made_up, canary_norms.counted
+        state.shares = {
+            "weighted": mine[0] / (sum(mine) + theirs),
+            "equal": 1 / (len(real) + len(cohort)),
+        }
         state.facts = dataclasses.replace(
-            state.facts,
-            present=cohort,
-            contribution=canary_norms.counted * self._share(real, state.made_up, key),
-            replies=len(real) + len(cohort),
+            state.facts, present=cohort, replies=len(real) + len(cohort)
         )
         return [*replies, *state.made_up]
 
-    def _share(self, real: list[Message], made_up: list[Message], key: str) -> float:
-        """Share of one canary in the average; NaN where the strategy is no average."""
-        if not self.wrapped.averages():
-            return math.nan
-        weights = injection.weights(made_up, key)
-        return weights[0] / (sum(weights) + sum(injection.weights(real, key)))
+    def rejected(self) -> str:
+        """See `Source.rejected`: canaries stand in for clients that were asked, or stop."""
+        self.inject = "replace" if self.inject in ("auto", "add") else "none"
+        if self.inject == "replace":
+            return "from the next round on canaries answer in the place of clients"
+        return "no canary takes part any more"
+
+    def _kind(self, like: Sequence[injection.Answer], state: RoundState) -> ReplyKind | None:
+        """What replies are; ``None`` where it makes no difference, as the model is 0."""
+        if self.kind is None and np.any(state.before):
+            self.kind = kind_of_replies([answer.vector for answer in like], state.before)
+            if self.kind is None:
+                raise ValueError(
+                    "Expected replies that are clearly models or clearly differences from the"
+                    " model: say which with replies='model' or replies='delta'."
+                )
+        return self.kind
 
     def _canary_norms(
-        self, state: RoundState, real: list[Message], count: int
+        self,
+        state: RoundState,
+        like: Sequence[injection.Answer],
+        kind: ReplyKind | None,
+        count: int,
     ) -> injection.CanaryNorms:
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
-            length = self.length or self._median(state, real)
+            length = self.length or self._median(like, state.before if kind == "model" else 0.0)
             return injection.CanaryNorms(np.full(count, length), clipped, length)
         sent = np.full(count, state.clip_norm)
         target = self.wrapped.target_clipped()
@@ -140,18 +193,27 @@ class ServerCanaries(Source):
             sent = np.minimum(sent, state.clip_norm)
         return injection.CanaryNorms(sent, clipped, state.clip_norm)
 
-    def _median(self, state: RoundState, real: list[Message]) -> float:
-        rng = generator(self.seed, _NORMS, state.index)
-        length = injection.median_norm(real, state, rng)
-        if not 0 < length < math.inf:
-            raise ValueError(
-                f"Expected a median norm={length} of the clients' updates in (0, inf): set"
-                " canary_norm."
-            )
+    def _median(
+        self, like: Sequence[injection.Answer], before: NDArray[np.floating] | float
+    ) -> float:
+        length = statistics.median(float(np.linalg.norm(a.vector - before)) for a in like)
+        if length == 0:
+            raise ValueError("Expected clients that moved the model, but half of them did not.")
         return length
 
 
-@dataclasses.dataclass(frozen=True)
+class TooManyCanariesError(ValueError):
+    """Canaries would have more than their share of a round."""
+
+    def __init__(self, canaries: float, rest: float, most: float) -> None:
+        super().__init__(
+            f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
+            f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
+            " participations, or pass max_share=1."
+        )
+
+
+@dataclasses.dataclass
 class ClientAnswers(Source):
     """Clients that answer with a canary through `canary_mod`, whenever they are asked to train.
 
@@ -159,36 +221,71 @@ class ClientAnswers(Source):
         wrapped: the strategy.
         clients: which clients, with which canaries.
         length: norm of an update where nothing clips; the client's own by default.
+        max_share: largest share of a round's clients that may be asked for a canary.
+        ordered: numbers of the canaries that clients were asked for so far.
+        answered: those that came.
+        refused: why clients answered with their own update, and how often.
     """
 
     wrapped: Wrapped
     clients: ClientCanaries
     length: float | None = None
+    max_share: float = 0.5
+    ordered: set[int] = dataclasses.field(default_factory=set)
+    answered: set[int] = dataclasses.field(default_factory=set)
+    refused: Counter[Acknowledgement] = dataclasses.field(default_factory=Counter)
 
     participation = "deployment"
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """See `Source.configure`."""
+        """See `Source.configure`.
+
+        Raises:
+            TooManyCanariesError: if they would have more than their share of the round.
+        """
         length = self.length or 0.0
         if self.wrapped.clips_on_server and math.isfinite(state.clip_norm):
             length = _FAR_ABOVE * state.clip_norm
-        for message in messages:
-            order = self.clients.order(message.metadata.dst_node_id, length)
-            state.sent.append(message if order is None else with_order(message, order))
+        orders = [self.clients.order(m.metadata.dst_node_id, length) for m in messages]
+        asked = [order for order in orders if order is not None]
+        if len(asked) > self.max_share * len(messages):
+            raise TooManyCanariesError(len(asked), len(messages) - len(asked), self.max_share)
+        self.ordered.update(order.number for order in asked)
+        pairs = zip(messages, orders, strict=True)
+        state.sent = [m if order is None else with_order(m, order) for m, order in pairs]
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """See `Source.join`. Reads who answered, and nothing of what they answered."""
-        answered = injection.readable(replies)
-        numbers = [self.clients.number(reply.metadata.src_node_id) for reply in answered]
-        share = state.clip_norm / len(answered) if answered else math.nan
+        """See `Source.join`. Reads who answered with a canary, and nothing else of the replies."""
+        real = injection.readable(replies)
+        numbers = []
+        for reply in real:
+            answer = take_acknowledgement(reply.content)
+            if answer is Acknowledgement.CANARY:
+                number = self.clients.number(reply.metadata.src_node_id)
+                numbers.extend([] if number is None else [number])
+            elif answer is not None:
+                self.refused[answer] += 1
+        self.answered.update(numbers)
+        once = len(set(numbers)) == len(numbers)  # else one counts twice, and it is not known
+        state.counted = state.clip_norm if once else math.nan
+        state.shares = {"equal": 1 / len(real), "weighted": 1 / len(real)} if real else {}
         state.facts = RoundFacts(
-            present=[number for number in numbers if number is not None],
-            contribution=share if self.wrapped.averages() else math.nan,
+            present=sorted(set(numbers)),
             clip_norm=state.clip_norm,
-            replies=len(answered),
-            absent=len(state.sent) - len(answered),
+            replies=len(real),
+            absent=len(state.sent) - len(real),
         )
         return replies
+
+    def reason(self) -> str | None:
+        """See `Source.reason`."""
+        if len(self.answered) == len(self.ordered):
+            return None
+        hints = [answer.hint for answer in self.refused] or ["is canary_mod installed?"]
+        return (
+            f"{len(self.answered)} of {len(self.ordered)} canary clients answered with their"
+            f" canary; {'; '.join(hints)}"
+        )
 
 
 class OwnCanaries(Source):

@@ -106,34 +106,57 @@ class Wrapped:
         """The metric by which replies are weighted."""
         return str(getattr(self.base, "weighted_by_key", "num-examples"))
 
+    def arrays_key(self) -> str:
+        """The name of the model's arrays in a message."""
+        return str(getattr(self.base, "arrayrecord_key", "arrays"))
+
     def averages(self) -> bool:
-        """Whether the arrays are averaged by weight, so that a canary's share is known."""
-        plain = all(isinstance(layer, _FLOWER_DP) for layer in self.layers[:-1])
-        return plain and self._averaging_base()
+        """Whether the arrays are averaged by weight, so that a canary's share is known.
+
+        What a subclass does that has an ``aggregate_train`` of its own is seen when it runs, see
+        `Aggregation`.
+        """
+        return self.plain_layers() and self._averaging_base()
+
+    def plain_layers(self) -> bool:
+        """Whether all layers around the innermost are Flower's own DP wrappers."""
+        return all(isinstance(layer, _FLOWER_DP) for layer in self.layers[:-1])
+
+    def takes_models(self) -> bool:
+        """Whether it is known from its type that clients answer with models, not with deltas."""
+        clips = any(isinstance(layer, _FLOWER_DP) for layer in self.layers)
+        known = type(self.base).__module__.startswith("flwr.")
+        return clips or known or self._averaging_base()
 
     def _averaging_base(self) -> bool:
         aggregate = type(self.base).aggregate_train
         return aggregate in (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
 
-    def server(self) -> ServerSGD | str:
-        """What the server does with the average: SGD, or the name of what cannot be undone."""
+    def server(self, *, averages: bool = False) -> ServerSGD | str:
+        """What the server does with the average: SGD, or the name of what cannot be undone.
+
+        Args:
+            averages: whether the innermost strategy is known to do nothing but average.
+        """
         base = self.base
+        if averages and self.plain_layers():
+            return ServerSGD()
         if not self.averages():
             return self.description
         if isinstance(base, flower.FedAvgM) and base.server_opt:
             return ServerSGD(base.server_learning_rate, base.server_momentum)
         return ServerSGD()
 
-    def _noise_after_optimizer(self) -> bool:
-        """Whether a DP wrapper stands around a strategy that does more than average."""
+    def caveat(self, *, averages: bool = False) -> str | None:
+        """What a reader of the report must know about the combination; ``None`` if nothing.
+
+        Args:
+            averages: whether the innermost strategy is known to do nothing but average.
+        """
         base = self.base
         noisy = any(isinstance(layer, _FLOWER_DP) for layer in self.layers[:-1])
         moves = isinstance(base, flower.FedAvgM) and base.server_opt
-        return noisy and (moves or not self._averaging_base())
-
-    def caveat(self) -> str | None:
-        """What a reader of the report must know about the combination; ``None`` if nothing."""
-        if not self._noise_after_optimizer():
+        if not noisy or averages or (self._averaging_base() and not moves):
             return None
         name = type(self.base).__name__
         text = (
@@ -147,13 +170,16 @@ class Wrapped:
             )
         return text
 
-    def noise_multipliers(self) -> tuple[float | None, float | None]:
+    def noise_multipliers(self, *, averages: bool = False) -> tuple[float | None, float | None]:
         """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.
 
         An adaptive wrapper keeps only what is left for the sum after its noisy count, so the split
         is undone.
+
+        Args:
+            averages: whether the innermost strategy is known to do nothing but average.
         """
-        if self.averages() and len(self.layers) == 1:
+        if (averages or self.averages()) and len(self.layers) == 1:
             return 0.0, 0.0
         for layer in self.layers:
             if isinstance(layer, _ADAPTIVE) and layer.noise_multiplier > 0:
@@ -178,5 +204,3 @@ def _check(strategy: Strategy, *, wrapped: bool) -> None:
         raise ValueError("Expected a strategy that is not audited already, got a CanaryAudit.")
     if wrapped and isinstance(strategy, SelfAuditing):
         raise ValueError(f"Expected {name} outermost: it schedules and scores its canaries itself.")
-    if type(strategy).start is not Strategy.start:
-        raise ValueError(f"Expected {name} without a start() of its own: it would not be called.")

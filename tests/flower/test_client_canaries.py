@@ -10,6 +10,7 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe import CanarySet, epsilon_from_record
 from fl_epe.flower import CanaryAudit, CanaryOrder, ClientCanaries, InProcessGrid, canary_mod
+from fl_epe.flower.client_canaries import Acknowledgement, take_acknowledgement
 from fl_epe.simulation.flower_internals import ensure_task_identity
 
 NODES, ROUNDS, CANARIES, DELTA = 24, 12, 8, 1e-3
@@ -131,21 +132,53 @@ def test_a_canary_client_that_fails_is_absent():
     assert audit.record().presence.sum(axis=0).tolist() == [12, 3, 12]
 
 
-def test_a_reply_that_is_not_like_the_message_is_refused_by_name():
-    config = ConfigRecord()
-    CanaryOrder(number=0, count=2, seed=1).add_to(config)
-    sent = RecordDict({"arrays": model(), "config": config})
-    context = Context(0, 7, {}, RecordDict(), {})
+def answer_of(order, content, app):
+    """What `canary_mod` makes of the app's reply to a message with this content."""
+    ensure_task_identity(0)
+    order.add_to(content.config_records["config"])
+    message = Message(content, 7, "train")
+    return canary_mod(message, Context(0, 7, {}, RecordDict(), {}), app)
 
-    def app(message, context):
-        other = ArrayRecord({"other": Array(np.zeros(3, np.float32))})
-        return Message(RecordDict({"arrays": other}), reply_to=message)
 
-    with pytest.raises(ValueError, match="'other'"):
-        canary_mod(Message(sent, 7, "train"), context, app)
-    CanaryOrder(number=0, count=2, seed=1).add_to(config)
-    with pytest.raises(ValueError, match="one ArrayRecord in the message, got 0"):
-        canary_mod(Message(RecordDict({"config": config}), 7, "train"), context, app)
+def other_arrays(message, context):
+    other = ArrayRecord({"other": Array(np.zeros(3, np.float32))})
+    content = {"arrays": other, "metrics": MetricRecord({"loss": 0.5})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+def test_a_reply_that_is_not_like_the_message_goes_out_as_it_is():
+    order = CanaryOrder(number=0, count=2, seed=1, acknowledge=True)
+    for arrays in ({"arrays": model()}, {}):
+        content = RecordDict({**arrays, "config": ConfigRecord()})
+        reply = answer_of(order, content, other_arrays)
+        np.testing.assert_array_equal(reply.content["arrays"]["other"].numpy(), np.zeros(3))
+        assert take_acknowledgement(reply.content) is Acknowledgement.UNFIT
+        assert dict(reply.content["metrics"]) == {"loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("make", "mod"),
+    [(client_side, fixedclipping_mod), (adaptive, adaptiveclipping_mod)],
+    ids=["fixed", "adaptive"],
+)
+def test_outside_a_clipping_mod_a_client_answers_for_itself(make, mod):
+    """There nothing would clip a canary that is made to be clipped."""
+    audit, result = run(make(), drifting_app([canary_mod, mod], norm=0.05), clients=range(1, 9))
+    with pytest.raises(ValueError, match=r"0 of 8 canary clients .* put it last in mods"):
+        audit.record()
+    with InProcessGrid(drifting_app([mod], norm=0.05), NODES) as grid:
+        np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
+        plain = make().start(grid, model(), num_rounds=ROUNDS)
+    for name, array in result.arrays.items():  # Flower sums in an order of its own
+        np.testing.assert_allclose(array.numpy(), plain.arrays[name].numpy(), atol=1e-5)
+
+
+def test_without_canary_mod_nothing_is_measured():
+    audit, result = run(flower.FedAvg(**PLAIN), drifting_app(), clients=range(1, 9))
+    assert len(result.train_metrics_clientapp) == ROUNDS
+    assert not any("epsilon" in key for key in result.train_metrics_clientapp[ROUNDS])
+    with pytest.raises(ValueError, match=r"0 of 8 canary clients .* is canary_mod installed"):
+        audit.record()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""What an audit keeps of a run besides its scores: who answered, and what went wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from flwr.app import Message
+
+from fl_epe.flower.round_state import RoundState
+
+logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
+_FAULTS_KEPT = 100
+
+
+class AuditLog:
+    """Counts the clients' answers, keeps the first hundred faults and warns once of each kind.
+
+    Args:
+        identity: what stays the same about a client, from its node id; the node id by default.
+    """
+
+    def __init__(self, identity: Callable[[int], int] | None = None) -> None:
+        self._identity = identity or (lambda node_id: node_id)
+        self.answers: Counter[int] = Counter()
+        self.faults: list[str] = []
+        self._warned: set[str] = set()
+
+    def note(self, state: RoundState, replies: Sequence[Message]) -> None:
+        """Count the real replies of a round; errors and missing replies are faults."""
+        # A SuperLink answers in the name of a node that died, under its own id.
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in state.sent}
+        answered = set()
+        for reply in replies:
+            node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+            if reply.has_error():
+                self.fault(state.index, f"node {node}: {reply.error.reason}")
+            else:
+                answered.add(self._identity(node))
+        self.answers.update(answered)
+        silent = len(state.sent) - len(replies)
+        if silent > 0:
+            self.fault(state.index, f"{silent} of {len(state.sent)} clients did not answer")
+
+    def fault(self, index: int, text: str) -> None:
+        """Keep a message about the round with this index."""
+        if len(self.faults) < _FAULTS_KEPT:
+            self.faults.append(f"round {index + 1}, {text}")
+
+    def failed(self, index: int, what: str, why: Exception | str) -> None:
+        """Keep what could not be done and why; the first of its kind is also logged.
+
+        Args:
+            index: of the round, from 0.
+            what: could not be done; its words are the kind.
+            why: an error, or a sentence.
+        """
+        reason = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+        self.fault(index, f"{what}: {reason}")
+        if what not in self._warned:
+            self._warned.add(what)
+            trace = why if isinstance(why, Exception) else None
+            logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
+            logger.debug("Where it happened", exc_info=trace)
+
+    def participations(self) -> float | None:
+        """How many rounds a client answered in, on average; ``None`` if nobody did."""
+        counts = list(self.answers.values())
+        return float(np.mean(counts)) if counts else None

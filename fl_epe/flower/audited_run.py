@@ -1,0 +1,257 @@
+"""The audit of one run: from each round's messages to what the record holds of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fl_epe.auditing import (
+    AuditRecord,
+    EpsilonEstimate,
+    RoundFacts,
+    RunAuditor,
+    epsilon_from_record,
+)
+from fl_epe.flower.audit_log import AuditLog, logger
+from fl_epe.flower.audit_settings import AuditSettings
+from fl_epe.flower.averaging import Aggregation
+from fl_epe.flower.injection import readable
+from fl_epe.flower.layout import Layout
+from fl_epe.flower.plan import Plan
+from fl_epe.flower.round_state import RoundState
+from fl_epe.flower.self_auditing import OwnAuditor
+from fl_epe.flower.sources import ServerCanaries, Source
+from fl_epe.mechanism import norm
+
+
+class AuditedRun:
+    """What an audit does in each round. It may raise: `CanaryAudit` keeps that from the run.
+
+    Args:
+        settings: of the audit.
+        log: keeps faults and answers.
+        rounds: of the run; ``None`` if not known.
+    """
+
+    def __init__(self, settings: AuditSettings, log: AuditLog, rounds: int | None) -> None:
+        self._settings, self._log = settings, log
+        self.rounds = rounds
+        self.index = 0
+        self.plan: Plan | None = None
+        self._auditor = settings.auditor()
+        self._start: ArrayRecord | None = None
+        self._layout: Layout | None = None
+        self._source: Source | None = None
+        self._averaged: set[str | None] = set()
+        self._finished: AuditRecord | None = None
+
+    @property
+    def has_own_canaries(self) -> bool:
+        """Whether the strategy schedules and scores its canaries itself."""
+        return isinstance(self._auditor, OwnAuditor)
+
+    @property
+    def source(self) -> Source:
+        """Where the canaries come from.
+
+        Raises:
+            ValueError: if the server must know the number of rounds, and does not.
+        """
+        if self._source is None:
+            self._source = self._settings.source(self.rounds, self._run_auditor)
+        return self._source
+
+    def _run_auditor(self) -> RunAuditor:
+        assert isinstance(self._auditor, RunAuditor)  # noqa: S101 - asked by its canaries only
+        return self._auditor
+
+    def open_round(
+        self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
+    ) -> RoundState:
+        """Decide who takes part, and what is sent of the strategy's ``messages``.
+
+        Raises:
+            ValueError: if the model or the round cannot be audited, with the reason.
+        """
+        if self._layout is None:
+            self._begin(Layout.of(arrays, self._settings.leave_out), arrays)
+        assert self._layout is not None  # noqa: S101
+        clip_norm = self._settings.wrapped.clip_norm()
+        state = RoundState(self.index, arrays, self._layout, clip_norm, grid)
+        if self.plan is None and messages:
+            self._make_plan(self._layout, len(messages))
+        if not math.isfinite(norm(state.before)):
+            raise ValueError("Expected a model without NaN or infinite entries.")
+        self.source.configure(state, messages)
+        return state
+
+    def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
+        self._auditor = self._settings.auditor()
+        self._auditor.begin(layout.flatten(arrays))
+        self._layout, self._start = layout, arrays
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Count rounds that could not be read as lost."""
+        if isinstance(self._auditor, RunAuditor):
+            while self._auditor.rounds < self.index:
+                self._auditor.observe(None, RoundFacts())
+
+    def _make_plan(self, layout: Layout, clients: int) -> None:
+        plan = Plan(0, clients, left_out=layout.left_out)
+        if isinstance(self.source, ServerCanaries):
+            canaries = max((len(cohort) for cohort in self.source.cohorts), default=0)
+            seconds, memory = self._price(canaries, layout.dim)
+            replaced = self.source.replaced(canaries, clients)
+            plan = Plan(canaries, clients, replaced, seconds, memory, layout.left_out)
+        self.plan = plan
+        for sentence in plan.sentences() if plan.canaries or plan.left_out else ():
+            logger.log(30 if plan.too_much else 20, "Audit: %s", sentence)
+
+    def _price(self, canaries: int, dim: int) -> tuple[float, float]:
+        """About how long a round's canaries take, in seconds, and their memory, in bytes."""
+        start = time.perf_counter()
+        self._run_auditor().canaries.vector(0)
+        one = time.perf_counter() - start
+        waiting = max(1, min(self.rounds or 1, self._settings.score_memory // (4 * dim)))
+        scored = (self._settings.num_canaries + self._settings.unobserved) / waiting
+        return one * (canaries + scored), 4.0 * dim * (2 * canaries + waiting)
+
+    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
+        """The replies with the canaries among them.
+
+        Raises:
+            ValueError: if canaries cannot join, with the reason.
+        """
+        self._log.note(state, replies)
+        if not self._averaged:
+            self._fit_layout(state, replies)
+        return self.source.join(state, replies)
+
+    def _fit_layout(self, state: RoundState, replies: Sequence[Message]) -> None:
+        """Before the first canary: leave alone what clients keep to themselves."""
+        if self.has_own_canaries or self._start is None:
+            return
+        for reply in readable(replies):
+            for arrays in reply.content.array_records.values():
+                with contextlib.suppress(ValueError):
+                    layout = state.layout.narrowed(arrays)
+                    if layout != state.layout:
+                        kept = sorted(set(layout.left_out) - set(state.layout.left_out))
+                        logger.warning("Audit: clients keep %s to themselves", ", ".join(kept))
+                        self._begin(layout, self._start)
+                        state.relaid(layout)
+                    return
+
+    def close_round(
+        self, state: RoundState | None, arrays: ArrayRecord | None, seen: Aggregation | None
+    ) -> None:
+        """Score the model that the strategy released; ``state`` is ``None`` if it went by unseen.
+
+        Raises:
+            ValueError: if the model is not like the first one.
+        """
+        index, self.index = self.index, self.index + 1
+        self._finished = None
+        if self._layout is None:
+            return
+        facts, vectors = RoundFacts(), None
+        if state is not None:
+            averaging = self._averaging(seen)
+            state.settle(averaging)
+            facts, vectors = state.facts, state.vectors
+            if facts.present:
+                self._averaged.add(averaging)
+        theta = self._released(index, arrays)
+        self._auditor.observe(theta, facts, vectors)
+        self._catch_up()
+
+    def _released(self, index: int, arrays: ArrayRecord | None) -> NDArray[np.floating] | None:
+        assert self._layout is not None  # noqa: S101 - `close_round` looks first
+        if not arrays:
+            self._log.fault(index, "the strategy released no model")
+            return None
+        theta = self._layout.flatten(arrays)
+        if math.isfinite(norm(theta)):
+            return theta
+        self._log.fault(index, "the strategy released a model with NaN or infinite entries")
+        return None
+
+    @property
+    def must_watch(self) -> bool:
+        """Whether it is not known how the strategy averages, unless one looks."""
+        return not (self._settings.averages or self._settings.wrapped.averages())
+
+    def _averaging(self, seen: Aggregation | None) -> str | None:
+        if not self.must_watch:
+            return "weighted"
+        if seen is None or not self._settings.wrapped.plain_layers():
+            return None
+        try:
+            return seen.averaging(self._settings.wrapped.weighted_by())
+        except (ValueError, TypeError, ZeroDivisionError):
+            return None
+
+    def averages(self) -> bool:
+        """Whether the innermost strategy is said, or was seen, to average and do nothing else."""
+        seen = self.must_watch and bool(self._averaged) and None not in self._averaged
+        return self._settings.averages or seen
+
+    def epsilons(self) -> dict[str, EpsilonEstimate]:
+        """What is known of ε after the round: "all", and "final" after the last one."""
+        found = {"all": self._auditor.epsilon_so_far()}
+        if self.index == self.rounds and found["all"] is not None:
+            found["final"] = epsilon_from_record(self.record())
+        return {name: estimate for name, estimate in found.items() if estimate is not None}
+
+    def record(self) -> AuditRecord:
+        """What the run leaves behind so far.
+
+        Raises:
+            ValueError: if nothing was seen.
+        """
+        if self._finished is None:
+            self._finished = self._auditor.record(**self.facts())
+        return self._finished
+
+    def facts(self) -> dict[str, Any]:
+        """What the record holds besides scores, by the names of `AuditRecord.by_name`."""
+        averages = self.averages()
+        claimed, of_sum = self._settings.noise_multipliers(averages=averages)
+        facts: dict[str, Any] = {
+            "noise_multiplier": claimed,
+            "sum_noise_multiplier": of_sum,
+            "participation": self._source.participation if self._source else "deployment",
+            "faults": tuple(self._log.faults),
+            "config": self.config(),
+        }
+        if averages and self._settings.wrapped.plain_layers():
+            sgd = self._settings.wrapped.server(averages=True)
+            assert not isinstance(sgd, str)  # noqa: S101
+            facts["server"] = {"name": "sgd", **dataclasses.asdict(sgd)}
+        if self.index == self.rounds and isinstance(self._source, ServerCanaries):
+            facts["canary_participations"] = float(self._settings.participations)
+        return facts
+
+    def config(self) -> dict[str, Any]:
+        """What the report says about the set-up."""
+        return {
+            **self._settings.to_config(averages=self.averages()),
+            "arrays_left_out": list(self._layout.left_out) if self._layout else [],
+            "client_participations": self._log.participations(),
+            "plan": self.plan.sentences() if self.plan else [],
+            "not_measured": self.reason(),
+        }
+
+    def reason(self) -> str | None:
+        """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
+        return self._source.reason() if self._source else None
