@@ -52,10 +52,4 @@ class KeepsBody(FedAvg):
         return ArrayRecord({**dict(self.body.items()), **dict(head.items())}), metrics
 
 
-CASE = AppCase(
-    strategy=lambda folder: KeepsBody(**EVERYBODY),
-    client_app=app,
-    initial=initial,
-    measurable=False,
-    faulty=True,
-)
+CASE = AppCase(strategy=lambda folder: KeepsBody(**EVERYBODY), client_app=app, initial=initial)

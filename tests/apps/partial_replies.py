@@ -58,6 +58,4 @@ class ByArray(FedAvg):
         return as_record(model), MetricRecord({"loss": loss})
 
 
-CASE = AppCase(
-    strategy=lambda folder: ByArray(**EVERYBODY), client_app=app, measurable=False, faulty=True
-)
+CASE = AppCase(strategy=lambda folder: ByArray(**EVERYBODY), client_app=app, measurable=False)

@@ -39,6 +39,6 @@ def make(folder: Path) -> DifferentialPrivacyServerSideFixedClipping:
 CASE = AppCase(
     strategy=make,
     client_app=app,
-    recorded=lambda strategy: round(strategy.privacy_spent().epsilon, 6),
+    recorded=lambda strategy: f"{strategy.privacy_spent().epsilon:.6f}",
     growth=2,
 )

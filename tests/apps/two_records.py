@@ -59,5 +59,4 @@ CASE = AppCase(
     strategy=lambda folder: WithControl(**EVERYBODY),
     client_app=app,
     recorded=lambda strategy: strategy.control,
-    measurable=False,
 )
