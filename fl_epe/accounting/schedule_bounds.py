@@ -101,7 +101,7 @@ def analytical_epsilon(
             )
         epsilon = poisson_epsilon(noise_multiplier, sampling_rate, rounds, delta)
         words = "the adversary does not know who was sampled"
-        return UpperBound(epsilon, False, "add-or-remove", words)
+        return UpperBound(epsilon, False, "add-or-remove", words, averages=True)
     check_probability("delta", delta)
     if kind not in (*SCHEDULES, DEPLOYMENT):
         return None
@@ -118,15 +118,15 @@ def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
         pmf = _binomial_pmf(counts.rounds, counts.rate)
         words = f"participations are binomial{counts.condition}"
         epsilon = random_participations_epsilon(z, delta, pmf)
-        yield UpperBound(epsilon, True, "zero-out", words)
+        yield UpperBound(epsilon, True, "zero-out", words, averages=True)
     if coins := law.coins:
         epsilon = poisson_epsilon(z, coins.rate, coins.rounds, delta)
         words = f"takes part by coins that the adversary does not see{coins.condition}"
-        yield UpperBound(epsilon, False, "add-or-remove", words)
+        yield UpperBound(epsilon, False, "add-or-remove", words, averages=True)
     if drawn := law.cohorts:
         epsilon = fixed_size_epsilon(z, drawn.available, drawn.size, drawn.rounds, delta)
         words = f"unknown cohorts of fixed size{drawn.condition}"
-        yield UpperBound(epsilon, False, "replace-one", words)
+        yield UpperBound(epsilon, False, "replace-one", words, averages=True)
 
 
 def _binomial_pmf(rounds: int, rate: float) -> NDArray[np.float64]:

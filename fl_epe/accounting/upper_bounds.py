@@ -37,12 +37,15 @@ class UpperBound:
         rounds_known: whether it holds against an adversary who knows a client's rounds.
         adjacency: which two runs it tells apart: "zero-out", "add-or-remove" or "replace-one".
         assumption: what else it assumes, in words.
+        averages: whether it is for a client whose participations are still to be drawn, with δ a
+            mean over the draw. One who then takes part often has a larger ε.
     """
 
     epsilon: float
     rounds_known: bool
     adjacency: str
     assumption: str
+    averages: bool = False
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int = 1) -> float:

@@ -17,6 +17,7 @@ from fl_epe.auditing.bounds.by_name import (
     lower_bound,
     lower_bound_by,
 )
+from fl_epe.auditing.divergence import divergence
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import (
     FootprintFit,
@@ -27,6 +28,7 @@ from fl_epe.auditing.estimators import (
     footprint_fit,
     unknown_rounds_estimate,
 )
+from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
@@ -72,6 +74,7 @@ __all__ = [
     "GaussianFit",
     "Mechanism",
     "Norms",
+    "NotMeasured",
     "Provenance",
     "RoundFacts",
     "RunAuditor",
@@ -82,6 +85,8 @@ __all__ = [
     "all_bounds",
     "anderson_darling",
     "assert_private",
+    "check_measured",
+    "divergence",
     "epsilon_from_cosines",
     "epsilon_from_record",
     "epsilon_from_scores",

@@ -103,6 +103,7 @@ def epsilon_from_record(
 
     Raises:
         ValueError: if an argument is out of range or the record lacks what the statistic needs.
+        NotMeasured: a `ValueError` with the reason, if the run measured nothing.
     """
     delta = record.delta if delta is None else delta
     if threat not in STATISTICS:

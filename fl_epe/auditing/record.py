@@ -1,5 +1,7 @@
 """`AuditRecord`: all that an audited run leaves behind, enough for any later statistic.
 
+A run in which nothing was measured has a record too: its estimates raise `NotMeasured`.
+
 Read one with ``AuditRecord.load("record.npz")`` and hand it to `epsilon_from_record`, or look into
 it: ``record.observed.means`` are the cosines of the observed canaries with each round's mean.
 """
@@ -100,8 +102,6 @@ class AuditRecord:
         if self.dim < 1:
             raise ValueError(f"Expected dim={self.dim} >= 1.")
         T, k = np.shape(self.observed.means)
-        if k < 2:
-            raise ValueError(f"Expected observed canaries={k} >= 2.")
         shapes: dict[str, tuple[int, ...]] = {"presence": (T, k)}
         for side, count in (("observed", k), ("unobserved", self.unobserved.count)):
             shapes |= dict.fromkeys((side, f"{side}_delta", f"{side}_residual"), (T, count))
@@ -113,7 +113,10 @@ class AuditRecord:
         for name, shape in shapes.items():
             if values[name] is not None and np.shape(values[name]) != shape:
                 raise ValueError(f"Expected {name}.shape={np.shape(values[name])} to be {shape}.")
-        for name in ("observed", "unobserved", "observed_final", "unobserved_final"):
+        finite = ["observed", "unobserved"]
+        if np.isfinite(self.norms.final):  # else the model diverged, and has no cosines
+            finite += ["observed_final", "unobserved_final"]
+        for name in finite:
             if not np.all(np.isfinite(values[name])):
                 raise ValueError(f"Expected {name} to be finite.")
 

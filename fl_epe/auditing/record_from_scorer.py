@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +17,7 @@ from fl_epe.auditing.record_parts import (
     Provenance,
 )
 from fl_epe.canaries import CanaryScorer
+from fl_epe.mechanism import norm
 
 Ids = NDArray[np.int64]
 
@@ -40,19 +43,28 @@ def record_from_scorer(
     "residual" and the model deltas, whose series is ``delta_series``. Of its canaries those of
     ``observed_ids`` took part; the others are unobserved. ``start`` and ``final`` are the initial
     and the final model; the other arguments are fields of `AuditRecord` and `Norms`.
+
+    A run without rounds, without canaries that took part, or with a final model that is not finite
+    has a record too. Cosines with such a model are NaN.
     """
-    scorer.add("final", final)
-    scorer.add("displacement", final - start)
+    known = math.isfinite(norm(final))
+    if known:
+        scorer.add("final", final)
+        scorer.add("displacement", final - start)
     unobserved_ids = np.setdiff1d(np.arange(scorer.canaries.count), observed_ids)
-    series = ("mean", "final", "displacement", delta_series, "residual")
+    series = ("final", "displacement", delta_series, "residual")
     cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
+    cosines["mean"] = scorer.cosines("mean")  # of no rows without a round
+    if not known:
+        unknown = np.full((1, scorer.canaries.count), np.nan)
+        cosines |= {"final": unknown, "displacement": unknown}
     return AuditRecord(
         dim=scorer.canaries.dim,
         delta=delta,
         observed=_of_side(cosines, observed_ids, delta_series),
         unobserved=_of_side(cosines, unobserved_ids, delta_series),
         presence=presence,
-        norms=_norms(scorer, delta_norms),
+        norms=_norms(scorer, delta_norms, known),
         mechanism=mechanism,
         clients=clients,
         metrics=metrics,
@@ -72,12 +84,15 @@ def _of_side(cosines: dict[str, Floats], ids: Ids, delta_series: str) -> CanaryC
     )
 
 
-def _norms(scorer: CanaryScorer, delta_norms: Floats) -> Norms:
+def _norms(scorer: CanaryScorer, delta_norms: Floats, known: bool) -> Norms:
     residuals = scorer.norms("residual")
+    final, displacement = (
+        float(scorer.norms(name)[-1]) if known else math.nan for name in ("final", "displacement")
+    )
     return Norms(
         means=scorer.norms("mean"),
         deltas=delta_norms,
-        final=float(scorer.norms("final")[-1]),
-        displacement=float(scorer.norms("displacement")[-1]),
+        final=final,
+        displacement=displacement,
         residuals=residuals if len(residuals) else None,
     )

@@ -215,7 +215,8 @@ class RunAuditor:
     def record(self, **facts: Any) -> AuditRecord:
         """What the run leaves behind so far; every canary is scored against every round.
 
-        A canary that has never taken part counts as unobserved.
+        A canary that has never taken part counts as unobserved. A record of fewer than two that
+        have is valid, and has no ε: see `fl_epe.auditing.NotMeasured`.
 
         Args:
             facts: fields of a record that the models do not show, by their names in
@@ -223,18 +224,13 @@ class RunAuditor:
                 ``config`` and so on.
 
         Raises:
-            ValueError: before the first round, or if fewer than two canaries took part.
+            ValueError: before `begin`.
         """
         scorer, _ = self._started()
         presence = np.zeros((self.rounds, self._count), bool)
         for row, round_facts in zip(presence, self._facts, strict=True):
             row[list(round_facts.present)] = True
         seen = np.flatnonzero(presence.any(axis=0))
-        if len(seen) < 2:
-            raise ValueError(
-                f"Expected at least 2 canaries that took part, got {len(seen)} in "
-                f"{self.rounds} rounds."
-            )
         record = record_from_scorer(
             scorer,
             seen,
@@ -244,7 +240,7 @@ class RunAuditor:
             delta_series="delta" if isinstance(self._server, ServerSGD) else "mean",
             presence=presence[:, seen],
             delta=self.delta,
-            mechanism=self._mechanism(float(presence.sum() / len(seen))),
+            mechanism=self._mechanism(float(presence.sum() / max(1, len(seen)))),
             clients=ClientLog(absent=self._column("absent").astype(np.int64)),
             metrics={},
             provenance=Provenance(seeds={"canary": self._seed}, versions=installed_versions()),

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_scores
@@ -113,9 +114,16 @@ def summarize_scores(
 
     Raises:
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
+        NotMeasured: a `ValueError`, for fewer than two scores of a side.
     """
     if unobserved is None and dim is None:
         raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
+    for name, side in (("took part", observed), ("did not", unobserved)):
+        if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
+            counted = "no score" if np.size(side) == 0 else "only 1 score"
+            raise NotMeasured(
+                f"there is {counted} of a canary that {name}; an ε needs at least {LEAST_CANARIES}"
+            )
     others = None if unobserved is None else check_scores("unobserved", unobserved)
     bare = Scores(check_scores("observed", observed), others)
     scores = bare if dim is None else Scores.from_cosines(bare.observed, dim, others)

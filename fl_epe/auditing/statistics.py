@@ -19,6 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.schedules import SCHEDULES
@@ -41,12 +42,14 @@ def scores_from_record(record: AuditRecord, threat: ThreatModel, statistic: str)
 
     Raises:
         ValueError: if the threat does not have the statistic, or the record lacks its data.
+        NotMeasured: a `ValueError`, if too few canaries took part, or there is no model to see.
     """
     if threat not in STATISTICS:
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
     if statistic not in STATISTICS[threat]:
         names = ", ".join(STATISTICS[threat])
         raise ValueError(f"Expected statistic={statistic!r} to be one of {names}.")
+    check_measured(record, threat, statistic)
     return STATISTICS[threat][statistic](record)
 
 
@@ -196,7 +199,9 @@ def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
     Raises:
         ValueError: if the clip norms are unknown, or for "final" if the server was not SGD, as the
             final model is then not a weighted sum of the rounds.
+        NotMeasured: as `scores_from_record`.
     """
+    check_measured(record, threat)
     signal = expected_signal(record)
     if threat == "all":
         presence, _, _ = _participants(record)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fl_epe.cli.console import ProgressLine, output_directory, print_lines, print_report_path
+from fl_epe.cli.console import (
+    EXIT_STATUS,
+    STATUS_NOT_MEASURED,
+    ProgressLine,
+    output_directory,
+    print_lines,
+    print_report_path,
+)
 from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.compare import Plan, read_plan
 
@@ -57,7 +64,8 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Measure a grid of participation schedules, noise multipliers and numbers of "
         "participations: without --task in the high-dimensional limit, which needs no training. "
         "Writes a table, compare.html, compare.csv, compare.json and pictures. Run the same "
-        "command with the same --output again to go on after a stop, or with a larger grid.",
+        "command with the same --output again to go on after a stop, or with a larger grid. "
+        + EXIT_STATUS,
         examples=_EXAMPLES,
     )
     add_options(compare, _Compare)
@@ -100,13 +108,15 @@ def _compare(arguments: argparse.Namespace) -> int:
     write_comparison(plan, rows, output)
     _show(plan, rows, console)
     print_report_path(console, output / "compare.html")
-    return 0
+    return STATUS_NOT_MEASURED if any(row.failed is not None for row in rows) else 0
 
 
 def _show(plan: Plan, rows: list[Row], console: Console) -> None:
-    from fl_epe.compare import finding_of, notes_of, table_of
+    from fl_epe.compare import failed_of, finding_of, notes_of, table_of
 
     console.print()
+    if failed := failed_of(rows):
+        console.print(failed, style="bold red", markup=False, highlight=False)
     if found := finding_of(plan, rows):
         print_lines(console, [found])
         console.print()

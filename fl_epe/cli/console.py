@@ -11,6 +11,15 @@ from typing import Any
 
 from rich.console import Console
 
+STATUS_NOT_MEASURED = 3
+"""Exit status of a command whose ε was not measured, or whose model diverged."""
+
+EXIT_STATUS = (
+    "Exit status: 0 if ε was measured, 2 for bad input, 3 if ε was not measured or the model "
+    "diverged (the report says why)."
+)
+"""For the help of the commands that measure."""
+
 
 def output_directory(chosen: Path | None, name: str) -> Path:
     """The folder that was chosen, or ``runs/NAME-DATE-TIME``; it is not made yet.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from fl_epe.auditing import LAYOUT, read_scores
-from fl_epe.cli.console import print_json
+from fl_epe.auditing import LAYOUT, NotMeasured, read_scores
+from fl_epe.cli.console import EXIT_STATUS, STATUS_NOT_MEASURED, print_json
 from fl_epe.cli.options import add_command
 
 
@@ -20,7 +21,8 @@ def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         _estimate,
         summary="every estimate and bound that a file of scores allows",
         description=f"Every estimate and bound that a file of scores allows. FILE is CSV, NPZ, "
-        f"JSON or Parquet with {LAYOUT}. Larger scores say that a canary took part.",
+        f"JSON or Parquet with {LAYOUT}. Larger scores say that a canary took part. "
+        f"{EXIT_STATUS}",
     )
     estimate.add_argument("file", type=Path, metavar="FILE", help="the scores")
     estimate.add_argument("--delta", type=float, default=1e-5, help="target δ (default: 1e-5)")
@@ -48,18 +50,38 @@ def _estimate(arguments: argparse.Namespace) -> int:
     from fl_epe.reporting import score_tables
 
     observed, unobserved = read_scores(arguments.file)
-    result = summarize_scores(
-        observed,
-        unobserved,
-        arguments.delta,
-        dim=arguments.dim,
-        confidence=arguments.confidence,
-        coins=arguments.coins,
-    )
+    try:
+        result = summarize_scores(
+            observed,
+            unobserved,
+            arguments.delta,
+            dim=arguments.dim,
+            confidence=arguments.confidence,
+            coins=arguments.coins,
+        )
+    except NotMeasured as error:
+        if not arguments.json:
+            raise
+        print_json(_nothing(error, arguments))
+        return STATUS_NOT_MEASURED
     if arguments.json:
-        print_json(result.to_dict())
+        print_json({"status": "ok", "reasons": [], **result.to_dict()})
         return 0
     console = Console()
     for table in score_tables(result):
         console.print(table)
     return 0
+
+
+def _nothing(error: NotMeasured, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The keys of a result, without any number for ε."""
+    return {
+        "status": "not measured",
+        "reasons": [str(error)],
+        "delta": arguments.delta,
+        "confidence": arguments.confidence,
+        "dim": arguments.dim,
+        "estimates": [],
+        "bounds": [],
+        "gaussian": [],
+    }

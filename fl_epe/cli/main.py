@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from rich.console import Console
 
 import fl_epe
+from fl_epe.auditing import NotMeasured
 from fl_epe.cli.advise import add_advise
 from fl_epe.cli.compare import add_compare
+from fl_epe.cli.console import STATUS_NOT_MEASURED
 from fl_epe.cli.data import add_data
 from fl_epe.cli.estimate import add_estimate
 from fl_epe.cli.report import add_report
@@ -22,7 +24,10 @@ _TRAIN_WITH = ("torch", "sklearn")  # the extra "sim"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0, 2 for bad input, 130 when interrupted."""
+    """Entry point; returns the exit status.
+
+    0, 2 for bad input, 3 if what was asked for was not measured, 130 when interrupted.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
             stream.reconfigure(errors="replace")
@@ -38,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.name not in _TRAIN_WITH:
             raise
         text = f"Training needs {error.name}, which is not installed: pip install 'fl-epe[sim]'."
+    except NotMeasured as error:
+        text = f"Not measured: {error}."
+        errors.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        return STATUS_NOT_MEASURED
     except (ValueError, OSError, RuntimeError) as error:
         text = str(error)
     errors.print(f"fl-epe: error: {text}", style="red", markup=False, soft_wrap=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from rich.console import Console
 
 from fl_epe.auditing import AuditRecord
-from fl_epe.cli.console import print_lines, print_report_path
+from fl_epe.cli.console import EXIT_STATUS, STATUS_NOT_MEASURED, print_report_path
 from fl_epe.cli.options import add_command
 from fl_epe.compare import RECORD
 
@@ -20,7 +21,8 @@ def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "report",
         _report,
         summary="write the report of a run again, from its record alone",
-        description=f"Write report.json, report.html and the pictures again, from {RECORD} alone.",
+        description=f"Write report.json, report.html and the pictures again, from {RECORD} alone. "
+        + EXIT_STATUS,
     )
     report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=f"holds {RECORD}")
 
@@ -31,16 +33,18 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def show_report(console: Console, record: AuditRecord, directory: Path) -> int:
-    """Write the report of a record into a directory and print its table and notes."""
-    from fl_epe.reporting import epsilon_table, finding, notes, write_report
+    """Write the report of a record into a directory and print its table and notes.
+
+    Returns:
+        The exit status: `STATUS_NOT_MEASURED` unless the summary's status is "ok".
+    """
+    from fl_epe.reporting import print_report, write_report
 
     summary = write_report(record, directory)
     console.print()
-    print_lines(console, [finding(summary)])
-    console.print()
-    console.print(epsilon_table(summary))
-    print_lines(console, (f"• {note}" for note in notes(summary)))
-    if (accuracy := summary.metrics.accuracy) is not None:
+    print_report(console, summary)
+    accuracy = summary.metrics.accuracy
+    if accuracy is not None and math.isfinite(accuracy):
         console.print(f"Accuracy on held-out data: {accuracy:.1%}")
     print_report_path(console, directory / "report.html")
-    return 0
+    return 0 if summary.status == "ok" else STATUS_NOT_MEASURED

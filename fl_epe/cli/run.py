@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.cli.console import ProgressLine, output_directory
+from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory
 from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.cli.report import show_report
 from fl_epe.compare import CHECKPOINT, RECORD
@@ -87,7 +87,8 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         _run,
         summary="train a task with DP-FedAvg and audit it",
         description="Train a task with DP-FedAvg, canary clients among the real ones, and write "
-        "what the model gives away: a table, record.npz, report.json, report.html and pictures.",
+        "what the model gives away: a table, record.npz, report.json, report.html and pictures. "
+        + EXIT_STATUS,
         examples=_EXAMPLES,
     )
     run.add_argument("task", metavar="TASK", help=f"what to train: {', '.join(task_names())}")
@@ -106,7 +107,7 @@ def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         _resume,
         summary="go on with a run that was stopped",
         description="Go on with a run that was stopped or killed, from its last checkpoint. "
-        "With a seed, the result is the same as if it had never stopped.",
+        "With a seed, the result is the same as if it had never stopped. " + EXIT_STATUS,
     )
     resume.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="where the run was writing")
     _add_machine_options(resume)

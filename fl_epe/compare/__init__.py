@@ -20,7 +20,7 @@ from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.compare.measure import Machine, record_path
-    from fl_epe.compare.page import finding_of, notes_of, table_of, write_comparison
+    from fl_epe.compare.page import failed_of, finding_of, notes_of, table_of, write_comparison
     from fl_epe.compare.rows import Epsilon, Row, rows_of
     from fl_epe.compare.runner import carry_out
 
@@ -34,6 +34,7 @@ __all__ = [
     "Plan",
     "Row",
     "carry_out",
+    "failed_of",
     "finding_of",
     "load_run",
     "notes_of",
@@ -50,7 +51,13 @@ __getattr__, __dir__ = lazy_names(  # what measures and draws, so that the comma
     __name__,
     {
         "fl_epe.compare.measure": ("Machine", "record_path"),
-        "fl_epe.compare.page": ("finding_of", "notes_of", "table_of", "write_comparison"),
+        "fl_epe.compare.page": (
+            "failed_of",
+            "finding_of",
+            "notes_of",
+            "table_of",
+            "write_comparison",
+        ),
         "fl_epe.compare.rows": ("Epsilon", "Row", "rows_of"),
         "fl_epe.compare.runner": ("carry_out",),
     },

@@ -14,7 +14,9 @@ from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
     STATISTICS,
     AuditRecord,
+    NotMeasured,
     ThreatModel,
+    divergence,
     epsilon_from_record,
     finite,
     footprints,
@@ -57,7 +59,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measure one cell of a plan.
 
-    Returns JSON values, or ``{"skipped": reason}`` if the combination is impossible.
+    Returns JSON values, or ``{"skipped": reason}`` if the combination is impossible, or
+    ``{"not_measured": reason}`` if it left no ε, such as a training in which no canary took part.
 
     Args:
         plan: what all cells share.
@@ -74,15 +77,19 @@ def measure(
             else _by_training(plan, cell, seed, record_path(plan, cell, directory), machine)
         )
         scores = {threat: _scores(record, threat) for threat in ("final", "all")}
+        unknown_rounds = _unknown_rounds(record, plan.confidence)
+    except NotMeasured as error:
+        return {"not_measured": str(error)}
     except ValueError as error:
         return {"skipped": str(error)}
     return {
+        "diverged": list(divergence(record)),
         "delta": record.delta,
         "rounds": record.rounds,
         "clients": population,
         "participations": _counts(record),
         **scores,
-        "secret": _unknown_rounds(record, plan.confidence),
+        "secret": unknown_rounds,
         "accuracy": _last(record, "eval_accuracy"),
         "guarantees": [
             {**dataclasses.asdict(bound), "epsilon": finite(bound.epsilon)}

@@ -15,15 +15,17 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from fl_epe.accounting import UpperBound
+from fl_epe.accounting import UpperBound, gaussian_epsilon
 from fl_epe.auditing import finite, installed_versions
 from fl_epe.compare.charts import charts
 from fl_epe.compare.plan import Plan
 from fl_epe.compare.rows import Epsilon, Row
-from fl_epe.reporting import number
+from fl_epe.reporting import NOT_MEASURED, number
 
 _COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nunknown", "analytical")
 """Columns of the table in the terminal, after the schedule."""
+_DAGGER = "†"
+"""Marks the most exposed canary where it has more than the analytical ε."""
 
 
 def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:
@@ -72,7 +74,8 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for row in here:
-        table.add_row(row.schedule, *_narrow(row), style="red" if row.above else "")
+        bad = row.above or row.failed is not None
+        table.add_row(row.schedule, *_narrow(row), style="red" if bad else "")
     return table
 
 
@@ -80,6 +83,8 @@ def _narrow(row: Row) -> list[str]:
     """Fewer cells: the analytical ε where rounds are unknown follows that for known ones."""
     if row.skipped is not None:
         return ["impossible", *["–"] * (len(_COLUMNS) - 1)]
+    if row.not_measured is not None:
+        return [NOT_MEASURED.replace(" ", "\n"), *["–"] * (len(_COLUMNS) - 1)]
     final, every, unknown = row.final, row.every_round, row.unknown_rounds
     bounds = list(dict.fromkeys([_bound(every), _bound(final)]))
     return [
@@ -96,6 +101,8 @@ def cells_of(row: Row) -> list[str]:
     """The cells of a row of the page, as text; a "!" marks an ε above its bound."""
     if row.skipped is not None:
         return [f"impossible: {row.skipped}", *[""] * 8]
+    if row.not_measured is not None:
+        return [str(row.failed), *[""] * 8]
     times = f"{row.mean_participations:.3g} (most {row.most_participations})"
     final, every, unknown = row.final, row.every_round, row.unknown_rounds
     return [
@@ -109,6 +116,15 @@ def cells_of(row: Row) -> list[str]:
         _interval(unknown),
         _bound(final),
     ]
+
+
+def failed_of(rows: Sequence[Row]) -> str:
+    """What stands at the top, in red, if rows were not measured or diverged; else ""."""
+    missing = sum(row.not_measured is not None for row in rows)
+    diverged = sum(row.diverged is not None for row in rows)
+    counts = {"not measured": missing, "diverged": diverged}
+    found = [f"{count} {words}" for words, count in counts.items() if count]
+    return f"Of {len(rows)} rows, {' and '.join(found)}: see the notes." if found else ""
 
 
 def finding_of(plan: Plan, rows: Sequence[Row]) -> str:
@@ -153,15 +169,12 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
         "that it can lie above the mean canary's. “–”: its law has no closed form.",
         "Analytical ε: the upper bound by the tightest theorem for the schedule, with rounds known "
         "and, where that helps, unknown; “none known” where there is none. It also holds for an "
-        "adversary who sees only the final model. It averages over chance: a client who happens to "
-        "take part often has a larger ε. Adjacency: zero-out with rounds known; with rounds "
-        "unknown, add-or-remove for coins and replace-one for cohorts of fixed size.",
+        "adversary who sees only the final model. Adjacency: zero-out with rounds known; with "
+        "rounds unknown, add-or-remove for coins and replace-one for cohorts of fixed size.",
     ]
+    lines = [*_failed_notes(rows), *_exposed_notes(rows), *lines]
     if over := [row for row in rows if row.above]:
-        names = ", ".join(
-            f"{row.schedule} at z = {row.noise_multiplier:g}, participations {row.participations:g}"
-            for row in over[:5]
-        )
+        names = ", ".join(_named(row) for row in over[:5])
         lines.insert(
             0,
             f"Warning: {len(over)} of {len(rows)} rows lie above their analytical ε by more than "
@@ -171,6 +184,35 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
     if skipped := sum(row.skipped is not None for row in rows):
         lines.append(f"{skipped} of {len(rows)} combinations are impossible; see compare.csv.")
     return lines
+
+
+def _failed_notes(rows: Sequence[Row]) -> list[str]:
+    """Rows without an ε, or of a model that diverged; the first five by name."""
+    lines = [f"{_named(row)}: {row.failed}." for row in rows if row.failed is not None]
+    if (more := len(lines) - 5) > 0:
+        lines[5:] = [f"… and {more} more; see compare.csv."]
+    return lines
+
+
+def _exposed_notes(rows: Sequence[Row]) -> list[str]:
+    """Why the most exposed canary may have more than the analytical ε, with one row's numbers."""
+    row = next((row for row in rows if row.exposed_above), None)
+    if row is None or row.delta is None or row.most_participations is None:
+        return []
+    most = row.most_participations
+    own = gaussian_epsilon(row.noise_multiplier, row.delta, most)
+    return [
+        f"{_DAGGER} lies above the analytical ε, and violates nothing: the analytical ε is for a "
+        "client whose participations are still to be drawn, and its δ is a mean over how often it "
+        "may take part. The most exposed canary is the one that chance picked most often. In the "
+        f"first such row, {_named(row)}, some canary took part {most} times where "
+        f"{row.participations:g} were expected; the analytical ε of {most} participations is "
+        f"{number(own)}. Cap the participations to bound the most exposed client, too."
+    ]
+
+
+def _named(row: Row) -> str:
+    return f"{row.schedule} at z = {row.noise_multiplier:g}, participations {row.participations:g}"
 
 
 def _interval(value: Epsilon | None) -> str:
@@ -191,7 +233,9 @@ def _plus_minus(value: Epsilon | None) -> str:
 
 def _exposed(value: Epsilon | None) -> str:
     known = value is not None and value.most_exposed is not None
-    return number(value.most_exposed) if known and value else "–"
+    if not known or value is None:
+        return "–"
+    return number(value.most_exposed) + (f" {_DAGGER}" if value.exposed_above else "")
 
 
 def _bound(value: Epsilon | None) -> str:
@@ -247,6 +291,7 @@ def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str]]) -> s
     return template.render(
         plan=plan,
         finding=finding_of(plan, rows),
+        failed=failed_of(rows),
         noise=noise,
         participations=participations,
         delta=delta,

@@ -37,6 +37,16 @@ class Epsilon:
     analytical: UpperBound | None
     above: bool
 
+    @property
+    def exposed_above(self) -> bool:
+        """Whether the most exposed canary has more than an analytical ε that averages over chance.
+
+        That is no violation: see `fl_epe.compare.notes_of`.
+        """
+        if self.most_exposed is None or self.analytical is None or not self.analytical.averages:
+            return False
+        return self.most_exposed > self.analytical.epsilon * (1 + 1e-6)
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -55,7 +65,9 @@ class Row:
         unknown_rounds: for an adversary who sees every round's model and does not know who
             takes part when; ``None`` where there is no closed form.
         accuracy: mean over the replicates, on held-out data; ``None`` in the limit.
-        skipped: why the combination is impossible; ``None`` if it was measured.
+        skipped: why the combination is impossible; ``None`` if it is not.
+        not_measured: why it has no ε although it is possible; ``None`` if it has one.
+        diverged: why its model has diverged; ``None`` if it has not.
     """
 
     schedule: str
@@ -70,6 +82,20 @@ class Row:
     unknown_rounds: Epsilon | None = None
     accuracy: float | None = None
     skipped: str | None = None
+    not_measured: str | None = None
+    diverged: str | None = None
+
+    @property
+    def failed(self) -> str | None:
+        """Why the row is not what was asked for: not measured, or of a model that diverged."""
+        if self.not_measured is not None:
+            return f"not measured: {self.not_measured}"
+        return None if self.diverged is None else f"diverged: {self.diverged}"
+
+    @property
+    def exposed_above(self) -> bool:
+        """See `Epsilon.exposed_above`; of any adversary."""
+        return any(e is not None and e.exposed_above for e in (self.final, self.every_round))
 
     @property
     def above(self) -> bool:
@@ -103,6 +129,8 @@ def _row(
     reasons = [result["skipped"] for result in results if "skipped" in result]
     if reasons:
         return Row(*place, skipped=reasons[0])
+    if (missing := _first(results, "not_measured")) is not None:
+        return Row(*place, not_measured=missing)
     bounds = tuple(_bound_of(bound) for bound in results[0]["guarantees"])
     quantiles = scipy.special.ndtri([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
     delta = results[0]["delta"]
@@ -120,7 +148,17 @@ def _row(
         every_round=_pooled([result["all"] for result in results], delta, quantiles, known),
         unknown_rounds=_averaged([result["secret"] for result in results], quantiles, unknown),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
+        diverged=_first(results, "diverged"),
     )
+
+
+def _first(results: list[dict[str, Any]], key: str) -> str | None:
+    """The reason that the replicates give under ``key``, with how many give one."""
+    told = [result[key] for result in results if result.get(key)]
+    if not told:
+        return None
+    text = told[0] if isinstance(told[0], str) else "; ".join(told[0])
+    return text if len(results) == 1 else f"{text} ({len(told)} of {len(results)} measurements)"
 
 
 def _bound_of(values: dict[str, Any]) -> UpperBound:
@@ -128,6 +166,8 @@ def _bound_of(values: dict[str, Any]) -> UpperBound:
     values = dict(values)
     if "rounds" in values:  # written before 0.2
         values["rounds_known"] = values.pop("rounds") == "known"
+    if "averages" not in values:
+        values["averages"] = not values["assumption"].startswith("takes part at most")
     epsilon = values.pop("epsilon")
     return UpperBound(math.inf if epsilon is None else epsilon, **values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
@@ -17,23 +17,28 @@ class Attachment:
     """Puts functions of the audit in front of a strategy's own, on that one instance.
 
     So a strategy's own ``start``, whatever it looks like, runs with the audit: what it calls on
-    ``self`` is hooked. `call` reaches the strategy's own functions.
+    ``self`` is hooked. `call` reaches the strategy's own functions. An error that is not the
+    strategy's own never leaves a hook: the strategy's result is returned, without the audit.
 
     Args:
         strategy: which one.
         hooks: functions of the audit by the names of the strategy's.
+        rescue: told the name and the error when a hook fails; returns more replies for the
+            strategy, of clients that were not asked.
     """
 
-    def __init__(self, strategy: Strategy, hooks: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        hooks: Mapping[str, Callable[..., Any]],
+        rescue: Callable[[str, Exception], list[Any]],
+    ) -> None:
         self._strategy = strategy
-        self._hooks = dict(hooks)
+        self._hooks, self._rescue = dict(hooks), rescue
         self._own: dict[str, Callable[..., Any]] = {}
         self._shadowed: dict[str, Any] = {}
-
-    @property
-    def attached(self) -> bool:
-        """Whether the hooks are in place."""
-        return bool(self._own)
+        self._results: list[Any] = []
+        self._error: Exception | None = None
 
     def attach(self) -> None:
         """Put the hooks in place.
@@ -41,20 +46,36 @@ class Attachment:
         Raises:
             AttributeError: if the instance takes no attributes (``__slots__``).
         """
-        if self.attached:
+        if self._own:
             return
         own = {name: getattr(self._strategy, name) for name in self._hooks}
         mine = vars(self._strategy)
         self._shadowed = {name: mine[name] for name in self._hooks if name in mine}
         for name, hook in self._hooks.items():
-            setattr(self._strategy, name, hook)
+            setattr(self._strategy, name, self._guarded(name, hook, own[name]))
         self._own = own
+
+    def _guarded(
+        self, name: str, hook: Callable[..., Any], own: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
+            self._results, self._error = [], None
+            try:
+                return hook(*given)
+            except Exception as error:
+                if error is self._error:  # the strategy's own
+                    raise
+                late = self._rescue(name, error)
+                if self._results:
+                    return self._results[-1]
+                return own(*given[:-1], [*given[-1], *late]) if late else own(*given)
+
+        return call
 
     def detach(self) -> None:
         """Leave the strategy as it was."""
-        if not self.attached:
-            return
-        for name in self._hooks:
+        for name in self._own:
             if name in self._shadowed:
                 setattr(self._strategy, name, self._shadowed[name])
             else:
@@ -63,7 +84,14 @@ class Attachment:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The strategy's own function of that name."""
-        return self._own.get(name, getattr(self._strategy, name))(*arguments)
+        own = self._own[name] if name in self._own else getattr(self._strategy, name)
+        try:
+            result = own(*arguments)
+        except Exception as error:
+            self._error = error
+            raise
+        self._results.append(result)
+        return result
 
 
 def argument(function: Callable[..., Any], name: str, given: Sequence[Any], named: Any) -> Any:

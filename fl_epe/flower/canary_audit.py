@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
-from fl_epe.flower.attachment import HOOKED, Attachment, Undo, argument
+from fl_epe.flower.attachment import Attachment, Undo, argument
 from fl_epe.flower.audit_log import AuditLog, logger
 from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.audited_run import AuditedRun
@@ -25,7 +25,7 @@ from fl_epe.flower.injection import readable, real_metrics_only
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.self_auditing import SelfAuditing
-from fl_epe.flower.sources import TooManyCanariesError
+from fl_epe.flower.sources import ArgumentError, TooManyCanariesError
 from fl_epe.flower.wrapped import Wrapped
 
 # Only a strategy that says so itself has canaries of its own.
@@ -146,7 +146,14 @@ class CanaryAudit(Strategy):
         self.num_canaries, self.unobserved = num_canaries, self._settings.unobserved
         self._log = AuditLog(identity)
         self._run = AuditedRun(self._settings, self._log, rounds)
-        self._hooks = Attachment(strategy, {name: getattr(self, name) for name in HOOKED})
+        self._hooks = Attachment(
+            strategy,
+            {
+                "configure_train": lambda *given: self.configure_train(*given),
+                "aggregate_train": lambda *given: self.aggregate_train(*given),
+            },
+            self._rescue,
+        )
 
     def __getattr__(self, name: str) -> Any:
         """What an audit does not have is the strategy's."""
@@ -179,23 +186,49 @@ class CanaryAudit(Strategy):
                 the rounds.
         """
         own = self.strategy.start
-        num_rounds = argument(own, "num_rounds", arguments, named)
-        if isinstance(num_rounds, int):
-            if self._run.rounds not in (None, num_rounds):
-                raise ValueError(
-                    f"Expected num_rounds={num_rounds} to be rounds={self._run.rounds}."
-                )
-            self._run.rounds = num_rounds
-            _ = self._run.source  # refuses what does not fit into so many rounds
-        timeout = argument(own, "timeout", arguments, named)
-        if isinstance(timeout, (int, float)):
-            self._timeout = timeout
-        self._announce()
+        try:
+            self._prepare(own, arguments, named)
+            self._announce()
+        except ArgumentError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._failed("the audit could not prepare", error)
         self.attach()
         try:
             return own(*arguments, **named)
         finally:
+            self._detach()
+
+    def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
+        num_rounds = argument(own, "num_rounds", arguments, named)
+        timeout = argument(own, "timeout", arguments, named)
+        if isinstance(timeout, (int, float)):
+            self._timeout = timeout
+        if isinstance(num_rounds, int):
+            self._run.use_rounds(num_rounds)
+
+    def _detach(self) -> None:
+        try:
             self._hooks.detach()
+        except Exception as error:  # noqa: BLE001 - the run is over
+            self._failed("the strategy keeps the audit's hooks", error)
+
+    def _failed(self, what: str, why: Exception | str, index: int | None = None) -> None:
+        """Note a failure, in the run's next round by default; not even this may end a run."""
+        with contextlib.suppress(Exception):
+            self._log.failed(self._run.index if index is None else index, what, why)
+
+    def _rescue(self, name: str, error: Exception) -> list[Message]:
+        """Replies of clients that were not asked, where the audit failed before it was scored."""
+        self._failed(f"{name} goes on without the audit", error)
+        state, self._turn = self._turn, None
+        if name != "aggregate_train" or state is None:
+            return []
+        try:
+            return self._asked_late(state)
+        except Exception as late:  # noqa: BLE001 - the run goes on
+            self._failed("clients could not be asked late", late)
+            return []
 
     def attach(self) -> Strategy:
         """Hook the strategy's own instance, and return it: whoever runs it is audited.
@@ -205,7 +238,7 @@ class CanaryAudit(Strategy):
         try:
             self._hooks.attach()
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._log.failed(self._run.index, "the strategy cannot be hooked", error)
+            self._failed("the strategy cannot be hooked", error)
         return self.strategy
 
     def configure_train(
@@ -220,17 +253,17 @@ class CanaryAudit(Strategy):
         try:
             self._turn = self._run.open_round(arrays, messages, grid)
         except TooManyCanariesError as error:
-            self._log.failed(self._run.index, "no canary takes part", str(error))
+            self._failed("no canary takes part", str(error))
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._log.failed(self._run.index, "the round cannot be audited", error)
+            self._failed("the round cannot be audited", error)
         return messages if self._turn is None else self._turn.sent
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         """What the strategy makes of the replies and the canaries', and ε so far."""
-        real = list(replies)
-        state, self._turn = self._turn, None
+        real, state = list(replies), self._turn
         joined = self._join(state, real)
         result, seen = self._aggregate(server_round, state, real, joined)
+        self._turn = None
         return self._close(state, result, seen)
 
     def _join(self, state: RoundState | None, real: list[Message]) -> list[Message]:
@@ -241,24 +274,18 @@ class CanaryAudit(Strategy):
             if state.made_up or not state.withheld:
                 return joined
         except TooManyCanariesError as error:
-            self._log.failed(state.index, "no canary takes part", str(error))
+            self._failed("no canary takes part", str(error))
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._log.failed(state.index, "no canary joined the round", error)
+            self._failed("no canary joined the round", error)
         state.without_canaries()
         return [*real, *self._asked_late(state)]
 
     def _asked_late(self, state: RoundState) -> list[Message]:
         """The replies of clients that canaries were to replace."""
-        if state.grid is None or not state.withheld:
+        withheld, state.withheld = state.withheld, []
+        if state.grid is None or not withheld:
             return []
-        try:
-            late = state.grid.send_and_receive(state.withheld, timeout=self._timeout)
-            return list(late)
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            self._log.failed(state.index, "clients could not be asked late", error)
-            return []
-        finally:
-            state.withheld = []
+        return list(state.grid.send_and_receive(withheld, timeout=self._timeout))
 
     def _aggregate(
         self,
@@ -270,8 +297,8 @@ class CanaryAudit(Strategy):
         """The strategy's own aggregation; if it fails on canaries, again without them."""
         if state is None or not state.made_up:
             return self._call(server_round, joined, state)
-        undo = Undo(self._wrapped.layers)
         failure: Exception | str = "it released no model"
+        undo = Undo(self._wrapped.layers)
         try:
             result, seen = self._call(server_round, joined, state)
             own = any(reply.has_error() for reply in real)  # why there may be no model
@@ -284,8 +311,7 @@ class CanaryAudit(Strategy):
         state.without_canaries()
         result, seen = self._call(server_round, [*real, *late], state)
         if isinstance(failure, Exception) or result[0] is not None:
-            then = self._run.source.rejected()
-            self._log.failed(state.index, f"the strategy fails on canaries ({then})", failure)
+            self._failed(f"the strategy fails on canaries ({self._run.source.rejected()})", failure)
         return result, seen
 
     def _call(
@@ -299,7 +325,7 @@ class CanaryAudit(Strategy):
                 if self._run.must_watch and len(self._wrapped.layers) > 1:
                     seen = stack.enter_context(watch_aggregation(self._wrapped.base))
             except Exception as error:  # noqa: BLE001 - the run goes on
-                self._log.failed(self._run.index, "the strategy cannot be watched", error)
+                self._failed("the strategy cannot be watched", error)
             result = self._hooks.call("aggregate_train", server_round, replies)
         if seen is None and isinstance(result, tuple):
             seen = Aggregation(readable(replies), result[0])
@@ -312,7 +338,7 @@ class CanaryAudit(Strategy):
             self._run.close_round(state, arrays, seen)
             return arrays, self._with_epsilon(arrays, metrics)
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._log.failed(index, "the round could not be scored", error)
+            self._failed("the round could not be scored", error, index)
             return result
 
     def _with_epsilon(

@@ -202,6 +202,10 @@ class ServerCanaries(Source):
         return length
 
 
+class ArgumentError(ValueError):
+    """An argument of the audit does not go with the run; said before its first round."""
+
+
 class TooManyCanariesError(ValueError):
     """Canaries would have more than their share of a round."""
 

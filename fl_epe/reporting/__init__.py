@@ -11,12 +11,23 @@ Examples:
 from fl_epe.reporting.figures import plain_ticks
 from fl_epe.reporting.noise_and_exposure import advice_lines, exposure_lines, exposure_tables
 from fl_epe.reporting.notes import finding, notes, number
-from fl_epe.reporting.report import as_text, epsilon_table, score_tables, write_report
-from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_types import StatisticSummary
+from fl_epe.reporting.report import (
+    as_text,
+    epsilon_table,
+    print_report,
+    score_tables,
+    write_report,
+    write_unmeasured,
+)
+from fl_epe.reporting.status import NOT_MEASURED
+from fl_epe.reporting.summary import summarize, summarize_unmeasured
+from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
 
 __all__ = [
+    "NOT_MEASURED",
+    "RunSummary",
     "StatisticSummary",
+    "Unmeasured",
     "advice_lines",
     "as_text",
     "epsilon_table",
@@ -26,7 +37,10 @@ __all__ = [
     "notes",
     "number",
     "plain_ticks",
+    "print_report",
     "score_tables",
     "summarize",
+    "summarize_unmeasured",
     "write_report",
+    "write_unmeasured",
 ]

@@ -11,7 +11,8 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing import AuditRecord, Scores, scores_from_record
-from fl_epe.reporting.summary_types import RunSummary
+from fl_epe.reporting.status import NOT_MEASURED, measured_parts
+from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,17 +49,19 @@ def _draw_final(figure: Figure, record: AuditRecord, summary: RunSummary) -> Non
         (left, summary.final.displacement, r"final model, against $\theta_T - \theta_0$"),
         (right, summary.final.model, r"final model, against $\theta_T$ (paper)"),
     ):
-        _draw_scores(axes, part.scores)
+        if isinstance(part, StatisticSummary):
+            _draw_scores(axes, part.scores)
+        else:
+            axes.text(0.5, 0.5, NOT_MEASURED, ha="center", transform=axes.transAxes)
         axes.set(title=title, xlabel="√d · cosine")
 
 
 def _draw_all(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     left, right = figure.subplots(1, 2)
-    if summary.every_round.matched_filter is not None:
+    if isinstance(summary.every_round.matched_filter, StatisticSummary):
         _draw_scores(left, summary.every_round.matched_filter.scores)
         left.set(title="every round, matched filter", xlabel="score")
-    paper = summary.every_round.paper  # None without unobserved canaries
-    maximum = scores_from_record(record, "all", "maximum") if paper is None else paper.scores
+    maximum = scores_from_record(record, "all", "maximum")
     _draw_scores(right, maximum, scale=math.sqrt(record.dim))
     right.set(title="every round, maximum (paper)", xlabel="√d · largest cosine")
 
@@ -115,10 +118,11 @@ def _draw_rounds(figure: Figure, record: AuditRecord, summary: RunSummary) -> No
 
 def _draw_epsilons(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
     axes = figure.subplots()
-    shown = summary.rows()
+    rows = summary.rows()
+    shown = [(row, row.part) for row in rows if isinstance(row.part, StatisticSummary)]
     floor = 1e-2
-    for y, row in enumerate(shown):
-        found, bound = row.part.estimate, row.part.lower_bound
+    for y, (_, part) in enumerate(shown):
+        found, bound = part.estimate, part.lower_bound
         middle, low, high = (max(floor, end) for end in (found.epsilon, found.low, found.high))
         if math.isfinite(high):
             axes.plot([low, high], [y, y], color=_OBSERVED, lw=3, alpha=0.5, solid_capstyle="butt")
@@ -130,7 +134,7 @@ def _draw_epsilons(figure: Figure, record: AuditRecord, summary: RunSummary) -> 
         axes.axvline(analytical, color=_ANALYTICAL, ls="--", label="analytical")
     axes.plot([], [], "o-", color=_OBSERVED, label="estimate, interval")
     axes.plot([], [], ">", color=_NULL, label="lower bound")
-    axes.set_yticks(range(len(shown)), [f"{row.sees}\n{row.name}" for row in shown])
+    axes.set_yticks(range(len(shown)), [f"{row.sees}\n{row.name}" for row, _ in shown])
     axes.invert_yaxis()
     axes.set(xscale="log", xlabel="ε", title=f"ε at δ = {summary.delta:.2g}")
     axes.margins(y=0.2)
@@ -155,3 +159,15 @@ FIGURES: dict[str, tuple[str, Callable[[Figure, AuditRecord, RunSummary], None]]
     "rounds": ("Clip norm, loss and accuracy over the rounds.", _draw_rounds),
 }
 """Caption and drawing function by file name."""
+
+
+def shown(record: AuditRecord, summary: RunSummary) -> list[str]:
+    """The names of the figures that have something to show."""
+    final, every = summary.final, summary.every_round
+    measured = {
+        "epsilon": bool(measured_parts(summary)),
+        "scores_final": isinstance(final.displacement, StatisticSummary),
+        "scores_all": isinstance(every.matched_filter, StatisticSummary),
+        "rounds": record.rounds > 0,
+    }
+    return [name for name in FIGURES if measured[name]]

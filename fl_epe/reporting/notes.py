@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from fl_epe.reporting.summary_types import AnalyticalSummary, RunSummary, StatisticSummary
+from fl_epe.auditing import EpsilonEstimate
+from fl_epe.reporting.status import measured_parts, unmeasured_notes
+from fl_epe.reporting.summary_types import (
+    AnalyticalSummary,
+    Part,
+    RunSummary,
+    StatisticSummary,
+    Unmeasured,
+)
 
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
@@ -12,20 +20,20 @@ _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 def notes(summary: RunSummary) -> list[str]:
     """All sentences that apply to a run."""
     lines = [
-        "ε estimates say what the canary attack achieves. They are not bounds.",
-        "A lower bound is for the adversary of its row. It holds for independent scores of any "
-        "distribution. The lower bounds in the paper's rows are not valid: they exceed the true ε "
-        "too often, because Jeffreys' method chooses its threshold on the scores that it judges.",
+        *(_ABOUT_ESTIMATES if measured_parts(summary) else []),
+        *unmeasured_notes(summary),
         _analytical_note(summary),
         *_secrecy_note(summary),
         *_budget_note(summary.analytical),
         *_participation_note(summary.analytical),
         *_share_note(summary.analytical),
         *_exposure_notes(summary),
-        f"Canaries are {summary.canary_share:.0%} of a cohort of {summary.cohort_size:.3g}.",
+        *_cohort_notes(summary),
     ]
     lines += _gaussian_warnings(summary)
     for row in summary.rows():
+        if isinstance(row.part, Unmeasured):
+            continue
         if (row.part.lower_bound or 0.0) > row.part.estimate.high:
             lines.append(
                 f"The lower bound of “{row.sees} {row.name}” lies above its interval: the estimate "
@@ -34,20 +42,35 @@ def notes(summary: RunSummary) -> list[str]:
     if absent := summary.metrics.absent:
         were = "update was" if absent == 1 else "updates were"
         zero = " and counted as zero" if summary.lost_count_as_zero else ""
-        lines.append(f"{absent} {were} lost{zero}: see “Lost updates” in report.html.")
+        lines.append(f"{absent} {were} lost{zero}: see “Faults” in report.html.")
     return lines
+
+
+_ABOUT_ESTIMATES = (
+    "ε estimates say what the canary attack achieves. They are not bounds.",
+    "A lower bound is for the adversary of its row. It holds for independent scores of any "
+    "distribution. The lower bounds in the paper's rows are not valid: they exceed the true ε "
+    "too often, because Jeffreys' method chooses its threshold on the scores that it judges.",
+)
 
 
 def finding(summary: RunSummary) -> str:
     """The result in one sentence, for somebody who is no expert."""
-    final, every = summary.final.displacement.estimate, summary.every_round.matched_filter
-    estimates = [final] if every is None else [final, every.estimate]
-    seen = (
-        "An adversary who sees only the final model can tell whether one client took part with "
-        f"ε ≈ {number(final.epsilon)}"
-    )
-    if every is not None:
-        seen += f", one who sees every round's model with ε ≈ {number(every.estimate.epsilon)}"
+    final, every = summary.final.displacement, summary.every_round.matched_filter
+    estimates: list[EpsilonEstimate] = []
+    seen: list[str] = []
+    for part, sees in ((final, "only the final model"), (every, "every round's model")):
+        if isinstance(part, Unmeasured):
+            continue
+        who = "one" if seen else "An adversary"
+        what = "" if seen else " can tell whether one client took part"
+        estimates.append(part.estimate)
+        seen.append(f"{who} who sees {sees}{what} with ε ≈ {number(part.estimate.epsilon)}")
+    if not seen:
+        return (
+            "No ε was measured. That is not ε = 0: nothing is known about how much this run gives "
+            "away."
+        )
     limit = summary.analytical.epsilon
     if limit is None:
         known = "no theorem known to us limits it"
@@ -57,7 +80,7 @@ def finding(summary: RunSummary) -> str:
         known = f"the upper bound by theory, as assumed below, is {number(limit)}"
         if any(estimate.low <= limit < estimate.epsilon for estimate in estimates):
             known += " (an estimate may lie above it by chance)"
-    return f"{seen}: ε = 0 is a blind guess, and {known}."
+    return f"{', '.join(seen)}: ε = 0 is a blind guess, and {known}."
 
 
 def analytical_text(summary: RunSummary) -> str:
@@ -81,7 +104,7 @@ def number(value: float | None) -> str:
 def _analytical_note(summary: RunSummary) -> str:
     """The assumptions of the analytical ε."""
     analytical = summary.analytical
-    if analytical.epsilon is None:
+    if analytical.epsilon is None or analytical.participations is None:
         return f"Analytical ε: none known ({analytical.assumption})."
     counted = analytical.participations
     times = "once" if counted == 1 else f"{counted:g} times"
@@ -91,7 +114,7 @@ def _analytical_note(summary: RunSummary) -> str:
         times += f", counted as {math.ceil(counted)}"
     return (
         f"Analytical ε: {analytical.assumption}; {analytical.adjacency} adjacency; "
-        f"a canary takes part {times}."
+        f"a canary {'takes' if measured_parts(summary) else 'was to take'} part {times}."
     )
 
 
@@ -117,7 +140,7 @@ def _budget_note(analytical: AnalyticalSummary) -> list[str]:
 
 def _participation_note(analytical: AnalyticalSummary) -> list[str]:
     clients, canaries = analytical.client_participations, analytical.participations
-    if not clients or clients < 1.5 * canaries:
+    if not clients or not canaries or clients < 1.5 * canaries:
         return []
     times = "once" if canaries == 1 else f"{canaries:.3g} times"
     return [
@@ -149,6 +172,7 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
             f"For an adversary who sees the final model, the most exposed canary has ε = "
             f"{number(fit.most_exposed.epsilon)}. The canaries' scores are {fit.scale:.3f} times "
             f"({fit.low:.3f} – {fit.high:.3f}) what their footprints predict."
+            f"{_above_note(summary, fit.most_exposed.epsilon)}"
         )
     if unknown := summary.every_round.unknown_rounds:
         lines.append(
@@ -165,9 +189,36 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
     return lines
 
 
+def _above_note(summary: RunSummary, exposed: float) -> str:
+    """Why the most exposed canary may have more than the analytical ε, where it has."""
+    limit = summary.analytical.epsilon
+    if limit is None or exposed <= limit:
+        return ""
+    if summary.participation == "poisson":
+        return (
+            " That is more than the analytical ε, which is for a client whose participations are "
+            "still to be drawn; this canary happened to take part more often than most."
+        )
+    return " That is more than the analytical ε, by the error of the estimate."
+
+
+def _cohort_notes(summary: RunSummary) -> list[str]:
+    lines = []
+    if summary.canary_share is not None:
+        lines.append(
+            f"Canaries are {summary.canary_share:.0%} of a cohort of {summary.cohort_size:.3g}."
+        )
+    if idle := summary.idle_rounds:
+        lines.append(
+            f"The model did not move in {idle} of {summary.rounds} rounds: they say nothing about "
+            "any canary."
+        )
+    return lines
+
+
 def _gaussian_warnings(summary: RunSummary) -> list[str]:
     """One sentence for each statistic whose scores are not Gaussian, with what to use instead."""
-    tested: tuple[tuple[str, StatisticSummary | None, str], ...] = (
+    tested: tuple[tuple[str, Part, str], ...] = (
         (
             "final model displacement",
             summary.final.displacement,
@@ -188,7 +239,7 @@ def _gaussian_warnings(summary: RunSummary) -> list[str]:
     )
     lines = []
     for name, part, reason in tested:
-        test = part and part.gaussian
+        test = part.gaussian if isinstance(part, StatisticSummary) else None
         if test and test.p_value < _SUSPECT:
             lines.append(
                 f"Warning: the scores of “{name}” are not Gaussian (Anderson–Darling "

@@ -9,38 +9,80 @@ import base64
 import importlib.resources
 import io
 import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import AuditRecord, EpsilonEstimate, ScoreSummary
-from fl_epe.reporting.figures import FIGURES, render
+from fl_epe.reporting.figures import FIGURES, render, shown
 from fl_epe.reporting.notes import analytical_text, finding, notes, number
-from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_types import RunSummary
+from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, status_line
+from fl_epe.reporting.summary import summarize, summarize_unmeasured
+from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 from fl_epe.reporting.tables import plain_table
 
 
 def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     """Write ``report.json``, ``report.html`` and its pictures as PNG files; returns the summary.
 
+    A picture that would show nothing is left out, and one of an earlier report is removed.
+
     Args:
         record: the audit record of a run.
         directory: where to write; created if it is missing.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     summary = summarize(record)
+    images = {}
+    for name in shown(record, summary):
+        draw = FIGURES[name][1]
+        images[name] = render(lambda figure, draw=draw: draw(figure, record, summary))  # type: ignore[misc]
+    _write(directory, summary, images, record.provenance.config)
+    return summary
+
+
+def write_unmeasured(
+    directory: Path,
+    reason: str,
+    *,
+    delta: float,
+    config: Mapping[str, Any] | None = None,
+    faults: Sequence[str] = (),
+) -> RunSummary:
+    """Write ``report.json`` and ``report.html`` of a run that left no record; returns the summary.
+
+    Args:
+        directory: where to write; created if it is missing.
+        reason: why nothing was measured, in a sentence.
+        delta: target δ.
+        config: settings of the run, as JSON values; a ``plan`` among them is shown.
+        faults: what went wrong, in sentences.
+    """
+    summary = summarize_unmeasured(reason, delta=delta, config=config, faults=faults)
+    _write(directory, summary, {}, config or {})
+    return summary
+
+
+def _write(
+    directory: Path, summary: RunSummary, images: Mapping[str, bytes], config: Mapping[str, Any]
+) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     (directory / "report.json").write_text(text + "\n", encoding="utf-8")
-    pictures = []
-    for name, (caption, draw) in FIGURES.items():
-        image = render(lambda figure, draw=draw: draw(figure, record, summary))  # type: ignore[misc]
-        (directory / f"{name}.png").write_bytes(image)
-        pictures.append((caption, base64.b64encode(image).decode()))
-    page = _page(record, summary, pictures)
+    for name in FIGURES:
+        path = directory / f"{name}.png"
+        if name in images:
+            path.write_bytes(images[name])
+        else:
+            path.unlink(missing_ok=True)
+    pictures = [
+        (FIGURES[name][0], base64.b64encode(image).decode()) for name, image in images.items()
+    ]
+    page = _page(summary, pictures, config)
     (directory / "report.html").write_text(page, encoding="utf-8")
-    return summary
 
 
 def epsilon_table(summary: RunSummary) -> Table:
@@ -59,29 +101,51 @@ def epsilon_table(summary: RunSummary) -> Table:
 def as_text(summary: RunSummary, width: int = 100) -> str:
     """The finding in a sentence, the table and the notes, as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(finding(summary), highlight=False)
+    print_report(console, summary, bullet="-")
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> None:
+    """Print the finding, the table and the notes; red at the top if the run is no success."""
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False, highlight=False)
+
+    if (line := status_line(summary)) is not None:
+        say(line, "bold red")
+    say(finding(summary))
+    for heading, lines in _lists(summary):
+        say(f"{heading}:")
+        for text in lines:
+            say(f"{bullet} {text}")
     console.print(epsilon_table(summary))
     for note in notes(summary):
-        console.print(f"- {note}", highlight=False)
-    return str(console.file.getvalue())  # type: ignore[attr-defined]
+        say(f"{bullet} {note}", "dim")
+
+
+def _lists(summary: RunSummary) -> Iterator[tuple[str, Sequence[str]]]:
+    """What is told before the numbers: headings and lines."""
+    if summary.faults:
+        yield "Faults", fault_lines(summary)
+    if summary.plan:
+        yield "Plan", summary.plan
 
 
 def table_rows(summary: RunSummary) -> list[tuple[str, ...]]:
     """The cells of the table, as text."""
     rows: list[tuple[str, ...]] = []
     for row in summary.rows():
-        found, bound = row.part.estimate, row.part.lower_bound
-        rows.append(
-            (
-                row.sees,
-                row.name,
-                number(found.epsilon),
-                _interval(found),
-                "–" if bound is None else number(bound),
-                analytical_text(summary),
-            )
-        )
+        cells = (row.sees, row.name, *_part_cells(row.part), analytical_text(summary))
+        rows.append(cells)
     return rows
+
+
+def _part_cells(part: Part) -> tuple[str, str, str]:
+    """ε, interval and lower bound as text."""
+    if isinstance(part, Unmeasured):
+        return NOT_MEASURED, "–", "–"
+    found, bound = part.estimate, part.lower_bound
+    return number(found.epsilon), _interval(found), "–" if bound is None else number(bound)
 
 
 def _interval(estimate: EpsilonEstimate) -> str:
@@ -110,7 +174,7 @@ def score_tables(result: ScoreSummary) -> list[Table]:
     return [estimates, bounds, gaussian] if result.gaussian else [estimates, bounds]
 
 
-def _page(record: AuditRecord, summary: RunSummary, pictures: list[tuple[str, str]]) -> str:
+def _page(summary: RunSummary, pictures: list[tuple[str, str]], config: Mapping[str, Any]) -> str:
     import jinja2
 
     source = importlib.resources.files("fl_epe") / "reporting" / "templates" / "report.html.j2"
@@ -119,42 +183,49 @@ def _page(record: AuditRecord, summary: RunSummary, pictures: list[tuple[str, st
     )
     return template.render(
         summary=summary,
+        status_line=status_line(summary),
+        fault_lines=fault_lines(summary),
+        more_faults=len(summary.faults) > FIRST_FAULTS,
         finding=finding(summary),
         headlines=_headlines(summary),
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
         bounds=_bound_cells(summary),
         notes=notes(summary),
         pictures=pictures,
-        config=record.provenance.config,
-        versions=record.provenance.versions,
+        config={name: value for name, value in config.items() if name != "plan"},
+        versions=summary.versions,
     )
 
 
 def _headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
     """The numbers at the top of the page: value, meaning and interval."""
-    shown = []
+    cards = []
     for part, words in (
         (summary.final.displacement, "ε for an adversary who sees the final model"),
         (summary.every_round.matched_filter, "ε for an adversary who sees every round"),
     ):
-        if part is not None:
-            shown.append((number(part.estimate.epsilon), words, _interval(part.estimate)))
-    shown.append((analytical_text(summary), "analytical ε, an upper bound", ""))
-    if (accuracy := summary.metrics.accuracy) is not None:
-        shown.append((f"{accuracy:.1%}", "accuracy on held-out data", ""))
-    return shown
+        if isinstance(part, Unmeasured):
+            cards.append((NOT_MEASURED, words, part.reason))
+        else:
+            cards.append((number(part.estimate.epsilon), words, _interval(part.estimate)))
+    cards.append((analytical_text(summary), "analytical ε, an upper bound", ""))
+    accuracy = summary.metrics.accuracy
+    if accuracy is not None and math.isfinite(accuracy):
+        cards.append((f"{accuracy:.1%}", "accuracy on held-out data", ""))
+    return cards
 
 
 def _bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
     """Every lower bound: its name, its ε for both adversaries, its validity and its assumption."""
-    others = {row.method: number(row.epsilon) for row in summary.every_round.bounds}
+    sides = (summary.final.bounds, summary.every_round.bounds)
+    final, every_round = ({row.method: number(row.epsilon) for row in rows} for rows in sides)
     return [
         (
             row.method,
-            number(row.epsilon),
-            others.get(row.method, ""),
+            final.get(row.method, ""),
+            every_round.get(row.method, ""),
             "yes" if row.valid else "no",
             row.assumption,
         )
-        for row in summary.final.bounds
+        for row in {row.method: row for rows in sides for row in rows}.values()
     ]

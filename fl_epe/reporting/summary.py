@@ -7,17 +7,23 @@ JSON cannot hold them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fl_epe.accounting import UpperBound, analytical_epsilon, gaussian_epsilon
 from fl_epe.auditing import (
     AuditRecord,
+    NotMeasured,
     Scores,
+    ThreatModel,
     all_bounds,
+    divergence,
     epsilon_of,
     footprint_fit,
     gaussian_test,
+    installed_versions,
     lower_bound,
     scores_from_record,
     unknown_rounds_estimate,
@@ -28,8 +34,11 @@ from fl_epe.reporting.summary_types import (
     EveryRoundSummary,
     FinalSummary,
     MetricsSummary,
+    Part,
     RunSummary,
     StatisticSummary,
+    Status,
+    Unmeasured,
 )
 
 BOUND_METHOD = "clopper-pearson"
@@ -49,8 +58,13 @@ def summarize(
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
     """
     delta = record.delta if delta is None else delta
+    config = record.provenance.config
+    final, every_round = _final(record, delta, confidence), _every_round(record, delta, confidence)
+    status, reasons = _status(divergence(record), final, every_round)
     return RunSummary(
-        task=record.provenance.config.get("task"),
+        status=status,
+        reasons=reasons,
+        task=config.get("task"),
         delta=delta,
         confidence=confidence,
         dim=record.dim,
@@ -60,16 +74,89 @@ def summarize(
         participation=record.mechanism.participation,
         noise_multiplier=record.mechanism.noise_multiplier,
         cohort_size=record.mechanism.cohort_size,
-        canary_share=float(record.presence.sum() / record.rounds / record.mechanism.cohort_size),
+        canary_share=_canary_share(record),
         analytical=_analytical(record, delta),
-        final=_final(record, delta, confidence),
-        every_round=_every_round(record, delta, confidence),
+        final=final,
+        every_round=every_round,
         metrics=_metrics(record),
+        idle_rounds=int((record.norms.means == 0).sum()),
         faults=tuple(record.provenance.faults),
-        lost_count_as_zero="canaries_come_from"
-        not in record.provenance.config,  # else the strategy says
+        plan=_plan(config),
+        lost_count_as_zero="canaries_come_from" not in config,  # else the strategy says
         versions=record.provenance.versions,
     )
+
+
+def summarize_unmeasured(
+    reason: str,
+    *,
+    delta: float,
+    config: Mapping[str, Any] | None = None,
+    faults: Sequence[str] = (),
+) -> RunSummary:
+    """The summary of a run that left no record, as the audit saw no model that it could read.
+
+    Args:
+        reason: why nothing was measured, in a sentence.
+        delta: target δ.
+        config: settings of the run, as JSON values; a ``plan`` among them is shown.
+        faults: what went wrong, in sentences.
+    """
+    config, nothing = config or {}, Unmeasured(reason.strip().rstrip("."))
+    no_theorem = AnalyticalSummary(
+        epsilon=None,
+        adjacency="any",
+        assumption="the run left no record",
+        participations=None,
+        client_participations=config.get("client_participations"),
+        largest_share=None,
+        caveat=config.get("caveat"),
+        canary_epsilon=None,
+    )
+    return RunSummary(
+        status="not measured",
+        reasons=(nothing.reason,),
+        task=config.get("task"),
+        delta=delta,
+        confidence=0.95,
+        dim=None,
+        rounds=None,
+        num_canaries=None,
+        unobserved=None,
+        participation="unknown",
+        noise_multiplier=config.get("noise_multiplier"),
+        cohort_size=None,
+        canary_share=None,
+        analytical=no_theorem,
+        final=FinalSummary(nothing, nothing, nothing),
+        every_round=EveryRoundSummary(nothing, nothing),
+        metrics=MetricsSummary(math.nan, 0, None, None),
+        idle_rounds=0,
+        faults=tuple(faults),
+        plan=_plan(config),
+        lost_count_as_zero=False,
+        versions=installed_versions(),
+    )
+
+
+def _status(
+    diverged: tuple[str, ...], final: FinalSummary, every_round: EveryRoundSummary
+) -> tuple[Status, tuple[str, ...]]:
+    """A run is measured if both headlines are."""
+    headlines = (final.displacement, every_round.matched_filter)
+    missing = [part.reason for part in headlines if isinstance(part, Unmeasured)]
+    reasons = tuple(dict.fromkeys([*diverged, *missing]))
+    return ("diverged" if diverged else "not measured" if missing else "ok"), reasons
+
+
+def _canary_share(record: AuditRecord) -> float | None:
+    expected = record.rounds * record.mechanism.cohort_size
+    return float(record.presence.sum() / expected) if expected > 0 else None
+
+
+def _plan(config: Mapping[str, Any]) -> tuple[str, ...]:
+    plan = config.get("plan") or ()
+    return (plan,) if isinstance(plan, str) else tuple(str(line) for line in plan)
 
 
 def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
@@ -90,6 +177,8 @@ def _upper_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, 
     """The analytical ε of the run, and the adjacency and reason to print if there is none."""
     if record.mechanism.noise_multiplier is None:
         return None, ("any", "the noise is not known")
+    if record.rounds == 0 or _participations(record) == 0:
+        return None, ("any", "no canary took part")
     bound = analytical_epsilon(
         record.mechanism.participation,
         record.mechanism.noise_multiplier,
@@ -108,15 +197,18 @@ def _participations(record: AuditRecord) -> int:
     """The most rounds in which a canary takes part."""
     if record.mechanism.participation in ("epochs", "poisson"):
         return math.ceil(record.mechanism.canary_participations)
-    return int(record.presence.sum(axis=0).max())
+    return int(record.presence.sum(axis=0).max(initial=0))
 
 
 def _largest_share(record: AuditRecord) -> float | None:
     """Largest share of a canary in a released mean, over the C/n of the noise's calibration."""
     expected = record.provenance.config.get("noise_is_for")
-    if record.mechanism.contributions is None or not expected or not record.signal_known():
+    contributions = record.mechanism.contributions
+    if contributions is None or not len(contributions) or not expected:
         return None
-    return float(np.max(record.mechanism.contributions * expected / record.mechanism.clip_norms))
+    if not record.signal_known():
+        return None
+    return float(np.max(contributions * expected / record.mechanism.clip_norms))
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
@@ -137,14 +229,18 @@ def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
 
 def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary:
     """Cosines with θ_T − θ_0 (the headline) and, as in the paper, with θ_T."""
-    scores = scores_from_record(record, "final", "displacement")
-    model = scores_from_record(record, "final", "model")
-    linear = record.mechanism.server.get("name") == "sgd" and record.norms.displacement > 0
-    fits = linear and bool(record.presence.any()) and record.signal_known()
+    model = _measured(record, "final", "model", delta, confidence)
+    how = {"bound_method": PAPER_METHOD, "variance": "fitted"}
+    paper = _measured(record, "final", "model", delta, confidence, **how)
+    displacement = _measured(record, "final", "displacement", delta, confidence)
+    if isinstance(displacement, Unmeasured):
+        return FinalSummary(displacement, model, paper)
+    scores = displacement.scores
+    fits = record.mechanism.server.get("name") == "sgd" and record.signal_known()
     return FinalSummary(
-        displacement=_statistic(scores, delta, confidence),
-        model=_statistic(model, delta, confidence),
-        paper=_statistic(model, delta, confidence, PAPER_METHOD, variance="fitted"),
+        displacement=displacement,
+        model=model,
+        paper=paper,
         bounds=all_bounds(scores, delta, confidence, _coins(record)),
         footprints=footprint_fit(record, delta, confidence=confidence, scores=scores)
         if fits
@@ -153,17 +249,13 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary
 
 
 def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryRoundSummary:
-    """Matched filter at the known rounds, and the paper's maximum over rounds.
-
-    With fewer than two canaries that took part, only the maximum is computed.
-    """
-    paper = full = fit = unknown = None
-    if record.unobserved.count >= 2:
-        maximum = scores_from_record(record, "all", "maximum")
-        paper = _statistic(maximum, delta, confidence, PAPER_METHOD)
-    if record.presence.any(axis=0).sum() < 2:
-        return EveryRoundSummary(None, paper)
-    scores = scores_from_record(record, "all", "matched-filter")
+    """Matched filter at the known rounds, and the paper's maximum over rounds."""
+    full = fit = unknown = None
+    paper = _measured(record, "all", "maximum", delta, confidence, bound_method=PAPER_METHOD)
+    matched_filter = _measured(record, "all", "matched-filter", delta, confidence)
+    if isinstance(matched_filter, Unmeasured):
+        return EveryRoundSummary(matched_filter, paper)
+    scores = matched_filter.scores
     if record.signal_known():
         fit = footprint_fit(record, delta, threat="all", confidence=confidence, scores=scores)
         if unknown_rounds_law(record):
@@ -172,13 +264,36 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
             knowing = scores_from_record(record, "all", "full-knowledge")
             full = _statistic(knowing, delta, confidence)
     return EveryRoundSummary(
-        matched_filter=_statistic(scores, delta, confidence),
+        matched_filter=matched_filter,
         paper=paper,
         bounds=all_bounds(scores, delta, confidence, _coins(record)),
         footprints=fit,
         unknown_rounds=unknown,
         full_knowledge=full,
     )
+
+
+def _measured(
+    record: AuditRecord,
+    threat: ThreatModel,
+    statistic: str,
+    delta: float,
+    confidence: float,
+    **how: str,
+) -> Part:
+    """The results of a statistic, or why the record has none; never an ε that is not a number."""
+    try:
+        scores = scores_from_record(record, threat, statistic)
+    except NotMeasured as error:
+        return Unmeasured(str(error))
+    if not scores.standard_null and scores.unobserved is None:
+        count = record.unobserved.count
+        found = "no canary was" if count == 0 else f"only {count} canary was"
+        return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
+    part = _statistic(scores, delta, confidence, **how)
+    if math.isnan(part.estimate.epsilon):
+        return Unmeasured(f"the estimate from {len(scores.observed)} scores is not a number")
+    return part
 
 
 def _statistic(
@@ -209,7 +324,7 @@ def _coins(record: AuditRecord) -> bool:
 
 def _metrics(record: AuditRecord) -> MetricsSummary:
     return MetricsSummary(
-        clip_norm=float(record.mechanism.clip_norms[-1]),
+        clip_norm=float(record.mechanism.clip_norms[-1]) if record.rounds else math.nan,
         absent=0 if record.clients.absent is None else int(record.clients.absent.sum()),
         accuracy=_last(record, "eval_accuracy"),
         loss=_last(record, "eval_loss"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 from fl_epe.auditing import BoundRow, EpsilonEstimate, FootprintFit, GaussianFit, Scores, finite
 
 JSON = dict[str, Any]
+
+Status = Literal["ok", "not measured", "diverged"]
+"""What a report is worth: "diverged" wins over "not measured"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,26 @@ class StatisticSummary:
 
 
 @dataclasses.dataclass(frozen=True)
+class Unmeasured:
+    """A statistic that has no ε.
+
+    Attributes:
+        reason: why, as a sentence without its full stop.
+    """
+
+    reason: str
+
+    def to_dict(self) -> JSON:
+        """As JSON values: the headline's keys, all ``None``, and the reason."""
+        empty = ("epsilon", "low", "high", "method", "lower_bound")
+        return {**dict.fromkeys(empty), "reason": self.reason}
+
+
+Part = StatisticSummary | Unmeasured
+"""The results of a statistic, or why there are none."""
+
+
+@dataclasses.dataclass(frozen=True)
 class FinalSummary:
     """Results for an adversary who sees the final model.
 
@@ -59,11 +82,11 @@ class FinalSummary:
         footprints: fit of the displacement to the canaries' footprints, if they are known.
     """
 
-    displacement: StatisticSummary
-    model: StatisticSummary
-    paper: StatisticSummary
-    bounds: tuple[BoundRow, ...]
-    footprints: FootprintFit | None
+    displacement: Part
+    model: Part
+    paper: Part
+    bounds: tuple[BoundRow, ...] = ()
+    footprints: FootprintFit | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level."""
@@ -81,9 +104,8 @@ class EveryRoundSummary:
     """Results for an adversary who sees every round's model.
 
     Attributes:
-        matched_filter: at the known rounds, the headline; ``None`` with fewer than two canaries
-            that took part.
-        paper: the maximum over rounds; ``None`` with fewer than two unobserved canaries.
+        matched_filter: at the known rounds, the headline.
+        paper: the maximum over rounds; not measured with fewer than two unobserved canaries.
         bounds: every lower bound that applies to the matched filter.
         footprints: fit of the matched filter to the canaries' footprints, if they are known.
         unknown_rounds: ε for an adversary who does not know who took part when; ``None`` if the
@@ -91,8 +113,8 @@ class EveryRoundSummary:
         full_knowledge: for an adversary who also knows the real clients' sum, if it was recorded.
     """
 
-    matched_filter: StatisticSummary | None
-    paper: StatisticSummary | None
+    matched_filter: Part
+    paper: Part
     bounds: tuple[BoundRow, ...] = ()
     footprints: FootprintFit | None = None
     unknown_rounds: EpsilonEstimate | None = None
@@ -100,11 +122,11 @@ class EveryRoundSummary:
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level, without results that are ``None``."""
-        out = {} if self.matched_filter is None else self.matched_filter.to_dict()
-        if self.paper is not None:
-            out["paper"] = self.paper.to_dict()
-        if self.matched_filter is not None:
-            out["bounds"] = [row.to_dict() for row in self.bounds]
+        out = {
+            **self.matched_filter.to_dict(),
+            "paper": self.paper.to_dict(),
+            "bounds": [row.to_dict() for row in self.bounds],
+        }
         if self.footprints is not None:
             out["footprints"] = _footprint_dict(self.footprints)
         if self.unknown_rounds is not None:
@@ -122,7 +144,7 @@ class AnalyticalSummary:
         epsilon: an upper bound; infinite without noise, ``None`` if no theorem applies.
         adjacency: which two runs it compares.
         assumption: what else it assumes, in words.
-        participations: mean participations of a canary.
+        participations: mean participations of a canary; ``None`` if they are not known.
         client_participations: mean participations of a real client; ``None`` if not counted.
         largest_share: the largest share of a canary in a released mean, over the C/n for which
             the noise is calibrated; ``None`` if it is not known.
@@ -134,7 +156,7 @@ class AnalyticalSummary:
     epsilon: float | None
     adjacency: str
     assumption: str
-    participations: float
+    participations: float | None
     client_participations: float | None
     largest_share: float | None
     caveat: str | None
@@ -184,13 +206,13 @@ class TableRow:
     Attributes:
         sees: what the adversary sees, in words.
         name: the statistic, in words.
-        part: its results.
+        part: its results, or why there are none.
         paper: whether this is the paper's method.
     """
 
     sees: str
     name: str
-    part: StatisticSummary
+    part: Part
     paper: bool = False
 
 
@@ -199,57 +221,67 @@ class RunSummary:
     """Every number of a report.
 
     Attributes:
+        status: "ok", "not measured" (a headline ε has no number) or "diverged".
+        reasons: why it is not "ok", as sentences without their full stops.
         task: what was trained, in words; ``None`` if the record does not say.
         delta: target δ of every ε.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
-        dim, rounds: of the run.
-        num_canaries, unobserved: number of observed and of unobserved canaries.
+        dim, rounds: of the run; ``None`` if it left no record.
+        num_canaries, unobserved: number of observed and of unobserved canaries; ``None`` without a
+            record.
         participation: kind of schedule.
         noise_multiplier: z of the run, ``None`` if unknown.
-        cohort_size: expected size of a cohort.
-        canary_share: share of canaries in a cohort.
+        cohort_size: expected size of a cohort; ``None`` if it is not known.
+        canary_share: share of canaries in a cohort; ``None`` if it is not known.
         analytical: the analytical ε.
         final: results for an adversary who sees the final model.
         every_round: results for an adversary who sees every round's model.
         metrics: the course of the training.
-        faults: first messages about lost updates.
+        idle_rounds: number of rounds in which the model did not move.
+        faults: first messages about what went wrong: lost updates, rounds without an audit.
+        plan: what an audit was going to do, in sentences.
         lost_count_as_zero: whether lost updates count as zero; if not, the strategy decides.
         versions: of the packages that matter.
     """
 
+    status: Status
+    reasons: tuple[str, ...]
     task: str | None
     delta: float
     confidence: float
-    dim: int
-    rounds: int
-    num_canaries: int
-    unobserved: int
+    dim: int | None
+    rounds: int | None
+    num_canaries: int | None
+    unobserved: int | None
     participation: str
     noise_multiplier: float | None
-    cohort_size: float
-    canary_share: float
+    cohort_size: float | None
+    canary_share: float | None
     analytical: AnalyticalSummary
     final: FinalSummary
     every_round: EveryRoundSummary
     metrics: MetricsSummary
+    idle_rounds: int
     faults: tuple[str, ...]
+    plan: tuple[str, ...]
     lost_count_as_zero: bool
     versions: dict[str, str]
 
     def rows(self) -> list[TableRow]:
-        """The rows of the table, without those that the record has nothing for."""
+        """The rows of the table; the first two are the headlines."""
         final, every = self.final, self.every_round
-        rows = [TableRow("final model", "displacement", final.displacement)]
-        if every.matched_filter is not None:
-            rows.append(TableRow("every round", "matched filter", every.matched_filter))
-        rows.append(TableRow("final model", "paper's cosine", final.paper, paper=True))
-        if every.paper is not None:
-            rows.append(TableRow("every round", "paper's maximum", every.paper, paper=True))
-        return rows
+        return [
+            TableRow("final model", "displacement", final.displacement),
+            TableRow("every round", "matched filter", every.matched_filter),
+            TableRow("final model", "paper's cosine", final.paper, paper=True),
+            TableRow("every round", "paper's maximum", every.paper, paper=True),
+        ]
 
     def to_dict(self) -> JSON:
         """What ``report.json`` holds; ``None`` for a number that is infinite or unknown."""
         return {
+            "status": self.status,
+            "reasons": list(self.reasons),
             "task": self.task,
             "delta": self.delta,
             "confidence": self.confidence,
@@ -259,13 +291,15 @@ class RunSummary:
             "unobserved": self.unobserved,
             "participation": self.participation,
             "noise_multiplier": self.noise_multiplier,
-            "cohort_size": self.cohort_size,
-            "canary_share": self.canary_share,
+            "cohort_size": finite(self.cohort_size),
+            "canary_share": finite(self.canary_share),
             "analytical": self.analytical.to_dict(),
             "final": self.final.to_dict(),
             "all": self.every_round.to_dict(),
             "metrics": self.metrics.to_dict(),
+            "idle_rounds": self.idle_rounds,
             "faults": list(self.faults),
+            "plan": list(self.plan),
             "lost_count_as_zero": self.lost_count_as_zero,
             "versions": self.versions,
         }

@@ -197,7 +197,11 @@ class _Session:
         """Score what is left and make the record."""
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
-        task = {"task": self.job.task.name, **dataclasses.asdict(self.job.task)}
+        task = {
+            "task": self.job.task.name,
+            **dataclasses.asdict(self.job.task),
+            "chance_accuracy": self.job.task.chance_accuracy(),
+        }
         return record.with_values(config={**task, **record.provenance.config})
 
 

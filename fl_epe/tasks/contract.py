@@ -151,6 +151,16 @@ class Task(abc.ABC):
             "accuracy": sum(part.correct for part in sums) / examples,
         }
 
+    def chance_accuracy(self) -> float | None:
+        """Accuracy on the held-out examples without learning: always their most frequent class.
+
+        ``None`` where an example has more than one target, or one that is no class.
+        """
+        targets = self.held_out().targets
+        if targets.dim() != 1 or targets.is_floating_point() or not len(targets):
+            return None
+        return float(torch.bincount(targets).max()) / len(targets)
+
     def check_client(self, client_id: int) -> None:
         """Raise ValueError unless ``client_id`` is one of ``0 … num_clients − 1``."""
         if not 0 <= client_id < self.num_clients:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fl_epe.data.examples import PAD, words_and_next
+from fl_epe.data.examples import PAD, VOCABULARY, words_and_next
 from fl_epe.data.text_twin import USERS, held_out_sentences, sentences, size
 from fl_epe.models import Lstm
 from fl_epe.tasks.contract import ClientData, LossSum
@@ -51,6 +51,10 @@ class _NextWords:
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """Cross-entropy of the words, without padding."""
         return token_cross_entropy(outputs, targets)
+
+    def chance_accuracy(self) -> float:
+        """Of a word that is drawn uniformly."""
+        return 1 / VOCABULARY
 
     def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
         """The same as `loss`, but logits are computed for words alone, not for padding."""

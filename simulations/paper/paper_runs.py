@@ -31,7 +31,7 @@ from fl_epe.auditing import (
 from fl_epe.cli.compare import pairs
 from fl_epe.compare import Cell, Machine, Plan, carry_out, record_path
 from fl_epe.mechanism import ServerSGD
-from fl_epe.reporting import StatisticSummary, number, summarize
+from fl_epe.reporting import NOT_MEASURED, StatisticSummary, Unmeasured, number, summarize
 from fl_epe.schedules import ShuffledEpochs
 
 
@@ -194,11 +194,11 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
         "analytical": number(summary.analytical.epsilon),
         "all": _interval(every.matched_filter),
         "all, bound": _bound(every.matched_filter),
-        "all, maximum": "" if every.paper is None else number(every.paper.estimate.epsilon),
+        "all, maximum": _epsilon(every.paper),
         "paper": "" if paper is None else f"{paper.all:,g}",
         "final": _interval(final.displacement),
         "final, bound": _bound(final.displacement),
-        "final, fitted": number(final.paper.estimate.epsilon),
+        "final, fitted": _epsilon(final.paper),
         "paper ": "" if paper is None else f"{paper.final:g}",
         "limit, final": number(_limit_final(record)) if whole else "",
         "loss": f"{_loss(record, 0):.3f} → {_loss(record, -1):.3f}",
@@ -206,15 +206,21 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     }
 
 
-def _interval(part: StatisticSummary | None) -> str:
-    if part is None:
-        return ""
+def _epsilon(part: StatisticSummary | Unmeasured) -> str:
+    return NOT_MEASURED if isinstance(part, Unmeasured) else number(part.estimate.epsilon)
+
+
+def _interval(part: StatisticSummary | Unmeasured) -> str:
+    if isinstance(part, Unmeasured):
+        return NOT_MEASURED
     found = part.estimate
     return f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})"
 
 
-def _bound(part: StatisticSummary | None) -> str:
-    return "" if part is None or part.lower_bound is None else number(part.lower_bound)
+def _bound(part: StatisticSummary | Unmeasured) -> str:
+    if isinstance(part, Unmeasured) or part.lower_bound is None:
+        return ""
+    return number(part.lower_bound)
 
 
 def _loss(record: AuditRecord, index: int) -> float:

@@ -105,9 +105,9 @@ class TestBadFiles:
             id="clip_norms.shape=2,to-be-6",
         ),
         pytest.param(
-            {"observed": np.zeros((6, 1)), "presence": np.ones((6, 1), bool)},
-            "canaries=1 >= 2",
-            id="canaries=1-at-least-2",
+            {"observed_displacement": np.full(40, np.nan), "observed_final": np.full(40, np.nan)},
+            "observed_final to be finite",
+            id="nan-cosines-with-a-finite-model",
         ),
     ],
 )

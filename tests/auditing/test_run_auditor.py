@@ -127,5 +127,4 @@ def test_bad_arguments_are_named():
         auditor.observe(np.zeros(4), RoundFacts())
     with pytest.raises(IndexError, match="present=2 in"):
         auditor.observe(np.zeros(3), RoundFacts([2]))
-    with pytest.raises(ValueError, match="at least 2 canaries"):
-        auditor.record()
+    assert (auditor.record().num_canaries, auditor.record().rounds) == (0, 0)

@@ -7,10 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
 from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import AuditRecord
-from fl_epe.compare import Plan, carry_out, measure, read_plan, rows_of, write_comparison
+from fl_epe.compare import (
+    Plan,
+    carry_out,
+    failed_of,
+    measure,
+    notes_of,
+    read_plan,
+    rows_of,
+    write_comparison,
+)
+from fl_epe.compare.page import cells_of
+from fl_epe.reporting import number
 from fl_epe.schedules import ShuffledEpochs
 
 SMALL = Plan(
@@ -256,3 +267,93 @@ class TestRows:
 def test_measure_is_pure(tmp_path):
     cell = next(SMALL.cells())
     assert measure.measure(SMALL, cell, tmp_path) == measure.measure(SMALL, cell, tmp_path)
+
+
+class TestMostExposed:
+    """Above the analytical ε where participations are drawn, and explained there."""
+
+    PLAN = dataclasses.replace(
+        SMALL,
+        schedules=("cyclic", "fixed-size"),
+        noise_multipliers=(0.3,),
+        participations=(2,),
+        num_canaries=200,
+    )
+
+    def test_it_is_marked_and_explained(self, tmp_path):
+        cyclic, drawn = rows = _rows(self.PLAN, tmp_path)
+        assert not cyclic.exposed_above
+        assert drawn.exposed_above
+        assert not drawn.above
+        most = gaussian_epsilon(0.3, drawn.delta, drawn.most_participations)
+        assert drawn.every_round.analytical.epsilon < drawn.every_round.most_exposed
+        assert drawn.every_round.most_exposed == pytest.approx(most)
+        cells = [cells_of(row) for row in rows]
+        assert [any("†" in cell for cell in row) for row in cells] == [False, True]
+        assert cells[1][5].endswith(" †")
+        (note,) = [note for note in notes_of(self.PLAN, rows) if note.startswith("†")]
+        assert f"took part {drawn.most_participations} times where 2 were expected" in note
+        assert f"is {number(most)}." in note
+
+    def test_no_mark_without_a_need(self, tmp_path):
+        rows = _rows(dataclasses.replace(self.PLAN, schedules=("cyclic",)), tmp_path)
+        assert not any("†" in note for note in notes_of(self.PLAN, rows))
+
+    def test_a_limit_on_participations_that_is_broken_is_not_explained_away(self, tmp_path):
+        row = _rows(self.PLAN, tmp_path)[0]
+        exposed = dataclasses.replace(row.every_round, most_exposed=1e6)
+        assert not exposed.exposed_above
+
+    def test_results_of_earlier_versions(self, tmp_path):
+        results = carry_out(self.PLAN, tmp_path)
+        rows = rows_of(self.PLAN, results)
+        for result in results.values():
+            del result["diverged"]
+            for bound in result["guarantees"]:
+                del bound["averages"]
+        assert rows_of(self.PLAN, results) == rows
+
+
+class TestNotMeasured:
+    """Cells without an ε, or of a model that diverged: named, and never a number."""
+
+    PLAN = dataclasses.replace(
+        SMALL, schedules=("cyclic",), noise_multipliers=(0.3,), participations=(1, 2), replicates=2
+    )
+    REASON = "no canary took part in 16 rounds"
+
+    def _rows(self, tmp_path, **failure):
+        results = carry_out(self.PLAN, tmp_path)
+        cell = next(iter(results))
+        results[cell] = failure if "not_measured" in failure else results[cell] | failure
+        return rows_of(self.PLAN, results)
+
+    def test_a_cell_without_an_epsilon(self, tmp_path):
+        first, second = rows = self._rows(tmp_path, not_measured=self.REASON)
+        assert first.not_measured == f"{self.REASON} (1 of 2 measurements)"
+        assert (first.final, first.every_round, first.unknown_rounds) == (None, None, None)
+        assert second.failed is None
+        write_comparison(self.PLAN, rows, tmp_path)
+        page = (tmp_path / "compare.html").read_text()
+        assert page.count(f"not measured: {self.REASON} (1 of 2") >= 2  # in a table and a note
+        assert 'role="alert">Of 2 rows, 1 not measured: see the notes.</p>' in page
+        written = json.loads((tmp_path / "compare.json").read_text())["rows"]
+        assert written[0]["not_measured"] == first.not_measured
+        assert written[0]["final"] is None
+        assert (written[1]["not_measured"], written[1]["diverged"]) == (None, None)
+
+    def test_a_cell_that_diverged_keeps_its_numbers(self, tmp_path):
+        first, _ = rows = self._rows(tmp_path, diverged=["the training loss is nan at the end"])
+        assert first.failed == (
+            "diverged: the training loss is nan at the end (1 of 2 measurements)"
+        )
+        assert first.final is not None
+        assert failed_of(rows) == "Of 2 rows, 1 diverged: see the notes."
+        assert notes_of(self.PLAN, rows)[0].endswith(f": {first.failed}.")
+
+    def test_measure_says_why(self, tmp_path, monkeypatch):
+        cell = next(self.PLAN.cells())
+        limit = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
+        nobody = limit.with_values(presence=np.zeros((16, 9), bool))
+        monkeypatch.setattr("fl_epe.compare.measure.limit_record", lambda *_, **__: nobody)
+        assert measure.measure(self.PLAN, cell, tmp_path) == {"not_measured": self.REASON}

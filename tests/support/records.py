@@ -43,3 +43,16 @@ def make_record(**changes: Any) -> AuditRecord:
         "versions": {"fl-epe": "0"},
     }
     return AuditRecord.from_names({**values, **changes})
+
+
+def record_of(canaries: int, rounds: int = 6, **changes: Any) -> AuditRecord:
+    """`make_record` with its first canaries and rounds alone, all of them or none."""
+    whole = make_record().by_name()
+    cut: dict[str, Any] = {}
+    for name in ("observed", "presence"):
+        cut[name] = whole[name][:rounds, :canaries]
+    for name in ("observed_final", "observed_displacement"):
+        cut[name] = whole[name][:canaries]
+    for name in ("unobserved", "clip_norms", "mean_norms", "delta_norms", "absent"):
+        cut[name] = whole[name][:rounds]
+    return make_record(**{**cut, **changes})

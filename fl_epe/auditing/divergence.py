@@ -1,0 +1,126 @@
+"""Whether training failed: a loss that is not finite, accuracy at chance, updates that were lost.
+
+`divergence` asks every function of this module; each reads what a record keeps and says nothing
+where it does not know.
+
+Examples:
+    >>> share_lost(lost=3, arrived=1)
+    '3 of 4 updates were lost'
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.auditing.measured import in_rounds
+from fl_epe.auditing.record import AuditRecord
+
+Floats = NDArray[np.float64]
+
+LAST = 3
+"""Evaluations at the end of a run in which accuracy must have been at chance."""
+
+EARLY = 10
+"""Rounds that a model has to leave chance: evaluations before this one do not count."""
+
+_MOST_LOST = 0.5
+
+
+def divergence(record: AuditRecord) -> tuple[str, ...]:
+    """Why a run has diverged, as sentences without their full stops; empty if it has not."""
+    reasons = (
+        model_not_finite(record),
+        loss_not_finite(record),
+        accuracy_at_chance(record),
+        updates_lost(record),
+    )
+    return tuple(reason for reason in reasons if reason is not None)
+
+
+def model_not_finite(record: AuditRecord) -> str | None:
+    """The final model has an entry that is NaN or infinite."""
+    if math.isfinite(record.norms.final):
+        return None
+    return "the final model has NaN or infinite entries"
+
+
+def loss_not_finite(record: AuditRecord) -> str | None:
+    """The last loss, on held-out data or in training, is NaN or infinite.
+
+    A round in which no client trained has no training loss, which is NaN in a record; such rounds
+    are passed over.
+    """
+    held_out = _series(record, "eval_loss")
+    if len(held_out) and not math.isfinite(held_out[-1]):
+        return f"the loss on held-out data is {held_out[-1]} at the end"
+    training, cohort = _series(record, "train_loss"), _series(record, "cohort")
+    if len(cohort) == len(training):
+        training = training[cohort > 0]
+    if len(training) and not math.isfinite(training[-1]):
+        return f"the training loss is {training[-1]} at the end"
+    return None
+
+
+def accuracy_at_chance(record: AuditRecord) -> str | None:
+    """Accuracy on held-out data was at chance or below in the `LAST` evaluations.
+
+    The chance level stands in the settings of a run, see `fl_epe.tasks.Task.chance_accuracy`.
+    Rounds before `EARLY` do not count, so that a short run says nothing.
+    """
+    chance = record.provenance.config.get("chance_accuracy")
+    accuracy, rounds = _series(record, "eval_accuracy"), _series(record, "eval_round")
+    if len(rounds) != len(accuracy):
+        return None
+    last = accuracy[rounds >= EARLY][-LAST:]
+    if not isinstance(chance, int | float) or len(last) < LAST or np.any(last > chance):
+        return None
+    return (
+        f"accuracy on held-out data is {last[-1]:.1%}, and in the last {LAST} evaluations was never"
+        f" above chance ({chance:.1%})"
+    )
+
+
+def updates_lost(record: AuditRecord) -> str | None:
+    """More than half of all updates were lost, or every one of the last `LAST` rounds."""
+    absent = record.clients.absent
+    arrived = _arrived(record)
+    if absent is None or arrived is None or not len(absent):
+        return None
+    if (text := share_lost(int(absent.sum()), round(float(arrived.sum())))) is not None:
+        return text
+    whole = (absent > 0) & (arrived == 0)
+    if len(whole) >= LAST and whole[-LAST:].all():
+        return f"every update was lost {in_rounds(LAST)} at the end"
+    return None
+
+
+def share_lost(lost: int, arrived: int) -> str | None:
+    """What to say where more than half of ``lost + arrived`` updates are lost, else ``None``."""
+    total = lost + arrived
+    if not lost or lost <= _MOST_LOST * total:
+        return None
+    if total == 1:
+        return "the only update was lost"
+    which = f"all {total}" if not arrived else f"{lost} of {total}"
+    return f"{which} updates were lost"
+
+
+def _arrived(record: AuditRecord) -> Floats | None:
+    """Updates of clients and canaries that arrived in each round, ``(T,)``; ``None`` if unknown."""
+    canaries = record.presence.sum(axis=1)
+    cohort, offsets = _series(record, "cohort"), record.clients.offsets
+    if len(cohort) == record.rounds:
+        return np.asarray(cohort + canaries, np.float64)
+    if offsets is not None and len(offsets) == record.rounds + 1:
+        return np.asarray(np.diff(offsets) + canaries, np.float64)
+    size = record.mechanism.cohort_size  # a deployment's mean number of replies, with canaries
+    if not math.isfinite(size):
+        return None
+    return np.full(record.rounds, size)
+
+
+def _series(record: AuditRecord, name: str) -> Floats:
+    return np.asarray(record.metrics.get(name, np.empty(0)), np.float64)

@@ -1,0 +1,108 @@
+"""When a run has diverged: each sign at its edge."""
+
+import numpy as np
+import pytest
+from records import make_record
+
+from fl_epe.auditing import divergence
+from fl_epe.auditing.divergence import share_lost
+
+EVALUATED = {"eval_round": np.array([0.0, 5, 10, 15, 20])}
+
+
+def _accuracy(*values: float, rounds=EVALUATED["eval_round"], chance: object = 0.1, **metrics):
+    series = {"eval_round": np.array(rounds, float), "eval_accuracy": np.array(values), **metrics}
+    return make_record(metrics=series, config={"chance_accuracy": chance})
+
+
+def test_a_good_run_has_not_diverged():
+    assert divergence(make_record()) == ()
+    losses = {"eval_loss": np.array([2.0, 1.0]), "train_loss": np.ones(6), "cohort": np.ones(6)}
+    assert divergence(make_record(metrics=losses)) == ()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["eval_loss", "train_loss"])
+def test_the_last_loss_must_be_finite(name: str, value: float):
+    (reason,) = divergence(make_record(metrics={name: np.array([1.0, 2.0, value])}))
+    assert f"is {value} at the end" in reason
+    assert divergence(make_record(metrics={name: np.array([1.0, value, 2.0])})) == ()
+
+
+def test_a_round_that_nobody_trained_in_has_no_loss_and_is_no_fault():
+    loss = np.array([1.0, 1.0, 1.0, 1.0, 1.0, np.nan])
+    empty = make_record(metrics={"train_loss": loss, "cohort": np.array([2.0, 2, 2, 2, 2, 0])})
+    assert divergence(empty) == ()
+    trained = make_record(metrics={"train_loss": loss, "cohort": np.full(6, 2.0)})
+    assert len(divergence(trained)) == 1
+
+
+def test_a_model_that_is_not_finite():
+    nan = np.full(40, np.nan)
+    record = make_record(final_norm=np.nan, observed_final=nan, observed_displacement=nan)
+    assert divergence(record) == ("the final model has NaN or infinite entries",)
+
+
+@pytest.mark.parametrize(
+    ("record", "diverged"),
+    [
+        pytest.param(_accuracy(0.1, 0.5, 0.1, 0.1, 0.1), True, id="at-chance"),
+        pytest.param(_accuracy(0.1, 0.5, 0.05, 0.0, 0.1), True, id="below"),
+        pytest.param(_accuracy(0.1, 0.5, 0.1, 0.1, 0.11), False, id="last-above"),
+        pytest.param(_accuracy(0.1, 0.5, 0.11, 0.1, 0.1), False, id="third-last-above"),
+        pytest.param(_accuracy(*[0.1] * 5, rounds=[0, 2, 4, 6, 8]), False, id="short-run"),
+        pytest.param(_accuracy(*[0.1] * 5, rounds=[0, 3, 6, 9, 12]), False, id="one-late"),
+        pytest.param(_accuracy(*[0.1] * 4, rounds=[9, 10, 11, 12]), True, id="three-late"),
+        pytest.param(_accuracy(*[0.1] * 5, chance=None), False, id="chance-unknown"),
+        pytest.param(_accuracy(*[np.nan] * 5), True, id="nan"),
+        pytest.param(make_record(), False, id="no-metrics"),
+    ],
+)
+def test_accuracy_at_chance(record, diverged: bool):
+    reasons = divergence(record)
+    assert bool(reasons) is diverged
+    assert all("chance (10.0%)" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("lost", "arrived", "text"),
+    [
+        (0, 0, None),
+        (0, 5, None),
+        (5, 5, None),
+        (6, 5, "6 of 11 updates were lost"),
+        (1, 0, "the only update was lost"),
+        (2, 0, "all 2 updates were lost"),
+    ],
+)
+def test_most_updates_lost(lost: int, arrived: int, text: str | None):
+    assert share_lost(lost, arrived) == text
+
+
+def test_lost_updates_are_counted_by_what_a_record_knows():
+    half = np.full(6, 30)  # 20 canaries and 10 clients arrived in every round
+    cohort = {"cohort": np.full(6, 10.0)}
+    assert divergence(make_record(absent=half, metrics=cohort)) == ()
+    (reason,) = divergence(make_record(absent=half + 1, metrics=cohort))
+    assert reason == "186 of 366 updates were lost"
+    offsets = np.arange(7) * 10
+    (same,) = divergence(
+        make_record(absent=half + 1, client_ids=np.zeros(60, int), client_offsets=offsets)
+    )
+    assert same == reason
+    # A deployment knows the mean number of replies, canaries among them: 10 of make_record.
+    assert divergence(make_record(absent=np.full(6, 10))) == ()
+    assert len(divergence(make_record(absent=np.full(6, 11)))) == 1
+    assert divergence(make_record(absent=np.full(6, 11), cohort_size=np.nan)) == ()
+    (reason,) = divergence(make_record(absent=np.full(6, 5), cohort_size=0.0))
+    assert reason == "all 30 updates were lost"
+
+
+@pytest.mark.parametrize(("rounds", "diverged"), [(2, False), (3, True)])
+def test_a_run_whose_clients_all_fail_at_the_end(rounds: int, diverged: bool):
+    presence = make_record().presence.copy()
+    cohort, absent = np.full(6, 1000.0), np.zeros(6, np.int64)
+    presence[-rounds:], cohort[-rounds:], absent[-rounds:] = False, 0, 7
+    record = make_record(presence=presence, absent=absent, metrics={"cohort": cohort})
+    expected = ("every update was lost in 3 rounds at the end",) if diverged else ()
+    assert divergence(record) == expected
