@@ -5,6 +5,7 @@ Each raises an `AssertionError`, or what the audited run ended with.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -124,12 +125,14 @@ def check_report(case: AppCase, audited: Outcome) -> None:
     Without an ε the strategy got every round as if there were no audit (`check_unchanged`).
     """
     audit = audited.audited()
+    number = re.search(r"ε ≈ [0-9]", _report(audit))
     if (reason := _not_measured(audit)) is None:
+        assert number, _report(audit)
         assert audit.record().num_canaries >= 2
-        assert "ε" in audit.report()
     else:
-        assert not case.measurable, audit.report()
-        assert len(reason.split()) >= 3, audit.report()
+        assert not number, _report(audit)
+        assert not case.measurable, reason
+        assert len(reason.split()) >= 3
         assert audit.faults
     assert audit.faults or not case.faulty
 
@@ -142,9 +145,14 @@ def check_unchanged(plain: Outcome, audited: Outcome) -> None:
 
 
 def _not_measured(audit: CanaryAudit) -> str | None:
-    """The reason that a report gives for having no ε; ``None`` if it has one."""
-    _, found, reason = " ".join(audit.report().split()).partition("not measured")
-    return reason.lstrip(": ").split(". ")[0] if found else None
+    """The reason that a report begins with if it has no ε; ``None`` if it has one."""
+    found = re.match(r"not measured: (.+?)\.( |$)", _report(audit), re.IGNORECASE)
+    return found[1] if found else None
+
+
+def _report(audit: CanaryAudit) -> str:
+    """The text of the report, as one line."""
+    return " ".join(audit.report().split())
 
 
 def _heard(exchange: Exchange) -> Counter[tuple[int, str]]:
