@@ -125,34 +125,35 @@ def check_report(case: AppCase, audited: Outcome) -> None:
     Without an ε the strategy got every round as if there were no audit (`check_unchanged`).
     """
     audit = audited.audited()
-    number = re.search(r"ε ≈ [0-9]", _report(audit))
-    if (reason := _not_measured(audit)) is None:
-        assert number, _report(audit)
+    report = _report(audit)
+    number = re.search(r"ε ≈ [0-9]", report)
+    if (reason := _not_measured(report)) is None:
+        assert number, report
         assert audit.record().num_canaries >= 2
     else:
-        assert not number, _report(audit)
-        assert not case.measurable, reason
-        assert len(reason.split()) >= 3
+        assert not number, report
+        assert not case.measurable, report
+        assert len(reason.split()) >= 3, report
         assert audit.faults
     assert audit.faults or not case.faulty
 
 
 def check_unchanged(plain: Outcome, audited: Outcome) -> None:
     """If nothing was measured, nothing was changed: the models are the same up to rounding."""
-    if _not_measured(audited.audited()) is not None and plain.error is None:
+    if _not_measured(_report(audited.audited())) is not None and plain.error is None:
         for before, after in zip(plain.models, audited.models, strict=True):
             assert distance(after, before) <= _rounding(before)
-
-
-def _not_measured(audit: CanaryAudit) -> str | None:
-    """The reason that a report begins with if it has no ε; ``None`` if it has one."""
-    found = re.match(r"not measured: (.+?)\.( |$)", _report(audit), re.IGNORECASE)
-    return found[1] if found else None
 
 
 def _report(audit: CanaryAudit) -> str:
     """The text of the report, as one line."""
     return " ".join(audit.report().split())
+
+
+def _not_measured(report: str) -> str | None:
+    """The reason that a report begins with if it has no ε; ``None`` if it has one."""
+    found = re.match(r"not measured: (.+?)\.( |$)", report, re.IGNORECASE)
+    return found[1] if found else None
 
 
 def _heard(exchange: Exchange) -> Counter[tuple[int, str]]:
