@@ -36,7 +36,8 @@ class AppCase:
         deltas: whether replies are updates instead of models.
         measurable: whether an audit that is told nothing more must come to an ε.
         faulty: whether something happens that an audit must keep as a fault.
-        growth: how many times as far apart, at most, a round leaves two models.
+        growth: how many times as far apart, at most, a round leaves two models; 1 for plain
+            averages of what `digits_task.train_locally` returns.
         robust: what the strategy does with the replies, shape ``(clients, dim)``, where it is no
             average: monotone in each reply, and bounded however far some of them lie.
     """

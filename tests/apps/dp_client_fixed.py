@@ -16,10 +16,12 @@ def train(message: Message, context: Context) -> Message:
     return reply(message, new, loss=loss, num_examples=1)
 
 
+# Clipping widens no distance between two updates, and updates are at most twice as far apart as
+# the models that they start from.
 CASE = AppCase(
     strategy=lambda folder: DifferentialPrivacyClientSideFixedClipping(
         FedAvg(**EVERYBODY), noise_multiplier=0.1, clipping_norm=0.2, num_sampled_clients=NODES
     ),
     client_app=app,
-    growth=2,
+    growth=3,
 )

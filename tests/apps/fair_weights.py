@@ -28,5 +28,5 @@ CASE = AppCase(
     client_app=app,
     nodes=4,
     rounds=2,
-    growth=2,
+    growth=2,  # the weights follow the losses, and those the model
 )
