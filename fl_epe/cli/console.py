@@ -11,6 +11,19 @@ from typing import Any
 
 from rich.console import Console
 
+from fl_epe.checks import ArgumentError
+
+
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `fl_epe.cli.main.main`; called where the error is being handled."""
+        raise
+
+
+def terminal() -> Console:
+    """Standard output, on which text is text: no markup, no emoji codes."""
+    return _Terminal(markup=False, emoji=False)
+
 
 def output_directory(chosen: Path | None, name: str) -> Path:
     """The folder that was chosen, or ``runs/NAME-DATE-TIME``; it is not made yet.
@@ -20,7 +33,9 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     """
     output = chosen or Path("runs", time.strftime(f"{name}-%Y%m%d-%H%M%S"))
     if output.exists() and not output.is_dir():
-        raise ValueError(f"Expected output={str(output)!r} to be a directory, but it is a file.")
+        raise ArgumentError(
+            "Expected {output} to be a directory, but it is a file.", output=str(output)
+        )
     return output
 
 
@@ -50,10 +65,10 @@ class ProgressLine:
 
         self._console = console
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             MofNCompleteColumn(),
             BarColumn(bar_width=8),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             *([TimeRemainingColumn()] if time_left else []),
             console=console,
             transient=True,

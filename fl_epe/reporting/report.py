@@ -58,7 +58,7 @@ def epsilon_table(summary: RunSummary) -> Table:
 
 def as_text(summary: RunSummary, width: int = 100) -> str:
     """The finding in a sentence, the table and the notes, as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console = Console(file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False)
     console.print(finding(summary), highlight=False)
     console.print(epsilon_table(summary))
     for note in notes(summary):
