@@ -17,6 +17,7 @@ from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.compare import load_run, rounds_like, server_like
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Schedule, Trace, TraceSample, log_of, make_schedule, parse_schedule
+from fl_epe.table_file import csv_cell
 
 if TYPE_CHECKING:
     from fl_epe.asymptotics import Exposure, NoiseAdvice
@@ -114,6 +115,9 @@ class _Log:
     def __post_init__(self) -> None:
         check_types(self)
         check_count("top", self.top)
+        for name in ("per_run", "per_window", "window"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         if self.noise_multiplier:  # 0 is refused where nothing else hides a client
             check_noise("noise_multiplier", self.noise_multiplier)
 
@@ -319,4 +323,5 @@ def _write_csv(path: Path, result: Exposure) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(names)
-        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        writer.writerows([csv_cell(value) for value in row] for row in rows)

@@ -172,13 +172,14 @@ def _run(arguments: argparse.Namespace) -> int:
 def _resume(arguments: argparse.Namespace) -> int:
     from fl_epe.simulation import load_job
 
+    machine = _machine(arguments)
     if (arguments.run_dir / RECORD).exists():
         raise ValueError(
             f"Expected run_dir={str(arguments.run_dir)!r} to hold an unfinished run: this one is "
             f"finished. See: fl-epe report {arguments.run_dir}"
         )
     job = load_job(arguments.run_dir / CHECKPOINT)
-    check_training(job.config.to_dict(), job.task.dim, _machine(arguments))
+    check_training(job.config.to_dict(), job.task.dim, machine)
     return _carry_out(job, arguments.run_dir, arguments)
 
 

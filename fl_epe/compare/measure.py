@@ -22,7 +22,7 @@ from fl_epe.auditing import (
     unknown_rounds_law,
 )
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import ArgumentError, renamed
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
 from fl_epe.compare.plan import CANARIES, CLIENTS, COMMON, ROUNDS, Cell, Plan
 from fl_epe.schedules import Schedule, Trace, TraceSample, make_schedule, parse_schedule
@@ -101,9 +101,10 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
     if isinstance(schedule, Trace | TraceSample):
         trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
         population = trace.population
-    setting = server_like(
-        like, _MOMENTUM, learning_rate=plan.server_learning_rate, momentum=plan.server_momentum
-    )
+    with renamed(learning_rate="server_learning_rate", momentum="server_momentum"):
+        setting = server_like(
+            like, _MOMENTUM, learning_rate=plan.server_learning_rate, momentum=plan.server_momentum
+        )
     setting["decay"] = setting.get("decay", 1.0) * plan.decay ** np.arange(rounds)
     record = limit_record(
         schedule,
