@@ -17,9 +17,7 @@ from fl_epe import RunConfig
             id="clients=0-to-be-an-integer-at-least-1",
         ),
         pytest.param(
-            {"rounds": 2.5},
-            "rounds=2.5 to be an integer",
-            id="rounds=2.5-to-be-an-integer",
+            {"rounds": 2.5}, "rounds=2.5 to be an integer", id="rounds=2.5-to-be-an-integer"
         ),
         pytest.param(
             {"num_canaries": 1},
