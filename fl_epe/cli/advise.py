@@ -213,11 +213,11 @@ def _schedule(asked: _Noise, run: AuditRecord | None) -> tuple[Schedule, Trace |
     with within("participation", spec):
         kind, options = parse_schedule(spec)
         log = log_of(kind, options)
-        rounds = rounds_like(run, asked.rounds, _ROUNDS if log is None else log[0].rounds)
         if participations is None and log is not None:
             participations = log[1]
         if participations is None:
             participations = _PARTICIPATIONS if run is None else run.mechanism.canary_participations
+    rounds = rounds_like(run, asked.rounds, _ROUNDS if log is None else log[0].rounds)
     check_limit(rounds, 1, asked.clients, longest=_LONGEST)
     with within("participation", spec, "rounds", "participations"):
         return make_schedule(kind, rounds, participations, **options), log and log[0]
