@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from fl_epe.checks import UNREADABLE
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 Content = TypeVar("Content")
 
 
@@ -65,6 +67,21 @@ def csv_rows(
             if len(row) != width:
                 raise ValueError(f"line {reader.line_num} has {len(row)} cells, the header {width}")
             yield reader.line_num, row
+
+
+def csv_cell(value: Any) -> Any:
+    """A value for a CSV file: text that a spreadsheet would take for a formula is quoted.
+
+    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage return,
+    unless it is a number.
+    """
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return "'" + value
+    return value
 
 
 def parquet_module() -> Any:

@@ -188,8 +188,8 @@ class RunAuditor:
         """
         if isinstance(self._server, ServerSGD) and self._server != server:
             raise ValueError(f"Expected server={server} to be {self._server}.")
-        if server != ServerSGD():
-            raise ValueError(f"Expected server={server} to be {ServerSGD()}, as deltas were scored.")
+        if server != ServerSGD():  # deltas were scored as means
+            raise ValueError(f"Expected server={server} to be {ServerSGD()}.")
         self._server = server
 
     def begin(self, theta: Vector) -> None:

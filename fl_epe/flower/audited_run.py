@@ -29,7 +29,7 @@ from fl_epe.flower.layout import Layout
 from fl_epe.flower.plan import Plan
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.self_auditing import OwnAuditor
-from fl_epe.flower.sources import ArgumentError, ServerCanaries, Source
+from fl_epe.flower.sources import ServerCanaries, SettingsError, Source
 from fl_epe.mechanism import ServerSGD, norm
 
 
@@ -74,15 +74,15 @@ class AuditedRun:
         """Spread the canaries over so many rounds.
 
         Raises:
-            ArgumentError: if another number was given, or canaries cannot be spread so.
+            SettingsError: if another number was given, or canaries cannot be spread so.
         """
         if self.rounds not in (None, rounds):
-            raise ArgumentError(f"Expected num_rounds={rounds} to be rounds={self.rounds}.")
+            raise SettingsError(f"Expected num_rounds={rounds} to be rounds={self.rounds}.")
         self.rounds = rounds
         try:
             _ = self.source
         except ValueError as error:
-            raise ArgumentError(str(error)) from error
+            raise SettingsError(str(error)) from error
 
     def _run_auditor(self) -> RunAuditor:
         assert isinstance(self._auditor, RunAuditor)  # noqa: S101 - asked by its canaries only

@@ -25,7 +25,7 @@ from fl_epe.flower.injection import readable, real_metrics_only
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.self_auditing import SelfAuditing
-from fl_epe.flower.sources import ArgumentError, TooManyCanariesError
+from fl_epe.flower.sources import SettingsError, TooManyCanariesError
 from fl_epe.flower.wrapped import Wrapped
 
 # Only a strategy that says so itself has canaries of its own.
@@ -191,7 +191,7 @@ class CanaryAudit(Strategy):
         try:
             self._prepare(own, arguments, named)
             self._announce()
-        except ArgumentError:
+        except SettingsError:
             raise
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._failed("the audit could not prepare", error)

@@ -209,7 +209,7 @@ class ServerCanaries(Source):
         return length
 
 
-class ArgumentError(ValueError):
+class SettingsError(ValueError):
     """An argument of the audit does not go with the run; said before its first round."""
 
 

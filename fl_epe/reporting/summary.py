@@ -161,6 +161,8 @@ def _canary_share(record: AuditRecord) -> float | None:
 def _plan(config: Mapping[str, Any]) -> tuple[str, ...]:
     plan = config.get("plan") or ()
     return (plan,) if isinstance(plan, str) else tuple(str(line) for line in plan)
+
+
 def _others_share(record: AuditRecord) -> float:
     """Mean share of the other canaries in the energy of the means, over rounds with canaries."""
     shares = others_share(record)[record.presence.any(axis=1)]

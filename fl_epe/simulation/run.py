@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import UNREADABLE
+from fl_epe.checks import UNREADABLE, ArgumentError
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -54,7 +54,9 @@ class Job:
                 f"{self.task.num_clients}."
             )
         if self.evaluate_every < 1:
-            raise ValueError(f"Expected evaluate_every={self.evaluate_every} >= 1.")
+            raise ArgumentError(
+                "Expected {evaluate_every} >= 1.", evaluate_every=self.evaluate_every
+            )
 
     def to_json(self) -> str:
         """The job as text. It holds the canary seed: keep it secret until training has ended."""
@@ -129,7 +131,7 @@ class _Session:
         self._checkpoint = options.get("checkpoint")
         self._every = options.get("checkpoint_every", 10)
         if self._every < 1:
-            raise ValueError(f"Expected checkpoint_every={self._every} >= 1.")
+            raise ArgumentError("Expected {checkpoint_every} >= 1.", checkpoint_every=self._every)
         self._on_round = options.get("on_round")
         memory = options.get("score_memory", SCORE_MEMORY)
         self.strategy = DPFedAvg(
@@ -247,13 +249,13 @@ def simulate(
         ValueError: for an unknown backend or fewer than one worker.
     """
     if workers < 1:
-        raise ValueError(f"Expected workers={workers} >= 1.")
+        raise ArgumentError("Expected {workers} >= 1.", workers=workers)
     if backend == "in-process":
         with InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
             return run_on_grid(grid, job, **options)
     if backend == "ray":
         return _simulate_with_ray(job, workers, options)
-    raise ValueError(f"Expected backend={backend!r} to be 'in-process' or 'ray'.")
+    raise ArgumentError("Expected {backend} to be 'in-process' or 'ray'.", backend=backend)
 
 
 def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditRecord:

@@ -136,7 +136,9 @@ def test_an_unknown_task_lists_the_known_ones():
 
 
 def test_an_unknown_option_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"option='clients' of task 'digits'.*num_clients, alpha"):
+    with pytest.raises(
+        ValueError, match=r"Unknown option clients=.* of task 'digits'.*num_clients, alpha"
+    ):
         load_task("digits", clients=3)
 
 
