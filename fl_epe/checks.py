@@ -10,26 +10,13 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import zipfile
-import zlib
+from collections.abc import Mapping
+from types import NoneType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-UNREADABLE = (
-    AttributeError,  # no archive but one bare array
-    EOFError,
-    KeyError,
-    MemoryError,  # a damaged header may claim any size
-    OSError,
-    RuntimeError,  # what looks encrypted, or packed in a way that zipfile does not know
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What reading a NumPy archive raises if the file is something else, or damaged."""
 
 
 def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -66,3 +53,32 @@ def check_count(name: str, value: float, most: float = math.inf) -> None:
     if not 1 <= value <= most or value != int(value):
         limit = "" if math.isinf(most) else f" and <= {most}"
         raise ValueError(f"Expected {name}={value} to be an integer >= 1{limit}.")
+
+
+_MAY_BE = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "None": (NoneType,),
+}
+
+
+def check_types(name: str, values: object, settings: type) -> None:
+    """Raise a `ValueError` unless ``values`` are a table of the right types for a dataclass.
+
+    Args:
+        name: of the table, for messages.
+        values: read from a file; names that ``settings`` does not have are left alone.
+        settings: a dataclass of numbers, texts and booleans.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"Expected {name}={values!r:.40} to be a table.")
+    for field in dataclasses.fields(settings):
+        kinds = str(field.type).split(" | ")
+        allowed = tuple(kind for part in kinds for kind in _MAY_BE.get(part, ()))
+        if field.name not in values or not allowed:
+            continue
+        value = values[field.name]
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            raise ValueError(f"Expected {name}.{field.name}={value!r:.40} to be {field.type}.")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fl_epe.checks import UNREADABLE
+from fl_epe.archive import UNREADABLE
 
 Content = TypeVar("Content")
 
