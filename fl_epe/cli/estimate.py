@@ -20,7 +20,8 @@ def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         _estimate,
         summary="every estimate and bound that a file of scores allows",
         description=f"Every estimate and bound that a file of scores allows. FILE is CSV, NPZ, "
-        f"NPY (observed scores alone), JSON or Parquet with {LAYOUT}. Larger scores say that a canary took part.",
+        f"JSON or Parquet with {LAYOUT}; or NPY with observed scores alone. Larger scores say that "
+        "a canary took part.",
     )
     estimate.add_argument("file", type=Path, metavar="FILE", help="the scores")
     estimate.add_argument("--delta", type=float, default=1e-5, help="target δ (default: 1e-5)")
