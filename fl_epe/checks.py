@@ -76,9 +76,28 @@ def check_types(name: str, values: object, settings: type) -> None:
         raise ValueError(f"Expected {name}={values!r:.40} to be a table.")
     for field in dataclasses.fields(settings):
         kinds = str(field.type).split(" | ")
-        allowed = tuple(kind for part in kinds for kind in _MAY_BE.get(part, ()))
-        if field.name not in values or not allowed:
+        if field.name not in values or not set(kinds) <= _MAY_BE.keys():
             continue
         value = values[field.name]
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise ValueError(f"Expected {name}.{field.name}={value!r:.40} to be {field.type}.")
+        if not any(is_of(value, kind) for kind in kinds):
+            words = " or ".join(_WORDS[kind] for kind in kinds)
+            raise ValueError(f"Expected {name}.{field.name}={value!r:.40} to be {words}.")
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "None": "nothing",
+}
+
+
+def is_of(value: object, kind: str) -> bool:
+    """Whether ``value`` is an "int", "float", "str", "bool" or "None", and no number is absurd."""
+    if not isinstance(value, _MAY_BE[kind]) or (isinstance(value, bool) and kind != "bool"):
+        return False
+    return not isinstance(value, int) or abs(value) <= _LARGEST
+
+
+_LARGEST = 2**128  # seeds have up to 128 bits

@@ -79,7 +79,7 @@ def pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str
         if not matches:
             raise ValueError(
                 f"Expected {place} to have a column {' or '.join(map(repr, choices))}, "
-                f"found {', '.join(map(repr, sorted(present))) or 'none'}."
+                f"found {one_line(', '.join(map(repr, sorted(present))) or 'none')}."
             )
         found[name] = matches[0]
     return found

@@ -102,8 +102,8 @@ def read_vocabulary(path: Path) -> list[bytes]:
 
 def _lines(path: Path) -> list[bytes]:
     if not tarfile.is_tarfile(path):
-        with path.open("rb") as file:
-            return file.read(_LARGEST).splitlines()
+        with path.open("rb") as plain:
+            return plain.read(_LARGEST).splitlines()
     with tarfile.open(path) as archive:
         for member in archive:
             if member.name.endswith(WORD_COUNT) and (file := archive.extractfile(member)):
