@@ -7,10 +7,17 @@ import sys
 import threading
 
 import pytest
-from test_cli import PATIENCE, SMALL, _spawn
 
 from fl_epe.cli.main import main
 from fl_epe.cli.stopping import LOCK, Stopped, exit_status, locked, signals_as_interrupts
+
+PATIENCE = 600
+"""Seconds to wait for a run: only one that hangs takes so long, on any machine."""
+
+SMALL = [
+    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--num-canaries", "20",
+    "--unobserved", "20", "--rounds", "100", "--seed", "3", "--checkpoint-every", "1",
+]  # fmt: skip
 
 HOLDER = """
 import sys, time
@@ -107,7 +114,13 @@ def test_ctrl_c_has_the_status_of_its_signal():
 
 def test_a_run_that_is_terminated_says_how_to_go_on(tmp_path):
     output = tmp_path / "run"
-    process = _spawn(*SMALL, "--rounds", 100, "--checkpoint-every", 1, "--output", output)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fl_epe.cli", *SMALL, "--output", output],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"},
+    )
     lines = iter(process.stdout.readline, "")
     assert any("round 0/100" in line for line in lines)
     process.terminate()

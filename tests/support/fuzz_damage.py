@@ -26,7 +26,20 @@ Damage = Callable[[bytes, random.Random], bytes]
 ODD_NUMBERS = (
     0, -1, 1, 2, 1e308, -1e308, 1e-320, float("nan"), float("inf"), 2**31, 2**63, 2**64, 10**400,
 )  # fmt: skip
-ODD_VALUES = (*ODD_NUMBERS, None, True, "", "x", "ε\ud800", "[red]", "=1+1", [], [1], {}, {"a": 1})
+ODD_VALUES: tuple[Any, ...] = (
+    *ODD_NUMBERS,
+    None,
+    True,
+    "",
+    "x",
+    "ε\ud800",
+    "[red]",
+    "=1+1",
+    [],
+    [1],
+    {},
+    {"a": 1},
+)
 ODD_CELLS = (
     b"", b" ", b"nan", b"inf", b"-inf", b"1e400", b"x", b"1_0", b"9" * 400, b"a" * 200_000, b"\0",
     b"\xff\xfe", b'"', b'"a', b",", b"\r", b"\n", b"=1+1", b"-0", b"1e-400", b"0x10", b"true",

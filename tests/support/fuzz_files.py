@@ -1,6 +1,6 @@
 """Damages files of every kind and hands each to the command that reads it.
 
-What must hold for each: the command ends within ten seconds and takes less than a gibibyte more;
+What must hold for each: the command ends within ten seconds of computing and takes less than a gibibyte more;
 it ends with status 0, 2 or 3; with 2 there is one line of error and no traceback; and a file with
 checksums gives the numbers of the sound file or none. The long form, in two processes:
 
@@ -41,6 +41,8 @@ from fuzz_seeds import Seed, call, cheap_commands, seeds
 
 SECONDS = 10
 GROWTH = 1 << 30
+_SILENCE = 400
+"""Seconds without a line after which a process hangs where no timer reaches it, or asleep."""
 OPERATIONAL = ("refused", "same", "read")
 """Outcomes that are as they should be."""
 
@@ -83,12 +85,20 @@ def fuzzing(folder: Path) -> Iterator[Fuzzer]:
 
     module = sys.modules[main.__module__]
     parser = functools.cache(module._parser)
-    before = signal.signal(signal.SIGALRM, _alarm)
+    with cheap_commands(), mock.patch.object(module, "_parser", parser):
+        yield Fuzzer(folder)
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """Raise `_HangError` after `SECONDS` of this process's own time, whatever else runs."""
+    handler = signal.signal(signal.SIGPROF, _alarm)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
-        with cheap_commands(), mock.patch.object(module, "_parser", parser):
-            yield Fuzzer(folder)
+        yield
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
 
 
 class Fuzzer:
@@ -129,7 +139,7 @@ class Fuzzer:
             what = self._judged(seed, damage, status, printed, errors)
         except _HangError:
             what, errors = "hang", traceback.format_exc()
-        except BaseException as error:  # noqa: BLE001 - a command must not raise anything
+        except Exception as error:  # noqa: BLE001 - a command must not raise anything
             what, errors = f"raised {type(error).__name__}", traceback.format_exc()
         if (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 > GROWTH:
             what = "memory"
@@ -156,14 +166,14 @@ class Fuzzer:
         path = case / seed.path
         path.write_bytes(content)
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    status = call(seed.command(path, case))
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(),
+            _in_time(),
+        ):
+            warnings.simplefilter("ignore")
+            status = call(seed.command(path, case))
         return status, out.getvalue(), err.getvalue()
 
 
@@ -197,7 +207,7 @@ def supervise(files: int, processes: int, entropy: int, log: Path) -> None:
     while workers:
         time.sleep(1)
         for which, (process, part) in list(workers.items()):
-            stuck = part.exists() and time.time() - part.stat().st_mtime > 120
+            stuck = part.exists() and time.time() - part.stat().st_mtime > _SILENCE
             if process.poll() == 0:
                 del workers[which]
             elif process.returncode is not None or stuck:
@@ -249,7 +259,8 @@ def main() -> int:
     parser.add_argument("--work", type=int, nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.work:
-        work(*asked.work, asked.entropy, asked.log)
+        start, stop, step = asked.work
+        work(start, stop, step, asked.entropy, asked.log)
         return 0
     if asked.only is not None:
         with tempfile.TemporaryDirectory() as folder, fuzzing(Path(folder)) as fuzzer:

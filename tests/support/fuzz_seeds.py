@@ -102,7 +102,7 @@ def without_checksums(content: bytes) -> bytes:
         about.pop("schema")
     arrays[name] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     file = io.BytesIO()
-    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    np.savez_compressed(file, **arrays)
     return file.getvalue()
 
 
