@@ -109,7 +109,10 @@ def sqlite_splits(path: Path) -> dict[str, int]:
         ValueError: if the file is not SQLite or has other tables.
     """
     query = "SELECT split_name, SUM(num_examples) FROM client_metadata GROUP BY split_name"
+    kinds = "SELECT name, type FROM sqlite_master WHERE name IN ('examples', 'client_metadata')"
     with _sqlite(path) as database:
+        if {"view"} & {kind for _, kind in database.execute(kinds)}:  # it may have no end
+            raise ValueError(f"Expected 'examples' and 'client_metadata' of {path} to be tables.")
         found = dict(database.execute(query))
     for split, count in found.items():
         if not isinstance(split, str) or not isinstance(count, int) or count < 0:

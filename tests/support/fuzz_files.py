@@ -1,8 +1,9 @@
 """Damages files of every kind and hands each to the command that reads it.
 
-What must hold for each: the command ends within ten seconds of computing and takes less than a gibibyte more;
-it ends with status 0, 2 or 3; with 2 there is one line of error and no traceback; and a file with
-checksums gives the numbers of the sound file or none. The long form, in two processes:
+What must hold for each: the command ends within ten seconds of computing and takes less than a
+gibibyte more; it ends with status 0, 2 or 3; with 2 there is one line of error and no traceback;
+and a file with checksums gives the numbers of the sound file or none. The long form, in two
+processes; started again, it goes on after what the log holds:
 
     python tests/support/fuzz_files.py --files 100000 --processes 2 --log fuzz.log
 
@@ -203,7 +204,8 @@ def supervise(files: int, processes: int, entropy: int, log: Path) -> None:
     """Run all cases in child processes; one that dies or stops is replaced after its last case."""
     workers: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
     for which in range(processes):
-        workers[which] = _spawn(which, which, files, processes, entropy, log)
+        start = _after(log, which, processes)
+        workers[which] = _spawn(which, start, files, processes, entropy, log)
     while workers:
         time.sleep(1)
         for which, (process, part) in list(workers.items()):
@@ -212,12 +214,18 @@ def supervise(files: int, processes: int, entropy: int, log: Path) -> None:
                 del workers[which]
             elif process.returncode is not None or stuck:
                 process.kill()
-                lines = part.read_text().splitlines() if part.exists() else []
-                number = int(lines[-1].split("\t")[0]) + processes if lines else which
+                number = _after(log, which, processes)
                 with part.open("a") as file:
                     why = "stuck" if stuck else f"died {process.returncode}"
                     print(number, "?", "?", why, "", sep="\t", file=file)
                 workers[which] = _spawn(which, number + processes, files, processes, entropy, log)
+
+
+def _after(log: Path, which: int, step: int) -> int:
+    """The first case of a process that its log does not hold."""
+    part = log.with_name(f"{log.name}.{which}")
+    lines = part.read_text(encoding="utf-8").splitlines() if part.exists() else []
+    return int(lines[-1].split("\t")[0]) + step if lines else which
 
 
 def _spawn(
