@@ -62,7 +62,7 @@ def check_header(names: Sequence[str]) -> None:
 
 
 def csv_rows(
-    path: Path, *, strict: bool = False, fill: bool = False
+    path: Path, *, strict: bool = False, fill: bool = False, longest: int = 2**17
 ) -> Iterator[tuple[int, list[str]]]:
     """The number of the last line and the cells of each row, the header first.
 
@@ -72,6 +72,7 @@ def csv_rows(
         path: a CSV file in UTF-8, with or without a byte order mark.
         strict: refuse quotes whose meaning `csv` would otherwise guess.
         fill: fill rows that are too short with empty cells.
+        longest: most characters of a cell.
 
     Raises:
         ValueError: for a row with more or fewer cells than the header, a header with a column
@@ -79,6 +80,7 @@ def csv_rows(
         csv.Error: for what is no CSV.
     """
     width = None
+    csv.field_size_limit(2**31 - 1)  # of the process; what a cell may have is checked below
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=strict)
         try:
@@ -91,6 +93,10 @@ def csv_rows(
                 if len(row) != width:
                     raise ValueError(
                         f"line {reader.line_num} has {len(row)} cells, the header {width}"
+                    )
+                if max(map(len, row)) > longest:
+                    raise ValueError(
+                        f"line {reader.line_num} has a cell of more than {longest:,} characters"
                     )
                 if any("\0" in cell for cell in row):
                     raise ValueError(f"line {reader.line_num} holds a NUL byte")

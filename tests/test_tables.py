@@ -69,7 +69,7 @@ def test_a_column_that_stands_twice_is_refused(names, tmp_path):
 CSV = {
     "hole": (b"observed,unobserved\n1,2\n,3\n4,5\n", "line 3: observed is missing"),
     "no-member": (b"score,member\n1,1\n2\n", "line 3: member is missing"),
-    "long-field": (b"observed\n1\n" + b"1" * 200_000, "field larger than field limit"),
+    "long-field": (b"observed\n1\n" + b"1" * 200_000, "has a cell of more than 131,072 characters"),
     "400-digits": (b"observed\n1\n" + b"9" * 400, "line 3: observed='9+…* is not finite"),
     "5000-digits": (b"score,member\n1,1\n2," + b"9" * 5000, "line 3: member='9+… is neither"),
     "underscores": (b"observed\n1\n1_0\n", "line 3: observed='1_0' is not a number"),
@@ -128,7 +128,7 @@ def test_one_array_is_the_observed_scores(tmp_path):
         (b"round,client_id\n" + b"9" * 400 + b",a\n", "line 2: round='9+… is not an integer"),
         (b"round,client_id\n1," + b"a" * 300, "line 2: client_id is longer than 256 characters"),
         (b"round,client_id\n1,a\0\n", "line 2 holds a NUL byte"),
-        (b"round,client_id\n1," + b"a" * 200_000, "field larger than field limit"),
+        (b"round,client_id\n1," + b"a" * 200_000, "has a cell of more than 131,072 characters"),
     ],
     ids=["underscore", "400-digits", "long-id", "nul", "200-kB"],
 )

@@ -81,7 +81,6 @@ def read_csv(path: Path, wanted: Columns) -> Iterator[RawBatch]:
     Raises:
         ValueError: for a header without the columns or a row of another length.
     """
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     rows = _csv_rows(path)
     _, header = next(rows, (0, []))
     names = pick(header, wanted, str(path))
@@ -95,7 +94,7 @@ def read_csv(path: Path, wanted: Columns) -> Iterator[RawBatch]:
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     line = 0
     try:
-        for line, cells in csv_rows(path, strict=True):
+        for line, cells in csv_rows(path, strict=True, longest=sys.maxsize):
             yield line, cells
     except (csv.Error, ValueError) as error:
         reason = one_line(error)

@@ -44,6 +44,7 @@ SECONDS = 10
 GROWTH = 1 << 30
 _SILENCE = 400
 """Seconds without a line after which a process hangs where no timer reaches it, or asleep."""
+_ERROR = r"fl-epe: error: .{3,}"
 OPERATIONAL = ("refused", "same", "read")
 """Outcomes that are as they should be."""
 
@@ -150,10 +151,10 @@ class Fuzzer:
         if "Traceback" in errors + printed:
             return "traceback"
         if status == 2:
-            lines = [line for line in errors.splitlines() if "without checksums" not in line]
-            if len(lines) == 1 and re.match(r"fl-epe: error: .{3,}", lines[0]):
-                return "refused" if len(lines[0]) < 2000 else "long line"
-            return "not one line"
+            *logged, last = errors.splitlines() or [""]
+            if any("error: " in line for line in logged) or not re.match(_ERROR, last):
+                return "not one line"
+            return "refused" if len(last) < 2000 else "long line"
         if status not in (0, 3):
             return f"status {status}"
         if seed.result(self._folder / "case", printed) == self._sound[seed.name]:
