@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 _ROUNDING = 1e-3  # of a cosine, computed in float32
+_PLANNED = 10_000  # more participations than rounds: those of a run that ended early
 _SIDES = ("observed", "unobserved")
 _COSINES = {
     f"{side}{of}": 1 if of in ("_final", "_displacement") else 2
@@ -32,6 +33,11 @@ def check_values(values: Mapping[str, Any]) -> None:
         _check_of(name)(name, value)
     rounds = np.shape(values["observed"])[0]
     _check_offsets(values, rounds)
+    often = values.get("canary_participations", 0)
+    if often > rounds + _PLANNED:
+        raise ValueError(
+            f"Expected canary_participations={often:.6g} to be possible in {rounds} rounds"
+        )
     rates = values.get("server", {}).get("learning_rates")
     if rates is not None and len(rates) != rounds:
         raise ValueError(f"Expected server.learning_rates of length {len(rates)} to be {rounds}")

@@ -58,6 +58,11 @@ EDITS = {
     ),
     "inclusion": ("inclusion", "dice", "inclusion='dice' to be one of"),
     "participation": ("participation", 3, "participation=3 to be a text"),
+    "participations": (
+        "canary_participations",
+        2**31,
+        r"canary_participations=2.14748e\+09 to be possible in 6 rounds",
+    ),
     "faults": ("faults", [1], "faults=.* to be a list of texts"),
     "versions": ("versions", {"numpy": 2}, "versions.numpy=2 to be a text"),
     "seeds": ("seeds", {"canary": "x"}, "seeds.canary to be a whole number"),
