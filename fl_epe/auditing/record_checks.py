@@ -14,6 +14,7 @@ import numpy as np
 
 _ROUNDING = 1e-3  # of a cosine, computed in float32
 _PLANNED = 10_000  # more participations than rounds: those of a run that ended early
+_LARGEST = 1e100  # of what is squared
 _SIDES = ("observed", "unobserved")
 _COSINES = {
     f"{side}{of}": 1 if of in ("_final", "_displacement") else 2
@@ -118,14 +119,19 @@ def _positive(name: str, value: Any) -> None:
 
 def _length(name: str, value: Any) -> None:
     """A norm, which of a model that diverged may be infinite or unknown."""
-    infinite = isinstance(value, float) and (math.isnan(value) or value > 0)
-    if not infinite:
-        _number(name, value)
+    if isinstance(value, float) and (math.isnan(value) or value == math.inf):
+        return
+    _number(name, value)
+    if value > _LARGEST:
+        raise ValueError(f"Expected {name}={value!r:.40} to be a length that float32 can have")
 
 
 def _multiplier(name: str, value: Any) -> None:
-    if value is not None:
-        _number(name, value)
+    if value is None:
+        return
+    _number(name, value)
+    if value and not 1 / _LARGEST <= value <= _LARGEST:  # its square is a number, too
+        raise ValueError(f"Expected {name}={value!r:.40} to be 0, or from 1e-100 to 1e100")
 
 
 def _count(name: str, value: Any) -> None:

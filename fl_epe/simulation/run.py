@@ -35,6 +35,7 @@ from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
 from fl_epe.tasks import Task, load_task
 
+_MOST_ROUNDS = 10**6  # of a checkpoint: a schedule of more takes minutes to draw
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
 
 
@@ -83,6 +84,8 @@ class Job:
         config, seeds, every = values["config"], values["seeds"], values["evaluate_every"]
         check_types("config", config, RunConfig)
         check_types("seeds", seeds, Seeds)
+        if (rounds := config.get("rounds", 1)) > _MOST_ROUNDS:
+            raise ValueError(f"Expected config.rounds={rounds} <= {_MOST_ROUNDS}.")
         if type(every) is not int or type(task) is not str or type(options) is not dict:
             raise ValueError(f"Expected evaluate_every={every!r:.40} to be a whole number.")
         return cls(
