@@ -45,7 +45,7 @@ EDITS = {
     "noise-text": ("noise_multiplier", "1", "noise_multiplier='1' to be a number"),
     "noise-negative": ("sum_noise_multiplier", -0.5, "sum_noise_multiplier=-0.5 to be"),
     "noise-tiny": ("noise_multiplier", 1e-320, "noise_multiplier=1e-320 to be 0, or from"),
-    "norm-huge": ("displacement_norm", 1e308, "displacement_norm=1e.308 to be a length"),
+    "norm-huge": ("displacement_norm", 1e200, r"displacement_norm=1e\+200 to be a length"),
     "server-list": ("server", [], r"server=\[\] to be a table"),
     "server-rate": ("server", {"name": "sgd", "momentum": 0.5}, "server to have a learning_rate"),
     "server-momentum": (
