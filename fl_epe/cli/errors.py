@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from fl_epe.checks import ArgumentError
 
-BAD_INPUT, FAILED, STOPPED, NO_READER = 2, 1, 130, 141
-"""Exit statuses: something typed or read is wrong; anything else; Ctrl-C; a closed pipe."""
+BAD_INPUT, FAILED, NO_READER = 2, 1, 141
+"""Exit statuses: something typed or read is wrong; anything else; a closed pipe."""
 
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
 """Where to report what should not have happened."""

@@ -18,8 +18,8 @@ def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         _estimate,
         summary="every estimate and bound that a file of scores allows",
         description=f"Every estimate and bound that a file of scores allows. FILE is CSV, NPZ, "
-        f"JSON or Parquet with {LAYOUT}. Larger scores say that a canary took part. "
-        f"{EXIT_STATUS}",
+        f"JSON or Parquet with {LAYOUT}; or NPY with observed scores alone. Larger scores say that "
+        f"a canary took part. {EXIT_STATUS}",
         spell={"path": "FILE"}.get,
     )
     estimate.add_argument("file", type=a_path, metavar="FILE", help="the scores")

@@ -18,10 +18,12 @@ from fl_epe.cli.completion import add_completion
 from fl_epe.cli.console import STATUS_NOT_MEASURED
 from fl_epe.cli.data import add_data
 from fl_epe.cli.estimate import add_estimate
+from fl_epe.cli.export import add_export
 from fl_epe.cli.options import DEBUG, Parser
 from fl_epe.cli.report import add_report
 from fl_epe.cli.run import add_resume, add_run
 from fl_epe.cli.schedules import add_schedules
+from fl_epe.cli.stopping import exit_status, signals_as_interrupts
 from fl_epe.old_names import OLD_NAMES
 
 SILENCE = {
@@ -36,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status.
 
     0 if all went well, 2 for bad input, 3 if what was asked for was not measured, 1 for a failure
-    that should not happen, 130 when interrupted and 141 when nobody reads the output any more.
-    `argparse` exits by itself for options that do not exist (2) and for help (0).
+    that should not happen, 128 + n when stopped by signal n and 141 when nobody reads the output
+    any more. `argparse` exits by itself for options that do not exist (2) and for help (0).
     """
     for name, value in SILENCE.items():  # before Flower is imported: it reads them only then
         os.environ.setdefault(name, value)
@@ -46,11 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     arguments = _parsed(sys.argv[1:] if argv is None else argv)
     try:
-        status = int(arguments.command(arguments))
-        sys.stdout.flush()
-    except KeyboardInterrupt:
+        with signals_as_interrupts():
+            status = int(arguments.command(arguments))
+            sys.stdout.flush()
+    except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
-        return errors.STOPPED
+        return exit_status(stop)
     except BrokenPipeError:
         errors.close_stdout()
         return errors.NO_READER
@@ -111,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         add_run,
         add_resume,
         add_report,
+        add_export,
         add_compare,
         add_advise,
         add_estimate,
