@@ -53,9 +53,13 @@ def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
         return {name: value * np.nan for name, value in arrays.items()}
 
     audit, result = run(
-        flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=3, canary_norm=1.0
+        flower.FedAvg(**PLAIN),
+        drifting_app(arrange=arrange),
+        rounds=3,
+        canary_norm=1.0,
+        max_share=1,
     )
     assert len(result.train_metrics_clientapp) == 3
     text = audit.report()
     assert text.startswith("Not measured: round 1, no canary joined the round")
-    assert "- round 3, the strategy released a model with NaN or infinite entries" in text
+    assert "round 3, the strategy released a model with NaN or infinite entries" in audit.faults
