@@ -28,6 +28,7 @@ SMALLEST_SHARE = 1e-3
 """Others with a smaller share of a vector's energy are left in; the score changes by half of it."""
 
 _MEMORY = SCORE_MEMORY // 4  # bytes for sums of canaries that are scored at once
+_LARGEST = 1e15
 _NOBODY = 1e-9  # smaller shares of a sum's energy are rounding
 
 
@@ -182,6 +183,8 @@ def _final_part(
     """Cosines of both sides with the canaries' part of θ_T − θ_0, and its norm."""
     nothing = (np.zeros(len(ids)), np.zeros(len(others))), 0.0
     square = record.norms.displacement**2
+    if not np.max(np.abs(own), initial=0.0) < _LARGEST:  # float32 cannot hold their sum
+        return nothing
     if not np.sum(own**2) >= SMALLEST_SHARE * square > 0:
         return nothing
     part = canaries.combine(own[None], numbers=ids.tolist())[0]

@@ -128,6 +128,12 @@ def _positive(name: str, value: Any) -> None:
         raise ValueError(f"Expected {name}={value!r:.40} to be a number > 0")
 
 
+def _cohort_size(name: str, value: Any) -> None:
+    """Of a deployment nobody may know it."""
+    if not (isinstance(value, float) and math.isnan(value)):
+        _positive(name, value)
+
+
 def _length(name: str, value: Any) -> None:
     """A norm, which of a model that diverged may be infinite or unknown."""
     if isinstance(value, float) and (math.isnan(value) or value == math.inf):
@@ -237,7 +243,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "final_norm": _length,
     "displacement_norm": _length,
     "canary_part_norm": _optional_length,
-    "cohort_size": _positive,
+    "cohort_size": _cohort_size,
     "noise_multiplier": _multiplier,
     "sum_noise_multiplier": _multiplier,
     "participation": _text,

@@ -115,10 +115,10 @@ def printable(text: str) -> str:
     return "".join(plain)
 
 
-def say(text: str) -> None:
+def say(text: str, prefix: str = "fl-epe: error: ") -> None:
     """Print one line of error."""
     red, plain = ("\x1b[31m", "\x1b[0m") if _has_colours() else ("", "")
-    print(f"{red}fl-epe: error: {printable(text)}{plain}", file=sys.stderr)
+    print(f"{red}{prefix}{printable(text)}{plain}", file=sys.stderr)
 
 
 def _has_colours() -> bool:

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         errors.close_stdout()
         return errors.NO_READER
     except NotMeasured as error:
-        errors.say(f"Not measured: {error}.")
+        errors.say(f"Not measured: {error}.", prefix="")
         return STATUS_NOT_MEASURED
     except Exception as error:  # noqa: BLE001 (the last one: nothing is left to handle it)
         return _failed(error, arguments)

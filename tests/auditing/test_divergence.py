@@ -74,6 +74,7 @@ def test_accuracy_at_chance(record, diverged: bool):
         (1, 0, "the only update was lost"),
         (2, 0, "all 2 updates were lost"),
     ],
+    ids=["none", "all-arrived", "half", "more-than-half", "only-one", "all"],
 )
 def test_most_updates_lost(lost: int, arrived: int, text: str | None):
     assert share_lost(lost, arrived) == text

@@ -39,7 +39,9 @@ UNMEASURED = {
         "none of the 40 canaries that took part in 6 rounds added anything to the model",
     ),
     "told": (
-        lambda: make_record(config={"not_measured": "0 of 12 clients answered."}),
+        lambda: make_record(
+            presence=np.zeros((6, 40), bool), config={"not_measured": "0 of 12 clients answered."}
+        ),
         "^0 of 12 clients answered$",
     ),
 }
@@ -140,7 +142,15 @@ def test_a_final_model_with_nan_has_a_record(tmp_path):
         delta_norms=np.ones(3),
         presence=np.ones((3, 4), bool),
         delta=0.1,
-        mechanism=Mechanism(10, 1.0, 1.0, "epochs", 3, {"name": "sgd"}, np.ones(3)),
+        mechanism=Mechanism(
+            10,
+            1.0,
+            1.0,
+            "epochs",
+            3,
+            {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0},
+            np.ones(3),
+        ),
         clients=ClientLog(),
         metrics={},
         provenance=Provenance(),

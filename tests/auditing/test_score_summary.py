@@ -110,7 +110,7 @@ def test_cosines_alone_with_their_dimension():
         pytest.param(
             "a.csv",
             "observed\n1\n2\n",
-            "unobserved scores or dim, got unobserved=None and dim=None",
+            "unobserved scores or dim, got unobserved=None and --dim=None",
             id="csv-no-unobserved",
         ),
         pytest.param("a.json", "{", "Expecting property name", id="json-broken"),

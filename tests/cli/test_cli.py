@@ -258,7 +258,9 @@ class TestErrors:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["run"], ["resume"], ["report"], ["schedules"], ["completion"]], ids=str
+    "command",
+    [[], ["run"], ["resume"], ["report"], ["schedules"], ["completion"]],
+    ids=lambda command: command[0] if command else "none",
 )
 def test_help_is_complete(command, capsys):
     with pytest.raises(SystemExit) as end:

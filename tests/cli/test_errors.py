@@ -108,7 +108,7 @@ class TestEveryOption:
         assert len(options_that_take(("X", "N", "MIB"))) > 50
         assert len(options_that_take(("TEXT", "PATH"))) > 10
 
-    @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+    @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words[:2]))
     def test_no_abbreviation_and_a_hint(self, words, log, capsys):
         assert parser_of(words).allow_abbrev is False
         printed = fails(capsys, [*filled(words, log), "--debu"])
@@ -186,12 +186,13 @@ class TestOneLine:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('rounds = "5"', "--rounds='5' to be an integer"),
+            ('rounds = "5"', "plan.rounds='5' to be a whole number or nothing"),
             ("schedules = 5", "--schedules=5 to be a list"),
-            ("participations = [[1]]", "--participations=[1] to be a finite number"),
+            ("participations = [[1]]", "--participations=[[1]] to be a list of numbers"),
             ("settings = 3", "--set=3 to be a table"),
-            ("like = 7", "--like=7 to be text"),
+            ("like = 7", "plan.like=7 to be a text or nothing"),
         ],
+        ids=["rounds", "schedules", "participations", "settings", "like"],
     )
     def test_inside_a_plan(self, text, message, capsys, tmp_path):
         (tmp_path / "plan.toml").write_text(text)
@@ -229,7 +230,7 @@ class TestSizes:
             ["advise", "noise", "--target-epsilon", "1", "--clients", "99999999999999"],
             ["data", "convert", "emnist", "x", "y", "--memory", "99999999"],
         ],
-        ids=lambda words: "-".join([words[0], *words[-2:]]),
+        ids=lambda words: "-".join([words[0], *words[-2:]])[:50],
     )
     def test_what_cannot_be_met(self, words, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -317,7 +318,7 @@ class TestLastHandler:
         assert (done.returncode, done.stderr) == (141, b"")
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-    @pytest.mark.parametrize("words", [["schedules"], ["completion", "bash"]], ids=" ".join)
+    @pytest.mark.parametrize("words", [["schedules"], ["completion", "bash"]], ids="-".join)
     def test_a_full_disk(self, words):
         with open("/dev/full", "w") as full:
             done = subprocess.run([*FL_EPE, *words], stdout=full, stderr=subprocess.PIPE)
@@ -373,7 +374,9 @@ class TestArgumentError:
 
 
 class TestText:
-    @pytest.mark.parametrize("name", ["[red]x[/red]", "[/]", ":smile:"])
+    @pytest.mark.parametrize(
+        "name", ["[red]x[/red]", "[/]", ":smile:"], ids=["red", "end", "smile"]
+    )
     def test_is_no_markup(self, name, tmp_path, capsys, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COLUMNS", "200")
