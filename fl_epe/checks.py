@@ -10,26 +10,13 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import zipfile
-import zlib
+from collections.abc import Mapping
+from types import NoneType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-UNREADABLE = (
-    AttributeError,  # no archive but one bare array
-    EOFError,
-    KeyError,
-    MemoryError,  # a damaged header may claim any size
-    OSError,
-    RuntimeError,  # what looks encrypted, or packed in a way that zipfile does not know
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What reading a NumPy archive raises if the file is something else, or damaged."""
 
 
 def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -66,3 +53,51 @@ def check_count(name: str, value: float, most: float = math.inf) -> None:
     if not 1 <= value <= most or value != int(value):
         limit = "" if math.isinf(most) else f" and <= {most}"
         raise ValueError(f"Expected {name}={value} to be an integer >= 1{limit}.")
+
+
+_MAY_BE = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "None": (NoneType,),
+}
+
+
+def check_types(name: str, values: object, settings: type) -> None:
+    """Raise a `ValueError` unless ``values`` are a table of the right types for a dataclass.
+
+    Args:
+        name: of the table, for messages.
+        values: read from a file; names that ``settings`` does not have are left alone.
+        settings: a dataclass of numbers, texts and booleans.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"Expected {name}={values!r:.40} to be a table.")
+    for field in dataclasses.fields(settings):
+        kinds = str(field.type).split(" | ")
+        if field.name not in values or not set(kinds) <= _MAY_BE.keys():
+            continue
+        value = values[field.name]
+        if not any(is_of(value, kind) for kind in kinds):
+            words = " or ".join(_WORDS[kind] for kind in kinds)
+            raise ValueError(f"Expected {name}.{field.name}={value!r:.40} to be {words}.")
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "None": "nothing",
+}
+
+
+def is_of(value: object, kind: str) -> bool:
+    """Whether ``value`` is an "int", "float", "str", "bool" or "None", and no number is absurd."""
+    if not isinstance(value, _MAY_BE[kind]) or (isinstance(value, bool) and kind != "bool"):
+        return False
+    return not isinstance(value, int) or abs(value) <= _LARGEST
+
+
+_LARGEST = 2**128  # seeds have up to 128 bits

@@ -1,17 +1,24 @@
 """Reads tables from files: what CSV and Parquet readers have in common.
 
 `read_table` chooses a reader by the file's ending and says what is wrong in one line; `csv_rows`
-and `parquet_module` are for the readers.
+and `parquet_table` are for the readers. A header that has a column twice is refused.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fl_epe.checks import UNREADABLE
+from fl_epe.archive import (
+    LIMIT_VARIABLE,
+    UNREADABLE,
+    UnreadableFileError,
+    one_line,
+    require_file,
+    size_limit,
+)
 
 Content = TypeVar("Content")
 
@@ -29,19 +36,33 @@ def read_table(path: Path, readers: Mapping[str, Callable[[Path], Content]], wha
         ValueError: for another ending, or if the reader cannot read the file; the message is one
             line with the file and the reason.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"Expected path={str(path)!r} to exist.")
+    require_file(path)
     if path.suffix.lower() not in readers:
         raise ValueError(f"Expected path={str(path)!r} to end with one of {', '.join(readers)}.")
     try:
         return readers[path.suffix.lower()](path)
     except (*UNREADABLE, csv.Error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"Expected {path} to hold {what}: {reason}.") from error
+        reason = one_line(error).rstrip(".")
+        raise UnreadableFileError(f"Expected {path} to hold {what}: {reason}.") from error
+
+
+def shown(value: object) -> str:
+    """A value of a cell for a message, cut off where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_SHOWN = 60
+
+
+def check_header(names: Sequence[str]) -> None:
+    """Raise a `ValueError` if a column stands twice."""
+    if twice := [name for at, name in enumerate(names) if name and name in names[:at]]:
+        raise ValueError(f"column {shown(twice[0])} stands twice")
 
 
 def csv_rows(
-    path: Path, *, strict: bool = False, fill: bool = False
+    path: Path, *, strict: bool = False, fill: bool = False, longest: int = 2**17
 ) -> Iterator[tuple[int, list[str]]]:
     """The number of the last line and the cells of each row, the header first.
 
@@ -51,20 +72,87 @@ def csv_rows(
         path: a CSV file in UTF-8, with or without a byte order mark.
         strict: refuse quotes whose meaning `csv` would otherwise guess.
         fill: fill rows that are too short with empty cells.
+        longest: most characters of a cell.
 
     Raises:
-        ValueError: for a row with more or fewer cells than the header.
+        ValueError: for a row with more or fewer cells than the header, a header with a column
+            twice, or what is no text in UTF-8.
+        csv.Error: for what is no CSV.
     """
     width = None
+    csv.field_size_limit(2**31 - 1)  # of the process; what a cell may have is checked below
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=strict)
-        for row in filter(None, reader):
-            width = len(row) if width is None else width
-            if fill:
-                row += [""] * (width - len(row))
-            if len(row) != width:
-                raise ValueError(f"line {reader.line_num} has {len(row)} cells, the header {width}")
-            yield reader.line_num, row
+        try:
+            for row in filter(None, reader):
+                if width is None:
+                    width = len(row)
+                    check_header([name.strip() for name in row])
+                if fill:
+                    row += [""] * (width - len(row))
+                if len(row) != width:
+                    raise ValueError(
+                        f"line {reader.line_num} has {len(row)} cells, the header {width}"
+                    )
+                if max(map(len, row)) > longest:
+                    raise ValueError(
+                        f"line {reader.line_num} has a cell of more than {longest:,} characters"
+                    )
+                if any("\0" in cell for cell in row):
+                    raise ValueError(f"line {reader.line_num} holds a NUL byte")
+                yield reader.line_num, row
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"after line {reader.line_num} it is no text in UTF-8 ({error.reason}): save it "
+                "as UTF-8"
+            ) from error
+
+
+def parquet_table(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """The `pyarrow.Table` in a Parquet file, checked against the checksums that it may have.
+
+    Args:
+        path: the file.
+        columns: those to read; all by default.
+
+    Raises:
+        ValueError: if it is no sound Parquet file, is too large (see `fl_epe.archive`), lacks a
+            column, or if PyArrow is not installed.
+    """
+    parquet = parquet_module()
+    import pyarrow
+
+    try:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            names = file.schema_arrow.names
+            check_header([name.strip() for name in names])
+            if missing := [name for name in columns or () if name not in names]:
+                raise ValueError(f"column {missing[0]!r} is missing, found {shown(names)}")
+            _check_size(file.metadata, path.stat().st_size)
+            table = file.read(columns=columns)
+            table.validate(full=True)
+    except pyarrow.ArrowException as error:
+        raise ValueError(one_line(error)) from error
+    return table
+
+
+_CELL = 8  # bytes of a number
+
+
+def _check_size(about: Any, size: int) -> None:
+    groups = [about.row_group(i) for i in range(about.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    rows = max(about.num_rows, sum(group.num_rows for group in groups))
+    claimed = max(
+        sum(abs(chunk.total_uncompressed_size) for chunk in chunks),
+        sum(abs(chunk.num_values) for chunk in chunks) * _CELL,
+        rows * _CELL,
+    )
+    if claimed > (limit := size_limit(size)):
+        raise ValueError(
+            f"it takes {claimed >> 20:,} MiB unpacked, more than the limit of {limit >> 20:,}. If "
+            f"you trust it, set {LIMIT_VARIABLE}={(claimed >> 20) + 1}"
+        )
 
 
 def parquet_module() -> Any:

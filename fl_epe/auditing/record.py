@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.record_file import read_values, write_values
+from fl_epe.archive import refusal
+from fl_epe.auditing.record_file import WHAT, read_values, write_values
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
     ClientLog,
@@ -207,10 +208,19 @@ class AuditRecord:
         """The record with other values, by their names in `by_name`."""
         return self.from_names({**self.by_name(), **values})
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically."""
-        write_values(Path(path), self.by_name())
+    def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
+        """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.
+
+        Args:
+            path: where to.
+            private: for its owner alone (mode 0600), because a record holds the seeds.
+        """
+        write_values(Path(path), self.by_name(), private=private)
         return Path(path)
+
+    def without_seeds(self) -> AuditRecord:
+        """The record without any seed, to share: every estimate and report is the same."""
+        return self.with_values(seeds={})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditRecord:
@@ -218,7 +228,11 @@ class AuditRecord:
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it is not a record, or one with a newer schema.
+            ValueError: if it is not a record, is damaged, or has a newer schema; the message is one
+                line with the file and the field.
         """
         values = read_values(Path(path))
-        return cls.from_names({name: values[name] for name in _PLACES if name in values})
+        try:
+            return cls.from_names({name: values[name] for name in _PLACES if name in values})
+        except (TypeError, ValueError) as error:
+            raise refusal(Path(path), WHAT, error) from error

@@ -1,81 +1,93 @@
 """The file of a record: a NumPy archive without pickles, which any tool can read.
 
-Arrays are stored under the flat names of `AuditRecord.by_name`; all that is no array stands in
-``meta``, a JSON text as bytes.
+Arrays are stored under the flat names of `AuditRecord.by_name`. All that is no array stands in
+``meta``, a JSON text as bytes, but for the seeds, which have a part of their own: ``seeds``. Every
+member has a checksum, see `fl_epe.archive`, so that a damaged record is never reported on.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_epe.checks import UNREADABLE
+from fl_epe.archive import read_archive, refusal, write_archive
+from fl_epe.auditing.record_checks import check_values
 from fl_epe.old_names import OLD_NAMES, with_new_names
 
-SCHEMA = 1
-"""Version of the file format; a file with a newer one is refused."""
+logger = logging.getLogger(__name__)
+
+SCHEMA = 2
+"""Version of the file format; a file with a newer one is refused. Since 2 it has checksums."""
+
+WHAT = "a record written by AuditRecord.save"
 
 _FORMAT = "fl_epe.AuditRecord"
 _METRICS = "metrics."
 _NEEDED = {"dim", "delta", "observed", "presence"}
 
 
-def write_values(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a record's values by name; replaces ``path`` in one step, so that it is never half."""
+def write_values(path: Path, values: Mapping[str, Any], *, private: bool = True) -> None:
+    """Write a record's values by name; replaces ``path`` in one step, so that it is never half.
+
+    Args:
+        path: where to; its folder is made if it is missing.
+        values: as `AuditRecord.by_name` gives them.
+        private: for its owner alone (mode 0600).
+    """
     arrays = {f"{_METRICS}{key}": np.asarray(value) for key, value in values["metrics"].items()}
     meta: dict[str, Any] = {"format": _FORMAT, "schema": SCHEMA}
     old = {new: name for name, new in OLD_NAMES.items()}  # files keep the names of schema 1
     for name, value in values.items():
         if isinstance(value, np.ndarray):
             arrays[name] = value
-        elif name != "metrics" and (value is not None or name.endswith("noise_multiplier")):
+        elif name in ("metrics", "seeds"):
+            continue
+        elif value is not None or name.endswith("noise_multiplier"):
             meta[old.get(name, name)] = value
-    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
-    part.replace(path)
+    write_archive(path, arrays, {"meta": meta, "seeds": values["seeds"]}, private=private)
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """What `write_values` wrote, under today's names.
+    """What `write_values` wrote, under today's names, every value checked.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not a record, or one with a newer schema.
+        ValueError: if it is not a record, is damaged, or has a newer schema.
     """
-    arrays, meta = _read(path)
-    schema = meta.pop("schema")
+    archive = read_archive(path, WHAT)
+    meta = archive.text("meta")
+    if meta.pop("format", None) != _FORMAT:
+        raise refusal(path, WHAT, "'meta' does not say that it is a record")
+    schema = meta.pop("schema", None)
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise refusal(path, WHAT, f"schema={schema!r:.40} is no version")
     if schema > SCHEMA:
         raise ValueError(
             f"Expected schema={schema} of {path} <= {SCHEMA}: written by a newer fl_epe."
         )
+    if archive.has_checksums:
+        meta["seeds"] = archive.text("seeds")
+    elif schema > 1:
+        raise refusal(path, WHAT, "it has no checksums")
+    else:
+        logger.warning("%s is of schema 1, without checksums: take its numbers with care.", path)
+    arrays = archive.arrays()
     if missing := _NEEDED - arrays.keys() - meta.keys():
-        raise ValueError(f"Expected {path} to hold {sorted(missing)}: not a whole record.")
+        raise refusal(path, WHAT, f"Expected it to hold {sorted(missing)}: not a whole record")
+    if twice := sorted(arrays.keys() & meta.keys()):
+        raise refusal(path, WHAT, f"it holds {twice[0]!r} twice")
     metrics = {
         key.removeprefix(_METRICS): arrays.pop(key)
         for key in list(arrays)
         if key.startswith(_METRICS)
     }
-    return with_new_names({**meta, "faults": tuple(meta["faults"]), **arrays, "metrics": metrics})
-
-
-def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    if not path.exists():
-        raise FileNotFoundError(f"Expected path={str(path)!r} to exist.")
-    refusal = f"Expected path={str(path)!r} to be a record written by AuditRecord.save"
+    values = with_new_names({**meta, **arrays, "metrics": metrics})
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-        meta = json.loads(bytes(arrays.pop("meta")))
-    except UNREADABLE as error:
-        raise ValueError(f"{refusal} ({type(error).__name__}).") from error
-    if not isinstance(meta, dict) or meta.pop("format", None) != _FORMAT:
-        raise ValueError(f"{refusal}.")
-    return arrays, meta
+        check_values(values)
+    except ValueError as error:
+        raise refusal(path, WHAT, error) from error
+    return values | {"faults": tuple(values.get("faults", ()))}

@@ -1,18 +1,19 @@
-"""Reads the scores of observed and unobserved canaries from CSV, NPZ, JSON or Parquet files."""
+"""Reads scores of observed and unobserved canaries from CSV, NPZ, NPY, JSON or Parquet files."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.table_file import csv_rows, parquet_module, read_table
+from fl_epe.archive import json_object, read_archive, read_npy
+from fl_epe.table_file import check_header, csv_rows, parquet_table, read_table, shown
 
 Floats = NDArray[np.float64]
 
@@ -22,6 +23,7 @@ LAYOUT = (
 )
 """What a file must hold, for messages and help."""
 
+_NAMES = ("observed", "unobserved", "score", "member")
 _MEMBER = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -29,83 +31,140 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
     """Observed scores ``(k,)`` and unobserved ones ``(u,)``, or ``None`` if there are none.
 
     Args:
-        path: ends with .csv, .npz, .json or .parquet; see `LAYOUT`. Empty cells are passed over.
+        path: ends with .csv, .npz, .npy (observed scores alone), .json or .parquet; see `LAYOUT`.
+            The shorter of two columns may end in empty cells; no other cell may be empty.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it cannot be read as scores, in one line that names the file and the reason.
+        ValueError: if it cannot be read as scores, in one line that names the file, the reason
+            and, where it is about a cell, the row.
     """
-    readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet}
+    readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet, ".npy": _npy}
     return read_table(
         path, {end: functools.partial(_scores, read) for end, read in readers.items()}, LAYOUT
     )
 
 
-def _scores(
-    reader: Callable[[Path], Mapping[str, Iterable[Any]]], path: Path
-) -> tuple[Floats, Floats | None]:
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """Columns by name, and what to call a row in messages."""
+
+    columns: Mapping[str, Any]
+    place: Callable[[int], str]
+
+
+def _scores(reader: Callable[[Path], _Table], path: Path) -> tuple[Floats, Floats | None]:
     return _split(reader(path))
 
 
-def _split(columns: Mapping[str, Iterable[Any]]) -> tuple[Floats, Floats | None]:
-    named = {str(name).strip().lower(): values for name, values in columns.items()}
+def _split(table: _Table) -> tuple[Floats, Floats | None]:
+    check_header(lower := [str(name).strip().lower() for name in table.columns])
+    named = dict(zip(lower, table.columns.values(), strict=True))
     if "score" in named and "member" in named:
-        pairs = list(zip(named["score"], named["member"], strict=True))
-        by_side = {
-            side: _numbers(s for s, m in pairs if _member(m) is side) for side in (True, False)
-        }
-        return by_side[True], by_side[False] if len(by_side[False]) else None
+        scores, members = named["score"], named["member"]
+        if len(scores) != len(members):
+            raise ValueError(f"score has {len(scores)} values and member {len(members)}")
+        numbers = _numbers("score", scores, table.place)
+        took_part = np.array([_member(m, table.place(i)) for i, m in enumerate(members)], bool)
+        others = numbers[~took_part]
+        return numbers[took_part], others if len(others) else None
     if "observed" not in named:
-        raise ValueError(f"found {sorted(named)}")
-    observed = _numbers(named["observed"])
-    others = _numbers(named["unobserved"]) if "unobserved" in named else np.empty(0)
+        raise ValueError(f"found {shown(sorted(named))}")
+    observed = _numbers("observed", _without_end(named["observed"]), table.place)
+    others = _numbers("unobserved", _without_end(named.get("unobserved", ())), table.place)
     if not len(observed):
         raise ValueError("there is no observed score")
     return observed, others if len(others) else None
 
 
-def _member(value: Any) -> bool:
+def _member(value: Any, place: str) -> bool:
     text = str(value).strip().lower().removesuffix(".0")
+    if _is_empty(value):
+        raise ValueError(f"{place}: member is missing")
     if text not in _MEMBER:
-        raise ValueError(f"member={value!r} is neither 1 nor 0")
+        raise ValueError(f"{place}: member={shown(value)} is neither 1 nor 0")
     return _MEMBER[text]
 
 
-def _numbers(values: Iterable[Any]) -> Floats:
-    cells = (value.strip() if isinstance(value, str) else value for value in values)
-    return np.array([float(cell) for cell in cells if cell is not None and cell != ""])
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
-def _csv(path: Path) -> Mapping[str, Iterable[Any]]:
-    rows = [cells for _, cells in csv_rows(path, fill=True)]
+def _without_end(values: Any) -> Any:
+    """The values without the empty ones at the end, which fill up the shorter column."""
+    end = len(values)
+    while end and _is_empty(values[end - 1]):
+        end -= 1
+    return values[:end]
+
+
+def _numbers(name: str, values: Any, place: Callable[[int], str]) -> Floats:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+        numbers = values.astype(np.float64)
+    else:
+        numbers = np.array([_number(name, value, i, place) for i, value in enumerate(values)])
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        first = int(np.argmin(finite))
+        raise ValueError(f"{place(first)}: {name}={shown(values[first])} is not finite")
+    return numbers.astype(np.float64)
+
+
+def _number(name: str, value: Any, row: int, place: Callable[[int], str]) -> float:
+    if _is_empty(value):
+        raise ValueError(f"{place(row)}: {name} is missing")
+    if isinstance(value, bool | np.bool_ | bytes) or (isinstance(value, str) and "_" in value):
+        raise ValueError(f"{place(row)}: {name}={shown(value)} is not a number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{place(row)}: {name}={shown(value)} is not a number") from error
+
+
+def _row(index: int) -> str:
+    return f"row {index + 1}"
+
+
+def _csv(path: Path) -> _Table:
+    rows = list(csv_rows(path, fill=True))
     if not rows:
         raise ValueError("the file is empty")
-    header, *body = rows
-    return {name: [row[i] for row in body] for i, name in enumerate(header)}
+    (_, header), *body = rows
+    lines = [line for line, _ in body]
+    columns = {name: [cells[i] for _, cells in body] for i, name in enumerate(header)}
+    return _Table(columns, lambda row: f"line {lines[row]}")
 
 
-def _npz(path: Path) -> Mapping[str, Iterable[Any]]:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        if {"meta", "presence"} <= set(archive.files):
-            raise ValueError("this is a run's record; see 'fl-epe report RUN_DIR'")
-        columns = {name: archive[name] for name in archive.files}
+def _npz(path: Path) -> _Table:
+    archive = read_archive(path, "an archive of scores")
+    columns = archive.arrays()
+    if {"meta", "presence"} <= columns.keys():
+        raise ValueError("this is a run's record; see 'fl-epe report RUN_DIR'")
     for name, values in columns.items():
-        if values.ndim > 1 and name.lower() in ("observed", "unobserved", "score", "member"):
+        if values.ndim > 1 and name.strip().lower() in _NAMES:
             raise ValueError(f"{name}.shape={values.shape} is not (k,)")
-    return {name: np.atleast_1d(values) for name, values in columns.items()}
+    return _Table({name: np.atleast_1d(values) for name, values in columns.items()}, _row)
 
 
-def _json(path: Path) -> Mapping[str, Iterable[Any]]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"found a {type(content).__name__}, not an object")
-    return {name: value for name, value in content.items() if isinstance(value, list)}
+def _npy(path: Path) -> _Table:
+    values = read_npy(path, "an array of observed scores")
+    if values.ndim != 1:
+        raise ValueError(f"shape={values.shape} is not (k,)")
+    return _Table({"observed": values}, _row)
 
 
-def _parquet(path: Path) -> Mapping[str, Iterable[Any]]:
-    columns: dict[str, list[Any]] = parquet_module().read_table(path).to_pydict()
-    return {name: [v for v in values if not _missing(v)] for name, values in columns.items()}
+def _json(path: Path) -> _Table:
+    content = json_object(path.read_bytes())
+    if isinstance(content, str):
+        raise ValueError(f"the text {content}")
+    return _Table({name: v for name, v in content.items() if isinstance(v, list)}, _row)
 
 
-def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _parquet(path: Path) -> _Table:
+    table = parquet_table(path)
+    wanted = [name for name in table.column_names if name.strip().lower() in _NAMES]
+    if not wanted:
+        raise ValueError(f"found {shown(table.column_names)}")
+    return _Table({name: table[name].to_pylist() for name in wanted}, _row)

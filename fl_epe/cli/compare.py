@@ -20,6 +20,7 @@ from fl_epe.cli.console import (
     print_report_path,
 )
 from fl_epe.cli.options import add_command, add_options, given
+from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.compare import Plan, read_plan
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     output = output_directory(options.output, "compare")
     console = Console()
     try:
-        with ProgressLine(console, time_left=True) as line:
+        with locked(output), ProgressLine(console, time_left=True) as line:
             results = carry_out(
                 plan,
                 output,
@@ -95,11 +96,14 @@ def _compare(arguments: argparse.Namespace) -> int:
                 machine=Machine(options.nodes),
                 on_cell=lambda done, total: line.show("measured", done, total),
             )
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         console.print(
-            f"\nStopped. The same command with --output {output} goes on.", highlight=False
+            f"\nStopped. The same command with --output {output} goes on.",
+            markup=False,
+            soft_wrap=True,
+            highlight=False,
         )
-        return 130
+        return exit_status(stop)
     rows = rows_of(plan, results)
     if all(row.skipped is not None for row in rows):
         raise ValueError(

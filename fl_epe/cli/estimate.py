@@ -21,8 +21,8 @@ def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         _estimate,
         summary="every estimate and bound that a file of scores allows",
         description=f"Every estimate and bound that a file of scores allows. FILE is CSV, NPZ, "
-        f"JSON or Parquet with {LAYOUT}. Larger scores say that a canary took part. "
-        f"{EXIT_STATUS}",
+        f"JSON or Parquet with {LAYOUT}; or NPY with observed scores alone. Larger scores say that "
+        f"a canary took part. {EXIT_STATUS}",
     )
     estimate.add_argument("file", type=Path, metavar="FILE", help="the scores")
     estimate.add_argument("--delta", type=float, default=1e-5, help="target δ (default: 1e-5)")

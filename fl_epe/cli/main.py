@@ -16,8 +16,10 @@ from fl_epe.cli.compare import add_compare
 from fl_epe.cli.console import STATUS_NOT_MEASURED
 from fl_epe.cli.data import add_data
 from fl_epe.cli.estimate import add_estimate
+from fl_epe.cli.export import add_export
 from fl_epe.cli.report import add_report
 from fl_epe.cli.run import add_resume, add_run
+from fl_epe.cli.stopping import exit_status, signals_as_interrupts
 from fl_epe.old_names import OLD_NAMES
 
 _TRAIN_WITH = ("torch", "sklearn")  # the extra "sim"
@@ -26,7 +28,7 @@ _TRAIN_WITH = ("torch", "sklearn")  # the extra "sim"
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status.
 
-    0, 2 for bad input, 3 if what was asked for was not measured, 130 when interrupted.
+    0, 2 for bad input, 3 if what was asked for was not measured, 128 + n after signal n.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
@@ -35,10 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args([_with_new_name(word) for word in given])
     errors = Console(stderr=True)
     try:
-        return int(arguments.command(arguments))
-    except KeyboardInterrupt:
+        with signals_as_interrupts():
+            return int(arguments.command(arguments))
+    except KeyboardInterrupt as stop:
         errors.print("Stopped.")
-        return 130
+        return exit_status(stop)
     except ModuleNotFoundError as error:
         if error.name not in _TRAIN_WITH:
             raise
@@ -76,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         add_run,
         add_resume,
         add_report,
+        add_export,
         add_compare,
         add_advise,
         add_estimate,

@@ -14,6 +14,7 @@ from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory
 from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.cli.report import show_report
+from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.compare import CHECKPOINT, RECORD
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
@@ -142,6 +143,12 @@ def _run(arguments: argparse.Namespace) -> int:
     options = _Run(**given(arguments, _Run))
     job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every)
     output = output_directory(options.output, arguments.task)
+    with locked(output):
+        _check_free(output)
+        return _carry_out(job, output, arguments)
+
+
+def _check_free(output: Path) -> None:
     if (output / RECORD).exists():
         raise ValueError(
             f"Expected output={str(output)!r} to be free: it holds a finished run. "
@@ -152,19 +159,21 @@ def _run(arguments: argparse.Namespace) -> int:
             f"Expected output={str(output)!r} to be free: it holds an unfinished run. "
             f"Go on with it: fl-epe resume {output}"
         )
-    return _carry_out(job, output, arguments)
 
 
 def _resume(arguments: argparse.Namespace) -> int:
     from fl_epe.simulation import load_job
 
-    if (arguments.run_dir / RECORD).exists():
-        raise ValueError(
-            f"Expected run_dir={str(arguments.run_dir)!r} to hold an unfinished run: this one is "
-            f"finished. See: fl-epe report {arguments.run_dir}"
-        )
-    job = load_job(arguments.run_dir / CHECKPOINT)
-    return _carry_out(job, arguments.run_dir, arguments)
+    directory = arguments.run_dir
+    if not directory.is_dir():
+        load_job(directory / CHECKPOINT)  # says that there is none
+    with locked(directory):
+        if (directory / RECORD).exists():
+            raise ValueError(
+                f"Expected run_dir={str(directory)!r} to hold an unfinished run: this one is "
+                f"finished. See: fl-epe report {directory}"
+            )
+        return _carry_out(load_job(directory / CHECKPOINT), directory, arguments)
 
 
 def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
@@ -181,9 +190,14 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
                 score_memory=arguments.score_memory,
                 **dataclasses.asdict(_Machine(**given(arguments, _Machine))),
             )
-    except KeyboardInterrupt:
-        console.print(f"\nStopped. Go on with: fl-epe resume {output}", highlight=False)
-        return 130
+    except KeyboardInterrupt as stop:
+        console.print(
+            f"\nStopped. Go on with: fl-epe resume {output}",
+            markup=False,
+            soft_wrap=True,
+            highlight=False,
+        )
+        return exit_status(stop)
     record.save(output / RECORD)
     checkpoint.unlink(missing_ok=True)
     return show_report(console, record, output)

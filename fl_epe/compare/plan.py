@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fl_epe.checks import check_count, check_probability, check_rate
+from fl_epe.archive import one_line
+from fl_epe.checks import check_count, check_probability, check_rate, check_types, is_of
 from fl_epe.config import RunConfig
 from fl_epe.old_names import OLD_NAMES, with_new_names
 from fl_epe.schedules import parse_schedule
@@ -32,6 +33,7 @@ DEFAULT_SCHEDULES = (
 )
 """One of each kind that needs no file."""
 
+_LISTS = {"schedules": "str", "noise_multipliers": "float", "participations": "float"}
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients"}
 COMMON = ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
 """Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
@@ -194,9 +196,15 @@ class Plan:
                     raise ValueError(f"Expected {name}={given!r} to be a table.")
                 plain[name] = {key.replace("-", "_"): value for key, value in given.items()}
         plain["settings"] = with_new_names(plain.get("settings", {}))
-        for name in ("schedules", "noise_multipliers", "participations"):
-            if isinstance(plain.get(name), list):
-                plain[name] = tuple(plain[name])
+        check_types("plan", plain, cls)
+        for name, kind in _LISTS.items():
+            if name not in plain:
+                continue
+            given = plain[name]
+            words = "texts" if kind == "str" else "numbers"
+            if not isinstance(given, list | tuple) or not all(is_of(item, kind) for item in given):
+                raise ValueError(f"Expected {name}={given!r:.40} to be a list of {words}.")
+            plain[name] = tuple(given)
         return cls(**plain)
 
 
@@ -211,5 +219,5 @@ def read_plan(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"Expected path={str(path)!r} to be a TOML file.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"Expected {path} to be TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Expected {path} to be TOML: {one_line(error)}.") from error

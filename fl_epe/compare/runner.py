@@ -97,14 +97,24 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     """
     if not path.exists():
         return {}
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Expected {path} to be text: {error}. Remove it to measure anew."
+        ) from error
     if lines[-1]:  # every whole line ends in a newline
         path.write_text("".join(line + "\n" for line in lines[:-1]), encoding="utf-8")
     found = {}
     for number, line in enumerate(lines[:-1], 1):
         try:
             entry = json.loads(line)
-            found[entry["key"]] = entry["result"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"Expected line {number} of {path} to be a result.") from error
+            key, result = entry["key"], entry["result"]
+            if not isinstance(key, str) or not isinstance(result, dict):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"Expected line {number} of {path} to be a result. Remove it to measure it anew."
+            ) from error
+        found[key] = result
     return found

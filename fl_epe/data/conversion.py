@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import hashlib
 import itertools
+import lzma
 import os
 import shutil
+import struct
+import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from fl_epe.archive import one_line
 from fl_epe.data import words
 from fl_epe.data.characters import Characters
 from fl_epe.data.encoding import Encoder, RawBatch
@@ -30,6 +37,9 @@ from fl_epe.data.places import KINDS, is_hub_id
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.data.store import ClientStore, ExampleWriter, is_store, write_about, write_clients
 from fl_epe.seeding import generator
+
+if sys.platform != "win32":
+    import fcntl
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how many rows are done, and how many there are if known."""
@@ -74,10 +84,30 @@ def convert(
     _check(kind, goal, vocabulary)
     goal.parent.mkdir(parents=True, exist_ok=True)
     with _part_folder(goal) as part, tempfile.TemporaryDirectory(dir=part) as scratch:
-        parts = find_parts(source, Path(scratch))
-        job = _Conversion(part, Path(scratch), memory, on_progress)
-        job.run(job.encoder(kind, source, vocabulary, parts[TRAIN]), source, parts)
+        try:
+            parts = find_parts(source, Path(scratch))
+            job = _Conversion(part, Path(scratch), memory, on_progress)
+            job.run(job.encoder(kind, source, vocabulary, parts[TRAIN]), source, parts)
+        except _ODD as error:  # what the readers of so many formats did not expect
+            reason = one_line(error)
+            raise ValueError(f"Expected source={source!r} to be sound: {reason}.") from error
     return ClientStore(goal)
+
+
+_ODD = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    SyntaxError,
+    TypeError,
+    UnicodeError,
+    lzma.LZMAError,
+    pa.ArrowException,
+    struct.error,
+    zlib.error,
+)
 
 
 def _check(kind: str, goal: Path, vocabulary: str | os.PathLike[str] | None) -> None:
@@ -245,9 +275,12 @@ def _hold_out(
 def _part_folder(goal: Path) -> Iterator[Path]:
     """A new folder ``GOAL.part-…`` that is renamed to ``goal`` at the end.
 
-    An error removes it. A process that is killed leaves it there.
+    An error removes it. One that a killed process left is removed too: nobody locks it any more.
     """
+    for old in goal.parent.glob(f"{glob.escape(goal.name)}.part-*"):
+        _remove_if_stale(old)
     part = Path(tempfile.mkdtemp(prefix=f"{goal.name}.part-", dir=goal.parent))
+    lock = _lock(part)
     try:
         yield part
         part.chmod(0o755)
@@ -258,6 +291,35 @@ def _part_folder(goal: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+_STARTING = 60
+"""Seconds in which a new folder may not be locked yet."""
+
+
+def _remove_if_stale(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        if time.time() - folder.stat().st_mtime < _STARTING:
+            return
+        if (lock := _lock(folder)) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """A lock on a folder that dies with this process; ``None`` if another process has it."""
+    if sys.platform == "win32":
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # somebody has it, or there are no locks here
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _vocabulary_beside(source: str) -> Path | None:

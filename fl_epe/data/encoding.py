@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from fl_epe.archive import one_line
+
 Columns = Mapping[str, tuple[str, ...]]
 """The names that sources give a column, by its name in this package."""
 
@@ -77,7 +79,7 @@ def pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str
         if not matches:
             raise ValueError(
                 f"Expected {place} to have a column {' or '.join(map(repr, choices))}, "
-                f"found {', '.join(map(repr, sorted(present))) or 'none'}."
+                f"found {one_line(', '.join(map(repr, sorted(present))) or 'none')}."
             )
         found[name] = matches[0]
     return found
@@ -92,8 +94,9 @@ def raw_batch(columns: Mapping[str, Any], place: str) -> RawBatch:
     try:
         arrays = {name: _array(values) for name, values in columns.items()}
         arrays[CLIENT] = arrays[CLIENT].cast(pa.string())
-    except (pa.ArrowException, TypeError) as error:
-        raise ValueError(f"Expected columns of one type in {place}: {error}.") from error
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+        reason = one_line(error)
+        raise ValueError(f"Expected columns of one type in {place}: {reason}.") from error
     for name, array in arrays.items():
         if array.null_count:
             raise ValueError(f"Expected no missing {name} in {place}, found {array.null_count}.")

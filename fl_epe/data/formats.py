@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from fl_epe.archive import LIMIT_VARIABLE, one_line, size_limit
 from fl_epe.data.encoding import CLIENT, Columns, RawBatch, pick, raw_batch
 from fl_epe.data.places import optional
 from fl_epe.data.wire import Feature, parse_example
-from fl_epe.table_file import csv_rows
+from fl_epe.table_file import check_header, csv_rows
 
 ROWS = 4096
 """Rows of a batch, at most."""
@@ -35,14 +36,15 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[RawBatch]:
         ValueError: if it is no Parquet file or lacks a column.
     """
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            check_header(file.schema_arrow.names)
             names = pick(file.schema_arrow.names, wanted, str(path))
             batches = file.iter_batches(ROWS, columns=list(names.values()))
             for number, batch in enumerate(batches):
                 place = f"{path}, rows from {number * ROWS}"
                 yield raw_batch({ours: batch[name] for ours, name in names.items()}, place)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"Expected {path} to be a Parquet file: {error}.") from error
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"Expected {path} to be a Parquet file: {one_line(error)}.") from error
 
 
 def read_json_lines(path: Path, wanted: Columns) -> Iterator[RawBatch]:
@@ -66,8 +68,8 @@ def _json_rows(
         place = f"{path}, line {number},"
         try:
             row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"Expected {place} to be JSON: {error}.") from error
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"Expected {place} to be JSON: {one_line(error)}.") from error
         if not isinstance(row, dict):
             raise ValueError(f"Expected {place} to be a JSON object, found {row!r:.40}.")
         yield number, {ours: row[name] for ours, name in pick(row, wanted, place).items()}
@@ -79,7 +81,6 @@ def read_csv(path: Path, wanted: Columns) -> Iterator[RawBatch]:
     Raises:
         ValueError: for a header without the columns or a row of another length.
     """
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     rows = _csv_rows(path)
     _, header = next(rows, (0, []))
     names = pick(header, wanted, str(path))
@@ -93,10 +94,11 @@ def read_csv(path: Path, wanted: Columns) -> Iterator[RawBatch]:
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     line = 0
     try:
-        for line, cells in csv_rows(path, strict=True):
+        for line, cells in csv_rows(path, strict=True, longest=sys.maxsize):
             yield line, cells
     except (csv.Error, ValueError) as error:
-        raise ValueError(f"Expected {path}, after line {line}, to be CSV: {error}.") from error
+        reason = one_line(error)
+        raise ValueError(f"Expected {path}, after line {line}, to be CSV: {reason}.") from error
 
 
 def sqlite_splits(path: Path) -> dict[str, int]:
@@ -106,8 +108,18 @@ def sqlite_splits(path: Path) -> dict[str, int]:
         ValueError: if the file is not SQLite or has other tables.
     """
     query = "SELECT split_name, SUM(num_examples) FROM client_metadata GROUP BY split_name"
+    kinds = "SELECT name, type FROM sqlite_master WHERE name IN ('examples', 'client_metadata')"
     with _sqlite(path) as database:
-        return {str(split): int(count) for split, count in database.execute(query)}
+        if {"view"} & {kind for _, kind in database.execute(kinds)}:  # it may have no end
+            raise ValueError(f"Expected 'examples' and 'client_metadata' of {path} to be tables.")
+        found = dict(database.execute(query))
+    for split, count in found.items():
+        if not isinstance(split, str) or not isinstance(count, int) or count < 0:
+            raise ValueError(
+                f"Expected num_examples of split {split!r:.40} in {path} to be a count, found "
+                f"{count!r:.40}."
+            )
+    return found
 
 
 def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[RawBatch]:
@@ -131,11 +143,13 @@ def _sqlite(path: Path) -> Iterator[sqlite3.Connection]:
     address = f"file:{urllib.parse.quote(str(path.absolute()))}?mode=ro&immutable=1"
     try:
         with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.execute("PRAGMA cell_size_check = ON")
             yield database
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OverflowError, MemoryError) as error:
         raise ValueError(
             f"Expected {path} to be SQLite with the tables 'examples' (split_name, client_id, "
-            f"serialized_example_proto) and 'client_metadata': {error}."
+            f"serialized_example_proto) and 'client_metadata': {one_line(error)}."
         ) from error
 
 
@@ -147,7 +161,9 @@ def _parse_row(
     try:
         features = parse_example(message, names)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"Expected {place} to be a tf.train.Example: {error}.") from error
+        raise ValueError(
+            f"Expected {place} to be a tf.train.Example: {one_line(error)}."
+        ) from error
     rest = {name: choices for name, choices in wanted.items() if name != CLIENT}
     found = pick(features, rest, place)
     return {CLIENT: client} | {ours: _single(features[name]) for ours, name in found.items()}
@@ -169,17 +185,18 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[RawBatch]:
             if not isinstance(file.get("examples"), h5py.Group):
                 raise ValueError(f"Expected {path} to have a group 'examples', has {list(file)}.")
             yield from _joined(_hdf5_clients(file["examples"], path, wanted))
-    except OSError as error:
-        raise ValueError(f"Expected {path} to be an HDF5 file: {error}.") from error
+    except (OSError, LookupError, MemoryError, RuntimeError, TypeError, UnicodeError) as error:
+        raise ValueError(f"Expected {path} to be an HDF5 file: {one_line(error)}.") from error
 
 
 def _hdf5_clients(examples: Any, path: Path, wanted: Columns) -> Iterator[RawBatch]:
     """Batches of one client each."""
     rest = {name: choices for name, choices in wanted.items() if name != CLIENT}
+    limit = size_limit(path.stat().st_size)
     for client, group in examples.items():
         place = f"{path}, client {client!r},"
         names = pick(list(getattr(group, "keys", list)()), rest, place)
-        sizes = {name: group[name].shape[0] for name in names.values()}
+        sizes = {name: _hdf5_rows(group[name], name, place, limit) for name in names.values()}
         if len(set(sizes.values())) != 1:
             raise ValueError(f"Expected features of one length in {place} found {sizes}.")
         for start in range(0, next(iter(sizes.values())), ROWS):
@@ -187,6 +204,19 @@ def _hdf5_clients(examples: Any, path: Path, wanted: Columns) -> Iterator[RawBat
             columns = {ours: _from_numpy(part) for ours, part in parts.items()}
             length = len(next(iter(columns.values())))
             yield raw_batch({CLIENT: pa.array([client] * length, pa.string())} | columns, place)
+
+
+def _hdf5_rows(feature: Any, name: str, place: str, limit: int) -> int:
+    """The rows of a data set, whose declared size is one that a file of that size can hold."""
+    shape = getattr(feature, "shape", None)
+    if not shape:
+        raise ValueError(f"Expected {name!r} in {place} to be a data set with rows.")
+    if feature.nbytes > limit:
+        raise ValueError(
+            f"Expected {name!r} of {shape} in {place} to take at most {limit >> 20:,} MiB. If you "
+            f"trust it, set {LIMIT_VARIABLE}={(feature.nbytes >> 20) + 1}."
+        )
+    return int(shape[0])
 
 
 def _from_numpy(values: np.ndarray) -> pa.Array:
@@ -223,8 +253,8 @@ def _join(batches: list[RawBatch]) -> RawBatch:
             },
             place,
         )
-    except (pa.ArrowInvalid, KeyError) as error:
-        raise ValueError(f"Expected the same features in {place}: {error}.") from error
+    except (pa.ArrowException, KeyError) as error:
+        raise ValueError(f"Expected the same features in {place}: {one_line(error)}.") from error
 
 
 def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[RawBatch]:

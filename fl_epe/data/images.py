@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.data.encoding import CLIENT, Columns, Encoder, RawBatch
 from fl_epe.data.examples import CLASSES, PIXELS, SIDE
 from fl_epe.data.places import optional
 
+_LARGEST = 1 << 20  # bytes of a picture of 28 × 28
 _BORDER = np.ones((SIDE, SIDE), bool)
 _BORDER[1:-1, 1:-1] = False
 
@@ -67,17 +69,17 @@ def _paper_is_bright(images: NDArray[np.uint8], place: str) -> bool:
 def _decode(column: pa.Array, place: str) -> NDArray[np.uint8]:
     """Images of shape (rows, 784), 0 to 255, as the source has them."""
     if pa.types.is_struct(column.type):  # how the datasets library keeps images
-        column = _contents(column)
+        column = _contents(column, place)
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         pictures = [_decode_file(value, place) for value in column.to_pylist()]
         return np.array(pictures, np.uint8).reshape(-1, PIXELS)
     return _from_numbers(column, place)
 
 
-def _contents(column: pa.Array) -> pa.Array:
+def _contents(column: pa.Array, place: str) -> pa.Array:
     """The bytes in pictures of the datasets library, or in the files that they name."""
     contents = [
-        pathlib.Path(picture["path"]).read_bytes()
+        _read(pathlib.Path(picture["path"]), place)
         if picture["bytes"] is None and picture["path"]
         else picture["bytes"]
         for picture in column.to_pylist()
@@ -85,15 +87,23 @@ def _contents(column: pa.Array) -> pa.Array:
     return pa.array(contents, pa.large_binary())
 
 
+def _read(path: pathlib.Path, place: str) -> bytes:
+    """A picture that a data set names: a file, and not one without end."""
+    if not path.is_file() or path.stat().st_size > _LARGEST:
+        raise ValueError(f"Expected {str(path)!r} in {place} to be a file of a small picture.")
+    return path.read_bytes()
+
+
 def _decode_file(content: bytes | None, place: str) -> np.ndarray:
     pil = optional("PIL.Image")
     try:
         with pil.open(io.BytesIO(content or b"")) as picture:
-            pixels = np.asarray(picture.convert("L"))
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"Expected images in {place}: {error}.") from error
-    if pixels.shape != (SIDE, SIDE):
-        raise ValueError(f"Expected images.shape={pixels.shape} == ({SIDE}, {SIDE}) in {place}.")
+            shape = picture.size[::-1]  # before anything is unpacked
+            pixels = np.asarray(picture.convert("L")) if shape == (SIDE, SIDE) else None
+    except (*UNREADABLE, pil.DecompressionBombError) as error:
+        raise ValueError(f"Expected images in {place}: {one_line(error)}.") from error
+    if pixels is None:
+        raise ValueError(f"Expected images.shape={shape} == ({SIDE}, {SIDE}) in {place}.")
     return pixels
 
 

@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import lzma
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fl_epe.archive import one_line, require_file
 from fl_epe.data import formats
 from fl_epe.data.encoding import Columns, RawBatch
 from fl_epe.data.places import is_hub_id, optional
@@ -30,6 +30,7 @@ _SAVED = ("dataset_dict.json", "state.json")
 # What a split is called, best first. Held-out users (TFF) are second to later posts of the same.
 _HELD_OUT_WORDS = (("test",), ("heldout", "held", "validation", "valid", "val", "dev", "eval"))
 _IGNORED = "digits_only"
+_UNPACKING = 1 << 30  # bytes that unpacking may take: the strongest xz takes 65 MiB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +135,7 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
 
 def _file(path: Path, scratch: Path, name: str) -> list[Part]:
     ending = _format(path)
+    require_file(path)
     if not path.stat().st_size:
         raise ValueError(f"Expected {path} not to be empty.")
     if ending in _SQLITE:
@@ -169,8 +171,16 @@ def _unpacked(path: Path, scratch: Path) -> Path:
     """The file unpacked into ``scratch``, a block at a time."""
     target = scratch / path.with_suffix("").name
     try:
-        with lzma.open(path) as packed, target.open("wb") as file:
-            shutil.copyfileobj(packed, file, 1 << 20)
-    except (lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"Expected {path} to be a whole LZMA file: {error}.") from error
+        with path.open("rb") as packed, target.open("wb") as file:
+            block = packed.read(1 << 20)
+            while block:  # a file may be several streams, one after another
+                unpacker = lzma.LZMADecompressor(memlimit=_UNPACKING)
+                while not unpacker.eof:
+                    if unpacker.needs_input and not block:
+                        raise EOFError("it ends too early")
+                    file.write(unpacker.decompress(block, 1 << 20))
+                    block = packed.read(1 << 20) if unpacker.needs_input else b""
+                block = unpacker.unused_data + block or packed.read(1 << 20)
+    except (lzma.LZMAError, EOFError, MemoryError) as error:
+        raise ValueError(f"Expected {path} to be a whole LZMA file: {one_line(error)}.") from error
     return target

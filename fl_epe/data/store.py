@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fl_epe.archive import one_line
 from fl_epe.seeding import generator
 
 ABOUT = "about.json"
@@ -43,13 +44,20 @@ class ClientStore:
             self._count = clients["count"].to_numpy()
             self._train = _open(path / "train.arrow")
             self._held_out = _open(path / "held_out.arrow")
-        except (OSError, pa.ArrowInvalid, KeyError) as error:
-            raise ValueError(f"Expected {path} to be a whole data set: {error}.") from error
+        except (OSError, pa.ArrowException, KeyError) as error:
+            raise ValueError(
+                f"Expected {path} to be a whole data set: {one_line(error)}."
+            ) from error
+        integers = self._start.dtype.kind == self._count.dtype.kind == "i"
+        if not integers or np.any(self._start < 0) or np.any(self._count < 0):
+            raise ValueError(f"Expected {path / 'clients.arrow'} to hold places and counts >= 0.")
         if self._train.num_rows != self._count.sum():
             raise ValueError(
                 f"Expected {path / 'train.arrow'} to have {self._count.sum()} examples, "
                 f"found {self._train.num_rows}."
             )
+        if np.any(self._start + self._count > self._train.num_rows):
+            raise ValueError(f"Expected {path / 'clients.arrow'} to name places in train.arrow.")
 
     def __len__(self) -> int:
         """How many clients there are."""
@@ -163,8 +171,10 @@ def _about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         found = about["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"Expected {path} to be a converted data set: {error}.") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"Expected {path / ABOUT} to be that of a converted data set: {one_line(error)}."
+        ) from error
     if found != FORMAT:
         raise ValueError(f"Expected format={found!r} of {path} == {FORMAT}: convert it again.")
     return dict(about)

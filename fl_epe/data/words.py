@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.data.encoding import CLIENT, Columns, Encoder, RawBatch
 from fl_epe.data.examples import BOS, EOS, LENGTH, OOV, WORDS
 
 WORD_COUNT = "stackoverflow.word_count"
 
 _MOST_COUNTED = 2_000_000
+_LARGEST = 256 << 20  # bytes of a list of words; TFF's has 90 million
 
 
 class Words(Encoder):
@@ -80,10 +82,16 @@ def read_vocabulary(path: Path) -> list[bytes]:
     if not path.is_file():
         raise FileNotFoundError(f"Expected vocabulary={str(path)!r} to be a file.")
     words = []
-    for line in _lines(path):
+    try:
+        lines = _lines(path)
+    except (*UNREADABLE, tarfile.TarError) as error:
+        raise ValueError(
+            f"Expected {path} to be lines 'word count', or an archive of them: {one_line(error)}."
+        ) from error
+    for line in lines:
         parts = line.split()
         if len(parts) != 2 or not parts[1].isdigit():
-            raise ValueError(f"Expected lines 'word count' in {path}, found {line!r}.")
+            raise ValueError(f"Expected lines 'word count' in {path}, found {line!r:.60}.")
         words.append(parts[0])
         if len(words) == WORDS:
             break
@@ -94,11 +102,12 @@ def read_vocabulary(path: Path) -> list[bytes]:
 
 def _lines(path: Path) -> list[bytes]:
     if not tarfile.is_tarfile(path):
-        return path.read_bytes().splitlines()
+        with path.open("rb") as plain:
+            return plain.read(_LARGEST).splitlines()
     with tarfile.open(path) as archive:
         for member in archive:
             if member.name.endswith(WORD_COUNT) and (file := archive.extractfile(member)):
-                return file.read().splitlines()
+                return file.read(_LARGEST).splitlines()
     raise ValueError(f"Expected {path} to contain {WORD_COUNT}.")
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.table_file import csv_rows, parquet_module, read_table
+from fl_epe.table_file import csv_rows, parquet_table, read_table, shown
 
 ROUND, CLIENT = "round", "client_id"
 """Names of the columns."""
 
 _CHUNK = 2**16
+_LONGEST = 256  # characters of a client's id: an array of texts is as wide as the longest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +54,16 @@ def _csv(path: Path) -> Columns:
     at_round, at_client = _positions([name.strip() for name in next(rows, (0, []))[1]])
     for line, row in rows:
         try:
-            rounds.append(int(row[at_round]))
+            rounds.append(_round(row[at_round]))
         except (ValueError, OverflowError) as error:
-            raise ValueError(f"line {line}: {ROUND}={row[at_round]!r} is not an integer") from error
+            raise ValueError(
+                f"line {line}: {ROUND}={shown(row[at_round])} is not an integer"
+            ) from error
         texts.append(row[at_client].strip())
         if not texts[-1]:
             raise ValueError(f"line {line}: {CLIENT} is empty")
+        if len(texts[-1]) > _LONGEST:
+            raise ValueError(f"line {line}: {CLIENT} is longer than {_LONGEST} characters")
         lines.append(line)
         if len(texts) == _CHUNK:
             clients.append(_ids(texts))
@@ -70,6 +75,13 @@ def _csv(path: Path) -> Columns:
     return Columns(
         np.array(rounds, np.int64), _joined(clients), lambda row: f"line {int(lines[row])}"
     )
+
+
+def _round(text: str) -> int:
+    """The integer that a cell holds; Python's would allow ``1_0``."""
+    if "_" in text:
+        raise ValueError
+    return int(text)
 
 
 def _ids(texts: list[str]) -> NDArray[Any]:
@@ -89,13 +101,10 @@ def _joined(chunks: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _parquet(path: Path) -> Columns:
-    parquet = parquet_module()
+    table = parquet_table(path, [ROUND, CLIENT])
     from pyarrow import types
 
-    schema = parquet.read_schema(path)
-    _positions(schema.names)
-    table = parquet.read_table(path, columns=[ROUND, CLIENT])
-    kind = schema.field(ROUND).type
+    kind = table.schema.field(ROUND).type
     if not types.is_integer(kind):
         raise ValueError(f"column {ROUND!r} holds {kind}, not integers")
     for name in (ROUND, CLIENT):
@@ -109,6 +118,12 @@ def _parquet(path: Path) -> Columns:
     kind = coded.type.value_type
     if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
         raise ValueError(f"column {CLIENT!r} holds {kind}, not strings or integers")
-    names = np.array(coded.dictionary.to_pylist())
+    texts = coded.dictionary.to_pylist()
+    for text in texts:
+        if isinstance(text, str) and not 0 < len(text.strip()) <= _LONGEST:
+            raise ValueError(
+                f"{CLIENT}={shown(text)} is empty, or longer than {_LONGEST} characters"
+            )
+    names = np.array(texts)
     round_ids = table[ROUND].cast("int64").to_numpy()
     return Columns(round_ids, names[coded.indices.to_numpy()], lambda row: f"row {row + 1}")

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from numpy.typing import NDArray
 
+from fl_epe.archive import refusal
 from fl_epe.auditing import AuditRecord
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import UNREADABLE
+from fl_epe.checks import check_types
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
+from fl_epe.simulation.checkpoint import (
+    WHAT,
+    Shape,
+    check_state,
+    read_job,
+    read_state,
+    write_checkpoint,
+)
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
 from fl_epe.simulation.messages import pack
@@ -72,11 +79,17 @@ class Job:
     def from_json(cls, text: str) -> Job:
         """The inverse of `to_json`."""
         values = json.loads(text)
+        task, options = values["task"], values["options"]
+        config, seeds, every = values["config"], values["seeds"], values["evaluate_every"]
+        check_types("config", config, RunConfig)
+        check_types("seeds", seeds, Seeds)
+        if type(every) is not int or type(task) is not str or type(options) is not dict:
+            raise ValueError(f"Expected evaluate_every={every!r:.40} to be a whole number.")
         return cls(
-            task=load_task(values["task"], **values["options"]),
-            config=RunConfig.from_dict(values["config"]),
-            seeds=Seeds(**values["seeds"]),
-            evaluate_every=values["evaluate_every"],
+            task=load_task(task, **options),
+            config=RunConfig.from_dict(config),
+            seeds=Seeds(**seeds),
+            evaluate_every=every,
         )
 
 
@@ -144,8 +157,9 @@ class _Session:
         checkpoint, task = self._checkpoint, self.job.task
         begun = checkpoint is not None and checkpoint.exists()
         if checkpoint is not None and begun:
-            state = load_checkpoint(checkpoint)
-            if "rounds_done" in state:
+            state = read_state(checkpoint)
+            if state:
+                check_state(checkpoint, state, self._shape())
                 self.strategy.restore(state)
                 self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
                 self._before = self.strategy.rounds_done
@@ -153,7 +167,7 @@ class _Session:
         theta = task.initial(self.job.seeds.initial)
         if checkpoint is not None and not begun:
             task.held_out()  # if data or a package is missing, it fails before a file is written
-            save_checkpoint(checkpoint, self.job, {})
+            write_checkpoint(checkpoint, self.job.to_json(), {})
         return pack(theta=theta)
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -178,7 +192,22 @@ class _Session:
     def _save(self, path: Path, arrays: ArrayRecord) -> None:
         series = {f"series.{name}": np.array(values) for name, values in self._series.items()}
         state = {"theta": arrays["theta"].numpy(), **series, **self.strategy.state()}
-        save_checkpoint(path, self.job, state)
+        write_checkpoint(path, self.job.to_json(), state)
+
+    def _shape(self) -> Shape:
+        config, task = self.job.config, self.job.task
+        dim = len(task.initial(self.job.seeds.initial))
+        return Shape(
+            dim=dim,
+            rounds=config.rounds,
+            clients=config.clients,
+            observed=len(self.strategy.log.observed_ids),
+            canaries=config.num_canaries + config.unobserved,
+            series=self.strategy.scored_series(),
+            optimizer=config.optimizer().init(dim),
+            evaluated=_EVALUATED,
+            history=tuple(self.strategy.log.history),
+        )
 
     def _progress(self, done: int, rounds: int) -> Progress:
         elapsed = time.monotonic() - self._began
@@ -272,42 +301,16 @@ def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditReco
     return records[0]
 
 
-def save_checkpoint(path: Path, job: Job, state: Mapping[str, NDArray[Any]]) -> None:
-    """Write an unfinished run, atomically and readable by its owner alone."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.touch(mode=0o600)
-    text = np.frombuffer(job.to_json().encode(), np.uint8)
-    with part.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{**state, "job": text})
-    part.replace(path)
-
-
 def load_job(path: Path) -> Job:
     """The job of an unfinished run, without reading its state.
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if the file is not a checkpoint.
+        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema.
     """
-    with _open_checkpoint(path) as archive:
-        return Job.from_json(bytes(archive["job"]).decode())
-
-
-def load_checkpoint(path: Path) -> dict[str, NDArray[Any]]:
-    """The state that `save_checkpoint` wrote; raises what `load_job` does."""
-    with _open_checkpoint(path) as archive:
-        return {key: archive[key] for key in archive.files if key != "job"}
-
-
-@contextlib.contextmanager
-def _open_checkpoint(path: Path) -> Iterator[Any]:
-    if not path.exists():
-        raise FileNotFoundError(f"Expected path={str(path)!r} to exist: no unfinished run there.")
+    text = read_job(path)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            yield archive
-    except UNREADABLE as error:
-        raise ValueError(
-            f"Expected path={str(path)!r} to be a checkpoint of fl-epe ({type(error).__name__})."
-        ) from error
+        return Job.from_json(text)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"'job' has no {error}" if isinstance(error, KeyError) else f"'job': {error}"
+        raise refusal(path, WHAT, reason) from error

@@ -27,13 +27,12 @@ from fl_epe.config import RunConfig
 from fl_epe.mechanism import ServerSGD, gaussian_noise, norm
 from fl_epe.schedules import Cohort, presence
 from fl_epe.seeding import Seeds, generator
+from fl_epe.simulation.checkpoint import SCORER
 from fl_epe.simulation.messages import Order, PartialSum, pack
 from fl_epe.simulation.nodes import Directory
 from fl_epe.simulation.round_log import RoundLog
 
 logger = logging.getLogger(__name__)
-
-_SCORER = "tracker."  # prefix of the scorer's arrays in checkpoints
 
 
 class DPFedAvg(Strategy):
@@ -318,13 +317,18 @@ class DPFedAvg(Strategy):
         """See `record`, for the final model as a vector."""
         return self.record(pack(theta=theta))
 
+    def scored_series(self) -> tuple[str, ...]:
+        """Names of the vectors that the scorer is shown in each round."""
+        more = ("residual",) if self.config.full_knowledge else ()
+        return ("mean", *more, *(("delta",) if self._optimizer.weights(1) is None else ()))
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the seeds that a resumed run needs, as named arrays."""
         if self._scorer is None or self._start is None:
             return {}
         out = self.log.state() | {"clip_norm": np.array(self._clip_norm), "start": self._start}
         out |= {f"optimizer.{name}": value for name, value in self._state.items()}
-        return out | {_SCORER + name: value for name, value in self._scorer.state().items()}
+        return out | {SCORER + name: value for name, value in self._scorer.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up what `state` returned; `Strategy.start` then runs the rounds that are left."""
@@ -332,7 +336,7 @@ class DPFedAvg(Strategy):
         self.log.restore(state)
         self._clip_norm = float(state["clip_norm"])
         self._state = _under(state, "optimizer.")
-        scorer.restore(_under(state, _SCORER))
+        scorer.restore(_under(state, SCORER))
 
 
 def _under(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

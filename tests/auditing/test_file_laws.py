@@ -56,7 +56,7 @@ def records(draw):
         "observed_displacement": draw(table(k)),
         "unobserved_displacement": draw(table(u)),
         "final_norm": draw(st.floats(0, 1e6)),
-        "absent": draw(st.none() | arrays.arrays(np.int64, T)),
+        "absent": draw(st.none() | arrays.arrays(np.int64, T, elements=st.integers(0, 2**40))),
         "metrics": draw(st.dictionaries(names, table(T), max_size=2)),
         "config": draw(st.dictionaries(words, json_values, max_size=3)),
         "seeds": draw(st.dictionaries(words, st.none() | st.integers(0, 2**130), max_size=3)),

@@ -63,7 +63,7 @@ class TestBadFiles:
     def test_newer_schema(self, tmp_path):
         meta = json.dumps({"format": "fl_epe.AuditRecord", "schema": 99})
         np.savez(tmp_path / "r.npz", meta=np.frombuffer(meta.encode(), np.uint8))
-        with pytest.raises(ValueError, match=r"schema=99 of .* <= 1: written by a newer fl_epe"):
+        with pytest.raises(ValueError, match=r"schema=99 of .* <= 2: written by a newer fl_epe"):
             AuditRecord.load(tmp_path / "r.npz")
 
     def test_incomplete(self, tmp_path):
@@ -184,7 +184,7 @@ def test_names_of_the_first_version_are_read():
 
 
 def test_a_file_keeps_the_names_of_its_schema(tmp_path):
-    """The flat names of schema 1, under which other tools read a record's file."""
+    """The flat names, under which other tools read a record's file; the seeds stand alone."""
     rng = np.random.default_rng(5)
     made_up = {
         f"{side}_{what}": rng.random((6, count))
@@ -223,12 +223,13 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
     }
     with np.load(record.save(tmp_path / "record.npz")) as archive:
         meta = json.loads(bytes(archive["meta"]))
-        assert set(archive.files) == {*arrays, "meta"}
+        seeds = json.loads(bytes(archive["seeds"]))
+        assert set(archive.files) == {*arrays, "meta", "seeds", "checksums"}
         for name, value in arrays.items():
             assert np.array_equal(archive[name], value), name
     assert meta == {
         "format": "fl_epe.AuditRecord",
-        "schema": 1,
+        "schema": 2,
         "dim": 10_000,
         "delta": 1e-3,
         "cohort_size": 10.0,
@@ -240,11 +241,11 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         "final_norm": 3.0,
         "displacement_norm": 2.0,
         "inclusion": "fixed",
-        "seeds": {"canary": 2**127, "noise": None},
         "config": {"task": "made up"},
         "versions": {"fl-epe": "0"},
         "faults": ["one"],
     }
+    assert seeds == {"canary": 2**127, "noise": None}
 
 
 def test_names_that_a_record_does_not_have_are_refused():

@@ -86,7 +86,7 @@ def test_cosines_alone_with_their_dimension():
         pytest.param(
             "a.csv",
             "observed,unobserved\n1,x\n",
-            "could not convert string to float: 'x'",
+            "line 2: unobserved='x' is not a number",
             id="csv-not-a-number",
         ),
         pytest.param(
@@ -104,7 +104,7 @@ def test_cosines_alone_with_their_dimension():
         pytest.param(
             "a.csv",
             "observed,unobserved\n1,2\nnan,3\n4,5\n",
-            "observed to be finite, got nan",
+            "line 3: observed='nan' is not finite",
             id="csv-nan",
         ),
         pytest.param(
@@ -117,10 +117,10 @@ def test_cosines_alone_with_their_dimension():
             id="csv-no-unobserved",
         ),
         pytest.param("a.json", "{", "Expecting property name", id="json-broken"),
-        pytest.param("a.json", "[1]", "found a list, not an object", id="json-list"),
+        pytest.param("a.json", "[1]", "is a list, not a JSON object", id="json-list"),
         pytest.param("a.npz", "no archive", "hold columns", id="npz-broken"),
         pytest.param("a.parquet", "no parquet", "hold columns", id="parquet-broken"),
-        pytest.param("a.txt", "1", "to end with one of .csv, .npz, .json, .parquet", id="txt"),
+        pytest.param("a.txt", "1", "one of .csv, .npz, .json, .parquet, .npy", id="txt"),
     ],
 )
 def test_nonsense_gets_one_clear_line(name, content, message, tmp_path, capsys):

@@ -1,0 +1,228 @@
+"""What a value of a record's file may be, by its name: kinds, ranges and lengths.
+
+`AuditRecord` checks that its values fit together; here stands what a file may hold at all, so that
+an edited one is refused by the name of the field and not by an error somewhere in a report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+_ROUNDING = 1e-3  # of a cosine, computed in float32
+_SIDES = ("observed", "unobserved")
+_COSINES = {
+    f"{side}{of}": 1 if of in ("_final", "_displacement") else 2
+    for side in _SIDES
+    for of in ("", "_final", "_displacement", "_delta", "_residual")
+}
+# Lengths, which cannot be negative; those that scorers promise to be finite.
+_NORMS = {"mean_norms": True, "delta_norms": False, "residual_norms": True}
+_PER_ROUND = {"clip_norms": False, "contributions": False}
+_IDS = (*(f"{side}_ids" for side in _SIDES), "client_ids", "client_offsets")
+_INCLUSIONS = ("fixed", "coin")
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` that names the first value that cannot be one of a record."""
+    for name, value in values.items():
+        _check_of(name)(name, value)
+    rounds = np.shape(values["observed"])[0]
+    _check_offsets(values, rounds)
+    rates = values.get("server", {}).get("learning_rates")
+    if rates is not None and len(rates) != rounds:
+        raise ValueError(f"Expected server.learning_rates of length {len(rates)} to be {rounds}")
+
+
+def _check_of(name: str) -> Callable[[str, Any], None]:
+    if name in _COSINES:
+        return _cosines
+    if name in _NORMS or name in _PER_ROUND:
+        return _lengths
+    if name in _IDS or name == "absent":
+        return _whole_numbers
+    return _CHECKS.get(name, _anything)
+
+
+def _anything(name: str, value: Any) -> None:
+    """A name that this version does not know, and does not read."""
+
+
+def _array(name: str, value: Any, kinds: str, axes: int) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
+        found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}")
+    if value.ndim != axes:
+        raise ValueError(f"Expected {name}.shape={value.shape} to have {axes} axes")
+
+
+_WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biuf": "numbers"}
+
+
+def _cosines(name: str, value: Any) -> None:
+    _array(name, value, "f", _COSINES[name])
+    if not np.all(np.abs(value) <= 1 + _ROUNDING):  # neither is NaN
+        raise ValueError(f"Expected {name} to be finite and in [-1, 1], as cosines are")
+
+
+def _lengths(name: str, value: Any) -> None:
+    _array(name, value, "f", 1)
+    if np.any(value < 0) or (_NORMS.get(name) and not np.all(np.isfinite(value))):
+        raise ValueError(f"Expected {name} to be lengths >= 0")
+
+
+def _whole_numbers(name: str, value: Any) -> None:
+    _array(name, value, "i", 1)
+    if name == "absent" and np.any(value < 0):
+        raise ValueError(f"Expected {name} to be counts >= 0, found {value.min()}")
+
+
+def _presence(name: str, value: Any) -> None:
+    _array(name, value, "b", 2)
+
+
+def _metrics(name: str, value: Any) -> None:
+    for key, series in value.items():
+        _array(f"metrics.{key[:40]}", series, "biuf", 1)
+    for names in (_EVALUATED, _TRAINED):
+        if len(lengths := {len(value[key]) for key in names if key in value}) > 1:
+            raise ValueError(f"Expected metrics {', '.join(names)} of one length, found {lengths}")
+
+
+_EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
+_TRAINED = ("train_loss", "train_accuracy", "unclipped", "cohort")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
+def _number(name: str, value: Any) -> None:
+    if not _is_number(value) or value < 0:
+        raise ValueError(f"Expected {name}={value!r:.40} to be a number >= 0")
+
+
+def _positive(name: str, value: Any) -> None:
+    if not _is_number(value) or value <= 0:
+        raise ValueError(f"Expected {name}={value!r:.40} to be a number > 0")
+
+
+def _length(name: str, value: Any) -> None:
+    """A norm, which of a model that diverged may be infinite or unknown."""
+    infinite = isinstance(value, float) and (math.isnan(value) or value > 0)
+    if not infinite:
+        _number(name, value)
+
+
+def _multiplier(name: str, value: Any) -> None:
+    if value is not None:
+        _number(name, value)
+
+
+def _count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
+        raise ValueError(f"Expected {name}={value!r:.40} to be a whole number >= 1")
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"Expected {name}={value!r:.40} to be a text")
+
+
+def _inclusion(name: str, value: Any) -> None:
+    if value not in _INCLUSIONS:
+        raise ValueError(f"Expected {name}={value!r:.40} to be one of {_INCLUSIONS}")
+
+
+def _texts(name: str, value: Any) -> None:
+    if not isinstance(value, list) or any(type(text) is not str for text in value):
+        raise ValueError(f"Expected {name}={value!r:.40} to be a list of texts")
+
+
+def _table(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"Expected {name}={value!r:.40} to be a table")
+
+
+def _versions(name: str, value: Any) -> None:
+    _table(name, value)
+    for key, version in value.items():
+        _text(f"{name}.{key[:40]}", version)
+
+
+def _seeds(name: str, value: Any) -> None:
+    _table(name, value)
+    for key, seed in value.items():
+        if seed is not None and (type(seed) is not int or seed < 0):
+            raise ValueError(f"Expected {name}.{key[:40]} to be a whole number >= 0 or null")
+
+
+_SERVER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2", "epsilon")
+
+
+def _server(name: str, value: Any) -> None:
+    _table(name, value)
+    _text("server.name", value.get("name", ""))
+    for key, number in value.items():
+        if key == "learning_rates":
+            if not isinstance(number, list) or not all(map(_is_number, number)):
+                raise ValueError("Expected server.learning_rates to be a list of numbers")
+        elif key in _SERVER_NUMBERS:
+            _number(f"server.{key}", number)
+    if value.get("name") == "sgd":
+        rates = {"learning_rate", "learning_rates"} & value.keys()
+        if not rates or not 0 <= value.get("momentum", -1) < 1:
+            raise ValueError("Expected server to have a learning_rate and a momentum in [0, 1)")
+
+
+# What the report says of a run's settings, where they say it.
+_SAID: dict[str, Callable[[str, Any], None]] = {
+    "task": _text,
+    "participation": _text,
+    "caveat": _text,
+    "client_participations": _number,
+    "noise_is_for": _number,
+    "clients": _number,
+}
+
+
+def _config(name: str, value: Any) -> None:
+    _table(name, value)
+    for key, check in _SAID.items():
+        if value.get(key) is not None:
+            check(f"{name}.{key}", value[key])
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "dim": _count,
+    "delta": _positive,
+    "presence": _presence,
+    "metrics": _metrics,
+    "final_norm": _length,
+    "displacement_norm": _length,
+    "cohort_size": _positive,
+    "noise_multiplier": _multiplier,
+    "sum_noise_multiplier": _multiplier,
+    "participation": _text,
+    "canary_participations": _number,
+    "server": _server,
+    "inclusion": _inclusion,
+    "config": _config,
+    "seeds": _seeds,
+    "versions": _versions,
+    "faults": _texts,
+}
+
+
+def _check_offsets(values: Mapping[str, Any], rounds: int) -> None:
+    offsets, ids = values.get("client_offsets"), values.get("client_ids")
+    if offsets is None or ids is None:
+        return
+    fits = len(offsets) == rounds + 1 and offsets[0] == 0 and offsets[-1] == len(ids)
+    if not fits or np.any(np.diff(offsets) < 0):
+        raise ValueError(
+            f"Expected client_offsets to rise from 0 to {len(ids)} in {rounds + 1} steps"
+        )

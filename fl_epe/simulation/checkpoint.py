@@ -1,0 +1,197 @@
+"""The file of an unfinished run: its job and its state, from which it goes on.
+
+It is an archive with checksums (`fl_epe.archive`), readable by its owner alone, because the job
+holds the canary seed. The job is a JSON text; the state is named arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.archive import Archive, read_archive, refusal, write_archive
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 2
+"""Version of the file; since 2 it has checksums. A newer one is refused."""
+
+WHAT = "a checkpoint of fl-epe"
+
+SCORER = "tracker."
+"""Before the names of the scorer's arrays."""
+
+_JOB = "job"
+
+
+def write_checkpoint(path: Path, job: str, state: Mapping[str, NDArray[Any]]) -> None:
+    """Write an unfinished run, in one step.
+
+    Args:
+        path: where to; its folder is made if it is missing.
+        job: a JSON object as text.
+        state: named arrays; none before the first checkpoint with a model.
+    """
+    text = {"schema": SCHEMA, **json.loads(job)}
+    write_archive(path, state, {_JOB: text}, compress=False)
+
+
+def read_job(path: Path) -> str:
+    """The job in a checkpoint, as text; the state is not read.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema.
+    """
+    archive = _open(path, only=(_JOB,))
+    values = archive.text(_JOB)
+    schema = values.pop("schema", 1)
+    if type(schema) is not int or schema < 1:
+        raise refusal(path, WHAT, f"schema={schema!r:.40} is no version")
+    if schema > SCHEMA:
+        raise ValueError(
+            f"Expected schema={schema} of {path} <= {SCHEMA}: written by a newer fl_epe."
+        )
+    if schema > 1 and not archive.has_checksums:
+        raise refusal(path, WHAT, "it has no checksums")
+    if schema == 1:
+        logger.warning("%s is of schema 1, without checksums.", path)
+    return json.dumps(values)
+
+
+def read_state(path: Path) -> dict[str, NDArray[Any]]:
+    """The state that `write_checkpoint` wrote; raises what `read_job` does."""
+    archive = _open(path)
+    archive.text(_JOB)
+    return archive.arrays()
+
+
+def _open(path: Path, only: tuple[str, ...] | None = None) -> Archive:
+    if not path.exists():
+        raise FileNotFoundError(f"Expected path={str(path)!r} to exist: no unfinished run there.")
+    return read_archive(path, WHAT, only)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What the state of a run must fit: sizes that its job decides.
+
+    Attributes:
+        dim: parameters of the model.
+        rounds: of the whole run.
+        clients: real clients.
+        observed: canaries that take part.
+        canaries: all canaries.
+        series: names of the vectors that are scored in each round.
+        optimizer: the server optimizer's state before the first round.
+        evaluated: names of the series of evaluations.
+        history: names of the series of rounds.
+    """
+
+    dim: int
+    rounds: int
+    clients: int
+    observed: int
+    canaries: int
+    series: Sequence[str]
+    optimizer: Mapping[str, NDArray[Any]]
+    evaluated: Sequence[str]
+    history: Sequence[str]
+
+
+State = Mapping[str, NDArray[Any]]
+
+
+def check_state(path: Path, state: State, fits: Shape) -> None:
+    """Raise an `UnreadableFileError` that names the first array that does not fit the job.
+
+    Args:
+        path: where ``state`` was read from.
+        state: what `read_state` returned, with at least one round done.
+        fits: the sizes of the job.
+    """
+    try:
+        done = int(_take(state, "rounds_done", "i", ()))
+        if not 1 <= done <= fits.rounds:
+            raise ValueError(f"rounds_done={done} is not in [1, {fits.rounds}]")
+        _check_model(state, fits)
+        _check_log(state, fits, done)
+        _check_scores(state, fits, done)
+    except ValueError as error:
+        raise refusal(path, WHAT, error) from error
+
+
+def _take(
+    state: State, name: str, kinds: str, shape: tuple[int, ...], *, finite: bool = False
+) -> NDArray[Any]:
+    """The array ``name``; -1 in its shape stands for any length."""
+    if name not in state:
+        raise ValueError(f"it has no {name!r}")
+    array = state[name]
+    fits = array.ndim == len(shape) and all(
+        wanted in (-1, found) for wanted, found in zip(shape, array.shape, strict=True)
+    )
+    if array.dtype.kind not in kinds or not fits:
+        raise ValueError(
+            f"{name} is {array.dtype} of shape {array.shape}, not {_KINDS[kinds]} of shape {shape}"
+        )
+    if finite and not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} is not finite")
+    return array
+
+
+_KINDS = {
+    "f": "real numbers",
+    "if": "numbers",
+    "i": "whole numbers",
+    "b": "true and false",
+    "U": "texts",
+}
+
+
+def _check_model(state: State, fits: Shape) -> None:
+    for name in ("theta", "start"):
+        if _take(state, name, "f", (fits.dim,), finite=True).dtype != np.float32:
+            raise ValueError(f"{name} is {state[name].dtype}, not float32")
+    if not _take(state, "clip_norm", "f", (), finite=True) > 0:
+        raise ValueError(f"clip_norm={state['clip_norm']} is not > 0")
+    for name, before in fits.optimizer.items():
+        _take(state, f"optimizer.{name}", "f", before.shape, finite=True)
+
+
+def _check_log(state: State, fits: Shape, done: int) -> None:
+    _take(state, "presence", "b", (fits.rounds, fits.observed))
+    _take(state, "faults", "U", (-1,))
+    ids = _take(state, "client_ids", "i", (-1,))
+    offsets = _take(state, "client_offsets", "i", (fits.rounds + 1,))
+    if offsets[0] != 0 or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
+        raise ValueError(f"client_offsets do not rise from 0 to {len(ids)}")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < fits.clients:
+        raise ValueError(f"client_ids are not in [0, {fits.clients})")
+    for name in fits.history:
+        _take(state, f"history.{name}", "if", (done,))
+    lengths = {len(_take(state, f"series.{name}", "if", (-1,))) for name in fits.evaluated}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(
+            f"series.{fits.evaluated[0]} and the others differ in length, or are empty"
+        )
+
+
+def _check_scores(state: State, fits: Shape, done: int) -> None:
+    names = _take(state, f"{SCORER}waiting.names", "U", (-1,)).tolist()
+    _take(state, f"{SCORER}waiting.vectors", "f", (len(names), fits.dim), finite=True)
+    if unknown := set(names) - set(fits.series):
+        raise ValueError(f"{SCORER}waiting.names has {sorted(unknown)[0]!r:.40}")
+    for name in fits.series:
+        lengths = _take(state, f"{SCORER}norms.{name}", "f", (done,), finite=True)
+        if np.any(lengths < 0):
+            raise ValueError(f"{SCORER}norms.{name} are not >= 0")
+        scored = done - names.count(name)
+        _take(state, f"{SCORER}dots.{name}", "f", (scored, fits.canaries), finite=True)

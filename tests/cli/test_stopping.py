@@ -1,0 +1,131 @@
+"""What ends a command early: signals, and a second process in the same folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from fl_epe.cli.main import main
+from fl_epe.cli.stopping import LOCK, Stopped, exit_status, locked, signals_as_interrupts
+
+PATIENCE = 600
+"""Seconds to wait for a run: only one that hangs takes so long, on any machine."""
+
+SMALL = [
+    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--num-canaries", "20",
+    "--unobserved", "20", "--rounds", "100", "--seed", "3", "--checkpoint-every", "1",
+]  # fmt: skip
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fl_epe.cli.stopping import locked
+with locked(Path(sys.argv[1])):
+    print("in", flush=True)
+    time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that is at work in a folder, and the folder."""
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, folder], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "in\n"
+    yield folder, process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[*SMALL, "--output"], ["resume"], ["compare", "--output"]],
+    ids=["run", "resume", "compare"],
+)
+def test_a_second_process_is_told_who_is_at_work(command, holder, capsys):
+    folder, process = holder
+    assert main([*command, str(folder)]) == 2
+    assert f"to be free: process {process.pid} is at work in it" in capsys.readouterr().err
+
+
+def test_the_lock_dies_with_its_process(holder):
+    folder, process = holder
+    process.kill()
+    process.wait()
+    assert (folder / LOCK).exists()
+    with locked(folder):
+        assert (folder / LOCK).read_text() == str(os.getpid())
+    assert not (folder / LOCK).exists()
+
+
+def test_a_folder_that_stays_empty_is_not_left_behind(tmp_path):
+    with locked(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    (tmp_path / "checkpoint.npz.part").write_bytes(b"half")
+    (tmp_path / "record.npz").write_bytes(b"whole")
+    with locked(tmp_path):
+        assert {path.name for path in tmp_path.iterdir()} == {"record.npz", LOCK}
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_is_an_interrupt_with_its_own_status(name):
+    number = getattr(signal, name)
+    with pytest.raises(Stopped) as stop, signals_as_interrupts():
+        os.kill(os.getpid(), number)
+    assert exit_status(stop.value) == 128 + number
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_interrupts():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_outside_the_main_thread_nothing_changes():
+    found = []
+
+    def enter():
+        with signals_as_interrupts():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [signal.SIG_DFL]
+
+
+def test_ctrl_c_has_the_status_of_its_signal():
+    assert exit_status(KeyboardInterrupt()) == 130
+
+
+def test_a_run_that_is_terminated_says_how_to_go_on(tmp_path):
+    output = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fl_epe.cli", *SMALL, "--output", output],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"},
+    )
+    lines = iter(process.stdout.readline, "")
+    assert any("round 0/100" in line for line in lines)
+    process.terminate()
+    printed, _ = process.communicate(timeout=PATIENCE)
+    assert f"Stopped. Go on with: fl-epe resume {output}" in printed
+    assert process.returncode == 128 + signal.SIGTERM
+    assert [path.name for path in output.iterdir()] == ["checkpoint.npz"]
+    assert output.joinpath("checkpoint.npz").stat().st_mode & 0o077 == 0

@@ -1,0 +1,152 @@
+"""`data convert` of what is broken: one line that names the file, and nothing left behind."""
+
+import io
+import json
+import os
+import sqlite3
+import tarfile
+import time
+
+import data_files
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from fl_epe.cli.main import main
+from fl_epe.data import convert
+
+POSTS = [("train", f"user-{i % 3}", {"tokens": "to be or not"}) for i in range(9)]
+
+
+def _refused(tmp_path, capsys, kind, source, *more):
+    before = {path.name for path in tmp_path.iterdir()}
+    assert main(["data", "convert", kind, str(source), str(tmp_path / "out"), *more]) == 2
+    printed = capsys.readouterr().err
+    assert len(printed.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == before
+    return printed
+
+
+def _hdf5(path, **features):
+    with h5py.File(path, "w") as file:
+        for name, value in features.items():
+            if isinstance(value, tuple):
+                file.create_dataset(f"examples/f1/{name}", *value, chunks=(1, *value[0][1:]))
+            elif value is None:
+                file.create_group(f"examples/f1/{name}")
+            else:
+                file[f"examples/f1/{name}"] = value
+    return path
+
+
+LABEL = np.zeros(2, np.int64)
+HDF5 = {
+    "group": ({"pixels": None, "label": LABEL}, "'pixels' in .* to be a data set with rows"),
+    "scalar": ({"pixels": 0.5, "label": LABEL}, "'pixels' in .* to be a data set with rows"),
+    "length": ({"pixels": np.zeros((3, 28, 28)), "label": LABEL}, "features of one length"),
+    "endless": (
+        {"pixels": ((2**50, 28, 28), "f4"), "label": ((2**50,), "i8")},
+        "to take at most .* If you trust it, set FL_EPE_READ_LIMIT=",
+    ),
+    "complex": ({"pixels": np.zeros((2, 28, 28), complex), "label": LABEL}, "Expected "),
+    "missing": ({"label": LABEL}, "to have a column 'image' or 'pixels'"),
+}
+
+
+@pytest.mark.parametrize(("features", "message"), HDF5.values(), ids=HDF5)
+def test_hdf5(features, message, tmp_path, capsys):
+    import re
+
+    printed = _refused(tmp_path, capsys, "emnist", _hdf5(tmp_path / "a.h5", **features))
+    assert re.search(message, printed), printed
+    assert "a.h5" in printed
+
+
+@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("name", ["a.h5", "a.sqlite", "a.sqlite.lzma", "a.jsonl", "a.parquet"])
+def test_a_file_that_was_cut_off(name, cut, tmp_path, capsys):
+    path = tmp_path / name
+    kind = "stackoverflow"
+    if name == "a.h5":
+        kind = "emnist"
+        _hdf5(path, pixels=np.zeros((2, 28, 28), "f4"), label=LABEL)
+    elif name == "a.jsonl":
+        data_files.write_json_lines(path, POSTS, "user_id")
+    elif name == "a.parquet":
+        data_files.write_parquet(path, POSTS, "user_id")
+    else:
+        data_files.write_sqlite(path, POSTS)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * cut) - 3])
+    assert "a." in _refused(tmp_path, capsys, kind, path)
+
+
+SQL = {
+    "count-text": ("UPDATE client_metadata SET num_examples = x'00'", "to be a count"),
+    "count-real": ("UPDATE client_metadata SET num_examples = 1e300", "to be a count"),
+    "message-null": ("UPDATE examples SET serialized_example_proto = x''", "column 'tokens'"),
+    "message-text": ("UPDATE examples SET serialized_example_proto = 'x'", "tf.train.Example"),
+    "client-bytes": ("UPDATE examples SET client_id = x'ff' WHERE rowid = 2", "one type"),
+    "no-text": ("UPDATE examples SET client_id = CAST(x'ff' AS TEXT)", "decode"),
+    "no-table": ("DROP TABLE examples", "no such table"),
+    "no-rows": ("DELETE FROM examples", "to have .*, found none|to have rows"),
+}
+
+
+@pytest.mark.parametrize(("order", "message"), SQL.values(), ids=SQL)
+def test_sqlite(order, message, tmp_path, capsys):
+    import re
+
+    path = tmp_path / "a.sqlite"
+    data_files.write_sqlite(path, POSTS)
+    with sqlite3.connect(path) as database:
+        database.execute(order)
+    database.close()
+    printed = _refused(tmp_path, capsys, "stackoverflow", path)
+    assert re.search(message, printed), printed
+
+
+def test_numbers_of_400_digits_and_half_characters(tmp_path, capsys):
+    for value in (10**400, "\ud800", [1, {"a": 2}]):
+        (tmp_path / "a.jsonl").write_text(json.dumps({"user_id": "a", "tokens": value}))
+        assert "a.jsonl, lines 1 to 1" in _refused(
+            tmp_path, capsys, "stackoverflow", tmp_path / "a.jsonl"
+        )
+    (tmp_path / "a.jsonl").write_text('{"user_id": "a", "tokens": ' + "9" * 5000 + "}")
+    assert "line 1, to be JSON" in _refused(tmp_path, capsys, "stackoverflow", tmp_path / "a.jsonl")
+
+
+def test_a_picture_that_is_a_bomb_is_not_unpacked(tmp_path, capsys):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(file, "PNG")
+    table = pa.table({"writer_id": ["a"], "image": [file.getvalue()], "character": [1]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert "a.parquet" in _refused(tmp_path, capsys, "emnist", tmp_path / "a.parquet")
+
+
+def test_a_word_list_that_is_a_broken_archive(tmp_path, capsys):
+    data_files.write_json_lines(tmp_path / "a.jsonl", POSTS, "user_id")
+    packed = tmp_path / "words.tar.bz2"
+    with tarfile.open(packed, "w:bz2") as archive:
+        info = tarfile.TarInfo("stackoverflow.word_count")
+        info.size = 100_000
+        archive.addfile(info, io.BytesIO(os.urandom(100_000)))
+    packed.write_bytes(packed.read_bytes()[:-50_000])
+    more = ("--vocabulary", str(packed))
+    assert "words.tar.bz2" in _refused(
+        tmp_path, capsys, "stackoverflow", tmp_path / "a.jsonl", *more
+    )
+
+
+def test_what_a_killed_conversion_left_is_removed(tmp_path):
+    data_files.write_json_lines(tmp_path / "a.jsonl", POSTS, "user_id")
+    stale, fresh = tmp_path / "out.part-old", tmp_path / "out.part-new"
+    for folder in (stale, fresh):
+        (folder / "inner").mkdir(parents=True)
+    os.utime(stale, (time.time() - 3600,) * 2)
+    assert len(convert("stackoverflow", str(tmp_path / "a.jsonl"), tmp_path / "out")) == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "out", "out.part-new"}

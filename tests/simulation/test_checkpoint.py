@@ -1,0 +1,117 @@
+"""The file of an unfinished run: private, checked, and refused by the name of what is wrong."""
+
+import json
+import logging
+import stat
+
+import numpy as np
+import pytest
+from fuzz_seeds import _checkpoint, tiny_task, without_checksums
+
+from fl_epe.archive import read_archive
+from fl_epe.cli.main import main
+from fl_epe.simulation import load_job
+from fl_epe.simulation.checkpoint import read_job, read_state, write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    return _checkpoint(tmp_path_factory.mktemp("sound"))
+
+
+@pytest.fixture
+def path(content, tmp_path, monkeypatch):
+    monkeypatch.setattr("fl_epe.simulation.run.load_task", tiny_task)
+    (tmp_path / "checkpoint.npz").write_bytes(content)
+    return tmp_path / "checkpoint.npz"
+
+
+def _refused(path, capsys):
+    assert main(["resume", str(path.parent)]) == 2
+    printed = capsys.readouterr().err
+    assert str(path) in printed
+    assert len(printed.splitlines()) == 1
+    assert [file.name for file in path.parent.iterdir()] == ["checkpoint.npz"]
+    return printed
+
+
+def test_a_checkpoint_is_for_its_owner_alone(path):
+    path.chmod(0o644)
+    write_checkpoint(path, read_job(path), read_state(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_old_checkpoint_is_read_with_a_warning(path, caplog):
+    before = load_job(path)
+    path.write_bytes(without_checksums(path.read_bytes()))
+    with caplog.at_level(logging.WARNING):
+        assert load_job(path) == before
+    assert "schema 1, without checksums" in caplog.text
+
+
+def test_a_checkpoint_that_lost_its_checksums_is_refused(path, capsys):
+    np.savez(path, **read_archive(path, "a checkpoint").arrays())
+    assert "it has no checksums" in _refused(path, capsys)
+
+
+def test_a_newer_checkpoint_is_refused(path):
+    write_checkpoint(path, json.dumps({**json.loads(read_job(path)), "schema": 9}), {})
+    with pytest.raises(ValueError, match=r"schema=9 of .* <= 2: written by a newer fl_epe"):
+        load_job(path)
+
+
+JOBS = {
+    "task": ({"task": 3}, "evaluate_every=2|task"),
+    "config": ({"config": []}, r"config=\[\] to be a table"),
+    "rounds": ({"config": {"clients": 20, "rounds": "six"}}, "config.rounds='six' to be a whole"),
+    "seeds": ({"seeds": {"canary": "x"}}, "seeds.canary='x' to be a whole number"),
+    "every": ({"evaluate_every": 0}, "evaluate_every=0 >= 1"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), JOBS.values(), ids=JOBS)
+def test_a_job_that_is_none(changes, message, path):
+    write_checkpoint(path, json.dumps(json.loads(read_job(path)) | changes), {})
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_job(path)
+    assert str(path) in str(refusal.value)
+
+
+def test_a_job_without_a_part(path):
+    values = json.loads(read_job(path))
+    del values["config"]
+    write_checkpoint(path, json.dumps(values), {})
+    with pytest.raises(ValueError, match="'job' has no 'config'"):
+        load_job(path)
+
+
+STATES = {
+    "rounds-done": ("rounds_done", np.array(7), r"rounds_done=7 is not in \[1, 4\]"),
+    "rounds-real": ("rounds_done", np.array(3.0), "rounds_done is float64"),
+    "theta-missing": ("theta", None, "it has no 'theta'"),
+    "theta-short": ("theta", np.zeros(3, np.float32), r"theta is float32 of shape \(3,\)"),
+    "theta-nan": ("theta", np.full(105, np.nan, np.float32), "theta is not finite"),
+    "theta-double": ("theta", np.zeros(105), "theta is float64, not float32"),
+    "clip-norm": ("clip_norm", np.array(-1.0), "clip_norm=-1.0 is not > 0"),
+    "velocity": ("optimizer.velocity", np.zeros(2), "optimizer.velocity is float64 of shape"),
+    "presence": ("presence", np.zeros((4, 6)), "presence is float64"),
+    "clients": ("client_ids", np.full(20, 99), r"client_ids are not in \[0, 20\)"),
+    "offsets": ("client_offsets", np.array([0, 9, 5, 15, 20]), "client_offsets do not rise"),
+    "history": ("history.loss", np.zeros(9), "history.loss is float64 of shape"),
+    "series": ("series.eval_loss", np.zeros(9), "series.eval_round and the others"),
+    "scores": ("tracker.dots.mean", np.zeros((1, 99)), "tracker.dots.mean is float64 of shape"),
+    "names": ("tracker.waiting.names", np.array(["x"] * 3), "tracker.waiting.names has 'x'"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "message"), STATES.values(), ids=STATES)
+def test_a_state_that_does_not_fit_is_refused_by_name(name, value, message, path, capsys):
+    state = read_state(path)
+    del state[name]
+    if value is not None:
+        state[name] = value
+    write_checkpoint(path, read_job(path), state)
+    printed = _refused(path, capsys)
+    import re
+
+    assert re.search(message, printed), printed

@@ -1,0 +1,286 @@
+"""One sound file of each kind that a command reads, small, for the fuzzer to damage."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import data_files
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+from records import make_record
+from tiny import Tiny
+
+from fl_epe import AuditRecord, RunConfig, cli
+from fl_epe.reporting import summarize
+from fl_epe.seeding import Seeds
+from fl_epe.simulation import Job, simulate
+
+Command = Callable[[Path, Path], list[str]]
+"""The words of the command, given the damaged file and an empty folder to write to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seed:
+    """A sound file and what is done with damaged copies of it.
+
+    Attributes:
+        name: of the kind.
+        path: the file's name; a command may expect it.
+        content: its bytes.
+        command: what reads it.
+        result: the numbers that a successful command leaves, given the folder and what it printed.
+        checked: whether the file has checksums, so that no damage may change a number.
+    """
+
+    name: str
+    path: str
+    content: bytes
+    command: Command
+    result: Callable[[Path, str], Any]
+    checked: bool = False
+
+
+def _report(folder: Path, printed: str) -> Any:
+    return json.loads((folder / "report.json").read_text())
+
+
+def _printed(folder: Path, printed: str) -> Any:
+    return json.loads(printed)
+
+
+def _nothing(folder: Path, printed: str) -> Any:
+    return None
+
+
+def _beside(*words: str) -> Command:
+    """A command on the folder that the file is in."""
+    return lambda path, folder: [*words, str(path.parent)]
+
+
+def _estimate(path: Path, folder: Path) -> list[str]:
+    return ["estimate", str(path), "--json", "--dim", "1000"]
+
+
+def _advise_log(path: Path, folder: Path) -> list[str]:
+    return ["advise", "log", str(path), "--noise-multiplier", "0.5", "--json"]
+
+
+def _advise_noise(path: Path, folder: Path) -> list[str]:
+    more = ["--num-canaries", "20", "--json"]
+    return ["advise", "noise", "--target-epsilon", "2", "--like", str(path.parent), *more]
+
+
+def _compare(path: Path, folder: Path) -> list[str]:
+    return ["compare", "--config", str(path), "--output", str(folder / "out"), "--workers", "1"]
+
+
+def _convert(kind: str) -> Command:
+    return lambda path, folder: ["data", "convert", kind, str(path), str(folder / "out")]
+
+
+def without_checksums(content: bytes) -> bytes:
+    """A record or checkpoint as schema 1 had it."""
+    with np.load(io.BytesIO(content)) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    arrays.pop("checksums")
+    name = "meta" if "meta" in arrays else "job"
+    about = json.loads(arrays[name].tobytes())
+    if name == "meta":
+        about |= {"schema": 1, "seeds": json.loads(arrays.pop("seeds").tobytes())}
+    else:
+        about.pop("schema")
+    arrays[name] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def tiny_task(name: str, **options: Any) -> Tiny:
+    """The task of the checkpoint, which the package does not know."""
+    if name != "tiny":
+        raise ValueError(f"Expected task name={name!r:.40} to be 'tiny'.")
+    return Tiny(inputs=20)
+
+
+def _checkpoint(folder: Path) -> bytes:
+    config = RunConfig(
+        clients=20, rounds=4, clients_per_round=5, num_canaries=6, unobserved=6, delta=1e-2,
+        local_epochs=1, clipping="fixed",
+    )  # fmt: skip
+    job = Job(Tiny(inputs=20), config, Seeds.derive(1), evaluate_every=2)
+    path = folder / "checkpoint.npz"
+    kept: list[bytes] = []
+
+    def keep(progress: Any) -> None:
+        if progress.round == 3:
+            kept.append(path.read_bytes())
+
+    simulate(job, workers=1, checkpoint=path, checkpoint_every=3, on_round=keep)
+    return kept[0]
+
+
+def _bytes_of(write: Callable[[Path], Any], path: Path) -> bytes:
+    write(path)
+    return path.read_bytes()
+
+
+def _csv(header: list[str], rows: list[tuple[Any, ...]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([header, *rows])
+    return text.getvalue().encode()
+
+
+PLAN = b"""schedules = ["epochs", "poisson", "capped:of=poisson,per_run=4"]
+noise-multipliers = [0.1, 0.2]
+participations = [1, 2]
+rounds = 20
+num-canaries = 40
+replicates = 2
+delta = 1e-3
+"""
+
+
+def seeds(folder: Path) -> list[Seed]:
+    """Every kind of file; ``folder`` is for what has to be written first."""
+    rng = np.random.default_rng(7)
+    observed, unobserved = rng.normal(0.1, 0.03, 12), rng.normal(0, 0.03, 10)
+    columns = {"observed": observed, "unobserved": np.append(unobserved, [np.nan] * 2)}
+    wide = [
+        (a, b if i < 10 else "")
+        for i, (a, b) in enumerate(zip(*(c.tolist() for c in columns.values()), strict=True))
+    ]
+    long = {"score": [*observed, *unobserved], "member": [1] * 12 + [0] * 10}
+    record = make_record(metrics={"eval_round": np.arange(2), "eval_accuracy": np.ones(2) / 2})
+    whole = _bytes_of(record.save, folder / "record.npz")
+    checkpoint = _checkpoint(folder)
+    log = [(t, f"phone-{c}") for t in range(6) for c in range(8) if (t + c) % 3]
+    rounds, clients = zip(*log, strict=True)
+
+    def npz(path: Path) -> None:
+        np.savez(path, observed=observed, unobserved=unobserved)
+
+    def table(values: Any) -> Callable[[Path], None]:
+        return lambda path: parquet.write_table(pa.table(values), path, write_page_checksum=True)
+
+    json_text = json.dumps({"observed": observed.tolist(), "unobserved": unobserved.tolist()})
+    npy = _bytes_of(lambda path: np.save(path, observed), folder / "a.npy")
+    old = without_checksums(checkpoint)
+    scored = _bytes_of(table(long), folder / "b.parquet")
+    record_file, checkpoint_file = "record.npz", "checkpoint.npz"
+    return [
+        Seed("record", record_file, whole, _beside("report"), _report, checked=True),
+        Seed("record-like", record_file, whole, _advise_noise, _printed, checked=True),
+        Seed("record-old", record_file, without_checksums(whole), _beside("report"), _report),
+        Seed("checkpoint", checkpoint_file, checkpoint, _beside("resume"), _report, checked=True),
+        Seed("checkpoint-old", checkpoint_file, old, _beside("resume"), _report),
+        Seed("scores-npz", "a.npz", _bytes_of(npz, folder / "a.npz"), _estimate, _printed),
+        Seed("scores-npy", "a.npy", npy, _estimate, _printed),
+        Seed("scores-csv", "a.csv", _csv(list(columns), wide), _estimate, _printed),
+        Seed("scores-json", "a.json", json_text.encode(), _estimate, _printed),
+        Seed("scores-parquet", "a.parquet", scored, _estimate, _printed),
+        Seed("trace-csv", "log.csv", _csv(["round", "client_id"], log), _advise_log, _printed),
+        Seed(
+            "trace-parquet",
+            "log.parquet",
+            _bytes_of(table({"round": rounds, "client_id": clients}), folder / "c.parquet"),
+            _advise_log,
+            _printed,
+        ),
+        Seed("plan", "plan.toml", PLAN, _compare, _nothing),
+        *_sources(folder),
+    ]
+
+
+def _sources(folder: Path) -> list[Seed]:
+    ink, labels = data_files.handwriting(12)
+    images: data_files.Rows = [
+        ("train", f"f{i % 3}", {"pixels": 1 - image / np.float32(255), "label": label})
+        for i, (image, label) in enumerate(zip(ink, labels, strict=True))
+    ]
+    posts: data_files.Rows = [
+        (split, f"user-{i % 4}", {"tokens": f"a word and {i} more words of a user", "score": i})
+        for i in range(20)
+        for split in ("train", "test")
+    ]
+    text = "to be or not to be that is the question whether it is nobler in the mind to suffer" * 3
+    plays: data_files.Rows = [
+        ("", f"HAMLET-{i % 3}", {"x": text[i : i + 80], "y": text[i + 80]}) for i in range(24)
+    ]
+    tokens: data_files.Rows = [("", client, {"tokens": f["tokens"]}) for _, client, f in posts]
+
+    def packed(path: Path) -> None:
+        data_files.write_sqlite(path, posts)
+
+    written = {
+        "emnist-hdf5": ("emnist", "a.h5", lambda p: data_files.write_hdf5(p, images)),
+        "stackoverflow-sqlite": ("stackoverflow", "a.sqlite", packed),
+        "stackoverflow-lzma": ("stackoverflow", "b.sqlite.lzma", packed),
+        "stackoverflow-jsonl": (
+            "stackoverflow", "a.jsonl", lambda p: data_files.write_json_lines(p, tokens, "user_id"),
+        ),
+        "stackoverflow-parquet": (
+            "stackoverflow", "a.parquet", lambda p: data_files.write_parquet(p, tokens, "user_id"),
+        ),
+        "shakespeare-csv": (
+            "shakespeare", "a.csv", lambda p: data_files.write_csv(p, plays, "character_id"),
+        ),
+    }  # fmt: skip
+    (folder / "sources").mkdir()
+    return [
+        Seed(name, path, _bytes_of(write, folder / "sources" / path), _convert(kind), _nothing)
+        for name, (kind, path, write) in written.items()
+    ]
+
+
+@contextlib.contextmanager
+def cheap_commands() -> Iterator[None]:
+    """Commands without what takes long and reads nothing: pictures, and a plan's measurements."""
+
+    def carried_out(*arguments: Any, **more: Any) -> Any:
+        raise ValueError("the plan was read")
+
+    known: dict[bytes, Any] = {}
+
+    def summarize_once(record: AuditRecord) -> Any:
+        digest = hashlib.sha256()
+        for name, value in sorted(record.by_name().items()):
+            digest.update(f"{name} {value!r}".encode())
+            for array in value.values() if name == "metrics" else [value]:
+                if isinstance(array, np.ndarray):
+                    digest.update(array.tobytes())
+        key = digest.digest()
+        if key not in known:
+            known[key] = summarize(record)
+        return known[key]
+
+    with (
+        mock.patch("fl_epe.reporting.report.summarize", summarize_once),
+        mock.patch("fl_epe.simulation.run.load_task", tiny_task),
+        mock.patch("fl_epe.reporting.report.FIGURES", {}),
+        mock.patch("fl_epe.compare.carry_out", carried_out),
+    ):
+        yield
+
+
+def call(words: list[str]) -> int:
+    """The command line, in this process."""
+    return cli.main(words)
+
+
+def sqlite_bytes(path: Path, changes: Callable[[sqlite3.Connection], Any]) -> bytes:
+    """The bytes of a data base after some changes through SQLite itself."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        changes(database)
+        database.commit()
+    return path.read_bytes()

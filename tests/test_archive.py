@@ -1,0 +1,219 @@
+"""The one reader of archives: what is sound comes back, all else is refused in one line."""
+
+import io
+import json
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from fl_epe.archive import (
+    UnreadableFileError,
+    read_archive,
+    read_npy,
+    size_limit,
+    whole_file,
+    write_archive,
+)
+
+ARRAYS = {
+    "x": np.linspace(0, 1, 7),
+    "y": np.arange(6).reshape(2, 3),
+    "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "other_endian": np.arange(3, dtype=">i4"),
+    "one": np.array(2.5),
+    "none": np.empty((0, 4)),
+    "words": np.array(["a", "bcd"]),
+    "no_words": np.array([], str),
+    "yes": np.array([True, False]),
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_archive(tmp_path / "a.npz", ARRAYS, {"about": {"seed": 2**127}})
+    return tmp_path / "a.npz"
+
+
+def _members(path):
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _rewrite(path, members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def _npy(array):
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
+def test_what_was_written_is_read_and_may_be_written_to(path):
+    archive = read_archive(path, "things")
+    assert archive.has_checksums
+    assert archive.text("about") == {"seed": 2**127}
+    found = archive.arrays()
+    assert found.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert np.array_equal(found[name], array)
+        assert found[name].shape == array.shape
+        assert found[name].dtype == array.dtype.newbyteorder("=")
+        found[name][...] = found[name]
+    with np.load(path) as plain:
+        assert np.array_equal(plain["x"], ARRAYS["x"])
+
+
+def test_archives_of_numpy_have_no_checksums(tmp_path):
+    np.savez(tmp_path / "a.npz", **ARRAYS)
+    archive = read_archive(tmp_path / "a.npz", "things")
+    assert not archive.has_checksums
+    assert archive.array("one") == 2.5
+
+
+def _without(members):
+    del members["y.npy"]
+
+
+def _with_another(members):
+    members["z.npy"] = members["y.npy"]
+
+
+def _swapped(members):
+    members["x.npy"], members["one.npy"] = members["one.npy"], members["x.npy"]
+
+
+def _other_value(members):
+    members["y.npy"] = _npy(np.arange(1, 7).reshape(2, 3))
+
+
+def _other_text(members):
+    members["about.npy"] = _npy(np.frombuffer(b'{"seed": 1}', np.uint8))
+
+
+def _other_sum(members):
+    listed = json.loads(np.load(io.BytesIO(members["checksums.npy"])).tobytes())
+    listed["members"]["y"] = listed["members"]["x"]
+    members["checksums.npy"] = _npy(np.frombuffer(json.dumps(listed).encode(), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_without, "'y' is missing"),
+        (_with_another, "'z' was added"),
+        (_swapped, "'x' is not as it was written: its checksum differs"),
+        (_other_value, "'y' is not as it was written: its checksum differs"),
+        (_other_text, "'about' is not as it was written: its checksum differs"),
+        (_other_sum, "'checksums' is not as it was written"),
+    ],
+    ids=["lost", "added", "swapped", "value", "text", "sum"],
+)
+def test_a_change_that_zip_does_not_see_is_refused(change, message, path):
+    members = _members(path)
+    change(members)
+    _rewrite(path, members)
+    with pytest.raises(UnreadableFileError) as refusal:
+        read_archive(path, "things")
+    assert f"Expected path={str(path)!r} to be things: {message}" in str(refusal.value)
+    assert str(refusal.value).endswith("It is damaged: take the original, or make it again.")
+
+
+HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
+
+
+def _raw_npy(descr, shape, data=b""):
+    header = HEADER.format(descr, shape).encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_npy(np.array([{}], object)), "holds object, neither numbers nor texts"),
+        (_npy(np.array([1j])), "holds complex128, neither numbers nor texts"),
+        (_npy(np.zeros(2, "f4,i4")), "is no array"),
+        (_raw_npy("'<f8'", "(1152921504606846976,)"), "is no array"),
+        (_raw_npy("'<f8'", "(1099511627776,)"), "claims shape"),
+        (_raw_npy("'<f8'", "(-1,)"), "is no array"),
+        (_raw_npy("'<f8'", "(True,)", bytes(8)), "is no array"),
+        (_raw_npy("'<U0'", "(1000000,)"), "claims shape"),
+        (_raw_npy("'|b1'", "(2,)", b"\x01\x07"), "neither true nor false"),
+        (_raw_npy("'<U1'", "(1,)", b"\xff" * 4), "holds what is no text"),
+        (_raw_npy("'<f8'", "(1,)", bytes(9)), "claims shape"),
+        (_raw_npy("(" * 4000, "(1,)", bytes(8)), "is no array"),
+        (b"\x93NUMPY\x09\x00" + bytes(80), "is no array"),
+        (b"", "is no array"),
+    ],
+    ids=[
+        "objects", "complex", "fields", "too-many", "claims-8-TiB", "negative", "bool-length",
+        "texts-of-nothing", "bool-of-7", "no-character", "a-byte-too-many", "nested", "version",
+        "empty",
+    ],
+)  # fmt: skip
+def test_arrays_that_are_none(content, message, tmp_path):
+    (tmp_path / "a.npy").write_bytes(content)
+    _rewrite(tmp_path / "a.npz", {"a.npy": content})
+    for read, name in ((read_npy, "a.npy"), (read_archive, "a.npz")):
+        with pytest.raises(UnreadableFileError, match=message) as refusal:
+            read(tmp_path / name, "numbers")
+        assert name in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.npz"
+    _rewrite(path, {"zeros.npy": _npy(np.zeros(40 << 20, np.uint8))})
+    monkeypatch.setenv("FL_EPE_READ_LIMIT", "30")
+    tracemalloc.start()
+    with pytest.raises(UnreadableFileError, match=r"limit of 30\. If you .*FL_EPE_READ_LIMIT=41"):
+        read_archive(path, "numbers")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    monkeypatch.setenv("FL_EPE_READ_LIMIT", "41")
+    assert len(read_archive(path, "numbers").array("zeros")) == 40 << 20
+
+
+def test_a_member_cannot_claim_more_than_it_can_hold(path):
+    content = bytearray(path.read_bytes())
+    at = content.index(b"PK\x01\x02")
+    content[at + 24 : at + 28] = (2**31).to_bytes(4, "little")  # its unpacked size
+    path.write_bytes(content)
+    with pytest.raises(UnreadableFileError, match="claims 2147483648 bytes, more than it can"):
+        read_archive(path, "things")
+
+
+@pytest.mark.parametrize("value", ["0", "many", "-1"])
+def test_a_limit_that_is_none(value, monkeypatch):
+    monkeypatch.setenv("FL_EPE_READ_LIMIT", value)
+    with pytest.raises(ValueError, match=f"FL_EPE_READ_LIMIT='{value}' to be a number of MiB"):
+        size_limit(1)
+
+
+def test_large_files_may_unpack_to_more():
+    assert size_limit(1) == 256 << 20
+    assert size_limit(1 << 30) == 32 << 30
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def fail():
+        with whole_file(path, private=True) as file:
+            file.write(b"new")
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folders_are_no_archives(tmp_path):
+    with pytest.raises(UnreadableFileError, match="to be a file"):
+        read_archive(tmp_path, "things")
