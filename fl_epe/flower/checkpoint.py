@@ -43,13 +43,14 @@ def fingerprint(settings: AuditSettings) -> dict[str, Any]:
     """What must be the same for an audit to go on, as JSON values by the names of arguments."""
     wrapped, clients = settings.wrapped, settings.clients
     names = (
-        *("num_canaries", "delta", "unobserved", "participations", "inject", "num_examples"),
-        *("canary_norm", "noise_multiplier", "replies", "averages", "max_share", "seed"),
+        *("num_canaries", "delta", "participations", "inject", "num_examples", "canary_norm"),
+        *("noise_multiplier", "replies", "averages", "max_share", "seed"),
     )
     values = {
         **{name: getattr(settings, name) for name in names},
         "clients": clients if isinstance(clients, float | int | None) else sorted(clients),
         "leave_out": list(settings.leave_out),
+        "unobserved": settings.unobserved,
         "strategy": wrapped.description,
         "strategy's server optimizer": str(wrapped.server(averages=settings.averages)),
         "strategy's noise multiplier": wrapped.noise_multipliers(averages=settings.averages)[1],
@@ -103,7 +104,7 @@ class SavedAudit:
     def check(self, settings: AuditSettings) -> None:
         """Raise an `ArgumentError` that names the first argument with another value than before."""
         for name, value in fingerprint(settings).items():
-            before = self.settings[name]
+            before = self.settings.get(name)
             if name == "seed" and settings.fresh_seed:
                 continue
             if value != before:
