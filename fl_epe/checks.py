@@ -1,22 +1,157 @@
 """Checks of arguments that several modules share.
 
-Each raises a `ValueError` that names the argument, its value and what is allowed.
+Each raises an `ArgumentError` that names the argument, its value and what is allowed.
 
 Examples:
     >>> check_probability("delta", 2.0)
     Traceback (most recent call last):
-    ValueError: Expected delta=2.0 in (0, 1).
+    fl_epe.checks.ArgumentError: Expected delta=2.0 in (0, 1).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
-from types import NoneType
+import numbers
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+LARGEST = 2**63 - 1
+"""The largest whole number that NumPy counts with."""
+
+
+class ArgumentError(ValueError):
+    """An argument has a value that it may not have.
+
+    Keeps names and values apart from the text, so that the command line can say ``--clip-norm``
+    where Python says ``clip_norm``:
+
+        >>> error = ArgumentError("Expected {low} < {high}.", low=3, high=2)
+        >>> str(error)
+        'Expected low=3 < high=2.'
+        >>> error.said(lambda name: "--" + name)
+        'Expected --low=3 < --high=2.'
+
+    Attributes:
+        text: the message, with the name of an argument in braces where it and its value stand.
+        values: the arguments' values by name.
+    """
+
+    def __init__(self, text: str, **values: Any) -> None:
+        self.text = text
+        self.values = values
+        super().__init__(self.said())
+
+    def said(self, spelling: Callable[[str], str] = str) -> str:
+        """The message with every argument's name as ``spelling`` writes it."""
+        return self.filled(spelling, self.values)
+
+    def filled(self, spelling: Callable[[str], str], names: Collection[str]) -> str:
+        """The message with these names and their values filled in, and others left in braces."""
+        parts = {name: f"{spelling(name)}={_shown(self.values[name])}" for name in names}
+        if not parts:
+            return self.text
+        places = "|".join(re.escape(f"{{{name}}}") for name in parts)
+        return re.sub(places, lambda place: parts[place[0][1:-1]], self.text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(ArgumentError, **self.values), (self.text,)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+@contextlib.contextmanager
+def renamed(**names: str) -> Iterator[None]:
+    """Errors about a part's arguments, under the names that its maker's arguments have."""
+    try:
+        yield
+    except ArgumentError as error:
+        text = error.text
+        for old, new in names.items():
+            text = text.replace(f"{{{old}}}", f"{{{new}}}")
+        values = {names.get(name, name): value for name, value in error.values.items()}
+        raise ArgumentError(text, **values) from error
+
+
+@contextlib.contextmanager
+def within(name: str, value: str, *outside: str) -> Iterator[None]:
+    """Errors about what the text ``value`` of an argument holds, with that argument in front.
+
+    Args:
+        name: of the argument.
+        value: its text.
+        outside: names of arguments beside it. All others are part of the text.
+    """
+    try:
+        yield
+    except ArgumentError as error:
+        if name in error.values:
+            raise
+        left = {n: v for n, v in error.values.items() if n in outside}
+        text = error.filled(str, error.values.keys() - left.keys())
+        text = f"In {{{name}}}: {text[0].lower()}{text[1:]}"
+        raise ArgumentError(text, **{name: value} | left) from error
+
+
+def expected(name: str, value: Any, wanted: str) -> NoReturn:
+    """Raise an `ArgumentError`: this argument's value should be another."""
+    raise ArgumentError(f"Expected {{{name}}} {wanted}.", **{name: value})
+
+
+def check_types(settings: Any) -> None:
+    """Raise an `ArgumentError` unless each field of a dataclass has a value of its type.
+
+    Checks ``int``, ``float``, ``str`` and ``bool``, with or without ``None``; other fields are
+    left alone. Floats that are whole numbers become ``int`` where that is the type.
+    """
+    hints = typing.get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        new = checked_type(field.name, value, hints[field.name])
+        if new is not value:
+            object.__setattr__(settings, field.name, new)
+
+
+def checked_type(name: str, value: Any, kind: Any) -> Any:
+    """``value`` if it is of this type, or a whole number as ``int`` where that is the type.
+
+    Raises:
+        ArgumentError: for another type, a number that is not finite, or one beyond `LARGEST`.
+    """
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if value is None and types.NoneType in kinds:
+        return value
+    if int in kinds:
+        whole = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not whole or not math.isfinite(_as_float(value)) or value != int(value):
+            expected(name, value, "to be an integer")
+        if abs(int(value)) > LARGEST and name != "seed":
+            expected(name, value, f"<= {LARGEST}")
+        return value if isinstance(value, numbers.Integral) else int(value)
+    if float in kinds:
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not real or not math.isfinite(_as_float(value)):
+            expected(name, value, "to be a finite number")
+    elif kinds[0] in (str, bool) and not isinstance(value, kinds[0]):
+        expected(name, value, "to be text" if kinds[0] is str else "to be true or false")
+    return value
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
 
 
 def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -31,28 +166,40 @@ def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raise a `ValueError` unless ``value`` is in (0, 1)."""
+    """Raise an `ArgumentError` unless ``value`` is in (0, 1)."""
     if not 0 < value < 1:
-        raise ValueError(f"Expected {name}={value} in (0, 1).")
+        expected(name, value, "in (0, 1)")
+
+
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
+"""Noise multipliers between which all that is computed from them fits into floating point."""
+
+
+def check_noise(name: str, value: float) -> None:
+    """Raise an `ArgumentError` unless ``value`` is a noise multiplier; 0 is no noise."""
+    if value < 0 or not math.isfinite(value):
+        expected(name, value, "in [0, inf)")
+    if value and not LEAST_NOISE <= value <= MOST_NOISE:
+        expected(name, value, f"in [{LEAST_NOISE:g}, {MOST_NOISE:g}], or 0 for no noise")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise a `ValueError` unless ``value`` is positive and finite."""
+    """Raise an `ArgumentError` unless ``value`` is positive and finite."""
     if not 0 < value < math.inf:
-        raise ValueError(f"Expected {name}={value} in (0, inf).")
+        expected(name, value, "in (0, inf)")
 
 
 def check_rate(name: str, value: float) -> None:
-    """Raise a `ValueError` unless ``value`` is in (0, 1]."""
+    """Raise an `ArgumentError` unless ``value`` is in (0, 1]."""
     if not 0 < value <= 1:
-        raise ValueError(f"Expected {name}={value} in (0, 1].")
+        expected(name, value, "in (0, 1]")
 
 
 def check_count(name: str, value: float, most: float = math.inf) -> None:
-    """Raise a `ValueError` unless ``value`` is a whole number from 1 to ``most``."""
-    if not 1 <= value <= most or value != int(value):
+    """Raise an `ArgumentError` unless ``value`` is a whole number from 1 to ``most``."""
+    if not 1 <= value <= most or math.isinf(value) or value != int(value):
         limit = "" if math.isinf(most) else f" and <= {most}"
-        raise ValueError(f"Expected {name}={value} to be an integer >= 1{limit}.")
+        expected(name, value, f"to be an integer >= 1{limit}")
 
 
 _MAY_BE = {
@@ -60,11 +207,11 @@ _MAY_BE = {
     "float": (int, float),
     "str": (str,),
     "bool": (bool,),
-    "None": (NoneType,),
+    "None": (types.NoneType,),
 }
 
 
-def check_types(name: str, values: object, settings: type) -> None:
+def check_table(name: str, values: object, settings: type) -> None:
     """Raise a `ValueError` unless ``values`` are a table of the right types for a dataclass.
 
     Args:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from fl_epe.checks import check_count, check_positive, check_probability
+from fl_epe.checks import (
+    ArgumentError,
+    check_count,
+    check_noise,
+    check_positive,
+    check_probability,
+    check_types,
+    expected,
+    renamed,
+    within,
+)
 from fl_epe.mechanism import (
     AdaptiveClip,
     ClipNorm,
@@ -83,6 +92,7 @@ class RunConfig:
     full_knowledge: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         self._check_numbers()
         self._check_choices()
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
@@ -97,21 +107,22 @@ class RunConfig:
             check_count(name, getattr(self, name))
         for name, low in (("num_canaries", 2), ("unobserved", 0)):
             value = getattr(self, name)
-            if value < low or value != int(value):
-                raise ValueError(f"Expected {name}={value} to be an integer >= {low}.")
+            if value < low:
+                expected(name, value, f"to be an integer >= {low}")
         if self.unobserved == 1:
-            raise ValueError("Expected unobserved=1 to be 0 or >= 2.")
+            expected("unobserved", 1, "to be 0 or >= 2")
         if self.clients_per_round > self.clients:
-            raise ValueError(
-                f"Expected clients_per_round={self.clients_per_round} <= clients={self.clients}."
+            raise ArgumentError(
+                "Expected {clients_per_round} <= {clients}.",
+                clients_per_round=self.clients_per_round,
+                clients=self.clients,
             )
-        if not 0 <= self.noise_multiplier < math.inf:
-            raise ValueError(f"Expected noise_multiplier={self.noise_multiplier} in [0, inf).")
+        check_noise("noise_multiplier", self.noise_multiplier)
         check_positive("local_learning_rate", self.local_learning_rate)
         if self.delta is not None:
             check_probability("delta", self.delta)
         if self.delta is None and self.clients < 2:
-            raise ValueError(f"Expected clients={self.clients} >= 2, or a delta.")
+            raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=self.clients)
 
     def _check_choices(self) -> None:
         choices = {
@@ -122,7 +133,7 @@ class RunConfig:
         for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise ValueError(f"Expected {name}={value!r} to be one of {allowed}.")
+                expected(name, value, f"to be one of {allowed}")
 
     @property
     def target_delta(self) -> float:
@@ -142,16 +153,29 @@ class RunConfig:
     def client_schedule(self) -> Schedule:
         """Who of the real clients takes part when."""
         participations = self.rounds * self.clients_per_round / self.clients
-        return self._schedule(participations)
+        try:
+            return self._schedule(participations)
+        except ArgumentError as error:
+            if "participations" not in error.values:
+                raise
+            raise ArgumentError(
+                f"{error.text} A client takes part {{rounds}} * {{clients_per_round}} / {{clients}}"
+                f" = {participations:g} times.",
+                **error.values
+                | {n: getattr(self, n) for n in ("rounds", "clients_per_round", "clients")},
+            ) from error
 
     def _schedule(self, participations: float) -> Schedule:
-        kind, options = parse_schedule(self.participation)
+        with within("participation", self.participation):
+            kind, options = parse_schedule(self.participation)
         if kind.startswith("trace"):
-            raise ValueError(
-                f"Expected participation={self.participation!r} to be no recorded trace: it is for"
-                " the limit (fl_epe.asymptotics.simulated_record)."
+            raise ArgumentError(
+                "Expected {participation} to be no recorded trace: it is for the limit, as in "
+                "'fl-epe compare' and 'fl-epe advise'.",
+                participation=self.participation,
             )
-        return make_schedule(kind, self.rounds, participations, **options)
+        with within("participation", self.participation, "rounds", "participations"):
+            return make_schedule(kind, self.rounds, participations, **options)
 
     def canary_schedule(self) -> Schedule:
         """Who of the observed canaries takes part when.
@@ -160,11 +184,13 @@ class RunConfig:
             ValueError: if the canaries cannot take part so often in so few rounds.
         """
         if not 0 < self.canary_participations <= self.rounds:
-            raise ValueError(
-                f"Expected canary_participations={self.canary_participations} in (0, "
-                f"rounds={self.rounds}]."
+            raise ArgumentError(
+                "Expected {canary_participations} in (0, {rounds}].",
+                canary_participations=self.canary_participations,
+                rounds=self.rounds,
             )
-        return self._schedule(self.canary_participations)
+        with renamed(participations="canary_participations"):
+            return self._schedule(self.canary_participations)
 
     def clip_rule(self) -> ClipNorm:
         """How the clip norm of a round is chosen."""
@@ -172,17 +198,23 @@ class RunConfig:
             return FixedClip(self.clip_norm)
         voters = self.cohort_size if self.canaries_vote else float(self.clients_per_round)
         count_std = voters / 20 if self.clip_count_std is None else self.clip_count_std
-        return AdaptiveClip(self.clip_norm, self.clip_quantile, self.clip_rate, count_std, voters)
+        names = {"initial_norm": "clip_norm", "quantile": "clip_quantile", "rate": "clip_rate"}
+        with renamed(**names, count_std="clip_count_std"):
+            return AdaptiveClip(
+                self.clip_norm, self.clip_quantile, self.clip_rate, count_std, voters
+            )
 
     def sum_noise_multiplier(self) -> float:
         """Noise multiplier of the sum: z, less what the adaptive clip norm's count spends."""
-        return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
+        with renamed(count_std="clip_count_std"):
+            return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
 
     def optimizer(self) -> ServerOptimizer:
         """The server's optimizer."""
-        if self.server_optimizer == "adam":
-            return ServerAdam(self.server_learning_rate)
-        return ServerSGD(self.server_learning_rate, self.server_momentum)
+        with renamed(learning_rate="server_learning_rate", momentum="server_momentum"):
+            if self.server_optimizer == "adam":
+                return ServerAdam(self.server_learning_rate)
+            return ServerSGD(self.server_learning_rate, self.server_momentum)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name."""

@@ -14,6 +14,8 @@ import secrets
 
 import numpy as np
 
+from fl_epe.checks import ArgumentError
+
 _STREAMS = ("canary", "participation", "noise", "local", "initial")
 
 
@@ -46,7 +48,7 @@ class Seeds:
             drawn = {name: secrets.randbits(128) for name in _STREAMS if name != "noise"}
             return cls(noise=None, **drawn)
         if seed < 0:
-            raise ValueError(f"Expected seed={seed} >= 0.")
+            raise ArgumentError("Expected {seed} >= 0.", seed=seed)
         children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
         words = [child.generate_state(2, np.uint64) for child in children]
         return cls(*(int(high) << 64 | int(low) for high, low in words))

@@ -20,6 +20,8 @@ from fl_epe.archive import (
     size_limit,
 )
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 Content = TypeVar("Content")
 
 
@@ -140,19 +142,30 @@ _CELL = 8  # bytes of a number
 
 
 def _check_size(about: Any, size: int) -> None:
+    # Not of each column: what PyArrow finds wrong in there it does not raise, it ends the process.
     groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-    rows = max(about.num_rows, sum(group.num_rows for group in groups))
-    claimed = max(
-        sum(abs(chunk.total_uncompressed_size) for chunk in chunks),
-        sum(abs(chunk.num_values) for chunk in chunks) * _CELL,
-        rows * _CELL,
-    )
+    rows = max(about.num_rows, sum(abs(group.num_rows) for group in groups))
+    claimed = max(sum(abs(group.total_byte_size) for group in groups), rows * _CELL)
     if claimed > (limit := size_limit(size)):
         raise ValueError(
             f"it takes {claimed >> 20:,} MiB unpacked, more than the limit of {limit >> 20:,}. If "
             f"you trust it, set {LIMIT_VARIABLE}={(claimed >> 20) + 1}"
         )
+
+
+def csv_cell(value: Any) -> Any:
+    """A value for a CSV file: text that a spreadsheet would take for a formula is quoted.
+
+    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage return,
+    unless it is a number.
+    """
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return "'" + value
+    return value
 
 
 def parquet_module() -> Any:

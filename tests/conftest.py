@@ -5,7 +5,7 @@ from flower_processes import Processes
 from hypothesis import settings
 
 # What these modules assert is shown with its values, as in a test.
-pytest.register_assert_rewrite("every_schedule")
+pytest.register_assert_rewrite("every_schedule", "no_harm")
 
 # Bits are compared: they are the same everywhere on CPUs. GPU tests name their device.
 os.environ.setdefault("FL_EPE_DEVICE", "cpu")

@@ -18,7 +18,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing import AuditRecord
+from fl_epe.auditing import AuditRecord, without_others
 from fl_epe.mechanism import ServerSGD, sgd_weights
 from fl_epe.schedules import Cohort, Schedule, Trace, TraceSample
 from fl_epe.seeding import generator
@@ -47,6 +47,8 @@ class RealUpdates:
     def of(cls, record: AuditRecord) -> RealUpdates:
         """The real updates of a run, from the norms of its means and of its displacement.
 
+        One canary counts as part of them; the others are taken out (`without_others`).
+
         Raises:
             ValueError: if the run's noise or clip norms are unknown, or its server was not SGD.
         """
@@ -56,10 +58,11 @@ class RealUpdates:
             raise ValueError(
                 f"Expected sum_noise_multiplier={z} and clip_norms of the record to be known."
             )
+        norms = without_others(record).norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weighted = float(np.sum((record.round_weights() * unit) ** 2))
-        every_round = (record.norms.means / unit) ** 2 / record.dim - z**2
-        final = record.norms.displacement**2 / weighted / record.dim - z**2
+        every_round = (norms.means / unit) ** 2 / record.dim - z**2
+        final = norms.displacement**2 / weighted / record.dim - z**2
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
 
 

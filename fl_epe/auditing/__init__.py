@@ -14,6 +14,8 @@ from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
     COIN_METHODS,
     epsilon_lower_bound,
+    headline_method,
+    least_canaries,
     lower_bound,
     lower_bound_by,
 )
@@ -30,6 +32,7 @@ from fl_epe.auditing.estimators import (
 )
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
+from fl_epe.auditing.other_canaries import measure_others, others_share, with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import (
@@ -97,9 +100,13 @@ __all__ = [
     "footprint_fit",
     "footprints",
     "gaussian_test",
+    "headline_method",
     "installed_versions",
+    "least_canaries",
     "lower_bound",
     "lower_bound_by",
+    "measure_others",
+    "others_share",
     "play",
     "read_scores",
     "record_from_scorer",
@@ -107,4 +114,6 @@ __all__ = [
     "summarize_scores",
     "unknown_rounds_estimate",
     "unknown_rounds_law",
+    "with_others",
+    "without_others",
 ]

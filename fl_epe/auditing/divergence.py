@@ -44,7 +44,7 @@ def model_not_finite(record: AuditRecord) -> str | None:
     """The final model has an entry that is NaN or infinite."""
     if math.isfinite(record.norms.final):
         return None
-    return "the final model has NaN or infinite entries"
+    return "the final model is not finite"
 
 
 def loss_not_finite(record: AuditRecord) -> str | None:

@@ -21,9 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.fitted_gaussians import FittedGaussian, estimate_between, fit_gaussian
+from fl_epe.auditing.other_canaries import with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import (
+    AMONG_CLIENTS,
     STATISTICS,
     ThreatModel,
     check_unknown_rounds_law,
@@ -85,6 +87,7 @@ def epsilon_from_record(
     statistic: str | None = None,
     variance: str = "known",
     confidence: float = 0.95,
+    raw: bool = False,
 ) -> EpsilonEstimate:
     """ε of an audited run under a threat model.
 
@@ -100,6 +103,8 @@ def epsilon_from_record(
         variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted,
             "likelihood-ratio" never.
         confidence: coverage of the interval.
+        raw: leave the other canaries in what hides one; by default they are taken out of the
+            statistics in `AMONG_CLIENTS`, so that ε does not fall where there are many canaries.
 
     Raises:
         ValueError: if an argument is out of range or the record lacks what the statistic needs.
@@ -109,11 +114,14 @@ def epsilon_from_record(
     if threat not in STATISTICS:
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
     statistic = statistic or next(iter(STATISTICS[threat]))
+    if statistic in AMONG_CLIENTS:
+        record = with_others(record) if raw else without_others(record)
     if statistic == "likelihood-ratio":
         return unknown_rounds_estimate(
             record, footprint_fit(record, delta, threat="all", confidence=confidence)
         )
-    return epsilon_of(scores_from_record(record, threat, statistic), delta, variance, confidence)
+    scores = scores_from_record(record, threat, statistic)
+    return epsilon_of(scores, delta, variance, confidence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +163,7 @@ def footprint_fit(
     delta = record.delta if delta is None else delta
     check_probability("confidence", confidence)
     check_probability("delta", delta)
+    record = without_others(record)
     expected = footprints(record, threat)
     if scores is None:
         scores = scores_from_record(record, threat, next(iter(STATISTICS[threat])))

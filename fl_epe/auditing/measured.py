@@ -62,12 +62,11 @@ def in_rounds(rounds: int) -> str:
 
 
 def _nobody(record: AuditRecord) -> str | None:
+    few = too_few(_count(record.presence), in_rounds(record.rounds))
     told = record.provenance.config.get("not_measured")
-    if isinstance(told, str) and told:  # what ran the audit knows a better reason
+    if few and isinstance(told, str) and told:  # what ran the audit knows a better reason
         return told.rstrip(". ")
-    if record.rounds == 0:
-        return "the audit saw no round"
-    return too_few(_count(record.presence), in_rounds(record.rounds))
+    return "the audit saw no round" if record.rounds == 0 else few
 
 
 def _nothing_added(record: AuditRecord) -> str | None:
@@ -85,7 +84,7 @@ def _nothing_added(record: AuditRecord) -> str | None:
 def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
     norms = record.norms
     if not (math.isfinite(norms.final) and math.isfinite(norms.displacement)):
-        return "the final model has NaN or infinite entries"
+        return "the final model is not finite"
     if statistic == "model":
         return None if norms.final > 0 else "every entry of the final model is 0"
     if norms.displacement > 0:

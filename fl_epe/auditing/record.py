@@ -45,6 +45,8 @@ _OTHER_NAMES = {
         "displacement": f"{side}_displacement",
         "deltas": f"{side}_delta",
         "residuals": f"{side}_residual",
+        "sums": f"{side}_canary_sum",
+        "part": f"{side}_canary_part",
         "ids": f"{side}_ids",
     }
     for side in ("observed", "unobserved")
@@ -53,6 +55,8 @@ _OTHER_NAMES["norms"] = {
     "means": "mean_norms",
     "deltas": "delta_norms",
     "residuals": "residual_norms",
+    "sums": "canary_sum_norms",
+    "part": "canary_part_norm",
     "final": "final_norm",
     "displacement": "displacement_norm",
 }
@@ -105,11 +109,12 @@ class AuditRecord:
         T, k = np.shape(self.observed.means)
         shapes: dict[str, tuple[int, ...]] = {"presence": (T, k)}
         for side, count in (("observed", k), ("unobserved", self.unobserved.count)):
-            shapes |= dict.fromkeys((side, f"{side}_delta", f"{side}_residual"), (T, count))
-            vectors = ("final", "displacement", "ids")
+            series = (side, f"{side}_delta", f"{side}_residual", f"{side}_canary_sum")
+            shapes |= dict.fromkeys(series, (T, count))
+            vectors = ("final", "displacement", "canary_part", "ids")
             shapes |= {f"{side}_{name}": (count,) for name in vectors}
         per_round = ("clip_norms", "mean_norms", "delta_norms", "absent", "contributions")
-        shapes |= dict.fromkeys(per_round, (T,))
+        shapes |= dict.fromkeys((*per_round, "canary_sum_norms"), (T,))
         values = self.by_name()
         for name, shape in shapes.items():
             if values[name] is not None and np.shape(values[name]) != shape:

@@ -13,14 +13,22 @@ from typing import Any
 import numpy as np
 
 _ROUNDING = 1e-3  # of a cosine, computed in float32
+_PLANNED = 10_000  # more participations than rounds: those of a run that ended early
+_LARGEST = 1e100  # of what is squared
 _SIDES = ("observed", "unobserved")
+_OF_THE_END = ("_final", "_displacement")  # NaN where the final model is
 _COSINES = {
-    f"{side}{of}": 1 if of in ("_final", "_displacement") else 2
+    f"{side}{of}": 1 if of in (*_OF_THE_END, "_canary_part") else 2
     for side in _SIDES
-    for of in ("", "_final", "_displacement", "_delta", "_residual")
+    for of in ("", *_OF_THE_END, "_delta", "_residual", "_canary_sum", "_canary_part")
 }
 # Lengths, which cannot be negative; those that scorers promise to be finite.
-_NORMS = {"mean_norms": True, "delta_norms": False, "residual_norms": True}
+_NORMS = {
+    "mean_norms": True,
+    "delta_norms": False,
+    "residual_norms": True,
+    "canary_sum_norms": True,
+}
 _PER_ROUND = {"clip_norms": False, "contributions": False}
 _IDS = (*(f"{side}_ids" for side in _SIDES), "client_ids", "client_offsets")
 _INCLUSIONS = ("fixed", "coin")
@@ -30,8 +38,17 @@ def check_values(values: Mapping[str, Any]) -> None:
     """Raise a `ValueError` that names the first value that cannot be one of a record."""
     for name, value in values.items():
         _check_of(name)(name, value)
+    if math.isfinite(values.get("final_norm", math.nan)):
+        for name in (f"{side}{of}" for side in _SIDES for of in _OF_THE_END):
+            if name in values and np.any(np.isnan(values[name])):
+                raise ValueError(f"Expected {name} to be finite, as the final model is")
     rounds = np.shape(values["observed"])[0]
     _check_offsets(values, rounds)
+    often = values.get("canary_participations", 0)
+    if often > rounds + _PLANNED:
+        raise ValueError(
+            f"Expected canary_participations={often:.6g} to be possible in {rounds} rounds"
+        )
     rates = values.get("server", {}).get("learning_rates")
     if rates is not None and len(rates) != rounds:
         raise ValueError(f"Expected server.learning_rates of length {len(rates)} to be {rounds}")
@@ -64,7 +81,8 @@ _WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biu
 
 def _cosines(name: str, value: Any) -> None:
     _array(name, value, "f", _COSINES[name])
-    if not np.all(np.abs(value) <= 1 + _ROUNDING):  # neither is NaN
+    known = value[~np.isnan(value)] if name.endswith(_OF_THE_END) else value
+    if not np.all(np.abs(known) <= 1 + _ROUNDING):  # neither is NaN
         raise ValueError(f"Expected {name} to be finite and in [-1, 1], as cosines are")
 
 
@@ -112,14 +130,24 @@ def _positive(name: str, value: Any) -> None:
 
 def _length(name: str, value: Any) -> None:
     """A norm, which of a model that diverged may be infinite or unknown."""
-    infinite = isinstance(value, float) and (math.isnan(value) or value > 0)
-    if not infinite:
-        _number(name, value)
+    if isinstance(value, float) and (math.isnan(value) or value == math.inf):
+        return
+    _number(name, value)
+    if value > _LARGEST:
+        raise ValueError(f"Expected {name}={value!r:.40} to be a length that float32 can have")
+
+
+def _optional_length(name: str, value: Any) -> None:
+    if value is not None:
+        _length(name, value)
 
 
 def _multiplier(name: str, value: Any) -> None:
-    if value is not None:
-        _number(name, value)
+    if value is None:
+        return
+    _number(name, value)
+    if value and not 1 / _LARGEST <= value <= _LARGEST:  # its square is a number, too
+        raise ValueError(f"Expected {name}={value!r:.40} to be 0, or from 1e-100 to 1e100")
 
 
 def _count(name: str, value: Any) -> None:
@@ -184,6 +212,11 @@ _SAID: dict[str, Callable[[str, Any], None]] = {
     "participation": _text,
     "caveat": _text,
     "client_participations": _number,
+    "chance_accuracy": _number,
+    "max_share": _number,
+    "not_measured": _text,
+    "plan": _texts,
+    "arrays_left_out": _texts,
     "noise_is_for": _number,
     "clients": _number,
 }
@@ -203,6 +236,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "metrics": _metrics,
     "final_norm": _length,
     "displacement_norm": _length,
+    "canary_part_norm": _optional_length,
     "cohort_size": _positive,
     "noise_multiplier": _multiplier,
     "sum_noise_multiplier": _multiplier,

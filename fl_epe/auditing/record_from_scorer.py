@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.auditing.other_canaries import measure_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -20,6 +21,8 @@ from fl_epe.canaries import CanaryScorer
 from fl_epe.mechanism import norm
 
 Ids = NDArray[np.int64]
+
+_LARGEST = 1e30  # a model beyond overflows in float32 where it is scored: as good as infinite
 
 
 def record_from_scorer(
@@ -45,9 +48,9 @@ def record_from_scorer(
     and the final model; the other arguments are fields of `AuditRecord` and `Norms`.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
-    has a record too. Cosines with such a model are NaN.
+    has a record too. Norms of such a model, and cosines with it, are NaN.
     """
-    known = math.isfinite(norm(final))
+    known = norm(final) < _LARGEST
     if known:
         scorer.add("final", final)
         scorer.add("displacement", final - start)
@@ -58,7 +61,7 @@ def record_from_scorer(
     if not known:
         unknown = np.full((1, scorer.canaries.count), np.nan)
         cosines |= {"final": unknown, "displacement": unknown}
-    return AuditRecord(
+    record = AuditRecord(
         dim=scorer.canaries.dim,
         delta=delta,
         observed=_of_side(cosines, observed_ids, delta_series),
@@ -70,6 +73,7 @@ def record_from_scorer(
         metrics=metrics,
         provenance=provenance,
     )
+    return measure_others(record, scorer.canaries)
 
 
 def _of_side(cosines: dict[str, Floats], ids: Ids, delta_series: str) -> CanaryCosines:

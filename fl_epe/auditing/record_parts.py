@@ -28,6 +28,9 @@ class CanaryCosines:
             means (an optimizer that is not linear).
         residuals: ``(T, k)`` with the released mean less the real clients' part, where that is
             known.
+        sums: ``(T, k)`` with the sum of the directions of the round's canaries; 0 for observed
+            canaries in rounds without them, and in rounds of which ``Norms.sums`` is 0.
+        part: ``(k,)`` with the canaries' expected part of θ_T − θ_0, all canaries together.
         ids: ``(k,)`` numbers of the canaries in their `CanarySet`.
     """
 
@@ -36,6 +39,8 @@ class CanaryCosines:
     displacement: Floats
     deltas: Floats | None = None
     residuals: Floats | None = None
+    sums: Floats | None = None
+    part: Floats | None = None
     ids: NDArray[np.int64] | None = None
 
     @property
@@ -54,6 +59,9 @@ class Norms:
         final: of the final model.
         displacement: of θ_T − θ_0.
         residuals: ``(T,)`` of the released means less the real clients' part.
+        sums: ``(T,)`` of the sum of the directions of each round's canaries; 0 where the other
+            canaries are too small a part of the mean to hide one.
+        part: of the canaries' expected part of θ_T − θ_0; 0 where it is too small to hide one.
     """
 
     means: Floats
@@ -61,6 +69,8 @@ class Norms:
     final: float
     displacement: float
     residuals: Floats | None = None
+    sums: Floats | None = None
+    part: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

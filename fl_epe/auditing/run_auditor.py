@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.other_canaries import SMALLEST_SHARE, alone_square, take_out
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Mechanism, Provenance, installed_versions
@@ -26,6 +27,7 @@ from fl_epe.checks import check_probability
 from fl_epe.mechanism import ServerSGD, norm
 
 Vector = NDArray[np.floating]
+Floats = NDArray[np.float64]
 
 _NUMBERS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
 
@@ -53,7 +55,8 @@ class RunningEstimate:
     """ε so far, for an adversary who sees every round's model and knows who took part when.
 
     The matched filter of `epsilon_from_record`, for the rounds so far; it costs one inner product
-    for each canary that takes part in a round.
+    for each canary that takes part in a round, and one more where the other canaries of the round
+    have to be taken out.
 
     Args:
         canaries: all of them.
@@ -77,16 +80,37 @@ class RunningEstimate:
             self._velocity, mean = self._server.undo(self._velocity, delta)
         length, present = norm(mean), list(facts.present)
         if present and length > 0:
-            scale = math.sqrt(len(mean)) / length
+            dots = self._dot(mean, present, vectors)
+            cosines, length = self._alone(dots, length, present, vectors)
+            scale = math.sqrt(len(mean))
             known = math.isfinite(facts.contribution)
-            signal = scale * facts.contribution if known else 1.0
-            if vectors is None:
-                dots = self._canaries.dot(mean, numbers=present)
-            else:
-                dots = np.asarray(vectors @ mean, np.float64)
-            self._total[present] += signal * scale * dots
+            signal = scale * facts.contribution / length if known else 1.0
+            self._total[present] += signal * scale * cosines
             self._energy[present] += signal**2
         return mean
+
+    def _dot(self, x: Vector, present: list[int], vectors: Vector | None) -> Floats:
+        if vectors is None:
+            return self._canaries.dot(x, numbers=present)
+        return np.asarray(vectors @ x, np.float64)
+
+    def _alone(
+        self, dots: Floats, length: float, present: list[int], vectors: Vector | None
+    ) -> tuple[Floats, float]:
+        """Cosines with the mean less the other canaries, and its expected norm.
+
+        The same as `without_others` does with a record.
+        """
+        square, count = length**2, len(present)
+        if (count - 1) * dots.mean() ** 2 < SMALLEST_SHARE * square:
+            return dots / length, length
+        if vectors is None:
+            total = self._canaries.combine(np.ones((1, count)), numbers=present)[0]
+        else:
+            total = vectors.sum(axis=0)
+        shared = square, float(dots.sum()), norm(total) ** 2
+        left, squares = take_out(dots, self._dot(total, present, vectors), 1.0, *shared)
+        return left / np.sqrt(squares), math.sqrt(alone_square(*shared, 1.0))
 
     @property
     def sums(self) -> NDArray[np.float64]:
@@ -171,6 +195,18 @@ class RunAuditor:
         """
         return self._started()[0].canaries
 
+    def learn_server(self, server: ServerSGD) -> None:
+        """Note what the server turned out to do with each mean, where it was not known before.
+
+        Raises:
+            ValueError: if it makes another mean of the deltas that were seen.
+        """
+        if isinstance(self._server, ServerSGD) and self._server != server:
+            raise ValueError(f"Expected server={server} to be {self._server}.")
+        if server != ServerSGD():  # deltas were scored as means
+            raise ValueError(f"Expected server={server} to be {ServerSGD()}.")
+        self._server = server
+
     def begin(self, theta: Vector) -> None:
         """Note the initial model, shape ``(dim,)``; rounds follow.
 
@@ -203,6 +239,8 @@ class RunAuditor:
             IndexError: if a canary id is not in the set.
         """
         scorer, running = self._started()
+        if not facts.present and math.isnan(facts.contribution):
+            facts = dataclasses.replace(facts, contribution=0.0)  # nobody added anything
         before = running.sums
         if theta is None:
             facts = dataclasses.replace(facts, present=(), contribution=0.0)

@@ -20,6 +20,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.auditing.measured import check_measured
+from fl_epe.auditing.other_canaries import with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.schedules import SCHEDULES
@@ -30,15 +31,23 @@ ThreatModel = Literal["final", "all"]
 """What the adversary sees: the final model, or the model of every round."""
 
 
-def scores_from_record(record: AuditRecord, threat: ThreatModel, statistic: str) -> Scores:
+AMONG_CLIENTS = ("displacement", "matched-filter", "likelihood-ratio")
+"""Statistics of one canary among real clients; for the others all canaries of a run stay in."""
+
+
+def scores_from_record(
+    record: AuditRecord, threat: ThreatModel, statistic: str, *, raw: bool = False
+) -> Scores:
     """Scores of observed and unobserved canaries under a threat model.
 
-    With fewer than two unobserved canaries ``unobserved`` is ``None``.
+    With fewer than two unobserved canaries ``unobserved`` is ``None``. For the statistics in
+    `AMONG_CLIENTS` the other canaries are taken out of what hides one (`without_others`).
 
     Args:
         record: the audit record of a run.
         threat: "final" (the adversary sees the final model) or "all" (every round's).
         statistic: one that `STATISTICS` lists for the threat.
+        raw: leave the other canaries in.
 
     Raises:
         ValueError: if the threat does not have the statistic, or the record lacks its data.
@@ -50,6 +59,8 @@ def scores_from_record(record: AuditRecord, threat: ThreatModel, statistic: str)
         names = ", ".join(STATISTICS[threat])
         raise ValueError(f"Expected statistic={statistic!r} to be one of {names}.")
     check_measured(record, threat, statistic)
+    if statistic in AMONG_CLIENTS:
+        record = with_others(record) if raw else without_others(record)
     return STATISTICS[threat][statistic](record)
 
 
@@ -183,10 +194,13 @@ STATISTICS: dict[ThreatModel, dict[str, Callable[[AuditRecord], Scores]]] = {
 def expected_signal(record: AuditRecord) -> Floats:
     """Expected score of a participant in each round, ``a_t = √d·C_t / (n·‖mean_t‖)``, ``(T,)``.
 
+    The mean is that of one canary among real clients, as far as the record can tell.
+
     Raises:
         ValueError: if the record does not say what a canary adds to the mean.
     """
-    signal, norms = np.sqrt(record.dim) * _contributions(record), record.norms.means
+    norms = without_others(record).norms.means
+    signal = np.sqrt(record.dim) * _contributions(record)
     return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
 
@@ -202,6 +216,7 @@ def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
         NotMeasured: as `scores_from_record`.
     """
     check_measured(record, threat)
+    record = without_others(record)
     signal = expected_signal(record)
     if threat == "all":
         presence, _, _ = _participants(record)

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from fl_epe.seeding import generator
 
 _COLUMNS = 1 << 15  # coordinates made and used at once, so that they stay in the cache
+_FEW = 8  # whole canaries in memory at once; more only cost memory
 _BLOCK = 64  # canaries that one thread works on at once, for more than one vector
 
 
@@ -74,6 +75,32 @@ class CanarySet:
         out = np.empty((len(numbers), self.dim), np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._fill, numbers, out))
+        return out
+
+    def combine(
+        self, weights: NDArray[np.floating], *, numbers: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        """Weighted sums of canaries, with only a few canaries in memory.
+
+        Args:
+            weights: of each canary in each sum, shape ``(m, count)``, or ``len(numbers)`` columns.
+            numbers: which canaries; all of them by default.
+
+        Returns:
+            float32 array of shape ``(m, dim)``.
+
+        Raises:
+            ValueError: if ``weights`` has another number of columns.
+            IndexError: if a number is not in [0, count).
+        """
+        chosen = range(self.count) if numbers is None else list(numbers)
+        if weights.ndim != 2 or weights.shape[1] != len(chosen):
+            raise ValueError(f"Expected weights.shape={weights.shape} to be (m, {len(chosen)}).")
+        out = np.zeros((len(weights), self.dim), np.float32)
+        shares = np.asarray(weights, np.float32)
+        for first in range(0, len(chosen), _FEW):
+            block = slice(first, first + _FEW)
+            out += shares[:, block] @ self.vectors(chosen[block])
         return out
 
     def dot(

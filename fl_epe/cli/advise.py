@@ -8,15 +8,16 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-
 from fl_epe.accounting import UpperBound, tightest, upper_bounds
 from fl_epe.auditing import AuditRecord, finite
-from fl_epe.cli.console import print_json, print_lines
-from fl_epe.cli.options import add_command, add_options, given
+from fl_epe.checks import ArgumentError, check_count, check_noise, check_types, expected, within
+from fl_epe.cli.console import print_json, print_lines, terminal
+from fl_epe.cli.options import a_path, add_command, add_options, given
+from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.compare import load_run, rounds_like, server_like
 from fl_epe.mechanism import ServerSGD
-from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
+from fl_epe.schedules import Schedule, Trace, TraceSample, log_of, make_schedule, parse_schedule
+from fl_epe.table_file import csv_cell
 
 if TYPE_CHECKING:
     from fl_epe.asymptotics import Exposure, NoiseAdvice
@@ -31,6 +32,7 @@ _COLUMNS = (
     "epsilon_final",
     "epsilon_every_round",
 )
+_LONGEST = 3600.0  # advice is for somebody who waits
 _EXAMPLES = """examples:
   fl-epe advise noise --target-epsilon 1 --rounds 1000 --clients 50000
   fl-epe advise noise --target-epsilon 3 --participation poisson --participations 20 --rounds 500
@@ -75,6 +77,14 @@ class _Noise:
     seed: int = 0
     json: bool = False
 
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.num_canaries < 2:
+            expected("num_canaries", self.num_canaries, ">= 2")
+        if self.seed < 0:
+            expected("seed", self.seed, ">= 0")
+        check_memory(self.num_canaries * 16, "the canaries' scores", num_canaries=self.num_canaries)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Log:
@@ -102,6 +112,15 @@ class _Log:
     csv: Path | None = None
     json: bool = False
 
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_count("top", self.top)
+        for name in ("per_run", "per_window", "window"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        if self.noise_multiplier:  # 0 is refused where nothing else hides a client
+            check_noise("noise_multiplier", self.noise_multiplier)
+
 
 def add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``advise`` to the commands of ``fl-epe``."""
@@ -121,6 +140,7 @@ def add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         summary="the noise multiplier at which canaries would measure a wanted ε",
         description="The noise multiplier of the clients' sum at which canaries are expected to "
         "measure a wanted ε. An estimate for random canaries, no guarantee.",
+        spell={"kind": "--participation", "population": "--clients"}.get,
     )
     add_options(noise, _Noise)
     log = add_command(
@@ -131,8 +151,9 @@ def add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="How exposed each client of a real deployment is, from the log of who took "
         "part when, and what a cap on participation would change. FILE is CSV or Parquet with the "
         "columns round and client_id. An estimate, no guarantee.",
+        spell={"count": "--top", "path": "FILE"}.get,
     )
-    log.add_argument("file", type=Path, metavar="FILE", help="the log")
+    log.add_argument("file", type=a_path, metavar="FILE", help="the log")
     add_options(log, _Log)
 
 
@@ -141,21 +162,23 @@ def _noise(arguments: argparse.Namespace) -> int:
 
     asked = _Noise(**given(arguments, _Noise))
     run = None if asked.like is None else load_run(asked.like)
-    schedule = _schedule(asked, run)
-    clients = asked.clients
-    if clients is None and isinstance(schedule, Trace):
-        clients = schedule.population
+    schedule, log = _schedule(asked, run)
+    clients, canaries = asked.clients, asked.num_canaries
+    if clients is None and log is not None:
+        clients = log.population
+        if not isinstance(schedule, Trace | TraceSample):
+            canaries = min(canaries, clients)
     if clients is not None and clients < 2:
-        raise ValueError(f"Expected clients={clients} >= 2.")
+        raise ArgumentError("Expected {clients} >= 2.", clients=clients)
     advice = noise_for_epsilon(
         schedule,
         asked.target_epsilon,
         _delta(asked.delta, run, clients),
         threat=asked.threat,
         who=asked.who,
-        num_canaries=asked.num_canaries,
+        num_canaries=canaries,
         # Laws are the same for all clients: fewer than the canaries would not change them.
-        population=clients if clients is not None and clients >= asked.num_canaries else None,
+        population=clients if clients is not None and clients >= canaries else None,
         seed=asked.seed,
         **server_like(run, 0.0, momentum=asked.momentum),
     )
@@ -178,21 +201,26 @@ def _show_noise(advice: NoiseAdvice, theory: list[UpperBound], setting: float | 
             f"• The clip norm of that run was adaptive: --noise-multiplier {setting:.4g} gives the "
             "sum this z."
         )
-    print_lines(Console(), lines)
+    print_lines(terminal(), lines)
 
 
-def _schedule(asked: _Noise, run: AuditRecord | None) -> Schedule:
+def _schedule(asked: _Noise, run: AuditRecord | None) -> tuple[Schedule, Trace | None]:
+    """The schedule, and the log that it replays, if it replays one."""
     spec, participations = asked.participation, asked.participations
     if run is not None:
         spec = spec or run.provenance.config.get("participation", run.mechanism.participation)
-    kind, options = parse_schedule(spec or "epochs")
-    whole_trace = kind in ("trace", "trace-sample") and asked.rounds is None is participations
-    if whole_trace and "path" in options:
-        return Trace.read(options["path"])
-    rounds = rounds_like(run, asked.rounds, _ROUNDS)
-    if participations is None:
-        participations = _PARTICIPATIONS if run is None else run.mechanism.canary_participations
-    return make_schedule(kind, rounds, participations, **options)
+    spec = spec or "epochs"
+    with within("participation", spec):
+        kind, options = parse_schedule(spec)
+        log = log_of(kind, options)
+        if participations is None and log is not None:
+            participations = log[1]
+        if participations is None:
+            participations = _PARTICIPATIONS if run is None else run.mechanism.canary_participations
+    rounds = rounds_like(run, asked.rounds, _ROUNDS if log is None else log[0].rounds)
+    check_limit(rounds, 1, asked.clients, longest=_LONGEST)
+    with within("participation", spec, "rounds", "participations"):
+        return make_schedule(kind, rounds, participations, **options), log and log[0]
 
 
 def _delta(asked: float | None, record: AuditRecord | None, clients: int | None) -> float:
@@ -244,7 +272,7 @@ def _log(arguments: argparse.Namespace) -> int:
     asked = _Log(**given(arguments, _Log))
     trace = Trace.read(arguments.file)
     if asked.delta is None and trace.population < 2:
-        raise ValueError(f"Expected clients={trace.population} >= 2, or a delta.")
+        raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
     delta = trace.population**-1.1 if asked.delta is None else asked.delta
     server = ServerSGD(1.0, asked.momentum)
     result = exposure(
@@ -262,7 +290,7 @@ def _log(arguments: argparse.Namespace) -> int:
     if asked.json:
         print_json(_log_values(result, asked.top) | {"caps": [vars(e) for e in effects]})
         return 0
-    console = Console()
+    console = terminal()
     for table in exposure_tables(result, effects, asked.top):
         console.print(table)
     print_lines(console, exposure_lines(result))
@@ -295,4 +323,5 @@ def _write_csv(path: Path, result: Exposure) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(names)
-        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        writer.writerows([csv_cell(value) for value in row] for row in rows)

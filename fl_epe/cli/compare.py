@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from fl_epe.checks import check_count
 from fl_epe.cli.console import (
     EXIT_STATUS,
     STATUS_NOT_MEASURED,
@@ -18,10 +20,14 @@ from fl_epe.cli.console import (
     output_directory,
     print_lines,
     print_report_path,
+    terminal,
 )
 from fl_epe.cli.options import add_command, add_options, given
+from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.cli.stopping import exit_status, locked
-from fl_epe.compare import Plan, read_plan
+from fl_epe.compare import CANARIES, CLIENTS, ROUNDS, Plan, read_plan, with_log
+from fl_epe.config import RunConfig
+from fl_epe.old_names import with_new_names
 
 if TYPE_CHECKING:
     from fl_epe.compare import Row
@@ -30,12 +36,26 @@ _EXAMPLES = """examples:
   fl-epe compare
   fl-epe compare --schedules epochs poisson capped:of=poisson,per_run=4 --noise-multipliers 0.1
   fl-epe compare --task digits --participations 1 2 --replicates 3 --output runs/digits-schedules
+  fl-epe compare --schedules poisson trace:path=log.csv --noise-multipliers 0.5
   fl-epe compare --like runs/digits-20260101-120000 --rounds 60
   fl-epe compare --config plan.toml --workers 8
 
 A TOML file holds the same names: schedules = ["epochs", "poisson"], noise-multipliers = [0.1, 0.2],
 task = "digits", and tables [settings] and [task-options]. Options given here win.
 """
+
+
+_WORKER = 200 << 20  # a Python process with NumPy and SciPy
+_SPELLINGS = {
+    "noise_multiplier": "--noise-multipliers",
+    "canary_participations": "--participations",
+    "participation": "--schedules",
+    "settings": "--set",
+    "task_options": "--task-option",
+    "num_clients": "--task-option num-clients",
+    "max_examples": "--task-option max-examples",
+    "data_dir": "--task-option data-dir",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +74,10 @@ class _Compare:
     workers: int = os.cpu_count() or 1
     nodes: int = 1
 
+    def __post_init__(self) -> None:
+        check_count("workers", self.workers)
+        check_count("nodes", self.nodes)
+
 
 def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``compare`` to the subcommands."""
@@ -68,6 +92,7 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "command with the same --output again to go on after a stop, or with a larger grid. "
         + EXIT_STATUS,
         examples=_EXAMPLES,
+        spell=_spelled,
     )
     add_options(compare, _Compare)
     plan = compare.add_argument_group("the plan: a grid, and what all its measurements share")
@@ -85,8 +110,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     options = _Compare(**given(arguments, _Compare))
     plan = _plan(arguments, options.config)
+    _check_size(plan, options)
     output = output_directory(options.output, "compare")
-    console = Console()
+    console = terminal()
     try:
         with locked(output), ProgressLine(console, time_left=True) as line:
             results = carry_out(
@@ -136,7 +162,34 @@ def _plan(arguments: argparse.Namespace, config: Path | None) -> Plan:
     for name in ("settings", "task_options"):
         if name in typed:
             typed[name] = {**values.get(name, {}), **pairs(typed[name])}
-    return Plan.from_dict(values | typed)
+    asked = with_new_names(values) | typed
+    Plan.from_dict(asked)  # is refused before any log is read
+    return Plan.from_dict(with_log(asked))
+
+
+def _spelled(name: str) -> str | None:
+    """The option for a setting of the training runs, or for an option of their task."""
+    if name in _SPELLINGS:
+        return _SPELLINGS[name]
+    own = {field.name for field in dataclasses.fields(Plan)}
+    if name not in own and name in {field.name for field in dataclasses.fields(RunConfig)}:
+        return f"--set {name.replace('_', '-')}"
+    return None
+
+
+def _check_size(plan: Plan, options: _Compare) -> None:
+    """Refuse what this machine cannot hold, and what would never end."""
+    if options.workers != _Compare.workers:
+        check_memory(options.workers * _WORKER, "the worker processes", workers=options.workers)
+    cells = plan.replicates * math.prod(
+        map(len, (plan.schedules, plan.noise_multipliers, plan.participations))
+    )
+    check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
+    if plan.task is not None:
+        check_memory(options.nodes << 20, "the threads of each run", nodes=options.nodes)
+        return
+    rounds, canaries = plan.rounds or ROUNDS, plan.num_canaries or CANARIES
+    check_limit(rounds, canaries, plan.clients or CLIENTS, cells)
 
 
 def pairs(texts: list[str]) -> dict[str, Any]:

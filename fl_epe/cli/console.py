@@ -11,6 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
+from fl_epe.checks import ArgumentError
+
 STATUS_NOT_MEASURED = 3
 """Exit status of a command whose ε was not measured, or whose model diverged."""
 
@@ -21,6 +23,17 @@ EXIT_STATUS = (
 """For the help of the commands that measure."""
 
 
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `fl_epe.cli.main.main`; called where the error is being handled."""
+        raise
+
+
+def terminal() -> Console:
+    """Standard output, on which text is text: no markup, no emoji codes."""
+    return _Terminal(markup=False, emoji=False)
+
+
 def output_directory(chosen: Path | None, name: str) -> Path:
     """The folder that was chosen, or ``runs/NAME-DATE-TIME``; it is not made yet.
 
@@ -29,7 +42,9 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     """
     output = chosen or Path("runs", time.strftime(f"{name}-%Y%m%d-%H%M%S"))
     if output.exists() and not output.is_dir():
-        raise ValueError(f"Expected output={str(output)!r} to be a directory, but it is a file.")
+        raise ArgumentError(
+            "Expected {output} to be a directory, but it is a file.", output=str(output)
+        )
     return output
 
 
@@ -59,10 +74,10 @@ class ProgressLine:
 
         self._console = console
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             MofNCompleteColumn(),
             BarColumn(bar_width=8),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             *([TimeRemainingColumn()] if time_left else []),
             console=console,
             transient=True,

@@ -6,11 +6,11 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from rich.console import Console
-
 from fl_epe import data
-from fl_epe.cli.console import ProgressLine
-from fl_epe.cli.options import add_options, given
+from fl_epe.checks import check_count
+from fl_epe.cli.console import ProgressLine, terminal
+from fl_epe.cli.options import a_path, add_command, add_options, given, some_text
+from fl_epe.cli.sizes import check_memory
 
 _EXAMPLES = """examples:
   fl-epe data convert stackoverflow DOWNLOADS data/stackoverflow
@@ -21,6 +21,9 @@ Of StackOverflow, SOURCE is a folder with stackoverflow.sqlite.lzma (or .sqlite,
 JSON lines with user_id and tokens) and stackoverflow.word_count. Then: fl-epe run stackoverflow
 --data-dir data/stackoverflow
 """
+
+
+_SOURCE = "file, folder, or id of a hub's data set"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,25 +46,26 @@ def add_data(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     actions = commands.add_parser(
         "data", help=text, description=f"{text.capitalize()}."
     ).add_subparsers(required=True, metavar="ACTION")
-    convert = actions.add_parser(
+    convert = add_command(
+        actions,
         "convert",
-        help="convert a data set once, into files that are mapped into memory",
+        _convert,
+        summary="convert a data set once, into files that are mapped into memory",
         description="Read a data set in the files it is published in, group it by client in "
         "bounded memory, and write a folder that 'fl-epe run TASK --data-dir' maps into memory.",
-        epilog=_EXAMPLES,
+        examples=_EXAMPLES,
     )
     convert.add_argument("task", choices=data.KINDS, metavar="TASK", help=", ".join(data.KINDS))
-    convert.add_argument("source", metavar="SOURCE", help="file, folder, or id of a hub's data set")
-    convert.add_argument("target", metavar="TARGET", type=Path, help="folder to write")
+    convert.add_argument("source", metavar="SOURCE", type=some_text, help=_SOURCE)
+    convert.add_argument("target", metavar="TARGET", type=a_path, help="folder to write")
     add_options(convert, _Convert)
-    convert.set_defaults(command=_convert)
 
 
 def _convert(arguments: argparse.Namespace) -> int:
     options = _Convert(**given(arguments, _Convert))
-    if options.memory < 1:
-        raise ValueError(f"Expected memory={options.memory} >= 1.")
-    console = Console()
+    check_count("memory", options.memory)
+    check_memory(options.memory << 20, "sorting", memory=options.memory)
+    console = terminal()
     with ProgressLine(console) as line:
         store = data.convert(
             arguments.task,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fl_epe.auditing import LAYOUT, NotMeasured, read_scores
-from fl_epe.cli.console import EXIT_STATUS, STATUS_NOT_MEASURED, print_json
-from fl_epe.cli.options import add_command
+from fl_epe.cli.console import EXIT_STATUS, STATUS_NOT_MEASURED, print_json, terminal
+from fl_epe.cli.options import a_path, add_command, real_number, whole_number
 
 
 def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,17 +20,20 @@ def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=f"Every estimate and bound that a file of scores allows. FILE is CSV, NPZ, "
         f"JSON or Parquet with {LAYOUT}; or NPY with observed scores alone. Larger scores say that "
         f"a canary took part. {EXIT_STATUS}",
+        spell={"path": "FILE"}.get,
     )
-    estimate.add_argument("file", type=Path, metavar="FILE", help="the scores")
-    estimate.add_argument("--delta", type=float, default=1e-5, help="target δ (default: 1e-5)")
+    estimate.add_argument("file", type=a_path, metavar="FILE", help="the scores")
+    estimate.add_argument(
+        "--delta", type=real_number, default=1e-5, help="target δ (default: 1e-5)"
+    )
     estimate.add_argument(
         "--dim",
-        type=int,
+        type=whole_number,
         help="the scores are cosines in that many dimensions: their null is then exact",
     )
     estimate.add_argument(
         "--confidence",
-        type=float,
+        type=real_number,
         default=0.95,
         help="of the intervals, two-sided, and of the bounds, one-sided (default: 0.95)",
     )
@@ -67,7 +67,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"status": "ok", "reasons": [], **result.to_dict()})
         return 0
-    console = Console()
+    console = terminal()
     for table in score_tables(result):
         console.print(table)
     return 0

@@ -3,57 +3,91 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
+import os
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 import fl_epe
 from fl_epe.auditing import NotMeasured
+from fl_epe.cli import errors
 from fl_epe.cli.advise import add_advise
 from fl_epe.cli.compare import add_compare
+from fl_epe.cli.completion import add_completion
 from fl_epe.cli.console import STATUS_NOT_MEASURED
 from fl_epe.cli.data import add_data
 from fl_epe.cli.estimate import add_estimate
 from fl_epe.cli.export import add_export
+from fl_epe.cli.options import DEBUG, Parser
 from fl_epe.cli.report import add_report
 from fl_epe.cli.run import add_resume, add_run
+from fl_epe.cli.schedules import add_schedules
 from fl_epe.cli.stopping import exit_status, signals_as_interrupts
 from fl_epe.old_names import OLD_NAMES
 
-_TRAIN_WITH = ("torch", "sklearn")  # the extra "sim"
+SILENCE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Environment variables that keep Flower and Ray from calling home, unless the user set them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status.
 
-    0, 2 for bad input, 3 if what was asked for was not measured, 128 + n after signal n.
+    0 if all went well, 2 for bad input, 3 if what was asked for was not measured, 1 for a failure
+    that should not happen, 128 + n when stopped by signal n and 141 when nobody reads the output
+    any more. `argparse` exits by itself for options that do not exist (2) and for help (0).
     """
+    for name, value in SILENCE.items():  # before Flower is imported: it reads them only then
+        os.environ.setdefault(name, value)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
             stream.reconfigure(errors="replace")
-    given = sys.argv[1:] if argv is None else argv
-    arguments = _parser().parse_args([_with_new_name(word) for word in given])
-    errors = Console(stderr=True)
+    arguments = _parsed(sys.argv[1:] if argv is None else argv)
     try:
         with signals_as_interrupts():
-            return int(arguments.command(arguments))
+            status = int(arguments.command(arguments))
+            sys.stdout.flush()
     except KeyboardInterrupt as stop:
-        errors.print("Stopped.")
+        print("Stopped.", file=sys.stderr)
         return exit_status(stop)
-    except ModuleNotFoundError as error:
-        if error.name not in _TRAIN_WITH:
-            raise
-        text = f"Training needs {error.name}, which is not installed: pip install 'fl-epe[sim]'."
+    except BrokenPipeError:
+        errors.close_stdout()
+        return errors.NO_READER
     except NotMeasured as error:
-        text = f"Not measured: {error}."
-        errors.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        errors.say(f"Not measured: {error}.")
         return STATUS_NOT_MEASURED
-    except (ValueError, OSError, RuntimeError) as error:
-        text = str(error)
-    errors.print(f"fl-epe: error: {text}", style="red", markup=False, soft_wrap=True)
-    return 2
+    except Exception as error:  # noqa: BLE001 (the last one: nothing is left to handle it)
+        return _failed(error, arguments)
+    return status
+
+
+def _failed(error: Exception, arguments: argparse.Namespace) -> int:
+    spell = errors.option_names(arguments.parser, arguments.spell)
+    status, text = errors.status_and_text(error, arguments.parser, spell)
+    if arguments.debug:
+        text = f"{text} {errors.keep_traceback(error)}"
+    elif status == errors.FAILED:
+        text += " (with --debug, the traceback is kept in a file)"
+    errors.say(text)
+    try:
+        sys.stdout.flush()
+    except OSError:  # a full disk, or a pipe that was closed
+        errors.close_stdout()
+    return status
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    arguments, unknown = _parser().parse_known_args([_with_new_name(word) for word in words])
+    if unknown:
+        option = unknown[0].partition("=")[0]
+        close = difflib.get_close_matches(option, arguments.parser._option_string_actions, n=1)
+        hint = f"; did you mean {close[0]}?" if close and option.startswith("-") else ""
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return arguments
 
 
 def _with_new_name(word: str) -> str:
@@ -68,12 +102,13 @@ def _with_new_name(word: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="fl-epe",
         description="Measure how much privacy a federated training run really gives away: random "
         "canary clients take part, and how well the model remembers them becomes an empirical ε.",
     )
     parser.add_argument("--version", action="version", version=f"fl-epe {fl_epe.__version__}")
+    parser.add_argument("--debug", action="store_true", help=DEBUG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_commands = (
         add_run,
@@ -83,8 +118,10 @@ def _parser() -> argparse.ArgumentParser:
         add_compare,
         add_advise,
         add_estimate,
+        add_schedules,
         add_data,
     )
     for add_command in add_commands:
         add_command(commands)
+    add_completion(commands, parser)
     return parser

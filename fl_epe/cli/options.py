@@ -22,15 +22,37 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import math
 import re
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from fl_epe.cli.errors import BAD_INPUT, printable
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+_DIGITS = 100
+
+DEBUG = "if the command fails, keep the traceback in a file and say where it is"
+"""The help of ``--debug``."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes no abbreviated options, and says what is wrong in one line."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more | {"allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and end with status 2."""
+        self.exit(BAD_INPUT, f"fl-epe: error: {printable(message)} (see {self.prog} --help)\n")
+
+
+def no_other_name(name: str) -> None:
+    """The ``spell`` of a command whose options are called as in Python."""
 
 
 def add_command(
@@ -41,8 +63,19 @@ def add_command(
     summary: str,
     description: str,
     examples: str = "",
+    spell: Callable[[str], str | None] = no_other_name,
 ) -> argparse.ArgumentParser:
-    """Add a command, which is called with what was typed; its parser takes the options."""
+    """Add a command, which is called with what was typed; its parser takes the options.
+
+    Args:
+        commands: to which it is added.
+        name: what to type.
+        command: what to call.
+        summary: a few words for the list of commands.
+        description: for the command's own help.
+        examples: for the end of that help.
+        spell: the options that stand for names in errors that are not called as an option is.
+    """
     parser = commands.add_parser(
         name,
         help=summary,
@@ -50,7 +83,13 @@ def add_command(
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, parser=parser, spell=spell)
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        default=argparse.SUPPRESS,  # it may also stand before the command
+        help=DEBUG,
+    )
     return parser
 
 
@@ -105,7 +144,48 @@ def _how_to_read(kind: Any) -> dict[str, Any]:
         return {"choices": typing.get_args(kind)}
     if typing.get_origin(kind) is tuple:
         return _how_to_read(typing.get_args(kind)[0]) | {"nargs": "+"}
-    return {"type": kind, "metavar": _METAVARS[kind]}
+    return {"type": READERS[kind], "metavar": _METAVARS[kind]}
+
+
+def whole_number(text: str) -> int:
+    """An integer that somebody typed."""
+    try:
+        return int(text) if len(text) <= _DIGITS else _refuse(text, f"{len(text)} characters long")
+    except ValueError:
+        return _refuse(text, "not a whole number")
+
+
+def real_number(text: str) -> float:
+    """A finite number that somebody typed."""
+    try:
+        value = float(text)
+    except ValueError:
+        return _refuse(text, "not a number")
+    return value if math.isfinite(value) else _refuse(text, "not a finite number")
+
+
+def some_text(text: str) -> str:
+    """Text that is not empty."""
+    return text or _refuse(text, "empty")
+
+
+def a_path(text: str) -> Path:
+    """A path that is not empty."""
+    return Path(some_text(text))
+
+
+def _refuse(text: str, what: str) -> NoReturn:
+    shown = text if len(text) <= _DIGITS else f"{text[:20]}…"
+    raise argparse.ArgumentTypeError(f"{shown!r} is {what}")
+
+
+READERS: dict[Any, Callable[[str], Any]] = {
+    int: whole_number,
+    float: real_number,
+    str: some_text,
+    Path: a_path,
+}
+"""What makes a value of each type from a word of the command line."""
 
 
 def _help(text: str | None, default: Any) -> str | None:

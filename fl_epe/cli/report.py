@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fl_epe.auditing import AuditRecord
-from fl_epe.cli.console import EXIT_STATUS, STATUS_NOT_MEASURED, print_report_path
-from fl_epe.cli.options import add_command
+from fl_epe.cli.console import EXIT_STATUS, STATUS_NOT_MEASURED, print_report_path, terminal
+from fl_epe.cli.options import a_path, add_command
 from fl_epe.compare import RECORD
 
 
@@ -24,12 +24,12 @@ def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=f"Write report.json, report.html and the pictures again, from {RECORD} alone. "
         + EXIT_STATUS,
     )
-    report.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=f"holds {RECORD}")
+    report.add_argument("run_dir", type=a_path, metavar="RUN_DIR", help=f"holds {RECORD}")
 
 
 def _report(arguments: argparse.Namespace) -> int:
     record = AuditRecord.load(arguments.run_dir / RECORD)
-    return show_report(Console(), record, arguments.run_dir)
+    return show_report(terminal(), record, arguments.run_dir)
 
 
 def show_report(console: Console, record: AuditRecord, directory: Path) -> int:

@@ -6,14 +6,14 @@ import argparse
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, Literal
 
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory
-from fl_epe.cli.options import add_command, add_options, given
+from fl_epe.checks import ArgumentError, check_count
+from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory, terminal
+from fl_epe.cli.options import a_path, add_command, add_options, given, whole_number
 from fl_epe.cli.report import show_report
+from fl_epe.cli.sizes import check_training
 from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.compare import CHECKPOINT, RECORD
 from fl_epe.config import RunConfig
@@ -23,6 +23,11 @@ from fl_epe.tasks import task_names
 if TYPE_CHECKING:
     from fl_epe.flower import Job, Progress
 
+_DEFAULTS = {
+    field.name: field.default
+    for field in dataclasses.fields(RunConfig)
+    if field.default is not dataclasses.MISSING
+}
 _EXAMPLES = """examples:
   fl-epe run digits
   fl-epe run digits --noise-multiplier 0.5 --seed 1 --output runs/half
@@ -47,6 +52,9 @@ class _Run:
     output: Path | None = None
     seed: int | None = None
     evaluate_every: int = 5
+
+    def __post_init__(self) -> None:
+        check_count("evaluate_every", self.evaluate_every)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +87,10 @@ class _Machine:
     workers: int = min(os.cpu_count() or 1, 8)
     checkpoint_every: int = 10
 
+    def __post_init__(self) -> None:
+        check_count("workers", self.workers)
+        check_count("checkpoint_every", self.checkpoint_every)
+
 
 def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``run`` to the subcommands."""
@@ -91,6 +103,7 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "what the model gives away: a table, record.npz, report.json, report.html and pictures. "
         + EXIT_STATUS,
         examples=_EXAMPLES,
+        spell={"clients": "--num-clients"}.get,
     )
     run.add_argument("task", metavar="TASK", help=f"what to train: {', '.join(task_names())}")
     add_options(run, _Run)
@@ -110,7 +123,7 @@ def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Go on with a run that was stopped or killed, from its last checkpoint. "
         "With a seed, the result is the same as if it had never stopped. " + EXIT_STATUS,
     )
-    resume.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="where the run was writing")
+    resume.add_argument("run_dir", type=a_path, metavar="RUN_DIR", help="where the run was writing")
     _add_machine_options(resume)
 
 
@@ -128,9 +141,9 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive_mebibytes(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"Expected a whole number of MiB >= 1, got {text!r}.")
-    return int(text) << 20
+    if (number := whole_number(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of MiB >= 1")
+    return number << 20
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -139,6 +152,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     task = load_task(arguments.task, **given(arguments, _TaskOptions))
     settings = {"clients": task.num_clients, **task.defaults, **given(arguments, RunConfig)}
+    machine = _machine(arguments)
+    check_training({**_DEFAULTS, **settings}, task.dim, machine)
     config = RunConfig.from_dict(settings)
     options = _Run(**given(arguments, _Run))
     job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every)
@@ -150,9 +165,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _check_free(output: Path) -> None:
     if (output / RECORD).exists():
-        raise ValueError(
-            f"Expected output={str(output)!r} to be free: it holds a finished run. "
-            "Name another folder with --output."
+        raise ArgumentError(
+            "Expected {output} to be free: it holds a finished run. Name another folder.",
+            output=str(output),
         )
     if (output / CHECKPOINT).exists():
         raise ValueError(
@@ -164,6 +179,7 @@ def _check_free(output: Path) -> None:
 def _resume(arguments: argparse.Namespace) -> int:
     from fl_epe.simulation import load_job
 
+    machine = _machine(arguments)
     directory = arguments.run_dir
     if not directory.is_dir():
         load_job(directory / CHECKPOINT)  # says that there is none
@@ -173,13 +189,20 @@ def _resume(arguments: argparse.Namespace) -> int:
                 f"Expected run_dir={str(directory)!r} to hold an unfinished run: this one is "
                 f"finished. See: fl-epe report {directory}"
             )
-        return _carry_out(load_job(directory / CHECKPOINT), directory, arguments)
+        job = load_job(directory / CHECKPOINT)
+        check_training(job.config.to_dict(), job.task.dim, machine)
+        return _carry_out(job, directory, arguments)
+
+
+def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
+    asked = _Machine(**given(arguments, _Machine))
+    return dataclasses.asdict(asked) | {"score_memory": arguments.score_memory}
 
 
 def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
     from fl_epe.flower import simulate
 
-    console = Console()
+    console = terminal()
     checkpoint = output / CHECKPOINT
     try:
         with ProgressLine(console) as line:

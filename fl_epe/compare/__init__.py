@@ -15,7 +15,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
-from fl_epe.compare.plan import DEFAULT_SCHEDULES, Cell, Plan, read_plan
+from fl_epe.compare.plan import (
+    CANARIES,
+    CLIENTS,
+    DEFAULT_SCHEDULES,
+    ROUNDS,
+    Cell,
+    Plan,
+    read_plan,
+    with_log,
+)
 from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -25,9 +34,12 @@ if TYPE_CHECKING:
     from fl_epe.compare.runner import carry_out
 
 __all__ = [
+    "CANARIES",
     "CHECKPOINT",
+    "CLIENTS",
     "DEFAULT_SCHEDULES",
     "RECORD",
+    "ROUNDS",
     "Cell",
     "Epsilon",
     "Machine",
@@ -44,6 +56,7 @@ __all__ = [
     "rows_of",
     "server_like",
     "table_of",
+    "with_log",
     "write_comparison",
 ]
 

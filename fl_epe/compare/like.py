@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_epe.auditing import AuditRecord
+from fl_epe.checks import expected
 from fl_epe.mechanism import ServerSGD
 
 RECORD = "record.npz"
@@ -29,7 +30,7 @@ def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> in
     if run is None:
         return default if rounds is None else rounds
     if rounds not in (None, run.rounds):
-        raise ValueError(f"Expected rounds={rounds} to be {run.rounds}, as in the run.")
+        expected("rounds", rounds, f"to be {run.rounds}, as in the run")
     return run.rounds
 
 

@@ -24,12 +24,13 @@ from fl_epe.auditing import (
     unknown_rounds_law,
 )
 from fl_epe.canaries import SCORE_MEMORY
+from fl_epe.checks import ArgumentError, renamed
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
-from fl_epe.compare.plan import COMMON, Cell, Plan
+from fl_epe.compare.plan import CANARIES, CLIENTS, COMMON, ROUNDS, Cell, Plan
 from fl_epe.schedules import Schedule, Trace, TraceSample, make_schedule, parse_schedule
 
 _load_run = functools.lru_cache(maxsize=1)(load_run)
-_ROUNDS, _CLIENTS, _CANARIES, _MOMENTUM = 512, 10_000, 1000, 0.9
+_MOMENTUM = 0.9
 
 
 def record_path(plan: Plan, cell: Cell, directory: Path) -> Path:
@@ -51,7 +52,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
-            raise ValueError(f"Expected nodes={self.nodes} >= 1.")
+            raise ArgumentError("Expected {nodes} >= 1.", nodes=self.nodes)
 
 
 def measure(
@@ -100,22 +101,23 @@ def measure(
 
 def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, AuditRecord]:
     like = None if plan.like is None else _load_run(plan.like)
-    rounds = rounds_like(like, plan.rounds, _ROUNDS)
+    rounds = rounds_like(like, plan.rounds, ROUNDS)
     kind, options = parse_schedule(cell.schedule)
     schedule = make_schedule(kind, rounds, cell.participations, **options)
-    population = plan.clients or (like and like.provenance.config.get("clients")) or _CLIENTS
+    population = plan.clients or (like and like.provenance.config.get("clients")) or CLIENTS
     if isinstance(schedule, Trace | TraceSample):
         trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
         population = trace.population
-    setting = server_like(
-        like, _MOMENTUM, learning_rate=plan.server_learning_rate, momentum=plan.server_momentum
-    )
+    with renamed(learning_rate="server_learning_rate", momentum="server_momentum"):
+        setting = server_like(
+            like, _MOMENTUM, learning_rate=plan.server_learning_rate, momentum=plan.server_momentum
+        )
     setting["decay"] = setting.get("decay", 1.0) * plan.decay ** np.arange(rounds)
     record = limit_record(
         schedule,
         cell.noise_multiplier,
         population**-1.1 if plan.delta is None else plan.delta,
-        num_canaries=plan.num_canaries or _CANARIES,
+        num_canaries=plan.num_canaries or CANARIES,
         unobserved=0,
         population=None if kind == "trace-sample" else population,
         seed=seed,

@@ -7,7 +7,6 @@ import csv
 import dataclasses
 import importlib.resources
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from fl_epe.compare.charts import charts
 from fl_epe.compare.plan import Plan
 from fl_epe.compare.rows import Epsilon, Row
 from fl_epe.reporting import NOT_MEASURED, number
+from fl_epe.table_file import csv_cell
 
 _COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nunknown", "analytical")
 """Columns of the table in the terminal, after the schedule."""
@@ -257,7 +257,7 @@ def _write_csv(rows: Sequence[Row], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, restval="")
         writer.writeheader()
-        writer.writerows(flat)
+        writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in flat)
 
 
 def _flat(row: Row) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str]]) -> s
         source.read_text(encoding="utf-8")
     )
     noise, participations = reference(plan)
-    delta = next((row.delta for row in rows if row.delta is not None), math.nan)
+    delta = next((row.delta for row in rows if row.delta is not None), plan.delta)
     return template.render(
         plan=plan,
         finding=finding_of(plan, rows),

@@ -13,10 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from fl_epe.archive import one_line
-from fl_epe.checks import check_count, check_probability, check_rate, check_types, is_of
+from fl_epe.checks import (
+    ArgumentError,
+    check_count,
+    check_noise,
+    check_probability,
+    check_rate,
+    check_table,
+    check_types,
+    checked_type,
+    expected,
+    is_of,
+    within,
+)
 from fl_epe.config import RunConfig
 from fl_epe.old_names import OLD_NAMES, with_new_names
-from fl_epe.schedules import parse_schedule
+from fl_epe.schedules import log_of, parse_schedule
+
+ROUNDS, CLIENTS, CANARIES = 512, 10_000, 1000
+"""Rounds, clients and observed canaries of a plan in the limit that does not say how many."""
 
 DEFAULT_SCHEDULES = (
     "epochs",
@@ -106,17 +121,23 @@ class Plan:
     def __post_init__(self) -> None:
         for name in ("schedules", "noise_multipliers", "participations"):
             values = getattr(self, name)
-            if isinstance(values, str) or not len(values):
-                raise ValueError(f"Expected {name}={values!r} to be a list that is not empty.")
+            if not isinstance(values, tuple | list) or not len(values):
+                expected(name, values, "to be a list that is not empty")
+            for value in values:
+                checked_type(name, value, str if name == "schedules" else float)
             kind = str if name == "schedules" else float
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
+        check_types(self)
         for spec in self.schedules:
-            parse_schedule(spec)
+            with within("schedules", spec):
+                parse_schedule(spec)
         for name in ("noise_multipliers", "participations"):
             for value in getattr(self, name):
                 without_noise = name == "noise_multipliers" and self.task is not None
                 if not (0 < value < math.inf or (without_noise and value == 0)):
-                    raise ValueError(f"Expected {name}={value} > 0 and finite.")
+                    expected(name, value, "> 0 and finite")
+                if name == "noise_multipliers":
+                    check_noise(name, value)
         for name in ("replicates", "rounds", "clients", "num_canaries"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
@@ -125,7 +146,7 @@ class Plan:
             check_probability("delta", self.delta)
         check_rate("decay", self.decay)
         if self.seed < 0:
-            raise ValueError(f"Expected seed={self.seed} >= 0.")
+            raise ArgumentError("Expected {seed} >= 0.", seed=self.seed)
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -134,15 +155,20 @@ class Plan:
         if unknown := set(self.settings) - allowed:
             raise ValueError(f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}.")
         if self.task is None and (self.settings or self.task_options):
-            raise ValueError("Expected settings and task_options only with a task to train.")
+            raise ArgumentError(
+                "Expected {settings} and {task_options} only with a task to train.",
+                settings=dict(self.settings),
+                task_options=dict(self.task_options),
+            )
         if self.task is not None and (self.like is not None or self.decay != 1):
-            raise ValueError(
-                f"Expected like={self.like!r} and decay={self.decay} only without a task."
+            raise ArgumentError(
+                "Expected {like} and {decay} only without a task.", like=self.like, decay=self.decay
             )
         if self.task is not None and self.clients is not None:
-            raise ValueError(
-                f"Expected clients={self.clients} only without a task: it has its own "
-                "(task_options.num_clients)."
+            raise ArgumentError(
+                "Expected {clients} only without a task, which has its own (num_clients among "
+                "its options).",
+                clients=self.clients,
             )
 
     def cells(self) -> Iterator[Cell]:
@@ -193,10 +219,10 @@ class Plan:
             if name in plain:
                 given = plain[name]
                 if not isinstance(given, Mapping):
-                    raise ValueError(f"Expected {name}={given!r} to be a table.")
+                    expected(name, given, "to be a table")
                 plain[name] = {key.replace("-", "_"): value for key, value in given.items()}
         plain["settings"] = with_new_names(plain.get("settings", {}))
-        check_types("plan", plain, cls)
+        check_table("plan", plain, cls)
         for name, kind in _LISTS.items():
             if name not in plain:
                 continue
@@ -206,6 +232,40 @@ class Plan:
                 raise ValueError(f"Expected {name}={given!r:.40} to be a list of {words}.")
             plain[name] = tuple(given)
         return cls(**plain)
+
+
+def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a plan, completed by the log that one of its schedules replays.
+
+    The log says how many rounds there are, how often a client takes part and how many clients
+    there are; the other schedules are then measured at the same numbers. There are at most as many
+    canaries as clients.
+
+    Raises:
+        ArgumentError: if ``rounds`` or ``participations`` are given and differ from the log's.
+        FileNotFoundError: if there is no such log.
+        ValueError: if a file holds no log.
+    """
+    found: dict[str, Any] = {}
+    given = dict(values)
+    for spec in values.get("schedules", ()):
+        with within("schedules", spec):
+            log = log_of(*parse_schedule(spec))
+        if log is None:
+            continue
+        trace, participations = log
+        if given.get("rounds") not in (None, trace.rounds):
+            expected("rounds", given["rounds"], f"to be left out, or {trace.rounds} as in {spec}")
+        asked = given.get("participations", ())
+        if asked and not any(math.isclose(p, participations, rel_tol=1e-6) for p in asked):
+            wanted = f"to be left out, or to hold {participations:g} as in {spec}"
+            expected("participations", asked, wanted)
+        found |= {"rounds": trace.rounds, "clients": trace.population}
+        found["participations"] = (*found.get("participations", ()), participations)
+        found["num_canaries"] = min(CANARIES, trace.population)
+    if given.get("task") is not None:
+        found = {}
+    return found | {name: value for name, value in given.items() if value is not None}
 
 
 def read_plan(path: Path) -> dict[str, Any]:

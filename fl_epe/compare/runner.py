@@ -12,6 +12,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from fl_epe.checks import ArgumentError
 from fl_epe.compare.measure import Machine, measure
 from fl_epe.compare.plan import Cell, Plan
 
@@ -44,7 +45,7 @@ def carry_out(
         RuntimeError: if a worker process dies.
     """
     if workers < 1:
-        raise ValueError(f"Expected workers={workers} >= 1.")
+        raise ArgumentError("Expected {workers} >= 1.", workers=workers)
     directory.mkdir(parents=True, exist_ok=True)
     cells, path = list(plan.cells()), directory / RESULTS
     known = _read(path)

@@ -46,7 +46,9 @@ def _ids(column: pa.Array, length: int, place: str) -> NDArray[np.uint8]:
     texts = column.to_pylist()
     for text in texts:
         if len(text) != length:
-            raise ValueError(f"Expected texts of {length} characters in {place}, found {text!r}.")
+            raise ValueError(
+                f"Expected texts of {length} characters in {place}, found {text!r:.100}."
+            )
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "replace"), "<u4")
     ids: NDArray[np.uint8] = _TABLE[codes].reshape(-1, length)
     return ids

@@ -25,6 +25,7 @@ class Attachment:
         hooks: functions of the audit by the names of the strategy's.
         rescue: told the name and the error when a hook fails; returns more replies for the
             strategy, of clients that were not asked.
+        note: told an error of the strategy's own, which goes on to whoever called it.
     """
 
     def __init__(
@@ -32,13 +33,14 @@ class Attachment:
         strategy: Strategy,
         hooks: Mapping[str, Callable[..., Any]],
         rescue: Callable[[str, Exception], list[Any]],
+        note: Callable[[Exception], None],
     ) -> None:
         self._strategy = strategy
-        self._hooks, self._rescue = dict(hooks), rescue
+        self._hooks, self._rescue, self._note = dict(hooks), rescue, note
         self._own: dict[str, Callable[..., Any]] = {}
         self._shadowed: dict[str, Any] = {}
         self._results: list[Any] = []
-        self._error: Exception | None = None
+        self._errors: list[Exception] = []
 
     def attach(self) -> None:
         """Put the hooks in place.
@@ -60,11 +62,12 @@ class Attachment:
     ) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
-            self._results, self._error = [], None
+            self._results, self._errors = [], []
             try:
                 return hook(*given)
             except Exception as error:
-                if error is self._error:  # the strategy's own
+                if error in self._errors:  # the strategy's own
+                    self._note(error)
                     raise
                 late = self._rescue(name, error)
                 if self._results:
@@ -88,7 +91,7 @@ class Attachment:
         try:
             result = own(*arguments)
         except Exception as error:
-            self._error = error
+            self._errors.append(error)
             raise
         self._results.append(result)
         return result
@@ -110,37 +113,49 @@ def argument(function: Callable[..., Any], name: str, given: Sequence[Any], name
 class Undo:
     """The attributes of strategies, so that a call that failed leaves no trace.
 
-    Attributes that are bound anew, and entries of lists, dictionaries and sets, are brought back;
-    what is inside other objects is not looked at.
-
     Args:
         strategies: whose attributes.
+        deep: whether to copy all that the attributes hold, where that can be copied; else only
+            which objects they are, and the entries of lists, dictionaries and sets.
     """
 
-    def __init__(self, strategies: Sequence[Strategy]) -> None:
-        self._saved = [
-            (strategy, {name: (value, _entries(value)) for name, value in vars(strategy).items()})
-            for strategy in strategies
-            if hasattr(strategy, "__dict__")
-        ]
+    def __init__(self, strategies: Sequence[Strategy], *, deep: bool) -> None:
+        self._saved = []
+        memo: dict[int, Any] = {id(strategy): strategy for strategy in strategies}
+        for strategy in strategies:
+            values = dict(vars(strategy)) if hasattr(strategy, "__dict__") else {}
+            copies = {name: _copied(value, deep, memo) for name, value in values.items()}
+            self._saved.append((strategy, values, copies))
 
     def restore(self) -> None:
         """Bring them back."""
-        for strategy, saved in self._saved:
-            for name in vars(strategy).keys() - saved.keys():
+        for strategy, values, copies in self._saved:
+            if not values:
+                continue
+            for name in vars(strategy).keys() - values.keys():
                 delattr(strategy, name)
-            for name, (value, entries) in saved.items():
-                vars(strategy)[name] = value
-                _bring_back(value, entries)
+            for name, value in values.items():
+                vars(strategy)[name] = _brought_back(value, copies[name])
 
 
-def _entries(value: object) -> Any:
-    return copy.copy(value) if isinstance(value, (list, dict, set)) else None
+def _copied(value: Any, deep: bool, memo: dict[int, Any]) -> Any:
+    if isinstance(value, Strategy) or callable(value):
+        return value
+    if deep:
+        with contextlib.suppress(Exception):  # a lock, a file, a generator
+            return copy.deepcopy(value, memo)
+    return copy.copy(value) if isinstance(value, (list, dict, set)) else value
 
 
-def _bring_back(value: Any, entries: Any) -> None:
+def _brought_back(value: Any, saved: Any) -> Any:
+    """The same list, dictionary or set with its old entries; else the saved object."""
+    if value is saved:
+        return value
     if isinstance(value, list):
-        value[:] = entries
+        value[:] = saved
     elif isinstance(value, (dict, set)):
         value.clear()
-        value.update(entries)
+        value.update(saved)
+    else:
+        return saved
+    return value

@@ -21,6 +21,11 @@ class AuditLog:
 
     Args:
         identity: what stays the same about a client, from its node id; the node id by default.
+
+    Attributes:
+        answers: how often each client answered.
+        faults: what went wrong, in sentences.
+        first_failure: the first time that the audit itself had to stand back, and why.
     """
 
     def __init__(self, identity: Callable[[int], int] | None = None) -> None:
@@ -29,6 +34,7 @@ class AuditLog:
         self.faults: list[str] = []
         self._fault_rounds: list[int] = []
         self._by_round: dict[int, list[int]] = {}
+        self.first_failure: str | None = None
         self._warned: set[str] = set()
 
     def note(self, state: RoundState, replies: Sequence[Message]) -> None:
@@ -64,6 +70,7 @@ class AuditLog:
         """
         reason = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         self.fault(index, f"{what}: {reason}")
+        self.first_failure = self.first_failure or f"round {index + 1}, {what}: {reason}"
         if what not in self._warned:
             self._warned.add(what)
             trace = why if isinstance(why, Exception) else None
@@ -75,6 +82,7 @@ class AuditLog:
         clients = {client: i for i, client in enumerate(self.answers)}
         return {
             "faults": list(zip(self._fault_rounds, self.faults, strict=True)),
+            "first_failure": self.first_failure,
             "clients": list(clients),
             "answers": [
                 [index, [clients[client] for client in answered]]
@@ -94,6 +102,8 @@ class AuditLog:
         }
         self._fault_rounds = [index for index, _ in kept[:_FAULTS_KEPT]]
         self.faults = [text for _, text in kept[:_FAULTS_KEPT]]
+        if state["first_failure"] in self.faults:  # and not in a round that is forgotten
+            self.first_failure = state["first_failure"]
         self._by_round = answers
         self.answers = Counter(client for answered in answers.values() for client in answered)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
+    NotMeasured,
     RoundFacts,
     RunAuditor,
     epsilon_from_record,
@@ -40,8 +41,8 @@ from fl_epe.flower.layout import Layout
 from fl_epe.flower.plan import Plan
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.self_auditing import OwnAuditor
-from fl_epe.flower.sources import ArgumentError, ServerCanaries, Source
-from fl_epe.mechanism import norm
+from fl_epe.flower.sources import ServerCanaries, SettingsError, Source
+from fl_epe.mechanism import ServerSGD, norm
 
 
 class AuditedRun:
@@ -99,7 +100,7 @@ class AuditedRun:
             num_rounds: of the run, or those that are left of it; ``None`` if not known.
 
         Raises:
-            ArgumentError: if an argument does not go with the run, or with the saved audit.
+            SettingsError: if an argument does not go with the run, or with the saved audit.
         """
         if self._checkpoint is not None:
             self._num_rounds, self._awaited = num_rounds or self.rounds, None
@@ -192,15 +193,15 @@ class AuditedRun:
         """Spread the canaries over so many rounds.
 
         Raises:
-            ArgumentError: if another number was given, or canaries cannot be spread so.
+            SettingsError: if another number was given, or canaries cannot be spread so.
         """
         if self.rounds not in (None, rounds):
-            raise ArgumentError(f"Expected num_rounds={rounds} to be rounds={self.rounds}.")
+            raise SettingsError(f"Expected num_rounds={rounds} to be rounds={self.rounds}.")
         self.rounds = rounds
         try:
             _ = self.source
         except ValueError as error:
-            raise ArgumentError(str(error)) from error
+            raise SettingsError(str(error)) from error
 
     def _run_auditor(self) -> RunAuditor:
         assert isinstance(self._auditor, RunAuditor)  # noqa: S101 - asked by its canaries only
@@ -231,9 +232,9 @@ class AuditedRun:
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
         self._auditor = self._settings.auditor()
         start = layout.flatten(arrays)
+        models = [] if self._checkpoint is None else [digest(start)]
         self._auditor.begin(start)
-        self._layout, self._start = layout, arrays
-        self._models = [] if self._checkpoint is None else [digest(start)]
+        self._layout, self._start, self._models = layout, arrays, models
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -273,7 +274,11 @@ class AuditedRun:
         self._log.note(state, replies)
         if not self._averaged:
             self._fit_layout(state, replies)
-        return self.source.join(state, replies)
+        try:
+            return self.source.join(state, replies)
+        finally:
+            for reason in state.unreadable:
+                self._log.fault(state.index, reason)
 
     def _fit_layout(self, state: RoundState, replies: Sequence[Message]) -> None:
         """Before the first canary: leave alone what clients keep to themselves."""
@@ -319,6 +324,8 @@ class AuditedRun:
         facts, vectors = RoundFacts(), None
         if state is not None:
             averaging = self._averaging(seen)
+            if averaging is not None:
+                self.source.averages_models()
             state.settle(averaging)
             facts, vectors = state.facts, state.vectors
             if facts.present:
@@ -363,7 +370,8 @@ class AuditedRun:
         """What is known of ε after the round: "all", and "final" after the last one."""
         found = {"all": self._auditor.epsilon_so_far()}
         if self.index == self.rounds and found["all"] is not None:
-            found["final"] = epsilon_from_record(self.record())
+            with contextlib.suppress(NotMeasured):
+                found["final"] = epsilon_from_record(self.record())
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
     def record(self) -> AuditRecord:
@@ -375,6 +383,9 @@ class AuditedRun:
         if self._awaited is not None and self.index == 0:
             self._settle(self._awaited)  # started again after the last round
         if self._finished is None:
+            averaged = self.averages() and self._settings.wrapped.plain_layers()
+            if averaged and isinstance(self._auditor, RunAuditor):
+                self._auditor.learn_server(ServerSGD())
             self._finished = self._auditor.record(**self.facts())
         return self._finished
 
@@ -386,13 +397,9 @@ class AuditedRun:
             "noise_multiplier": claimed,
             "sum_noise_multiplier": of_sum,
             "participation": self._source.participation if self._source else "deployment",
-            "faults": tuple(self._log.faults),
+            "faults": tuple(self.faults()),
             "config": self.config(),
         }
-        if averages and self._settings.wrapped.plain_layers():
-            sgd = self._settings.wrapped.server(averages=True)
-            assert not isinstance(sgd, str)  # noqa: S101
-            facts["server"] = {"name": "sgd", **dataclasses.asdict(sgd)}
         if self.index == self.rounds and isinstance(self._source, ServerCanaries):
             facts["canary_participations"] = float(self._settings.participations)
         return facts
@@ -408,6 +415,12 @@ class AuditedRun:
             "resumed_after": list(self._resumed),
         }
 
+    def faults(self) -> list[str]:
+        """What went wrong so far, in sentences."""
+        missing = self._source.reason() if self._source else None
+        return [*self._log.faults, *([missing] if missing else [])]
+
     def reason(self) -> str | None:
         """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
-        return self._source.reason() if self._source else None
+        known = self._source.reason() if self._source else None
+        return known or self._log.first_failure

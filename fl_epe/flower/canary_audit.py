@@ -25,7 +25,7 @@ from fl_epe.flower.injection import readable, real_metrics_only
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.self_auditing import SelfAuditing
-from fl_epe.flower.sources import ArgumentError, TooManyCanariesError
+from fl_epe.flower.sources import SettingsError, TooManyCanariesError
 from fl_epe.flower.wrapped import Wrapped
 
 # Only a strategy that says so itself has canaries of its own.
@@ -106,6 +106,7 @@ class CanaryAudit(Strategy):
 
     _turn: RoundState | None = None
     _timeout: float = 3600
+    _accepted = False  # whether the strategy has taken canaries once
 
     def __init__(
         self,
@@ -163,6 +164,7 @@ class CanaryAudit(Strategy):
                 "aggregate_train": lambda *given: self.aggregate_train(*given),
             },
             self._rescue,
+            lambda error: self._failed("the strategy failed", error),
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -199,15 +201,21 @@ class CanaryAudit(Strategy):
         try:
             self._prepare(own, arguments, named)
             self._announce()
-        except ArgumentError:
+        except SettingsError:
             raise
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._failed("the audit could not prepare", error)
-        self.attach()
+        try:
+            self.attach()
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._failed("the strategy cannot be hooked", error)
         try:
             return own(*arguments, **named)
         finally:
-            self._detach()
+            try:
+                self._hooks.detach()
+            except Exception as error:  # noqa: BLE001 - the run is over
+                self._failed("the strategy keeps the audit's hooks", error)
 
     def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
         num_rounds = argument(own, "num_rounds", arguments, named)
@@ -217,16 +225,12 @@ class CanaryAudit(Strategy):
         arrays = argument(own, "initial_arrays", arguments, named)
         self._run.prepare(arrays, num_rounds if isinstance(num_rounds, int) else None)
 
-    def _detach(self) -> None:
-        try:
-            self._hooks.detach()
-        except Exception as error:  # noqa: BLE001 - the run is over
-            self._failed("the strategy keeps the audit's hooks", error)
-
     def _failed(self, what: str, why: Exception | str, index: int | None = None) -> None:
         """Note a failure, in the run's next round by default; not even this may end a run."""
-        with contextlib.suppress(Exception):
+        try:
             self._log.failed(self._run.index if index is None else index, what, why)
+        except Exception as error:  # noqa: BLE001 - of the log itself
+            self._log.faults.append(f"{what}: {why}; it could not be logged: {error}")
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked, where the audit failed before it was scored."""
@@ -244,11 +248,11 @@ class CanaryAudit(Strategy):
         """Hook the strategy's own instance, and return it: whoever runs it is audited.
 
         Needs ``rounds`` where the server makes the canaries up.
+
+        Raises:
+            AttributeError: if the instance takes no attributes (``__slots__``).
         """
-        try:
-            self._hooks.attach()
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            self._failed("the strategy cannot be hooked", error)
+        self._hooks.attach()
         return self.strategy
 
     def configure_train(
@@ -308,11 +312,12 @@ class CanaryAudit(Strategy):
         if state is None or not state.made_up:
             return self._call(server_round, joined, state)
         failure: Exception | str = "it released no model"
-        undo = Undo(self._wrapped.layers)
+        undo = Undo(self._wrapped.layers, deep=not self._accepted)
         try:
             result, seen = self._call(server_round, joined, state)
             own = any(reply.has_error() for reply in real)  # why there may be no model
             if own or not isinstance(result, tuple) or result[0] is not None:
+                self._accepted = True
                 return result, seen
         except Exception as error:  # noqa: BLE001 - canaries may be why
             failure = error
@@ -378,20 +383,24 @@ class CanaryAudit(Strategy):
     @property
     def faults(self) -> list[str]:
         """What went wrong so far: clients that failed, rounds that were not audited and why."""
-        return list(self._log.faults)
+        try:
+            return self._run.faults()
+        except Exception as error:  # noqa: BLE001 - what is known is said
+            return [*self._log.faults, f"the faults are incomplete: {error}"]
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
 
+        A run in which fewer than two canaries took part has a record, and no ε.
+
         Raises:
-            ValueError: if nothing was measured, with the reason.
+            ValueError: if the audit saw no model that it could read, with the reason.
         """
         try:
             return self._run.record()
         except ValueError as error:
-            reasons = [self._run.reason(), *self._log.faults[:3]]
-            known = "; ".join(reason for reason in reasons if reason)
-            raise ValueError(f"{error} {known}".strip()) from error
+            reasons = "; ".join(self._log.faults[:3])
+            raise ValueError(f"{error} {reasons}".strip()) from error
 
     def report(self, directory: str | Path | None = None) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
@@ -399,6 +408,18 @@ class CanaryAudit(Strategy):
         Never raises: where nothing was measured it says so and why, and where a file cannot be
         written the text says that.
         """
+        problems: list[str] = []
+        for write in (self._report, self._unmeasured_report):
+            try:
+                return "\n".join([write(directory), *problems])
+            except Exception as error:  # noqa: BLE001 - training is over and must not be lost
+                problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
+                self._failed("the report could not be made", error)
+        with contextlib.suppress(Exception):
+            return "\n".join([self._unmeasured_report(None), *problems])
+        return "\n".join(["ε: not measured", *problems, *self._log.faults])
+
+    def _report(self, directory: str | Path | None) -> str:
         from fl_epe.reporting import as_text, summarize, write_report  # slow to import
 
         record = self.record()
@@ -406,3 +427,14 @@ class CanaryAudit(Strategy):
             return as_text(summarize(record))
         record.save(Path(directory) / "record.npz")
         return as_text(write_report(record, Path(directory)))
+
+    def _unmeasured_report(self, directory: str | Path | None) -> str:
+        from fl_epe.reporting import as_text, summarize_unmeasured, write_unmeasured
+
+        known: dict[str, Any] = {"delta": self.delta, "faults": self._log.faults}
+        with contextlib.suppress(Exception):  # the reason is said without it
+            known["config"] = self._run.config()
+        reason = self._log.first_failure or "the audit saw no round"
+        if directory is None:
+            return as_text(summarize_unmeasured(reason, **known))
+        return as_text(write_unmeasured(Path(directory), reason, **known))

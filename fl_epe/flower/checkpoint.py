@@ -25,7 +25,7 @@ from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.plan import Plan
-from fl_epe.flower.sources import ArgumentError, ClientAnswers, ServerCanaries, Source
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries, SettingsError, Source
 
 SCHEMA = 1
 """Version of the files; a newer one is not read."""
@@ -102,7 +102,7 @@ class SavedAudit:
         return max((t for t, model in enumerate(self.models) if model == found), default=None)
 
     def check(self, settings: AuditSettings) -> None:
-        """Raise an `ArgumentError` that names the first argument with another value than before."""
+        """Raise an `SettingsError` that names the first argument with another value than before."""
         for name, value in fingerprint(settings).items():
             before = self.settings.get(name)
             if name == "seed" and settings.fresh_seed:
@@ -110,18 +110,18 @@ class SavedAudit:
             if value != before:
                 shown = "another seed" if name == "seed" else f"{name}={value!r}"
                 known = "that of" if name == "seed" else f"{before!r}, as in"
-                raise ArgumentError(
+                raise SettingsError(
                     f"Expected {shown} to be {known} the audit in the checkpoint; start again as"
                     " before, or with another checkpoint folder."
                 )
 
     def check_rounds(self, done: int, num_rounds: int | None) -> None:
-        """Raise an `ArgumentError` unless these are all rounds, or those that are left."""
+        """Raise an `SettingsError` unless these are all rounds, or those that are left."""
         if None in (num_rounds, self.rounds):
             return
         left = (self.rounds or 0) - done
         if num_rounds not in (self.rounds, left):
-            raise ArgumentError(
+            raise SettingsError(
                 f"Expected num_rounds={num_rounds} to be {self.rounds} as before, or {left}, as"
                 f" the audit in the checkpoint goes on after round {done}."
             )
@@ -290,5 +290,5 @@ def announce(saved: SavedAudit, done: int, num_rounds: int | None) -> None:
         logger.info("Audit: forgets rounds %d to %d, not in the model", done + 1, saved.index)
     try:
         saved.check_rounds(done, num_rounds)
-    except ArgumentError as error:
+    except SettingsError as error:
         logger.warning("Audit: %s", error)

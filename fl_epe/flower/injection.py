@@ -101,29 +101,31 @@ class Answer:
 
 
 def some_answers(
-    replies: Sequence[Message], layout: Layout, preferred: str, rng: np.random.Generator
+    replies: Sequence[Message], state: RoundState, preferred: str, rng: np.random.Generator
 ) -> list[Answer]:
     """At most nine of the replies, drawn at random among those that fit the model and are finite.
 
+    What is wrong with the others that were looked at is noted in ``state.unreadable``.
+
     Raises:
-        ValueError: if there is none, with the reason for the last one looked at.
+        ValueError: if there is none.
     """
     found: list[Answer] = []
-    reason = "nobody answered"
     for i in rng.permutation(len(replies)):
+        reply, node = replies[i], replies[i].metadata.src_node_id
         try:
-            name, vector = model_record(replies[i], layout, preferred)
+            name, vector = model_record(reply, state.layout, preferred)
         except ValueError as error:
-            reason = str(error)
+            state.unreadable.append(f"node {node}: {error}")
             continue
         if not np.isfinite(vector).all():
-            reason = "NaN or infinite entries"
+            state.unreadable.append(f"node {node} answered NaN or infinite entries")
             continue
-        found.append(Answer(replies[i], name, vector))
+        found.append(Answer(reply, name, vector))
         if len(found) == _MOST_READ:
             break
     if not found:
-        raise ValueError(f"Expected a reply that can be read, got none: {reason}.")
+        raise ValueError(f"Expected a reply that can be read: {state.unreadable[0]}")
     return found
 
 

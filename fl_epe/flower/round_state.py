@@ -33,6 +33,7 @@ class RoundState:
         shares: share of one canary in the average, by how replies are averaged: "weighted" by
             their number of examples, or "equal".
         facts: what the auditor is told.
+        unreadable: what is wrong with replies that were looked at.
     """
 
     index: int
@@ -47,6 +48,7 @@ class RoundState:
     counted: float = math.nan
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
     facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
+    unreadable: list[str] = dataclasses.field(default_factory=list)
 
     @functools.cached_property
     def before(self) -> NDArray[np.floating]:

@@ -50,6 +50,9 @@ class Source(abc.ABC):
         """What happens from the next round on, as the strategy failed on the canaries' replies."""
         return "the strategy's own error"
 
+    def averages_models(self) -> None:  # noqa: B027 - only who makes replies up needs to know
+        """Note that the new model is the average of the replies, so that these are models."""
+
     def reason(self) -> str | None:
         """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
         return None
@@ -136,7 +139,7 @@ class ServerCanaries(Source):
             return replies
         key, preferred = self.wrapped.weighted_by(), self.wrapped.arrays_key()
         rng = generator(self.seed, _NORMS, state.index)
-        like = injection.some_answers(real, state.layout, preferred, rng)
+        like = injection.some_answers(real, state, preferred, rng)
         kind = self._kind(like, state)
         canary_norms = self._canary_norms(state, like, kind, len(cohort))
         metrics = injection.neutral_metrics(real, key, self.weight)
@@ -160,6 +163,10 @@ class ServerCanaries(Source):
         if self.inject == "replace":
             return "from the next round on canaries answer in the place of clients"
         return "no canary takes part any more"
+
+    def averages_models(self) -> None:
+        """See `Source.averages_models`."""
+        self.kind = self.kind or "model"
 
     def _kind(self, like: Sequence[injection.Answer], state: RoundState) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
@@ -202,7 +209,7 @@ class ServerCanaries(Source):
         return length
 
 
-class ArgumentError(ValueError):
+class SettingsError(ValueError):
     """An argument of the audit does not go with the run; said before its first round."""
 
 

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from fl_epe.checks import check_positive, check_probability
+from fl_epe.checks import ArgumentError, check_positive, check_probability
 from fl_epe.mechanism.noise import split_noise_multiplier
 
 
@@ -77,7 +77,7 @@ class AdaptiveClip:
         check_positive("voters", self.voters)
         check_probability("quantile", self.quantile)
         if not 0 <= self.count_std < math.inf:
-            raise ValueError(f"Expected count_std={self.count_std} in [0, inf).")
+            raise ArgumentError("Expected {count_std} in [0, inf).", count_std=self.count_std)
 
     def init(self) -> float:
         """The clip norm of the first round."""

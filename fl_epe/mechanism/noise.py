@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.checks import ArgumentError
+
 
 def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np.float64]:
     """``dim`` independent normal draws with standard deviation ``std`` ≥ 0, float64."""
@@ -24,10 +26,12 @@ def split_noise_multiplier(noise_multiplier: float, count_std: float) -> float:
     """
     if noise_multiplier == 0:
         return 0.0
-    rest = noise_multiplier**-2 - (2 * count_std) ** -2
+    rest = noise_multiplier**-2 - (2 * count_std) ** -2 if noise_multiplier < 2 * count_std else 0.0
     if rest <= 0:
-        raise ValueError(
-            f"Expected noise_multiplier={noise_multiplier} < 2 * count_std={2 * count_std}:"
-            " raise count_std or use a fixed clip norm."
+        raise ArgumentError(
+            "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would spend the "
+            "whole budget. Raise it, or use a fixed clip norm.",
+            noise_multiplier=noise_multiplier,
+            count_std=count_std,
         )
     return 1 / math.sqrt(rest)

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import check_positive
+from fl_epe.checks import ArgumentError, check_positive, expected
 from fl_epe.mechanism.clipping import Vector
 
 OptimizerState = dict[str, NDArray[np.float64]]
@@ -30,7 +30,7 @@ class ServerSGD:
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"Expected momentum={self.momentum} in [0, 1).")
+            raise ArgumentError("Expected {momentum} in [0, 1).", momentum=self.momentum)
 
     def init(self, dim: int) -> OptimizerState:
         """Zero velocity."""
@@ -89,7 +89,7 @@ class ServerAdam:
         check_positive("epsilon", self.epsilon)
         for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= value < 1:
-                raise ValueError(f"Expected {name}={value} in [0, 1).")
+                expected(name, value, "in [0, 1)")
 
     def init(self, dim: int) -> OptimizerState:
         """Zero moments."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fl_epe.auditing import EpsilonEstimate
+from fl_epe.auditing import EpsilonEstimate, least_canaries
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
 from fl_epe.reporting.summary_types import (
     AnalyticalSummary,
@@ -14,6 +14,7 @@ from fl_epe.reporting.summary_types import (
     Unmeasured,
 )
 
+_LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 
@@ -29,6 +30,8 @@ def notes(summary: RunSummary) -> list[str]:
         *_share_note(summary.analytical),
         *_exposure_notes(summary),
         *_cohort_notes(summary),
+        *_others_notes(summary),
+        *_few_notes(summary),
     ]
     lines += _gaussian_warnings(summary)
     for row in summary.rows():
@@ -212,6 +215,52 @@ def _cohort_notes(summary: RunSummary) -> list[str]:
         lines.append(
             f"The model did not move in {idle} of {summary.rounds} rounds: they say nothing about "
             "any canary."
+        )
+    return lines
+
+
+def _others_notes(summary: RunSummary) -> list[str]:
+    """Whether canaries hide each other, and what ε would be if they did."""
+    share = summary.others_share
+    if share < _LARGE_SHARE:
+        return []
+    hiding = f"The other canaries of a round are {share:.0%} of the energy of its mean update"
+    if not summary.others_out:
+        return [
+            f"Warning: {hiding[0].lower()}{hiding[1:]}, and this record cannot tell what hides one "
+            "canary without them: ε would be larger for one canary among real clients. "
+            "`fl_epe.auditing.measure_others` mends a record that holds its canary seed."
+        ]
+    raw = {"every round": summary.every_round.raw, "final model": summary.final.raw}
+    left_in = ", ".join(f"{number(e.epsilon)} ({name})" for name, e in raw.items() if e is not None)
+    if not left_in:
+        return []
+    lines = [
+        f"{hiding}. They are known, so they are taken out, and ε is for one canary among real "
+        f"clients. With all of them left in, ε = {left_in}."
+    ]
+    if summary.final.raw is None:
+        lines.append(
+            "The final model is not a known sum of the rounds' mean updates, so all canaries are "
+            "left in there: ε would be larger for one canary among real clients."
+        )
+    return lines
+
+
+def _few_notes(summary: RunSummary) -> list[str]:
+    """Which rows have too few canaries for a lower bound."""
+    lines = []
+    for row in summary.rows():
+        if isinstance(row.part, Unmeasured):
+            continue
+        scores = row.part.scores
+        if row.paper or scores.dim is not None or row.part.lower_bound is not None:
+            continue
+        others = 0 if scores.unobserved is None else len(scores.unobserved)
+        least = least_canaries(summary.delta, confidence=summary.confidence)
+        lines.append(
+            f"Too few canaries to bound “{row.sees} {row.name}”: at least {least} observed and "
+            f"{least} unobserved ones are needed, there are {len(scores.observed)} and {others}."
         )
     return lines
 

@@ -100,7 +100,7 @@ def epsilon_table(summary: RunSummary) -> Table:
 
 def as_text(summary: RunSummary, width: int = 100) -> str:
     """The finding in a sentence, the table and the notes, as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console = Console(file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False)
     print_report(console, summary, bullet="-")
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 

@@ -15,16 +15,20 @@ import numpy as np
 from fl_epe.accounting import UpperBound, analytical_epsilon, gaussian_epsilon
 from fl_epe.auditing import (
     AuditRecord,
+    EpsilonEstimate,
     NotMeasured,
     Scores,
     ThreatModel,
     all_bounds,
     divergence,
+    epsilon_from_record,
     epsilon_of,
     footprint_fit,
     gaussian_test,
+    headline_method,
     installed_versions,
     lower_bound,
+    others_share,
     scores_from_record,
     unknown_rounds_estimate,
     unknown_rounds_law,
@@ -41,8 +45,6 @@ from fl_epe.reporting.summary_types import (
     Unmeasured,
 )
 
-BOUND_METHOD = "clopper-pearson"
-"""The lower bound of the report: valid for independent scores of any distribution."""
 PAPER_METHOD = "jeffreys"
 """The lower bound of the paper's rows; it is not valid."""
 
@@ -84,6 +86,8 @@ def summarize(
         plan=_plan(config),
         lost_count_as_zero="canaries_come_from" not in config,  # else the strategy says
         versions=record.provenance.versions,
+        others_share=_others_share(record),
+        others_out=record.norms.sums is not None,
     )
 
 
@@ -157,6 +161,22 @@ def _canary_share(record: AuditRecord) -> float | None:
 def _plan(config: Mapping[str, Any]) -> tuple[str, ...]:
     plan = config.get("plan") or ()
     return (plan,) if isinstance(plan, str) else tuple(str(line) for line in plan)
+
+
+def _others_share(record: AuditRecord) -> float:
+    """Mean share of the other canaries in the energy of the means, over rounds with canaries."""
+    shares = others_share(record)[record.presence.any(axis=1)]
+    return float(shares.mean()) if len(shares) else 0.0
+
+
+def _raw(
+    record: AuditRecord, delta: float, confidence: float, threat: ThreatModel
+) -> EpsilonEstimate | None:
+    """The headline with all canaries left in; ``None`` if the headline is that."""
+    taken_out = record.norms.sums if threat == "all" else record.norms.part
+    if taken_out is None:
+        return None
+    return epsilon_from_record(record, delta, threat=threat, confidence=confidence, raw=True)
 
 
 def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
@@ -245,6 +265,7 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary
         footprints=footprint_fit(record, delta, confidence=confidence, scores=scores)
         if fits
         else None,
+        raw=_raw(record, delta, confidence, "final"),
     )
 
 
@@ -270,6 +291,7 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
         footprints=fit,
         unknown_rounds=unknown,
         full_knowledge=full,
+        raw=_raw(record, delta, confidence, "all"),
     )
 
 
@@ -300,17 +322,22 @@ def _statistic(
     scores: Scores,
     delta: float,
     confidence: float,
-    bound_method: str = BOUND_METHOD,
+    bound_method: str | None = None,
     variance: str = "known",
 ) -> StatisticSummary:
+    """The results of one statistic; its bound is `headline_method`'s unless one is given."""
+    method = bound_method if scores.boundable else None
+    if scores.boundable and method is None:
+        count = None if scores.dim is not None else len(scores.both()[1])
+        method = headline_method(len(scores.observed), count, delta, confidence=confidence)
     lower = None
-    if scores.boundable:
-        lower = lower_bound(scores, delta, confidence=confidence, method=bound_method)
+    if method is not None:
+        lower = lower_bound(scores, delta, confidence=confidence, method=method)
     return StatisticSummary(
         scores=scores,
         estimate=epsilon_of(scores, delta, variance, confidence),
         lower_bound=lower,
-        bound_method=bound_method,
+        bound_method=method,
         score_mean=float(scores.observed.mean()),
         score_std=float(scores.observed.std(ddof=1)),
         gaussian=gaussian_test(scores.observed),

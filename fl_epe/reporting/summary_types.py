@@ -22,8 +22,8 @@ class StatisticSummary:
         scores: the statistic of every canary.
         estimate: ε with its interval.
         lower_bound: on ε; infinite if every finite ε is ruled out, ``None`` without unobserved
-            scores and an exact null.
-        bound_method: of the lower bound.
+            scores and an exact null, or with too few scores.
+        bound_method: of the lower bound, chosen before the scores are seen; ``None`` without one.
         score_mean, score_std: of the observed scores.
         gaussian: test that they are Gaussian; ``None`` if there are too few.
     """
@@ -31,7 +31,7 @@ class StatisticSummary:
     scores: Scores
     estimate: EpsilonEstimate
     lower_bound: float | None
-    bound_method: str
+    bound_method: str | None
     score_mean: float
     score_std: float
     gaussian: GaussianFit | None
@@ -80,6 +80,7 @@ class FinalSummary:
         paper: cosine with θ_T as in the paper, with fitted variance and Jeffreys' bound.
         bounds: every lower bound that applies to the displacement.
         footprints: fit of the displacement to the canaries' footprints, if they are known.
+        raw: the headline with all canaries left in; ``None`` if the headline is that.
     """
 
     displacement: Part
@@ -87,6 +88,7 @@ class FinalSummary:
     paper: Part
     bounds: tuple[BoundRow, ...] = ()
     footprints: FootprintFit | None = None
+    raw: EpsilonEstimate | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level."""
@@ -96,6 +98,7 @@ class FinalSummary:
             "paper": self.paper.to_dict(),
             "bounds": [row.to_dict() for row in self.bounds],
             **({"footprints": _footprint_dict(self.footprints)} if self.footprints else {}),
+            **({"raw": _estimate_dict(self.raw)} if self.raw else {}),
         }
 
 
@@ -111,6 +114,7 @@ class EveryRoundSummary:
         unknown_rounds: ε for an adversary who does not know who took part when; ``None`` if the
             schedule has no closed form for it.
         full_knowledge: for an adversary who also knows the real clients' sum, if it was recorded.
+        raw: the headline with all canaries left in; ``None`` if the headline is that.
     """
 
     matched_filter: Part
@@ -119,6 +123,7 @@ class EveryRoundSummary:
     footprints: FootprintFit | None = None
     unknown_rounds: EpsilonEstimate | None = None
     full_knowledge: StatisticSummary | None = None
+    raw: EpsilonEstimate | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level, without results that are ``None``."""
@@ -133,6 +138,8 @@ class EveryRoundSummary:
             out["secret_rounds"] = _estimate_dict(self.unknown_rounds)
         if self.full_knowledge is not None:
             out["full_knowledge"] = self.full_knowledge.to_dict()
+        if self.raw is not None:
+            out["raw"] = _estimate_dict(self.raw)
         return out
 
 
@@ -242,6 +249,8 @@ class RunSummary:
         plan: what an audit was going to do, in sentences.
         lost_count_as_zero: whether lost updates count as zero; if not, the strategy decides.
         versions: of the packages that matter.
+        others_share: share of the other canaries in the energy of the rounds' means.
+        others_out: whether they are taken out of what hides one canary.
     """
 
     status: Status
@@ -266,6 +275,8 @@ class RunSummary:
     plan: tuple[str, ...]
     lost_count_as_zero: bool
     versions: dict[str, str]
+    others_share: float = 0.0
+    others_out: bool = True
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
@@ -293,6 +304,7 @@ class RunSummary:
             "noise_multiplier": self.noise_multiplier,
             "cohort_size": finite(self.cohort_size),
             "canary_share": finite(self.canary_share),
+            "others_share": self.others_share,
             "analytical": self.analytical.to_dict(),
             "final": self.final.to_dict(),
             "all": self.every_round.to_dict(),

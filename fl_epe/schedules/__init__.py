@@ -29,7 +29,14 @@ Examples:
 """
 
 from fl_epe.schedules.availability import CheckIn, TimeOfDay
-from fl_epe.schedules.by_name import SCHEDULES, make_schedule, parse_schedule
+from fl_epe.schedules.by_name import (
+    SCHEDULES,
+    Option,
+    log_of,
+    make_schedule,
+    parse_schedule,
+    schedule_options,
+)
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
@@ -49,6 +56,7 @@ __all__ = [
     "FixedCohorts",
     "FixedSize",
     "MinSeparation",
+    "Option",
     "Poisson",
     "PrivacyLaw",
     "Schedule",
@@ -56,7 +64,9 @@ __all__ = [
     "TimeOfDay",
     "Trace",
     "TraceSample",
+    "log_of",
     "make_schedule",
     "parse_schedule",
     "presence",
+    "schedule_options",
 ]

@@ -10,9 +10,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import check_count, check_rate
+from fl_epe.checks import ArgumentError, check_count, check_rate
 from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
 from fl_epe.schedules.draws import Groups, by_round, draw, even_sizes
+
+MOST_CELLS = 10**8
+"""The most zones times rounds of a day for which `TimeOfDay` keeps who is available when."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +120,25 @@ class TimeOfDay(Rated):
         check_count("rounds_per_day", self.rounds_per_day)
         check_count("zones", self.zones)
         if not 24 / self.zones <= self.hours <= 24:
-            raise ValueError(
-                f"Expected hours={self.hours} in [24/zones={24 / self.zones}, 24], "
-                f"so that at least one zone is always open."
+            raise ArgumentError(
+                f"Expected {{hours}} in [24/zones={24 / self.zones}, 24], "
+                "so that at least one zone is always open.",
+                hours=self.hours,
+            )
+        cells = min(self.rounds_per_day, self.rounds) * self.zones
+        if cells > MOST_CELLS:
+            raise ArgumentError(
+                f"Expected {{rounds_per_day}} * {{zones}} <= {MOST_CELLS}: the table of open "
+                f"zones would take {cells / 2**30:.0f} GiB.",
+                rounds_per_day=self.rounds_per_day,
+                zones=self.zones,
             )
         least = self.open_zones().mean(axis=1).min()
         if self.rate > least + 1e-12:
-            raise ValueError(
-                f"Expected rate={self.rate} <= {least}, the share of zones open in some round."
+            raise ArgumentError(
+                f"Expected {{rate}} <= {least}, the share of zones open in some round. "
+                "(The rate is participations over rounds.)",
+                rate=self.rate,
             )
 
     def most_participations(self) -> int:

@@ -9,13 +9,16 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import math
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fl_epe.checks import ArgumentError, checked_type, expected
 from fl_epe.schedules.availability import CheckIn, TimeOfDay
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Schedule
@@ -43,25 +46,111 @@ def make_schedule(kind: str, rounds: int, participations: float, **options: Any)
     Raises:
         ValueError: if an argument or option is out of range, unknown or missing.
     """
-    if kind not in SCHEDULES:
-        raise ValueError(f"Expected kind={kind!r} to be one of {tuple(SCHEDULES)}.")
+    options = check_options(kind, options)
     if not 0 < participations <= rounds:
-        raise ValueError(f"Expected participations={participations} in (0, rounds={rounds}].")
+        raise ArgumentError(
+            "Expected {participations} in (0, {rounds}].",
+            participations=participations,
+            rounds=rounds,
+        )
+    return _MAKERS[SCHEDULES[kind]](rounds, participations, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option of a kind of schedule.
+
+    Attributes:
+        name: as it is written.
+        needed: there is no default.
+        default: the value where nobody gives one.
+        kind: type of its value.
+    """
+
+    name: str
+    needed: bool
+    default: Any
+    kind: Any
+
+
+def schedule_options(kind: str) -> dict[str, Option]:
+    """The options of a kind of schedule by name, in the order of `make_schedule`."""
     maker = _MAKERS[SCHEDULES[kind]]
-    known = {
-        name: parameter.default is parameter.empty
-        for name, parameter in inspect.signature(maker).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
+    hints = typing.get_type_hints(maker) if inspect.isfunction(maker) else {}
+    return {
+        name: Option(
+            name, p.default is p.empty, None if p.default is p.empty else p.default, hints[name]
+        )
+        for name, p in inspect.signature(maker).parameters.items()
+        if p.kind is p.KEYWORD_ONLY
     }
+
+
+def check_options(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a kind of schedule, if all are known, of their type, and none is missing.
+
+    Raises:
+        ArgumentError: otherwise, or for an unknown kind.
+    """
+    if not isinstance(kind, str) or kind not in SCHEDULES:
+        expected("kind", kind, f"to be one of {tuple(SCHEDULES)}")
+    known = schedule_options(kind)
     for name, value in options.items():
         if name not in known:
-            raise ValueError(
-                f"Unknown option {name}={value!r} of kind={kind!r}: expected {sorted(known)}."
+            raise ArgumentError(
+                f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}.",
+                **{name: value} | {"kind": kind},
             )
-    for name, needed in known.items():
-        if needed and name not in options:
-            raise ValueError(f"Expected option {name!r} for kind={kind!r}.")
-    return maker(rounds, participations, **options)
+    for name, option in known.items():
+        if option.needed and name not in options:
+            raise ArgumentError(f"Expected option {name!r} for {{kind}}.", kind=kind)
+    return {name: _checked(known[name], value) for name, value in options.items()}
+
+
+def _checked(option: Option, value: Any) -> Any:
+    if option.kind == Sequence[float]:
+        if not isinstance(value, list | tuple) or not value:
+            expected(option.name, value, "to be a list of numbers, in a JSON object")
+        return [checked_type(option.name, part, float) for part in value]
+    if option.name == "path":
+        return value if isinstance(value, Path) else _text(option.name, value)
+    if option.name == "of":
+        if not isinstance(value, Mapping):
+            value = {"kind": _text("of", value)}
+        inner = {name: part for name, part in value.items() if name != "kind"}
+        if "kind" not in value:
+            expected("of", dict(value), "to be a kind, or an object with a 'kind'")
+        return {"kind": value["kind"], **check_options(value["kind"], inner)}
+    return checked_type(option.name, value, option.kind)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        expected(name, value, "to be text that is not empty")
+    return value
+
+
+def log_of(kind: str, options: Mapping[str, Any]) -> tuple[Trace, float] | None:
+    """The log that a schedule replays, and a client's mean participations under the schedule.
+
+    ``None`` for a schedule that replays none. Participations are before the cap for "capped", as
+    in `make_schedule`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file holds no trace.
+    """
+    if "path" in options:
+        trace = Trace.read(options["path"])
+        return trace, trace.participations()
+    if "of" not in options:
+        return None
+    of = options["of"]
+    inner = {"kind": of} if isinstance(of, str) else dict(of)
+    found = log_of(inner.pop("kind"), inner)
+    if found is None or kind != DropOut.kind:
+        return found
+    return found[0], found[1] * (1 - options["rate"])
 
 
 def parse_schedule(spec: str) -> tuple[str, dict[str, Any]]:
@@ -74,17 +163,29 @@ def parse_schedule(spec: str) -> tuple[str, dict[str, Any]]:
         ValueError: if the kind is unknown, or the options are written in another way.
     """
     kind, _, rest = spec.partition(":")
-    if kind not in SCHEDULES:
-        raise ValueError(f"Expected kind={kind!r} to be one of {tuple(SCHEDULES)}.")
-    if rest.startswith("{"):
-        try:
-            return kind, dict(json.loads(rest))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"Expected {spec!r} to hold a JSON object after {kind}:.") from error
-    pairs = [part.partition("=") for part in rest.split(",")] if rest else []
-    if wrong := [name for name, equals, _ in pairs if not equals or not name]:
-        raise ValueError(f"Expected name=value, got {wrong[0]!r} in {spec!r}.")
-    return kind, {name.strip(): _value(text.strip()) for name, _, text in pairs}
+    options = _json_options(spec, rest) if rest.startswith("{") else _pairs(spec, rest)
+    check_options(kind, options)
+    return kind, options
+
+
+def _json_options(spec: str, text: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, RecursionError) as error:  # not JSON, or nested too deep
+        kind = spec.partition(":")[0]
+        raise ArgumentError(f"Expected {spec!r} to hold a JSON object after {kind}:.") from error
+
+
+def _pairs(spec: str, text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        name, equals, value = part.partition("=")
+        name = name.strip()
+        if not equals or not name or name in found:
+            what = "an option once" if name in found else "name=value"
+            raise ArgumentError(f"Expected {what}, got {part!r} in {{schedule}}.", schedule=spec)
+        found[name] = _value(value.strip())
+    return found
 
 
 def _value(text: str) -> Any:
@@ -105,14 +206,18 @@ def _device_classes(
 ) -> Schedule:
     mean = sum(rate * share for rate, share in zip(rates, shares, strict=False))
     if not 0 < mean < math.inf:
-        raise ValueError(f"Expected rates={rates} to have a mean > 0 over shares={shares}.")
+        raise ArgumentError(
+            "Expected {rates} to have a mean > 0 over {shares}.", rates=rates, shares=shares
+        )
     scale = participations / rounds / mean
     return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
 
 
 def _balls_in_bins(rounds: int, participations: float) -> Schedule:
     if participations != int(participations):
-        raise ValueError(f"Expected participations={participations} to be an integer.")
+        raise ArgumentError(
+            "Expected {participations} to be an integer.", participations=participations
+        )
     return BallsInBins(rounds, int(participations))
 
 
@@ -121,9 +226,8 @@ def _check_in(rounds: int, participations: float, *, window: int | None = None) 
         window = math.floor(rounds / participations)
     keep = participations * window / rounds
     if keep > 1 + 1e-12:
-        raise ValueError(
-            f"Expected window={window} <= rounds/participations={rounds / participations}."
-        )
+        limit = rounds / participations
+        expected("window", window, f"<= rounds/participations={limit}")
     return CheckIn(rounds, window, min(keep, 1.0))
 
 
@@ -136,12 +240,9 @@ def _time_of_day(
 def _trace(rounds: int, participations: float, *, path: Path | str) -> Trace:
     trace = Trace.read(path)
     if trace.rounds != rounds:
-        raise ValueError(f"Expected rounds={rounds} to be {trace.rounds}, as in {path}.")
+        expected("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     if not math.isclose(trace.participations(), participations, rel_tol=1e-6):
-        raise ValueError(
-            f"Expected participations={participations} to be {trace.participations()}, "
-            f"as in {path}."
-        )
+        expected("participations", participations, f"to be {trace.participations()}, as in {path}")
     return trace
 
 
@@ -153,10 +254,12 @@ def _drop_out(
     rounds: int, participations: float, *, of: str | Mapping[str, Any], rate: float
 ) -> Schedule:
     if not 0 <= rate < 1:
-        raise ValueError(f"Expected rate={rate} in [0, 1).")
+        raise ArgumentError("Expected {rate} in [0, 1).", rate=rate)
     if participations > rounds * (1 - rate):
-        raise ValueError(
-            f"Expected participations={participations} <= (1 - rate) * rounds with rate={rate}."
+        raise ArgumentError(
+            "Expected {participations} <= (1 - rate) * rounds with {rate}.",
+            participations=participations,
+            rate=rate,
         )
     return DropOut(_other(rounds, participations / (1 - rate), of), rate)
 
@@ -176,8 +279,6 @@ def _capped(
 def _other(rounds: int, participations: float, of: str | Mapping[str, Any]) -> Schedule:
     """The schedule inside a composition."""
     options = {"kind": of} if isinstance(of, str) else dict(of)
-    if "kind" not in options:
-        raise ValueError(f"Expected of={of!r} to be a kind or to have a 'kind'.")
     return make_schedule(options.pop("kind"), rounds, participations, **options)
 
 

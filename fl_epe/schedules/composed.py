@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.checks import check_count
+from fl_epe.checks import ArgumentError, check_count
 from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
@@ -58,7 +58,7 @@ class DropOut(_Composed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.rate < 1:
-            raise ValueError(f"Expected rate={self.rate} in [0, 1).")
+            raise ArgumentError("Expected {rate} in [0, 1).", rate=self.rate)
 
     def participations(self) -> float:
         """Expected participations: ``1 - rate`` times those of the other schedule."""
@@ -111,17 +111,23 @@ class Capped(_Composed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.per_run is None and self.per_window is None:
-            raise ValueError("Expected a cap, got per_run=None and per_window=None.")
+            raise ArgumentError(
+                "Expected a cap, got {per_run} and {per_window}.", per_run=None, per_window=None
+            )
         if (self.per_window is None) != (self.window is None):
-            raise ValueError(
-                f"Expected per_window={self.per_window} and window={self.window} together."
+            raise ArgumentError(
+                "Expected {per_window} and {window} together.",
+                per_window=self.per_window,
+                window=self.window,
             )
         for name in ("per_run", "window", "per_window"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         _, per_window, window = self._caps()
         if per_window > window:
-            raise ValueError(f"Expected per_window={per_window} <= window={window}.")
+            raise ArgumentError(
+                "Expected {per_window} <= {window}.", per_window=per_window, window=window
+            )
 
     def participations(self) -> float:
         """Expected participations: exact if the cap changes nothing, else simulated.

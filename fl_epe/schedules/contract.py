@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import check_rate
+from fl_epe.checks import ArgumentError, check_rate
 
 Cohort = NDArray[np.int64]
 """The ids of those who take part in one round."""
@@ -103,7 +103,7 @@ class Schedule(abc.ABC):
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(f"Expected rounds={self.rounds} >= 1.")
+            raise ArgumentError("Expected {rounds} >= 1.", rounds=self.rounds)
 
     @abc.abstractmethod
     def participations(self) -> float:
@@ -147,7 +147,9 @@ class Epochs(Schedule, abc.ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.epochs <= self.rounds:
-            raise ValueError(f"Expected epochs={self.epochs} in (0, rounds={self.rounds}].")
+            raise ArgumentError(
+                "Expected {epochs} in (0, {rounds}].", epochs=self.epochs, rounds=self.rounds
+            )
 
     def participations(self) -> float:
         """Expected participations: ``epochs``."""

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fl_epe.checks import check_count
+from fl_epe.checks import ArgumentError, check_count, expected
 from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
 from fl_epe.schedules.draws import Groups, draw, even_sizes
 
@@ -103,9 +103,10 @@ class MinSeparation(Rated):
         super().__post_init__()
         check_count("separation", self.separation)
         if self.rate * self.separation > 1 + 1e-12:
-            raise ValueError(
-                f"Expected rate={self.rate} <= 1/separation={1 / self.separation}: "
-                f"otherwise too few clients would be rested."
+            raise ArgumentError(
+                f"Expected {{rate}} <= 1/separation={1 / self.separation}: otherwise too few "
+                "clients would be rested. (The rate is participations over rounds.)",
+                rate=self.rate,
             )
 
     def most_participations(self) -> int:
@@ -167,14 +168,16 @@ class DeviceClasses(Schedule):
         object.__setattr__(self, "rates", tuple(float(rate) for rate in self.rates))
         object.__setattr__(self, "shares", tuple(float(share) for share in self.shares))
         if len(self.rates) != len(self.shares):
-            raise ValueError(f"Expected rates={self.rates} to be as many as shares={self.shares}.")
+            raise ArgumentError(
+                "Expected {rates} to be as many as {shares}.", rates=self.rates, shares=self.shares
+            )
         for name in ("rates", "shares"):
             if not all(0 <= value <= 1 for value in getattr(self, name)):
-                raise ValueError(f"Expected {name}={getattr(self, name)} in [0, 1].")
+                expected(name, getattr(self, name), "in [0, 1]")
         if not abs(sum(self.shares) - 1) < 1e-9:
-            raise ValueError(f"Expected shares={self.shares} to add up to 1.")
+            raise ArgumentError("Expected {shares} to add up to 1.", shares=self.shares)
         if not self.participations():
-            raise ValueError(f"Expected rates={self.rates} to let some class take part.")
+            raise ArgumentError("Expected {rates} to let some class take part.", rates=self.rates)
 
     def participations(self) -> float:
         """Expected participations: ``rounds`` times the mean rate."""

@@ -73,9 +73,22 @@ def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Mess
 
 def quiet_flower() -> None:
     """Keep Flower's own log to warnings, and its telemetry and update check off."""
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+    no_telemetry()
     logging.getLogger("flwr").setLevel(logging.WARNING)
+
+
+def no_telemetry() -> None:
+    """Keep Flower from calling home, unless the user's environment says otherwise.
+
+    Flower reads the first variable when it is imported, which was before; other processes of the
+    run are yet to import it.
+    """
+    if "FLWR_TELEMETRY_ENABLED" not in os.environ:
+        from flwr.supercore import telemetry
+
+        telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def simulate_with_ray(
@@ -94,6 +107,7 @@ def simulate_with_ray(
         ) from error
     from flwr.simulation import run_simulation
 
+    no_telemetry()
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)  # hides only that the entry point is deprecated

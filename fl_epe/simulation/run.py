@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from fl_epe.archive import refusal
 from fl_epe.auditing import AuditRecord
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import check_types
+from fl_epe.checks import ArgumentError, check_table
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.checkpoint import (
@@ -35,6 +35,7 @@ from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
 from fl_epe.tasks import Task, load_task
 
+_MOST_ROUNDS = 10**6  # of a checkpoint: a schedule of more takes minutes to draw
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
 
 
@@ -61,7 +62,9 @@ class Job:
                 f"{self.task.num_clients}."
             )
         if self.evaluate_every < 1:
-            raise ValueError(f"Expected evaluate_every={self.evaluate_every} >= 1.")
+            raise ArgumentError(
+                "Expected {evaluate_every} >= 1.", evaluate_every=self.evaluate_every
+            )
 
     def to_json(self) -> str:
         """The job as text. It holds the canary seed: keep it secret until training has ended."""
@@ -81,8 +84,10 @@ class Job:
         values = json.loads(text)
         task, options = values["task"], values["options"]
         config, seeds, every = values["config"], values["seeds"], values["evaluate_every"]
-        check_types("config", config, RunConfig)
-        check_types("seeds", seeds, Seeds)
+        check_table("config", config, RunConfig)
+        check_table("seeds", seeds, Seeds)
+        if (rounds := config.get("rounds", 1)) > _MOST_ROUNDS:
+            raise ValueError(f"Expected config.rounds={rounds} <= {_MOST_ROUNDS}.")
         if type(every) is not int or type(task) is not str or type(options) is not dict:
             raise ValueError(f"Expected evaluate_every={every!r:.40} to be a whole number.")
         return cls(
@@ -142,7 +147,7 @@ class _Session:
         self._checkpoint = options.get("checkpoint")
         self._every = options.get("checkpoint_every", 10)
         if self._every < 1:
-            raise ValueError(f"Expected checkpoint_every={self._every} >= 1.")
+            raise ArgumentError("Expected {checkpoint_every} >= 1.", checkpoint_every=self._every)
         self._on_round = options.get("on_round")
         memory = options.get("score_memory", SCORE_MEMORY)
         self.strategy = DPFedAvg(
@@ -276,13 +281,13 @@ def simulate(
         ValueError: for an unknown backend or fewer than one worker.
     """
     if workers < 1:
-        raise ValueError(f"Expected workers={workers} >= 1.")
+        raise ArgumentError("Expected {workers} >= 1.", workers=workers)
     if backend == "in-process":
         with InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
             return run_on_grid(grid, job, **options)
     if backend == "ray":
         return _simulate_with_ray(job, workers, options)
-    raise ValueError(f"Expected backend={backend!r} to be 'in-process' or 'ray'.")
+    raise ArgumentError("Expected {backend} to be 'in-process' or 'ray'.", backend=backend)
 
 
 def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditRecord:

@@ -17,6 +17,7 @@ import importlib
 import typing
 from typing import TYPE_CHECKING, cast
 
+from fl_epe.checks import ArgumentError
 from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -71,11 +72,16 @@ def load_task(name: str, **options: object) -> Task:
 
 def _check_option(task: str, option: str, value: object, types: dict[str, type]) -> None:
     if option not in types:
-        raise ValueError(f"Expected {option=} of task {task!r} to be one of {', '.join(types)}.")
+        raise ArgumentError(
+            f"Unknown option {{{option}}} of task {task!r}: expected one of {', '.join(types)}.",
+            **{option: value},
+        )
     expected = types[option]
     allowed = (int, float) if expected is float else expected
     if not isinstance(value, allowed) or isinstance(value, bool) is not (expected is bool):
-        raise ValueError(f"Expected {option}={value!r} of task {task!r} to be {expected.__name__}.")
+        raise ArgumentError(
+            f"Expected {{{option}}} of task {task!r} to be {expected.__name__}.", **{option: value}
+        )
 
 
 __getattr__, __dir__ = lazy_names(  # what needs PyTorch

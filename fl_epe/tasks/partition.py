@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fl_epe.checks import ArgumentError
+
 
 def dirichlet_partition(
     labels: np.ndarray, num_clients: int, *, alpha: float, minimum: int, random: np.random.Generator
@@ -86,8 +88,8 @@ def _take(
 def check_split(num_clients: int, alpha: float, data_seed: int) -> None:
     """Raise ValueError for options that no data set could be split with."""
     if num_clients < 1:
-        raise ValueError(f"Expected num_clients={num_clients} >= 1.")
+        raise ArgumentError("Expected {num_clients} >= 1.", num_clients=num_clients)
     if not 0 < alpha < float("inf"):
-        raise ValueError(f"Expected alpha={alpha} > 0 and finite.")
+        raise ArgumentError("Expected {alpha} > 0 and finite.", alpha=alpha)
     if data_seed < 0:
-        raise ValueError(f"Expected data_seed={data_seed} >= 0.")
+        raise ArgumentError("Expected {data_seed} >= 0.", data_seed=data_seed)

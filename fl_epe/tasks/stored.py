@@ -9,6 +9,7 @@ import functools
 import numpy as np
 
 from fl_epe import data
+from fl_epe.checks import ArgumentError
 from fl_epe.tasks.contract import ClientData, Task
 
 
@@ -99,7 +100,7 @@ class MadeUpTask(Task, abc.ABC):
 
     def __post_init__(self) -> None:
         if self.num_clients < 1:
-            raise ValueError(f"Expected num_clients={self.num_clients} >= 1.")
+            raise ArgumentError("Expected {num_clients} >= 1.", num_clients=self.num_clients)
         _check(self.max_examples, self.data_seed)
 
     @abc.abstractmethod
@@ -135,6 +136,6 @@ def _held_out(task: MadeUpTask) -> ClientData:
 
 def _check(max_examples: int, data_seed: int) -> None:
     if max_examples < 0:
-        raise ValueError(f"Expected max_examples={max_examples} >= 0.")
+        raise ArgumentError("Expected {max_examples} >= 0.", max_examples=max_examples)
     if data_seed < 0:
-        raise ValueError(f"Expected data_seed={data_seed} >= 0.")
+        raise ArgumentError("Expected {data_seed} >= 0.", data_seed=data_seed)

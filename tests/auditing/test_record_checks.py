@@ -44,6 +44,8 @@ EDITS = {
     "cohort-missing": ("cohort_size", ..., "cohort_size"),
     "noise-text": ("noise_multiplier", "1", "noise_multiplier='1' to be a number"),
     "noise-negative": ("sum_noise_multiplier", -0.5, "sum_noise_multiplier=-0.5 to be"),
+    "noise-tiny": ("noise_multiplier", 1e-320, "noise_multiplier=1e-320 to be 0, or from"),
+    "norm-huge": ("displacement_norm", 1e200, r"displacement_norm=1e\+200 to be a length"),
     "server-list": ("server", [], r"server=\[\] to be a table"),
     "server-rate": ("server", {"name": "sgd", "momentum": 0.5}, "server to have a learning_rate"),
     "server-momentum": (
@@ -58,6 +60,11 @@ EDITS = {
     ),
     "inclusion": ("inclusion", "dice", "inclusion='dice' to be one of"),
     "participation": ("participation", 3, "participation=3 to be a text"),
+    "participations": (
+        "canary_participations",
+        2**31,
+        r"canary_participations=2.14748e\+09 to be possible in 6 rounds",
+    ),
     "faults": ("faults", [1], "faults=.* to be a list of texts"),
     "versions": ("versions", {"numpy": 2}, "versions.numpy=2 to be a text"),
     "seeds": ("seeds", {"canary": "x"}, "seeds.canary to be a whole number"),

@@ -108,9 +108,6 @@ def test_cosines_alone_with_their_dimension():
             id="csv-nan",
         ),
         pytest.param(
-            "a.csv", "observed,unobserved\n1,2\n", "observed.shape=(1,)", id="csv-one-row"
-        ),
-        pytest.param(
             "a.csv",
             "observed\n1\n2\n",
             "unobserved scores or dim, got unobserved=None and dim=None",

@@ -94,3 +94,17 @@ def test_dot_with_some_of_the_canaries():
     assert canaries.dot(x[0], numbers=[]).shape == (0,)
     with pytest.raises(IndexError, match="i=50"):
         canaries.dot(x, numbers=[50])
+
+
+@pytest.mark.parametrize("numbers", [None, [30, 2, 17]])
+def test_combine_equals_the_naive_sums(numbers):
+    canaries = CanarySet(1000, 37, 8)
+    chosen = list(range(37)) if numbers is None else numbers
+    weights = np.random.default_rng(0).standard_normal((2, len(chosen)))
+    naive = weights @ np.array([canaries.vector(i).astype(float) for i in chosen])
+    found = canaries.combine(weights, numbers=numbers)
+    assert found.dtype == np.float32
+    # Coordinates are near 37^½ / 1000^½; float32 sums of 37 numbers err by a few 2^-24 of that.
+    np.testing.assert_allclose(found, naive, atol=1e-6)
+    with pytest.raises(ValueError, match=r"weights.shape=\(2, 1\) to be"):
+        canaries.combine(weights[:, :1], numbers=numbers)

@@ -70,7 +70,7 @@ class TestCommandLine:
         record.save(tmp_path / "record.npz")
         arguments = f"noise --target-epsilon 1 --rounds 7 --like {tmp_path}"
         assert main(["advise", *arguments.split()]) == 2
-        assert f"rounds=7 to be {T}" in capsys.readouterr().err
+        assert f"--rounds=7 to be {T}" in capsys.readouterr().err
 
     def test_noise_of_a_log(self, log, capsys):
         found = self._json(
@@ -108,13 +108,15 @@ class TestCommandLine:
         ("arguments", "message"),
         [
             pytest.param(
-                "noise --target-epsilon -1", "target_epsilon=-1.0", id="target_epsilon=-1.0"
+                "noise --target-epsilon -1", "--target-epsilon=-1.0", id="target_epsilon=-1.0"
             ),
             pytest.param(
                 "noise --target-epsilon 1 --participation nope", "kind='nope'", id="kind=nope"
             ),
             pytest.param(
-                "noise --target-epsilon 1 --clients 1", "clients=1 >= 2", id="clients=1-at-least-2"
+                "noise --target-epsilon 1 --clients 1",
+                "--clients=1 >= 2",
+                id="clients=1-at-least-2",
             ),
             pytest.param(
                 "noise --target-epsilon 1 --like nowhere",
@@ -122,25 +124,25 @@ class TestCommandLine:
                 id="nowhere-record.npz-to-exist",
             ),
             pytest.param(
-                "noise --target-epsilon 1 --momentum 1", "momentum=1.0", id="momentum=1.0"
+                "noise --target-epsilon 1 --momentum 1", "--momentum=1.0", id="momentum=1.0"
             ),
             pytest.param(
                 "log nowhere.csv --noise-multiplier 1",
-                "path='nowhere.csv' to exist",
+                "FILE='nowhere.csv' to exist",
                 id="path=nowhere.csv-to-exist",
             ),
             pytest.param(
                 "log {log} --noise-multiplier 0",
-                "noise_multiplier=0.0 > 0",
+                "--noise-multiplier=0.0 > 0",
                 id="noise_multiplier=0.0-above-0",
             ),
             pytest.param(
                 "log {log} --noise-multiplier 1 --per-window 2",
-                "per_window=2 and window=None",
+                "--per-window=2 and --window=None",
                 id="per_window=2-and-window=None",
             ),
-            pytest.param("log {log} --noise-multiplier 1 --top 0", "count=0", id="count=0"),
-            pytest.param("log {log} --noise-multiplier 1 --delta 2", "delta=2.0", id="delta=2.0"),
+            pytest.param("log {log} --noise-multiplier 1 --top 0", "--top=0", id="count=0"),
+            pytest.param("log {log} --noise-multiplier 1 --delta 2", "--delta=2.0", id="delta=2.0"),
         ],
     )
     def test_errors(self, arguments, message, log, capsys):

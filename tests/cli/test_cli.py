@@ -162,28 +162,30 @@ class TestErrors:
             ),
             pytest.param(
                 ["run", "digits", "--num-canaries", "1"],
-                "num_canaries=1 to be an integer >= 2",
+                "--num-canaries=1 to be an integer >= 2",
                 id="canaries=1-to-be-an-integer-at-least-2",
             ),
             pytest.param(
-                ["run", "digits", "--delta", "1.5"], "delta=1.5 in (0, 1)", id="delta=1.5-in-0,1"
+                ["run", "digits", "--delta", "1.5"], "--delta=1.5 in (0, 1)", id="delta=1.5-in-0,1"
             ),
-            pytest.param(["run", "digits", "--rounds", "0"], "rounds=0", id="rounds=0"),
+            pytest.param(["run", "digits", "--rounds", "0"], "--rounds=0", id="rounds=0"),
             pytest.param(
                 ["run", "digits", "--canary-participations", "99"],
-                "canary_participations=99.0 in (0, rounds=60]",
+                "--canary-participations=99.0 in (0, --rounds=60]",
                 id="canary_participations=99.0-in-0,rounds=60",
             ),
             pytest.param(
                 ["run", "digits", "--noise-multiplier", "-1"],
-                "noise_multiplier=-1.0",
-                id="noise_multiplier=-1.0",
+                "--noise-multiplier=-1.0",
+                id="--noise-multiplier=-1.0",
             ),
             pytest.param(
-                ["run", "digits", "--workers", "0"], "workers=0 >= 1", id="workers=0-at-least-1"
+                ["run", "digits", "--workers", "0"],
+                "--workers=0 to be an integer >= 1",
+                id="workers=0-at-least-1",
             ),
             pytest.param(
-                ["run", "digits", "--seed", "-3"], "seed=-3 >= 0", id="seed=-3-at-least-0"
+                ["run", "digits", "--seed", "-3"], "--seed=-3 >= 0", id="seed=-3-at-least-0"
             ),
             pytest.param(
                 ["run", "fashion-mnist", "--data-dir", "/nowhere"],
@@ -255,7 +257,9 @@ class TestErrors:
         assert "holds a finished run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["resume"], ["report"]])
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["resume"], ["report"], ["schedules"], ["completion"]], ids=str
+)
 def test_help_is_complete(command, capsys):
     with pytest.raises(SystemExit) as end:
         main([*command, "--help"])
@@ -296,4 +300,4 @@ def test_data_convert_makes_what_a_task_reads(tmp_path, capsys):
     assert main(["data", "convert", "emnist", missing, str(tmp_path / "other")]) == 2
     assert "missing.h5" in capsys.readouterr().err
     assert main(["data", "convert", "emnist", missing, "x", "--memory", "0"]) == 2
-    assert "memory=0" in capsys.readouterr().err
+    assert "--memory=0" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +51,28 @@ class TestCommand:
         (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
         assert row["most_participations"] == 2
 
+    def test_a_trace_says_how_many_rounds_there_are(self, tmp_path, capsys):
+        """The README's example, with a log as a deployment writes it."""
+        path = tmp_path / "log.csv"
+        rows = [f"{t},phone-{c}\n" for t in range(8) for c in range(30) if (c + 3 * t) % 5 < 2]
+        path.write_text("round,client_id\n" + "".join(rows))
+        readme = (Path(__file__).parents[2] / "README.md").read_text()
+        (line,) = [line for line in readme.splitlines() if "trace:path=log.csv" in line]
+        words = shlex.split(line.replace("log.csv", str(path)))[1:]
+        output = tmp_path / "out"
+        assert cli.main([*words, "--output", str(output), "--workers", "1"]) == 0
+        values = json.loads((output / "compare.json").read_text())
+        assert [row["skipped"] for row in values["rows"]] == [None, None]
+        assert {row["mean_participations"] > 0 for row in values["rows"]} == {True}
+        plan = values["plan"]
+        assert (plan["rounds"], plan["clients"], plan["num_canaries"]) == (8, 30, 30)
+        assert plan["participations"] == [len(rows) / 30]
+        capsys.readouterr()
+        assert cli.main([*words, "--output", str(output), "--rounds", "9"]) == 2
+        assert "--rounds=9 to be left out, or 8 as in" in capsys.readouterr().err
+        assert cli.main([*words, "--output", str(output), "--participations", "5"]) == 2
+        assert "--participations=[5.0] to be left out" in capsys.readouterr().err
+
     def test_a_file_and_options_that_win(self, tmp_path):
         path = tmp_path / "plan.toml"
         path.write_text(
@@ -72,9 +96,9 @@ class TestCommand:
             pytest.param(["--set", "local-epochs"], "NAME=VALUE", id="NAME=VALUE"),
             pytest.param(["--config", "missing.toml"], "missing.toml", id="missing.toml"),
             pytest.param(["--like", "missing"], "missing", id="missing"),
-            pytest.param(["--workers", "0"], "workers=0", id="workers=0"),
+            pytest.param(["--workers", "0"], "--workers=0", id="workers=0"),
             pytest.param(
-                ["--participations", "99"], "participations=99.0", id="participations=99.0"
+                ["--participations", "99"], "--participations=99.0", id="participations=99.0"
             ),
         ],
     )

@@ -116,10 +116,13 @@ def test_the_dp_wrapper_keeps_its_promise():
     np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 50), rtol=1e-6)
     estimate = epsilon_from_record(record, threat="all")
     claim = gaussian_epsilon(0.5, DELTA)
-    # The real clients' updates and the canaries are part of what the canary must stand out from:
-    # noise of norm 0.5·C·√d against K updates of norm C.
-    seen = gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 50) / DIM), DELTA)
+    # The real clients' updates are part of what the canary must stand out from: noise of norm
+    # 0.5·C·√d against K updates of norm C. So are the other canaries, unless they are taken out.
+    seen = gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 1) / DIM), DELTA)
     assert estimate.low < seen < estimate.high
+    raw = epsilon_from_record(record, threat="all", raw=True)
+    assert raw.low < gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 50) / DIM), DELTA) < raw.high
+    assert raw.epsilon < estimate.epsilon
     assert estimate.low < claim
 
 

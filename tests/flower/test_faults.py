@@ -1,5 +1,7 @@
 """Audits of runs in which something fails."""
 
+import re
+
 import numpy as np
 import pytest
 from flower_audits import CANARIES, PLAIN, fixed, run
@@ -7,6 +9,7 @@ from flower_clients import drifting_app
 from flwr.serverapp import strategy as flower
 
 from fl_epe import epsilon_from_record
+from fl_epe.auditing import NotMeasured
 
 
 def test_error_replies_do_not_stop_the_audit():
@@ -38,8 +41,11 @@ def test_a_round_in_which_everybody_fails():
 
 def test_a_run_in_which_nothing_works_says_why():
     audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=lambda node, t: True), rounds=6)
-    with pytest.raises(ValueError, match=r"at least 2 canaries.*client . is broken"):
-        audit.record()
+    with pytest.raises(NotMeasured, match="no canary took part in 6 rounds"):
+        epsilon_from_record(audit.record())
+    text = " ".join(audit.report().split())
+    assert text.startswith("Diverged: all 60 updates were lost; no canary took part in 6 rounds.")
+    assert re.search(r"Faults: - round 1, node \d+: RuntimeError: client \d is broken", text)
 
 
 def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
@@ -47,8 +53,13 @@ def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
         return {name: value * np.nan for name, value in arrays.items()}
 
     audit, result = run(
-        flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=3, canary_norm=1.0
+        flower.FedAvg(**PLAIN),
+        drifting_app(arrange=arrange),
+        rounds=3,
+        canary_norm=1.0,
+        max_share=1,
     )
     assert len(result.train_metrics_clientapp) == 3
-    with pytest.raises(ValueError, match="NaN or infinite entries"):
-        audit.record()
+    text = audit.report()
+    assert text.startswith("Not measured: round 1, no canary joined the round")
+    assert "round 3, the strategy released a model with NaN or infinite entries" in audit.faults

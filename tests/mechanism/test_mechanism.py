@@ -124,7 +124,7 @@ def test_budget_is_split_as_published():
     assert z_sum**-2 + (2 * 3.0) ** -2 == pytest.approx(0.5**-2)
     assert split_noise_multiplier(0.0, 3.0) == 0.0
     assert FixedClip(1.0).sum_noise_multiplier(0.5) == 0.5
-    with pytest.raises(ValueError, match=r"noise_multiplier=7 < 2 \* count_std=6.0"):
+    with pytest.raises(ValueError, match=r"noise_multiplier=7 < 2 \* count_std=3.0"):
         split_noise_multiplier(7, 3.0)
 
 

@@ -105,7 +105,7 @@ def test_one_headline_alone(tmp_path):
     )
     summary = write_report(record, tmp_path)
     assert summary.status == "diverged"
-    assert summary.reasons == ("the final model has NaN or infinite entries",)
+    assert summary.reasons == ("the final model is not finite",)
     page = (tmp_path / "report.html").read_text()
     assert _card(page, "ε for an adversary who sees the final") == NOT_MEASURED
     found = summary.every_round.matched_filter.estimate.epsilon

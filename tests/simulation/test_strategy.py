@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from tiny import Tiny
 
 from fl_epe import CanarySet, RunConfig, epsilon_from_record
-from fl_epe.auditing import scores_from_record
+from fl_epe.auditing import NotMeasured, divergence, scores_from_record
 from fl_epe.flower import DPFedAvg, InProcessGrid, Job, run_on_grid, simulate, worker_app
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import pack
@@ -213,6 +213,33 @@ class TestFaults:
         assert broken.clients.absent[0] == 5
         # with all clients lost, the mean is the canaries' sum over the same n
         assert broken.norms.means[0] == pytest.approx(whole.norms.residuals[0], rel=1e-6)
+
+    def test_a_run_that_loses_everything_has_diverged_and_measured_nothing(self):
+        app = ClientApp()
+        good = worker_app(Tiny())
+        app.query()(lambda message, context: good(message, context))
+
+        @app.train()
+        def train(message, context):
+            raise RuntimeError("out of memory")
+
+        with InProcessGrid(app, 2) as grid:
+            record = run_on_grid(grid, Job(Tiny(), SMALL, SEEDS))
+        assert divergence(record) == (f"all {record.clients.absent.sum()} updates were lost",)
+        with pytest.raises(NotMeasured, match="no canary took part in 8 rounds"):
+            epsilon_from_record(record)
+
+    def test_a_model_that_overflows_leaves_a_record(self):
+        config = dataclasses.replace(SMALL, server_learning_rate=1e38, clipping="fixed")
+        record = _run(config=config)
+        assert divergence(record)[0] == "the final model is not finite"
+        with pytest.raises(NotMeasured, match="is not finite"):
+            epsilon_from_record(record)
+
+    def test_a_record_knows_the_chance_level_of_its_task(self):
+        held_out = Tiny().held_out().targets.numpy()
+        share = np.bincount(held_out).max() / len(held_out)
+        assert _run().provenance.config["chance_accuracy"] == pytest.approx(share)
 
     def test_a_node_that_fails_loses_its_share_only(self):
         good = worker_app(Tiny())

@@ -57,6 +57,16 @@ def test_clients_have_inputs_for_the_model_and_integer_targets(task: Task):
         assert result.loss.requires_grad
 
 
+def test_chance_is_the_share_of_the_most_frequent_class_or_of_one_word(task: Task):
+    targets = task.held_out().targets
+    if targets.dim() > 1:
+        assert task.chance_accuracy() == 1 / 10_004
+    else:
+        constant = targets.mode().values
+        share = (targets == constant).double().mean().item()
+        assert task.chance_accuracy() == pytest.approx(share)
+
+
 @pytest.mark.parametrize("client_id", [-1, 10_000])
 def test_a_client_that_does_not_exist_is_named(task: Task, client_id: int):
     with pytest.raises(ValueError, match=f"client_id={client_id} <"):
@@ -126,7 +136,9 @@ def test_an_unknown_task_lists_the_known_ones():
 
 
 def test_an_unknown_option_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"option='clients' of task 'digits'.*num_clients, alpha"):
+    with pytest.raises(
+        ValueError, match=r"Unknown option clients=.* of task 'digits'.*num_clients, alpha"
+    ):
         load_task("digits", clients=3)
 
 

@@ -1,0 +1,114 @@
+"""Refuses what cannot fit into this machine's memory, or ends in no lifetime, before it begins.
+
+The numbers are lower bounds: what is kept for certain, at the pace of a fast core. A command that
+passes may still be too large.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fl_epe.checks import ArgumentError
+
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_LONGEST = 100 * 86400.0
+_SECONDS_A_COORDINATE = 5e-9  # to read it, change it and write it back
+_SECONDS_A_ROUND = 5e-5  # to draw who takes part
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SPANS = (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60))
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this process may use."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in map(Path, _CGROUPS):
+        text = path.read_text().strip() if path.is_file() else ""
+        if text.isdecimal():
+            limits.append(int(text))
+    return min(limits)
+
+
+def check_memory(needed: int, what: str, **arguments: Any) -> None:
+    """Raise an `ArgumentError` if the arguments ask for more bytes than this machine has.
+
+    Args:
+        needed: at least so many bytes.
+        what: that takes them, e.g. "the scores".
+        arguments: that decide how many, by name.
+    """
+    if needed > (memory := machine_memory()):
+        _refuse(
+            f"{what} would take {in_bytes(needed)}; this machine has {in_bytes(memory)}", arguments
+        )
+
+
+def check_time(seconds: float, what: str, longest: float = _LONGEST, **arguments: Any) -> None:
+    """Raise an `ArgumentError` if the arguments ask for something that takes longer than that."""
+    if seconds > longest:
+        _refuse(f"{what} would take {in_time(seconds)} at least", arguments)
+
+
+def _refuse(reason: str, arguments: Mapping[str, Any]) -> NoReturn:
+    names = [f"{{{name}}}" for name in arguments]
+    listed = ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1]
+    raise ArgumentError(f"Expected smaller numbers than {listed}: {reason}.", **arguments)
+
+
+def check_training(settings: Mapping[str, Any], dim: int, machine: Mapping[str, Any]) -> None:
+    """Refuse a training run that cannot fit, or would never end.
+
+    Args:
+        settings: of `fl_epe.config.RunConfig`, not checked yet; what is no number is left to it.
+        dim: parameters of the model.
+        machine: "workers", "score_memory" and "backend".
+    """
+    names = ("rounds", "num_canaries", "unobserved", "clients_per_round", "local_epochs")
+    sizes = {name: settings[name] for name in names}
+    workers, score_memory = machine["workers"], machine["score_memory"]
+    check_memory(
+        score_memory, "the rounds that wait to be scored", score_memory=f"{score_memory >> 20} MiB"
+    )
+    each = 4 * dim + (300 << 20 if machine["backend"] == "ray" else 64 << 10)
+    check_memory(workers * each, "a model for each worker", workers=workers)
+    if not all(type(size) is int and size >= 0 for size in sizes.values()):
+        return
+    clients = settings["clients"]
+    check_memory(24 * clients, "the clients' order", clients=clients)
+    rounds, canaries, unobserved, cohort, epochs = sizes.values()
+    kept = rounds * (2 * 8 * (canaries + unobserved) + canaries + 8 * cohort)
+    del sizes["local_epochs"]
+    check_memory(kept, "scores and cohorts of all rounds", **sizes)
+    blocks = -(-rounds * 4 * dim // max(1, score_memory))
+    passes = rounds * cohort * epochs + (canaries + unobserved) * blocks
+    sizes = {"rounds": rounds, "clients_per_round": cohort, "local_epochs": epochs} | sizes
+    check_time(passes * dim * _SECONDS_A_COORDINATE, "training on one core", **sizes)
+
+
+def check_limit(
+    rounds: int, num_canaries: int, clients: int | None, cells: int = 1, longest: float = _LONGEST
+) -> None:
+    """Refuse a measurement in the limit that cannot fit, or would never end."""
+    check_memory(
+        rounds * num_canaries * 9, "the canaries' scores", rounds=rounds, num_canaries=num_canaries
+    )
+    if clients is not None:
+        check_memory(clients * 24, "the clients' order", clients=clients)
+    check_time(cells * rounds * _SECONDS_A_ROUND, "drawing who takes part", longest, rounds=rounds)
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes for reading."""
+    power = min(int(math.log2(max(count, 1)) / 10), len(_UNITS) - 1)
+    return f"{count / 1024**power:.3g} {_UNITS[power]}"
+
+
+def in_time(seconds: float) -> str:
+    """A time for reading."""
+    for name, length in _SPANS:
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {name}"
+    return f"{seconds:.3g} seconds"

@@ -1,0 +1,26 @@
+"""Flower's DP with a fixed clip norm on the server; its noise is for exactly the clients."""
+
+from app_case import AppCase
+from digits_task import EVERYBODY, NODES, received, reply, train_locally
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    new, loss, _ = train_locally(received(message), context)
+    return reply(message, new, loss=loss, num_examples=1)
+
+
+# Clipping widens no distance between two updates, and updates are at most twice as far apart as
+# the models that they start from.
+CASE = AppCase(
+    strategy=lambda folder: DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(**EVERYBODY), noise_multiplier=0.1, clipping_norm=0.2, num_sampled_clients=NODES
+    ),
+    client_app=app,
+    growth=3,
+)

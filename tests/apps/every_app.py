@@ -1,0 +1,13 @@
+"""The apps of this folder, by the name of their file."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from app_case import AppCase
+
+_NO_APPS = {"app_case", "digits_task", "every_app"}
+_BESIDE_THEM = {"app_runs", "app_server", "no_harm"}  # in a folder made for a SuperLink
+NAMES = sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - _NO_APPS - _BESIDE_THEM)
+CASES: dict[str, AppCase] = {name: importlib.import_module(name).CASE for name in NAMES}

@@ -1,0 +1,172 @@
+"""ε for one canary among real clients: the other canaries are taken out of what hides one."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
+from fl_epe.auditing import (
+    AuditRecord,
+    footprint_fit,
+    measure_others,
+    others_share,
+    scores_from_record,
+    with_others,
+    without_others,
+)
+from fl_epe.auditing.other_canaries import take_out
+from fl_epe.mechanism import ServerSGD
+
+DIM, ROUNDS, UNOBSERVED, SEED = 3000, 5, 60, 4
+SHIFT = 6.0  # √d times the norm of a canary's share, over that of what hides it
+
+
+def audited(count, times=1, server=ServerSGD(), told=1.0, shift=SHIFT):  # noqa: B008
+    """A run whose every mean is ``hidden + Σ canaries``, and the shift of each canary's score."""
+    auditor = RunAuditor(count, UNOBSERVED, seed=SEED, delta=1e-5, server=server)
+    canaries = CanarySet(DIM, count, SEED).vectors(range(count)).astype(float)
+    rng = np.random.default_rng(1)
+    presence = np.array([rng.permutation(ROUNDS) < times for _ in range(count)]).T
+    added, theta = shift / np.sqrt(DIM), np.zeros(DIM)
+    auditor.begin(theta)
+    state, shifts = server.init(DIM), np.zeros(ROUNDS)
+    for t in range(ROUNDS):
+        hidden = rng.standard_normal(DIM) / np.sqrt(DIM)
+        shifts[t] = shift / np.sqrt(hidden @ hidden + added**2)
+        state, step = server.update(state, hidden + added * canaries[presence[t]].sum(axis=0))
+        theta = theta + step
+        auditor.observe(theta, RoundFacts(np.flatnonzero(presence[t]).tolist(), told * added))
+    return auditor, np.sqrt(shifts**2 @ presence)
+
+
+def mean_score(record, threat="all", *, raw=False):
+    statistic = {"all": "matched-filter", "final": "displacement"}[threat]
+    return scores_from_record(record, threat, statistic, raw=raw).observed.mean()
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_take_out_is_a_projection_off_the_sum_of_the_others(count):
+    rng = np.random.default_rng(count)
+    vectors, mean = rng.standard_normal((count + 3, 50)), rng.standard_normal(50)
+    vectors /= np.linalg.norm(vectors, axis=1)[:, None]
+    own = np.r_[rng.random(count) + 0.5, np.zeros(3)]  # three took no part
+    total = own @ vectors
+    dots, squares = take_out(
+        vectors @ mean, vectors @ total, own, mean @ mean, mean @ total, total @ total
+    )
+    for vector, weight, dot, square in zip(vectors, own, dots, squares, strict=True):
+        others = total - weight * vector
+        left = mean - others * (mean @ others) / (others @ others)
+        np.testing.assert_allclose([dot, square], [left @ vector, left @ left], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("count", "times", "server"),
+    [
+        (10, 1, ServerSGD()),
+        (100, 1, ServerSGD()),
+        (600, 1, ServerSGD()),
+        (200, 3, ServerSGD()),
+        (200, 3, ServerSGD(0.5, 0.9)),
+    ],
+)
+def test_scores_are_those_of_one_canary_however_many_there_are(count, times, server):
+    auditor, shifts = audited(count, times, server)
+    record = auditor.record()
+    # A mean of scores has the error 1/√k; 3 of them, and 1% for cosines that the others share.
+    error = 3 / np.sqrt(count) + 0.01 * shifts.mean()
+    assert mean_score(record) == pytest.approx(shifts.mean(), abs=error)
+    fit = footprint_fit(record, threat="all", confidence=0.999)
+    assert fit.low < 1.01
+    assert fit.high > 0.99
+    if count * times >= 100:
+        assert mean_score(record, raw=True) < shifts.mean() - error
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_final_models_do_not_depend_on_the_count_either(times):
+    found = {count: audited(count, times)[0].record() for count in (60, 600)}
+    error = 3 / np.sqrt(60) + 3 / np.sqrt(600)
+    few, many = (mean_score(record, "final") for record in found.values())
+    assert many == pytest.approx(few, abs=error)
+    assert footprint_fit(found[600], confidence=0.999).low < 1.01
+    assert mean_score(found[600], "final", raw=True) < 0.8 * few
+
+
+def test_unobserved_scores_stay_standard_normal():
+    record = audited(600)[0].record()
+    for threat, statistic in (("all", "matched-filter"), ("final", "displacement")):
+        unobserved = scores_from_record(record, threat, statistic).both()[1]
+        assert len(unobserved) == UNOBSERVED
+        assert stats.kstest(unobserved, "norm").pvalue > 0.01  # of one seed
+
+
+@pytest.mark.parametrize("told", [0.5, 2.0, np.nan])
+def test_what_the_others_added_is_measured_and_not_assumed(told):
+    right, wrong = audited(200)[0].record(), audited(200, told=told)[0].record()
+    assert wrong.signal_known() == np.isfinite(told)
+    assert mean_score(wrong) == pytest.approx(mean_score(right), rel=1e-9)
+    # Unknown contributions are replaced by measured ones, which differ a little between rounds.
+    rel = 1e-9 if np.isfinite(told) else 0.01
+    final = mean_score(right, "final")
+    assert mean_score(wrong, "final") == pytest.approx(final, rel=rel)
+
+
+def test_what_cannot_hide_a_canary_changes_nothing():
+    record = audited(20, shift=0.3)[0].record()
+    assert others_share(record).max() < 1e-3
+    assert mean_score(record) == mean_score(record, raw=True)
+    record = audited(100, shift=2.0)[0].record()  # others are 2.5%: the score rises by half of it
+    share = others_share(record).mean()
+    assert 0.015 < share < 0.035
+    ratio = mean_score(record) / mean_score(record, raw=True)
+    assert ratio == pytest.approx(1 / np.sqrt(1 - share), abs=0.03)
+
+
+def test_the_running_estimate_is_the_reports():
+    auditor = audited(200, 3, ServerSGD(0.5, 0.9))[0]
+    last, record = auditor.epsilon_so_far(), auditor.record()
+    found = epsilon_from_record(record, threat="all")
+    assert (last.epsilon, last.low) == pytest.approx((found.epsilon, found.low), rel=1e-4)
+    assert found.epsilon > 1.2 * epsilon_from_record(record, threat="all", raw=True).epsilon
+
+
+def test_canaries_alone_have_a_cosine_of_one():
+    auditor = RunAuditor(3, 2, seed=SEED, delta=1e-5)
+    canaries = CanarySet(DIM, 3, SEED)
+    auditor.begin(np.zeros(DIM))
+    auditor.observe(sum(canaries.vector(i).astype(float) for i in range(3)), RoundFacts([0, 1, 2]))
+    cosines = without_others(auditor.record()).observed.means
+    # The other two are taken out as one sum; their difference is left, of length about 0.04 / d.
+    np.testing.assert_allclose(cosines, 1, atol=0.01)
+
+
+def test_records_keep_it_and_old_ones_are_read_as_they_were(tmp_path):
+    record = audited(200)[0].record()
+    assert without_others(without_others(record)).norms.sums is None
+    loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
+    assert mean_score(loaded) == mean_score(record)
+    assert mean_score(loaded, "final") == mean_score(record, "final")
+    old = with_others(loaded)
+    assert without_others(old) is old
+    assert mean_score(old) == mean_score(record, raw=True)
+    mended = measure_others(old)
+    assert mean_score(mended) == pytest.approx(mean_score(record), rel=1e-12)
+    strange = dataclasses.replace(
+        old, provenance=dataclasses.replace(old.provenance, seeds={"limit": 1})
+    )
+    with pytest.raises(ValueError, match="canary seed"):
+        measure_others(strange)
+
+
+def test_an_optimizer_that_cannot_be_undone_leaves_the_final_model_raw():
+    auditor = RunAuditor(4, 3, seed=SEED, delta=1e-5, server="median")
+    auditor.begin(np.zeros(DIM))
+    canaries = CanarySet(DIM, 4, SEED).vectors(range(4)).sum(axis=0).astype(float)
+    auditor.observe(canaries + np.ones(DIM) / 30, RoundFacts([0, 1, 2, 3]))
+    record = auditor.record()
+    assert record.norms.part is None
+    assert mean_score(record, "final") == mean_score(record, "final", raw=True)
+    assert mean_score(record) > 1.1 * mean_score(record, raw=True)

@@ -1,0 +1,465 @@
+"""What the command line says when something is wrong: one line that names what was typed."""
+
+import argparse
+import csv
+import dataclasses
+import errno
+import json
+import math
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fl_epe import RunConfig
+from fl_epe.checks import ArgumentError, check_types, renamed, within
+from fl_epe.cli import errors, main, sizes
+from fl_epe.cli.main import _parser
+from fl_epe.compare import Plan
+
+FL_EPE = [sys.executable, "-m", "fl_epe"]
+COMMANDS = (
+    ("run", "digits"),
+    ("resume", "RUN"),
+    ("report", "RUN"),
+    ("compare",),
+    ("advise", "noise", "--target-epsilon", "1"),
+    ("advise", "log", "{log}", "--noise-multiplier", "1"),
+    ("estimate", "scores.csv"),
+    ("schedules",),
+    ("data", "convert", "emnist", "source", "target"),
+    ("completion", "bash"),
+)
+UNREAL = ("nan", "inf", "-inf", "1e999", "x", "")
+HUGE = "9" * 400
+
+
+def fails(capsys, words, status=2):
+    """The line of error of a command that ends with this status."""
+    try:
+        ended: object = main([str(word) for word in words])
+    except SystemExit as end:  # argparse's way
+        ended = end.code
+    printed = capsys.readouterr().err
+    assert ended == status, printed
+    assert printed.startswith("fl-epe: error: ")
+    assert len(printed.splitlines()) == 1
+    assert "Traceback" not in printed
+    return printed
+
+
+def parser_of(words):
+    """The parser of a command."""
+    parser = _parser()
+    for word in words[:2]:
+        actions = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+        if actions and word in actions[0].choices:
+            parser = actions[0].choices[word]
+    return parser
+
+
+def options_that_take(kinds):
+    """Each option of each command whose value is of one of these kinds, by what its help shows."""
+    return [
+        pytest.param(words, action.option_strings[-1], id=f"{'-'.join(words[:2])}{name}")
+        for words in COMMANDS
+        for action in parser_of(words)._actions
+        if action.option_strings and action.metavar in kinds and action.nargs != 0
+        for name in action.option_strings[-1:]
+    ]
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log.csv"
+    rows = [f"{t},{c}\n" for t in range(6) for c in range(10) if (t + c) % 3]
+    path.write_text("round,client_id\n" + "".join(rows))
+    return path
+
+
+def filled(words, log):
+    return [word.format(log=log) for word in words]
+
+
+class TestEveryOption:
+    @pytest.mark.parametrize(("words", "option"), options_that_take(("X", "N", "MIB")))
+    def test_no_number(self, words, option, log, capsys):
+        for text in (*UNREAL, HUGE):
+            printed = fails(capsys, [*filled(words, log), f"{option}={text}"])
+            assert re.search(rf"{option}\b", printed)
+
+    @pytest.mark.parametrize(("words", "option"), options_that_take(("X", "N", "MIB")))
+    def test_out_of_range(self, words, option, log, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        printed = fails(capsys, [*filled(words, log), f"{option}=-7"])
+        assert option in printed
+        assert option[2:].replace("-", "_") not in printed or "-" not in option[2:]
+
+    @pytest.mark.parametrize(("words", "option"), options_that_take(("TEXT", "PATH")))
+    def test_empty(self, words, option, log, capsys):
+        assert option in fails(capsys, [*filled(words, log), option, ""])
+
+    def test_options_are_found(self):
+        assert len(options_that_take(("X", "N", "MIB"))) > 50
+        assert len(options_that_take(("TEXT", "PATH"))) > 10
+
+    @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+    def test_no_abbreviation_and_a_hint(self, words, log, capsys):
+        assert parser_of(words).allow_abbrev is False
+        printed = fails(capsys, [*filled(words, log), "--debu"])
+        assert "unrecognized arguments: --debu; did you mean --debug?" in printed
+
+
+RUN = ("run", "digits")
+LIMIT = ("compare", "--workers", "1", "--output", "out", "--participations", "1")
+
+
+class TestOneLine:
+    @pytest.mark.parametrize(
+        ("words", "parts"),
+        [
+            ([*RUN, "--clip-count-std", "0"], ["--noise-multiplier=0.25", "--clip-count-std=0.0"]),
+            ([*RUN, "--noise-multiplier", "1e-300"], ["--noise-multiplier=1e-300 in [1e-06"]),
+            ([*RUN, "--noise-multiplier", "1e300"], ["--noise-multiplier=1e+300 in [1e-06"]),
+            ([*RUN, "--clip-quantile", "2"], ["--clip-quantile=2.0"]),
+            ([*RUN, "--server-momentum", "1"], ["--server-momentum=1.0"]),
+            ([*RUN, "--clients-per-round", "500"], ["=500 <= --num-clients=120"]),
+            ([*RUN, "--canary-participations", "99"], ["(0, --rounds=60]"]),
+            ([*RUN, "--participation", "trace:path=log.csv"], ["--participation", "compare"]),
+            (
+                [*RUN, "--rounds", "7", "--participation", "balls-in-bins"],
+                ["--rounds=7 * --clients-per-round=24 / --num-clients=120 = 1.4"],
+            ),
+            ([*LIMIT, "--noise-multipliers", "1e300"], ["--noise-multipliers=1e+300"]),
+            ([*LIMIT, "--set", "local-epochs=2"], ["--set", "--task-option"]),
+            (
+                [*LIMIT, "--task", "digits", "--schedules", "epochs", "--set", "local-epochs=x"],
+                ["--set local-epochs='x' to be an integer"],
+            ),
+            (["estimate", "."], ["FILE='.'"]),
+        ],
+        ids=lambda value: None,
+    )
+    def test_what_was_typed(self, words, parts, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        printed = fails(capsys, words)
+        assert [part for part in parts if part not in printed] == [], printed
+
+    @pytest.mark.parametrize(
+        ("spec", "message"),
+        [
+            ("min-separation:separation=abc", "separation='abc' to be an integer"),
+            ("min-separation:separation=1e400", "separation=inf to be an integer"),
+            ("capped:of=poisson,per_run=1.5", "per_run=1.5 to be an integer"),
+            ('capped:{"of": {"kind": []}, "per_run": 2}', "kind=[] to be one of"),
+            ('capped:{"of": {"rate": 1}, "per_run": 2}', "an object with a 'kind'"),
+            ("capped:of=5,per_run=2", "of=5 to be text"),
+            ("drop-out:of=epochs,rate=abc", "rate='abc' to be a finite number"),
+            ('drop-out:{"of": "epochs", "rate": true}', "rate=True to be a finite number"),
+            ("device-classes:rates=1,shares=1", "rates=1 to be a list of numbers"),
+            ("poisson:rounds=3", "unknown option rounds=3"),
+            ("poisson:kind=3", "unknown option kind='poisson'"),
+            ("capped:of=poisson,of=epochs,per_run=1", "an option once"),
+            ('drop-out:{"of": ' + "[" * 100_000, "a JSON object"),
+        ],
+        ids=range(13),
+    )
+    @pytest.mark.parametrize(
+        "words",
+        [
+            (*RUN, "--participation"),
+            (*LIMIT, "--schedules"),
+            ("advise", "noise", "--target-epsilon", "1", "--participation"),
+        ],
+        ids=["run", "compare", "advise"],
+    )
+    def test_inside_a_schedule(self, words, spec, message, capsys):
+        printed = fails(capsys, [*words, spec])
+        assert f"In {words[-1]}=" in printed
+        assert message in printed[len(spec) :]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ('rounds = "5"', "--rounds='5' to be an integer"),
+            ("schedules = 5", "--schedules=5 to be a list"),
+            ("participations = [[1]]", "--participations=[1] to be a finite number"),
+            ("settings = 3", "--set=3 to be a table"),
+            ("like = 7", "--like=7 to be text"),
+        ],
+    )
+    def test_inside_a_plan(self, text, message, capsys, tmp_path):
+        (tmp_path / "plan.toml").write_text(text)
+        words = ["compare", "--config", tmp_path / "plan.toml", "--output", tmp_path / "out"]
+        assert message in fails(capsys, words)
+
+    def test_characters_that_move_the_cursor_are_written_out(self, capsys):
+        printed = fails(capsys, ["estimate", "a\x1b[2J\nb"])
+        assert "\x1b" not in printed
+
+    def test_a_name_in_a_path_is_no_option(self, capsys):
+        assert "'rounds=3/x.csv'" in fails(capsys, ["advise", "noise", "--target-epsilon", "1",
+            "--participation", "trace:path=rounds=3/x.csv"])  # fmt: skip
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        "words",
+        [
+            [*RUN, "--rounds", "100000000"],
+            [*RUN, "--workers", "100000000000000000000"],
+            [*RUN, "--num-canaries", "1000000000"],
+            [*RUN, "--unobserved", "1000000000"],
+            [*RUN, "--num-clients", "99999999999"],
+            [*RUN, "--score-memory", "99999999"],
+            [*RUN, "--local-epochs", "10000000000"],
+            [*RUN, "--participation", "time-of-day:rounds_per_day=60,zones=90000000000"],
+            [*LIMIT, "--rounds", "100000000"],
+            ["compare", "--workers", "100000000000000000000"],
+            [*LIMIT, "--clients", "9999999999999"],
+            [*LIMIT, "--num-canaries", "1000000000"],
+            [*LIMIT, "--replicates", "1000000000000"],
+            ["advise", "noise", "--target-epsilon", "1", "--rounds", "100000000"],
+            ["advise", "noise", "--target-epsilon", "1", "--num-canaries", "1000000000000"],
+            ["advise", "noise", "--target-epsilon", "1", "--clients", "99999999999999"],
+            ["data", "convert", "emnist", "x", "y", "--memory", "99999999"],
+        ],
+        ids=lambda words: "-".join([words[0], *words[-2:]]),
+    )
+    def test_what_cannot_be_met(self, words, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sizes, "machine_memory", lambda: 64 << 30)
+        printed = fails(capsys, words)
+        option = next(word for word in reversed(words) if str(word).startswith("--"))
+        assert option in printed
+        assert re.search(
+            r"would take \S+ ([KMGTPE]iB(; this machine has 64)?|\w+ at least)", printed
+        )
+        assert not list(tmp_path.iterdir())
+
+    def test_units(self):
+        assert sizes.in_bytes(0) == "0 bytes"
+        assert sizes.in_bytes(3 << 29) == "1.5 GiB"
+        assert sizes.in_bytes(10**30).endswith(" EiB")
+        assert sizes.in_time(90) == "90 seconds"
+        assert sizes.in_time(86400 * 3) == "3 days"
+
+    def test_the_memory_is_that_of_this_machine(self):
+        assert (
+            1 << 28
+            < sizes.machine_memory()
+            <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        )
+
+
+class TestLastHandler:
+    @pytest.fixture
+    def broken(self, monkeypatch):
+        def fail(error):
+            def raise_it(*_, **__):
+                raise error
+
+            monkeypatch.setattr("fl_epe.cli.schedules.terminal", raise_it)
+
+        return fail
+
+    @pytest.mark.parametrize("error", [KeyError("key"), TypeError("no\nway"), RecursionError()])
+    def test_one_line_and_a_status_of_its_own(self, error, broken, capsys):
+        broken(error)
+        printed = fails(capsys, ["schedules"], status=1)
+        for part in ("schedules failed", type(error).__name__, errors.ISSUES, "--debug"):
+            assert part in printed
+
+    @pytest.mark.parametrize("words", [["schedules", "--debug"], ["--debug", "schedules"]])
+    def test_debug_keeps_the_traceback(self, words, broken, capsys):
+        broken(KeyError("key"))
+        printed = fails(capsys, words, status=1)
+        path = printed.split("The traceback is in ")[1].strip()
+        with open(path) as file:
+            assert "KeyError: 'key'" in file.read()
+        assert os.stat(path).st_mode & 0o077 == 0
+        os.unlink(path)
+
+    def test_debug_without_a_place_for_files(self, broken, capsys, monkeypatch):
+        def full(*_, **__):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("tempfile.mkstemp", full)
+        broken(KeyError("key"))
+        assert main(["--debug", "schedules"]) == 1
+        assert "KeyError: 'key'" in capsys.readouterr().err
+
+    def test_too_little_memory(self, broken, capsys):
+        broken(MemoryError("cannot allocate 3 TiB"))
+        assert "cannot allocate 3 TiB" in fails(capsys, ["schedules"])
+
+    def test_ctrl_c(self, broken, capsys):
+        broken(KeyboardInterrupt())
+        assert main(["schedules"]) == 130
+        assert capsys.readouterr().err == "Stopped.\n"
+
+    def test_nobody_reads(self):
+        command = f"{' '.join(FL_EPE)} schedules | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        assert done.stderr == ""
+        assert done.returncode in (0, 141)  # 0 if all of it fitted into the pipe
+
+    def test_a_pipe_that_is_closed(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run([*FL_EPE, "schedules"], stdout=writer, stderr=subprocess.PIPE)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (141, b"")
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+    @pytest.mark.parametrize("words", [["schedules"], ["completion", "bash"]], ids=" ".join)
+    def test_a_full_disk(self, words):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([*FL_EPE, *words], stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"fl-epe: error: No space left on device.")
+        assert len(done.stderr.splitlines()) == 1
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+    def test_a_file_on_a_full_disk(self, log, capsys):
+        words = ["advise", "log", log, "--noise-multiplier", "1", "--csv", "/dev/full"]
+        assert "No space left on device" in fails(capsys, words)
+
+    def test_places_where_nothing_can_be_written(self, log, capsys, tmp_path):
+        (tmp_path / "file").write_text("")
+        words = ["advise", "log", log, "--noise-multiplier", "1", "--csv"]
+        assert f"Is a directory: '{tmp_path}'" in fails(capsys, [*words, tmp_path])
+        inside = tmp_path / "file" / "x.csv"
+        assert f"Not a directory: '{inside}'" in fails(capsys, [*words, inside])
+
+
+class TestArgumentError:
+    def test_says_names_as_the_caller_writes_them(self):
+        error = ArgumentError("Expected {a_b} < {c}, not {other}.", a_b="x{c}y", c=2)
+        assert str(error) == "Expected a_b='x{c}y' < c=2, not {other}."
+        assert error.said(lambda name: f"--{name}").startswith("Expected --a_b='x{c}y' < --c=2")
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301
+        assert (str(again), again.values) == (str(error), error.values)
+
+    def test_renamed_and_within(self):
+        with (
+            pytest.raises(
+                ArgumentError, match=r"In of='x': expected rate=2 in \[0, total=9\]\."
+            ) as e,
+            within("of", "x", "total"),
+            renamed(t="total"),
+        ):
+            raise ArgumentError("Expected {rate} in [0, {t}].", rate=2, t=9)
+        assert e.value.values == {"of": "x", "total": 9}
+
+    @pytest.mark.parametrize("value", ["5", 2.5, math.inf, math.nan, True, None, [1], 10**19])
+    def test_types(self, value):
+        @dataclasses.dataclass
+        class Settings:
+            count: int
+
+        with pytest.raises(ArgumentError, match="count="):
+            check_types(Settings(value))
+
+    def test_whole_floats_become_integers(self):
+        config = RunConfig(clients=100.0, rounds=8.0)
+        assert (type(config.clients), type(config.rounds)) == (int, int)
+        assert Plan(rounds=8.0).to_dict()["rounds"] == 8
+
+
+class TestText:
+    @pytest.mark.parametrize("name", ["[red]x[/red]", "[/]", ":smile:"])
+    def test_is_no_markup(self, name, tmp_path, capsys, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("COLUMNS", "200")
+        path = tmp_path / "log.csv"
+        rows = [f"{t},{c}\n" for t in range(6) for c in (name, "b", "c")]
+        path.write_text("round,client_id\n" + "".join(rows))
+        assert main(["advise", "log", str(path), "--noise-multiplier", "1"]) == 0
+        assert name in capsys.readouterr().out
+        assert f"{name}'" in fails(capsys, ["estimate", name])
+        path.rename(name.replace("/", "|") + ".csv")
+        spec = f"trace:path={name.replace('/', '|')}.csv"
+        words = ["compare", "--workers", "1", "--schedules", spec, "epochs", "--output", "o" + name]
+        assert main([*words, "--noise-multipliers", "1"]) == 0
+        printed = "".join(capsys.readouterr().out.split())
+        assert spec in printed
+        assert f"o{name}/compare.html" in printed
+
+    def test_is_escaped_on_a_page(self, log, capsys, tmp_path):
+        odd = log.rename(tmp_path / "<b>&.csv")
+        words = ["compare", "--workers", "1", "--schedules", f"trace:path={odd}", "epochs"]
+        assert main([*words, "--noise-multipliers", "1", "--output", str(tmp_path / "out")]) == 0
+        page = (tmp_path / "out" / "compare.html").read_text()
+        assert "<b>&" not in page
+        assert "&lt;b&gt;&amp;.csv" in page
+
+    def test_is_no_formula(self, tmp_path, capsys):
+        names = ["=1+1", "+x", "-3+4", "@x", "-5"]
+        path, out = tmp_path / "log.csv", tmp_path / "out.csv"
+        rows = [f"{t},{name}\n" for t in range(4) for name in names]
+        path.write_text("round,client_id\n" + "".join(rows))
+        words = ["advise", "log", str(path), "--noise-multiplier", "1", "--csv", str(out)]
+        assert main(words) == 0
+        capsys.readouterr()
+        with out.open(newline="") as file:
+            found = list(csv.DictReader(file))
+        assert {row["client_id"] for row in found} == {"'=1+1", "'+x", "'-3+4", "'@x", "-5"}
+        assert all(float(row["final"]) > 0 for row in found)
+
+
+class TestCommands:
+    def test_schedules_that_are_listed_work(self, log, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert main(["schedules", "--json"]) == 0
+        kinds = json.loads(capsys.readouterr().out)["schedules"]
+        assert main(["schedules"]) == 0
+        text = capsys.readouterr().out
+        for kind in kinds:
+            assert kind["about"].endswith(".")
+            for option in kind["options"]:
+                assert f"{option['name']}: {option['type']}" in text
+            assert f"example: {kind['example']}" in text
+            words = ["advise", "noise", "--target-epsilon", "1", "--num-canaries", "40", "--json"]
+            assert main([*words, "--participation", kind["example"]]) == 0, kind
+            assert json.loads(capsys.readouterr().out)["noise_multiplier"] > 0
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
+    def test_completion_knows_commands_and_options(self, shell, capsys):
+        assert main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        for word in ("advise", "schedules", "noise-multiplier", "participation"):
+            assert word in script
+
+    def test_completion_in_bash(self, tmp_path, capsys):
+        assert main(["completion", "bash"]) == 0
+        script = tmp_path / "fl-epe.bash"
+        script.write_text(capsys.readouterr().out)
+        code = (
+            f"source {script}; COMP_WORDS=(fl-epe run digits --noise); COMP_CWORD=3; "
+            "$(complete -p fl-epe | sed 's/.*-F \\([^ ]*\\).*/\\1/') fl-epe --noise digits; "
+            'echo "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
+        assert done.stdout.split() == ["--noise-multiplier"], done.stderr
+
+    def test_the_package_is_a_program(self):
+        done = subprocess.run([*FL_EPE, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("fl-epe ")
+
+
+def test_ctrl_c_of_a_process(tmp_path):
+    command = [*FL_EPE, "compare", "--workers", "1", "--replicates", "500", "--output", tmp_path]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 300
+    while time.monotonic() < end and not (tmp_path / "results.jsonl").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "Traceback" not in out + err

@@ -1,0 +1,121 @@
+"""Status 0 only if something was measured, of a model that trained; else 3, and the reason."""
+
+import json
+
+import numpy as np
+import pytest
+from records import make_record, record_of
+
+from fl_epe.cli.main import main
+
+DIVERGED = {"metrics": {"train_loss": np.append(np.ones(5), np.nan)}}
+RECORDS = {
+    "measured": (make_record, 0, "ok"),
+    "no-canary": (lambda: record_of(0), 3, "not measured"),
+    "diverged": (lambda: make_record(**DIVERGED), 3, "diverged"),
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_report(kind: str, tmp_path, capsys):
+    make, expected, status = RECORDS[kind]
+    make().save(tmp_path / "record.npz")
+    assert main(["report", str(tmp_path)]) == expected
+    printed = capsys.readouterr().out.strip()
+    assert printed.startswith(status.capitalize()) is (expected == 3)
+    assert "\x1b[" not in printed  # not a terminal
+    assert json.loads((tmp_path / "report.json").read_text())["status"] == status
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_run(kind: str, tmp_path, capsys, monkeypatch):
+    make, expected, status = RECORDS[kind]
+    monkeypatch.setattr("fl_epe.flower.simulate", lambda *_, **__: make())
+    output = tmp_path / "run"
+    assert main(["run", "digits", "--output", str(output)]) == expected
+    assert (output / "record.npz").exists()
+    assert json.loads((output / "report.json").read_text())["status"] == status
+    assert (f"{status.capitalize()}:" in capsys.readouterr().out) is (expected == 3)
+
+
+SCORES = {
+    "one": "observed,unobserved\n3,1\n,2\n",
+    "no-member": "score,member\n3,0\n4,0\n",
+    "one-left-out": "score,member\n3,1\n4,1\n1,0\n",
+}
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_estimate(kind: str, tmp_path, capsys):
+    path = tmp_path / "scores.csv"
+    path.write_text(SCORES[kind])
+    reason = {
+        "one": "there is only 1 score of a canary that took part; an ε needs at least 2",
+        "no-member": "there is no score of a canary that took part; an ε needs at least 2",
+        "one-left-out": "there is only 1 score of a canary that did not; an ε needs at least 2",
+    }[kind]
+    assert main(["estimate", str(path)]) == 3
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"Not measured: {reason}.\n")
+    assert main(["estimate", str(path), "--json"]) == 3
+    written = json.loads(capsys.readouterr().out)
+    assert (written["status"], written["reasons"]) == ("not measured", [reason])
+    assert written["estimates"] == written["bounds"] == []
+
+
+def test_estimate_of_enough_scores(tmp_path, capsys):
+    path = tmp_path / "scores.csv"
+    path.write_text("observed,unobserved\n3,1\n4,2\n")
+    assert main(["estimate", str(path), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert (written["status"], written["reasons"]) == ("ok", [])
+    assert written["estimates"]
+
+
+@pytest.mark.parametrize("failure", ["none", "not_measured", "diverged", "skipped"])
+def test_compare(failure: str, tmp_path, capsys, monkeypatch):
+    from fl_epe.compare import measure as room
+    from fl_epe.compare import runner
+
+    def measure(plan, cell, *where):
+        result = room.measure(plan, cell, *where)
+        if cell.participations == 2:
+            return result
+        return {
+            "none": result,
+            "not_measured": {"not_measured": "no canary took part in 16 rounds"},
+            "diverged": {**result, "diverged": ["the training loss is nan at the end"]},
+            "skipped": {"skipped": "too few rounds"},
+        }[failure]
+
+    monkeypatch.setattr(runner, "measure", measure)
+    grid = "--schedules cyclic --noise-multipliers 0.3 --participations 1 2 --workers 1"
+    size = "--rounds 16 --clients 100 --num-canaries 20"
+    expected = 3 if failure in ("not_measured", "diverged") else 0
+    assert main(["compare", *grid.split(), *size.split(), "--output", str(tmp_path)]) == expected
+    printed = " ".join(capsys.readouterr().out.split())
+    words = failure.replace("_", " ")
+    assert (f"Of 2 rows, 1 {words}: see the notes." in printed) is (expected == 3)
+
+
+def test_compare_without_any_epsilon(tmp_path, capsys, monkeypatch):
+    from fl_epe.compare import runner
+
+    reason = "no canary took part in 16 rounds"
+    monkeypatch.setattr(runner, "measure", lambda *_: {"not_measured": reason})
+    grid = "--schedules cyclic poisson --noise-multipliers 0.3 --participations 1 --workers 1"
+    assert main(["compare", *grid.split(), "--output", str(tmp_path)]) == 3
+    assert "Of 2 rows, 2 not measured" in capsys.readouterr().out
+    page = (tmp_path / "compare.html").read_text()
+    assert page.count(f"not measured: {reason}") == 6  # two tables and the notes
+    assert "δ = " not in page
+    assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "report", "estimate", "compare"])
+def test_help_says_so(command: str, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "3 if ε was not measured or the model diverged" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -1,0 +1,231 @@
+"""Every function of the plug-in fails once, one at a time: the run ends, the report says so."""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from flower_clients import drifting_app, model
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import fixedclipping_mod
+from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp import strategy as flower
+from tiny import Tiny
+
+import fl_epe.flower
+from fl_epe import RunConfig
+from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, canary_mod, pack, worker_app
+from fl_epe.seeding import Seeds
+
+NODES, ROUNDS = 6, 2
+PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": NODES}
+SHAPES = {"weight": (8, 5), "bias": (5,)}
+MODULES = [
+    importlib.import_module(info.name)
+    for info in pkgutil.iter_modules(fl_epe.flower.__path__, "fl_epe.flower.")
+]
+
+
+class InjectedError(RuntimeError):
+    """What a function raises that is made to fail."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A function of the plug-in: an attribute of a module or of a class in it."""
+
+    owner: Any
+    name: str
+
+    @property
+    def label(self) -> str:
+        where = getattr(self.owner, "__qualname__", self.owner.__name__).removeprefix(
+            "fl_epe.flower."
+        )
+        return f"{where}.{self.name}"
+
+    def replace(self, monkeypatch: pytest.MonkeyPatch, around: Callable[..., Any]) -> None:
+        """Put ``around(function)`` in the function's place, wherever it is known."""
+        found = inspect.getattr_static(self.owner, self.name)
+        if inspect.ismodule(self.owner):
+            new = around(found)
+            for module in MODULES:
+                for name, value in list(vars(module).items()):
+                    if value is found:
+                        monkeypatch.setattr(module, name, new)
+        elif isinstance(found, (staticmethod, classmethod)):
+            monkeypatch.setattr(self.owner, self.name, type(found)(around(found.__func__)))
+        elif isinstance(found, property):
+            monkeypatch.setattr(self.owner, self.name, property(around(found.fget)))
+        elif isinstance(found, functools.cached_property):
+            cached = functools.cached_property(around(found.func))
+            cached.__set_name__(self.owner, self.name)
+            monkeypatch.setattr(self.owner, self.name, cached)
+        else:
+            monkeypatch.setattr(self.owner, self.name, around(found))
+
+
+def _is_function(value: object) -> bool:
+    kinds = (staticmethod, classmethod, property, functools.cached_property)
+    return inspect.isfunction(value) or isinstance(value, kinds)
+
+
+def places() -> Iterator[Place]:
+    for module in MODULES:
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) != module.__name__:
+                continue
+            if inspect.isfunction(value):
+                yield Place(module, name)
+            elif inspect.isclass(value):
+                own = vars(value).items()
+                yield from (
+                    Place(value, inner)
+                    for inner, member in own
+                    if _is_function(member) and (not inner.startswith("__"))
+                )
+
+
+class Own(flower.FedAvg):
+    """Averages in a function of its own, which calls the usual one, in a loop of its own."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        return super().aggregate_train(server_round, replies)
+
+    def start(self, *arguments: Any, **named: Any) -> flower.Result:
+        return super().start(*arguments, **named)
+
+
+def accounted() -> flower.Strategy:
+    config = PrivacyConfig(
+        1e-3, NODES, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+    )
+    return flower.DifferentialPrivacyServerSideFixedClipping(
+        flower.FedAvg(**PLAIN), 0.5, 0.1, NODES, accountant=RdpAccountant(config)
+    )
+
+
+def by_clients() -> flower.Strategy:
+    return flower.DifferentialPrivacyClientSideFixedClipping(
+        flower.FedAvg(**PLAIN), 0.5, 0.1, NODES
+    )
+
+
+def around_own() -> flower.Strategy:
+    return flower.DifferentialPrivacyServerSideAdaptiveClipping(Own(**PLAIN), 0.5, NODES + 2)
+
+
+def with_own_canaries() -> flower.Strategy:
+    return DPFedAvg(
+        RunConfig(clients=20, rounds=ROUNDS, clients_per_round=10, num_canaries=4), Seeds.derive(3)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    strategy: Callable[[], flower.Strategy]
+    app: Callable[[], ClientApp] = drifting_app
+    arrays: Callable[[], ArrayRecord] = lambda: model(SHAPES)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+CASES = {
+    "own-loop": Case(lambda: Own(**PLAIN)),
+    "accounted": Case(accounted),
+    "clients": Case(
+        by_clients, lambda: drifting_app([fixedclipping_mod, canary_mod]), settings={"clients": 0.4}
+    ),
+    "wrapped": Case(around_own),
+    "own-canaries": Case(
+        with_own_canaries, lambda: worker_app(Tiny()), lambda: pack(theta=Tiny().initial(1))
+    ),
+}
+
+
+def audited(case: Case, patch: Callable[[], None]) -> tuple[CanaryAudit, flower.Result]:
+    """A whole run whose audit is set up, then patched, then started."""
+    audit = CanaryAudit(case.strategy(), num_canaries=4, delta=1e-3, seed=1, **case.settings)
+    patch()
+    np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
+    with InProcessGrid(case.app(), NODES) as grid:
+        return audit, audit.start(grid, case.arrays(), num_rounds=ROUNDS)
+
+
+def called_in(case: Case, monkeypatch: pytest.MonkeyPatch) -> list[Place]:
+    """The functions of the plug-in that a run and its report call, once it is set up."""
+    seen: set[Place] = set()
+
+    def noting(place: Place) -> Callable[..., Any]:
+        def around(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def call(*arguments: Any, **named: Any) -> Any:
+                seen.add(place)
+                return function(*arguments, **named)
+
+            return call
+
+        return around
+
+    def patch() -> None:
+        for place in places():
+            place.replace(patched, noting(place))
+
+    with monkeypatch.context() as patched:
+        audit, _ = audited(case, patch)
+        audit.report()
+    return sorted(seen, key=lambda place: place.label)
+
+
+def failing_once(calls: list[int]) -> Callable[..., Any]:
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 1:
+                raise InjectedError("injected")
+            return function(*arguments, **named)
+
+        return call
+
+    return around
+
+
+# What a user calls to run a deployment, or what reads the user's own arguments, is not inside.
+ENTRY = {"CanaryAudit.start", "CanaryAudit.report"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("accounted", "clients") else pytest.mark.slow)
+        for name in CASES
+    ],
+)
+def test_whatever_fails_the_run_ends_and_the_report_says_so(name, monkeypatch):
+    case = CASES[name]
+    failures = []
+    tried = [place for place in called_in(case, monkeypatch) if place.label not in ENTRY]
+    assert len(tried) > 20
+    for place in tried:
+        calls: list[int] = []
+        with monkeypatch.context() as patched:
+            around = failing_once(calls)
+            try:
+                audit, result = audited(case, lambda: place.replace(patched, around))  # noqa: B023
+                shown = list(audit.faults)
+                if not any("injected" in line for line in shown):
+                    shown = audit.report().splitlines()
+            except Exception as error:  # noqa: BLE001 - all failures are shown together
+                failures.append(f"{place.label}: {type(error).__name__}: {error}")
+                continue
+        if not result.arrays:
+            failures.append(f"{place.label}: no model")
+        if not any("injected" in line for line in shown):
+            failures.append(f"{place.label}: not in the report")
+    assert not failures, "\n".join(failures)
