@@ -151,6 +151,35 @@ def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path):
     _check_same(audit.record(), whole.record())
 
 
+def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path):
+    whole, _ = start(Later(), model())
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+
+    class Finds(Later):
+        def start(self, grid):  # type: ignore[override]
+            return super().start(grid, models[self.done], ROUNDS - self.done)
+
+    Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
+    given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path}
+    with InProcessGrid(drifting_app(), NODES) as grid:
+        with pytest.raises(ValueError, match=r"delta=0.5 to be 0.001, as in the audit in"):
+            CanaryAudit(Finds(KILLED), delta=0.5, **given).start(grid)
+        audit = CanaryAudit(Finds(KILLED), delta=DELTA, **given)
+        audit.start(grid)
+    _check_same(audit.record(), whole.record())
+
+
+def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(tmp_path):
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    kept = (tmp_path / "audit.npz").read_bytes()
+    audit = CanaryAudit(Later(KILLED), num_canaries=12, delta=DELTA, rounds=3, checkpoint=tmp_path)
+    with InProcessGrid(drifting_app(), NODES) as grid:
+        audit.attach().start(grid, models[KILLED], num_rounds=3)
+    assert audit.record().presence.sum(axis=0).tolist() == [1] * 12
+    assert "Expected num_canaries=12 to be 24, as in the audit in the checkpoint" in audit.faults[0]
+    assert (tmp_path / "audit-1.npz").read_bytes() == kept
+
+
 def test_canaries_of_clients_go_on(tmp_path):
     given = {"clients": 0.4, "checkpoint": tmp_path, "num_canaries": 4, "seed": 3}
     app = drifting_app([canary_mod])
