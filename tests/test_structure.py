@@ -123,12 +123,18 @@ def test_importing_the_package_is_light():
 
 
 PLUG_IN = (
-    "answer_log",
+    "attachment",
+    "audit_log",
     "audit_settings",
+    "audited_run",
+    "averaging",
     "canary_audit",
+    "checkpoint",
     "client_canaries",
     "injection",
     "layout",
+    "plan",
+    "reply_kind",
     "round_state",
     "self_auditing",
     "sources",
