@@ -158,6 +158,13 @@ class AuditedRun:
         self._averaged = {t: how for t, how in saved.averaged.items() if t < done}
         self._models = saved.models[: done + 1]
         self._resumed = (*saved.resumed, done)
+        if done < saved.index:
+            forgotten = f"rounds {done + 1} to {saved.index}"
+            self._log.fault(
+                done - 1,
+                f"the server went back to the model after this round: {forgotten}, whose models"
+                " were sent to clients, are not in the record",
+            )
         self.rounds, self.index, self._finished = saved.rounds, done, None
 
     def _save(self) -> None:

@@ -287,7 +287,7 @@ def announce(saved: SavedAudit, done: int, num_rounds: int | None) -> None:
     total = "" if saved.rounds is None else f" of {saved.rounds}"
     logger.info("Audit: goes on after round %d%s, as kept in the checkpoint", done, total)
     if done < saved.index:
-        logger.info("Audit: forgets rounds %d to %d, not in the model", done + 1, saved.index)
+        logger.warning("Audit: rounds %d to %d are not in the model", done + 1, saved.index)
     try:
         saved.check_rounds(done, num_rounds)
     except SettingsError as error:
