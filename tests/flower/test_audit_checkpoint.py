@@ -133,6 +133,30 @@ def test_a_server_may_be_killed_again_and_again(tmp_path):
     assert "matched filter" in after.report()
 
 
+def _mixed_model() -> ArrayRecord:
+    """Has a name with a slash, numbers that no canary moves, and float64."""
+    arrays: dict[str, np.ndarray] = {
+        "a/b:0": np.zeros((60, 50)),
+        "head": np.zeros(7, np.float32),
+        "scale": np.array(1.5, np.float32),
+        "counts": np.arange(3),
+    }
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
+
+
+@pytest.mark.parametrize("kept", [(), ("head",)], ids=["all", "clients keep their heads"])
+def test_models_of_any_form_are_known_again(tmp_path, kept):
+    def arrange(arrays):
+        return {name: value for name, value in arrays.items() if name not in kept}
+
+    app = drifting_app(arrange=arrange)
+    whole, _ = start(Later(), _mixed_model(), app=app)
+    _, models = start(Later(), _mixed_model(), app=app, kill=KILLED, checkpoint=tmp_path)
+    again, _ = start(Later(KILLED), models[KILLED], 3, app=app, checkpoint=tmp_path)
+    _check_same(again.record(), whole.record())
+    assert set(kept) < set(again.record().provenance.config["arrays_left_out"])
+
+
 def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
     _, models = start(Later(momentum=0.9), model(), kill=KILLED, checkpoint=tmp_path)
     again, _ = start(Later(KILLED, 0.9), models[KILLED], ROUNDS - KILLED, checkpoint=tmp_path)
