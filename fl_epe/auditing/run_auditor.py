@@ -7,8 +7,9 @@ that took part, and `record` at the end. No framework is needed.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from fl_epe.mechanism import ServerSGD, norm
 
 Vector = NDArray[np.floating]
 Floats = NDArray[np.float64]
+
+_NUMBERS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +112,17 @@ class RunningEstimate:
         left, squares = take_out(dots, self._dot(total, present, vectors), 1.0, *shared)
         return left / np.sqrt(squares), math.sqrt(alone_square(*shared, 1.0))
 
+    @property
+    def sums(self) -> NDArray[np.float64]:
+        """Sum of the signals times scores, and of the squared signals, shape ``(2, count)``."""
+        return np.stack([self._total, self._energy])
+
+    def restore(self, sums: NDArray[np.float64], velocity: Vector | None = None) -> None:
+        """Go on from `sums` of rounds before, and the server's velocity (0 by default)."""
+        self._total, self._energy = sums.astype(np.float64)
+        if velocity is not None:
+            self._velocity = velocity
+
     def epsilon(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
         """The estimate at ``delta``; ``None`` before two canaries took part."""
         seen = self._energy > 0
@@ -165,6 +179,7 @@ class RunAuditor:
         self._last: Vector = np.empty(0)
         self._running: RunningEstimate | None = None
         self._facts: list[RoundFacts] = []
+        self._gains: list[NDArray[np.float64]] = []  # of each round, to `RunningEstimate.sums`
 
     @property
     def rounds(self) -> int:
@@ -226,6 +241,7 @@ class RunAuditor:
         scorer, running = self._started()
         if not facts.present and math.isnan(facts.contribution):
             facts = dataclasses.replace(facts, contribution=0.0)  # nobody added anything
+        before = running.sums
         if theta is None:
             facts = dataclasses.replace(facts, present=(), contribution=0.0)
             delta = mean = np.zeros_like(self._last)
@@ -241,6 +257,75 @@ class RunAuditor:
         if self._two_series():
             scorer.add("delta", delta)
         self._facts.append(facts)
+        self._gains.append((running.sums - before)[:, list(facts.present)])
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Named arrays from which `restore` goes on: a number for each canary and round.
+
+        Vectors that wait are scored first; the models are not among them.
+
+        Raises:
+            ValueError: before `begin`.
+        """
+        scorer, _ = self._started()
+        ids = [np.array(list(facts.present), np.int64) for facts in self._facts]
+        nothing = np.empty((2, 0))
+        return {
+            **{name: self._column(name) for name in _NUMBERS},
+            "ends": np.cumsum([len(numbers) for numbers in ids], dtype=np.int64),
+            "present": np.concatenate([np.empty(0, np.int64), *ids]),
+            "gains": np.concatenate([nothing, *self._gains], axis=1),
+            **scorer.scored(self._series()),
+        }
+
+    def restore(
+        self,
+        state: Mapping[str, NDArray[Any]],
+        rounds: int,
+        *,
+        start: Vector,
+        last: Vector,
+        velocity: Vector | None = None,
+    ) -> None:
+        """Go on from the first ``rounds`` of the rounds in a `state`; takes the place of `begin`.
+
+        Args:
+            state: what `state` returned, of an auditor with the same arguments.
+            rounds: how many of its rounds count; later ones are forgotten.
+            start: the initial model, shape ``(dim,)``.
+            last: the model after those rounds.
+            velocity: of the server's momentum after those rounds; 0 by default.
+
+        Raises:
+            ValueError: if it has begun already, or the state does not fit.
+        """
+        lengths = {name: len(state[name]) for name in (*_NUMBERS, "ends")}
+        if not 0 <= rounds <= min(lengths.values()) or len(set(lengths.values())) > 1:
+            raise ValueError(f"Expected rounds={rounds} within the rounds of the state, {lengths}.")
+        ends = np.concatenate([[0], state["ends"][:rounds]])
+        ids, gains = state["present"][: ends[-1]], state["gains"][:, : ends[-1]]
+        if len(ids) < ends[-1] or np.any(np.diff(ends) < 0) or gains.shape != (2, len(ids)):
+            raise ValueError(f"Expected ends={ends} to be those of present and gains, {len(ids)}.")
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self._count:
+            raise ValueError(f"Expected present in [0, num_canaries={self._count}).")
+        self.begin(start)
+        scorer, running = self._started()
+        scorer.go_on({name: state[name] for name in scorer.names_of(self._series())}, rounds)
+        sums = np.zeros((2, self._count + self._unobserved))
+        for row, gain in zip(sums, gains, strict=True):
+            np.add.at(row, ids, gain)
+        running.restore(sums, velocity)
+        parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+        self._gains = [gains[:, part] for part in parts]
+        columns = [state[name][:rounds].tolist() for name in _NUMBERS]
+        self._facts = [
+            RoundFacts(ids[part].tolist(), contribution, clip_norm, replies, int(absent))
+            for part, contribution, clip_norm, replies, absent in zip(parts, *columns, strict=True)
+        ]
+        self._last = last
+
+    def _series(self) -> list[str]:
+        return ["mean", "delta"] if self._two_series() else ["mean"]
 
     def _two_series(self) -> bool:
         """With momentum the deltas are other vectors than the means."""

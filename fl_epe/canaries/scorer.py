@@ -12,7 +12,7 @@ Examples:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,40 @@ class CanaryScorer:
         dots = np.array(self._dots.get(series, np.empty((0, self.canaries.count))))
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
+
+    @staticmethod
+    def names_of(series: Iterable[str]) -> list[str]:
+        """The names of the arrays that `scored` returns for these series."""
+        return [f"{kind}.{name}" for name in series for kind in ("norms", "dots")]
+
+    def scored(self, series: Iterable[str]) -> dict[str, NDArray[np.generic]]:
+        """Norms and inner products of some series; vectors that wait are scored first."""
+        names = list(series)
+        self.flush()
+        out: dict[str, NDArray[np.generic]] = {}
+        for name in names:
+            dots = self._dots.get(name, [])
+            out[f"norms.{name}"] = self.norms(name)
+            out[f"dots.{name}"] = np.array(dots).reshape(len(dots), self.canaries.count)
+        return out
+
+    def go_on(self, scored: Mapping[str, NDArray[np.generic]], length: int) -> None:
+        """Continue series from the first ``length`` of the vectors in what `scored` returned.
+
+        Raises:
+            ValueError: if there are fewer, or another number of canaries.
+        """
+        for key, value in scored.items():
+            shape = (length, self.canaries.count) if key.startswith("dots.") else (length,)
+            if value[:length].shape != shape:
+                raise ValueError(f"Expected {key}.shape={value.shape} to be at least {shape}.")
+        self.restore(
+            {
+                "waiting.names": np.empty(0, np.str_),
+                "waiting.vectors": np.empty((0, self.canaries.dim), np.float32),
+                **{key: value[:length] for key, value in scored.items()},
+            }
+        )
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Named arrays from which `restore` continues, vectors that wait included."""

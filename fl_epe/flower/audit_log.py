@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
@@ -31,6 +32,8 @@ class AuditLog:
         self._identity = identity or (lambda node_id: node_id)
         self.answers: Counter[int] = Counter()
         self.faults: list[str] = []
+        self._fault_rounds: list[int] = []
+        self._by_round: dict[int, list[int]] = {}
         self.first_failure: str | None = None
         self._warned: set[str] = set()
 
@@ -46,6 +49,7 @@ class AuditLog:
             else:
                 answered.add(self._identity(node))
         self.answers.update(answered)
+        self._by_round.setdefault(state.index, []).extend(sorted(answered))
         silent = len(state.sent) - len(replies)
         if silent > 0:
             self.fault(state.index, f"{silent} of {len(state.sent)} clients did not answer")
@@ -54,6 +58,7 @@ class AuditLog:
         """Keep a message about the round with this index."""
         if len(self.faults) < _FAULTS_KEPT:
             self.faults.append(f"round {index + 1}, {text}")
+            self._fault_rounds.append(index)
 
     def failed(self, index: int, what: str, why: Exception | str) -> None:
         """Keep what could not be done and why; the first of its kind is also logged.
@@ -71,6 +76,36 @@ class AuditLog:
             trace = why if isinstance(why, Exception) else None
             logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
             logger.debug("Where it happened", exc_info=trace)
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the warnings given, as JSON values."""
+        clients = {client: i for i, client in enumerate(self.answers)}
+        return {
+            "faults": list(zip(self._fault_rounds, self.faults, strict=True)),
+            "first_failure": self.first_failure,
+            "clients": list(clients),
+            "answers": [
+                [index, [clients[client] for client in answered]]
+                for index, answered in self._by_round.items()
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any], rounds: int) -> None:
+        """Put the first ``rounds`` rounds in what `state` returned before what is kept here."""
+        kept = [(int(index), str(text)) for index, text in state["faults"] if index < rounds]
+        own = zip(self._fault_rounds, self.faults, strict=True)
+        kept += [fault for fault in own if fault not in kept]
+        answers = {
+            int(index): [state["clients"][i] for i in answered]
+            for index, answered in state["answers"]
+            if index < rounds
+        }
+        self._fault_rounds = [index for index, _ in kept[:_FAULTS_KEPT]]
+        self.faults = [text for _, text in kept[:_FAULTS_KEPT]]
+        if state["first_failure"] in self.faults:  # and not in a round that is forgotten
+            self.first_failure = state["first_failure"]
+        self._by_round = answers
+        self.answers = Counter(client for answered in answers.values() for client in answered)
 
     def participations(self) -> float | None:
         """How many rounds a client answered in, on average; ``None`` if nobody did."""

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from fl_epe.auditing import RunAuditor
@@ -50,6 +51,8 @@ class AuditSettings:
     replies: ReplyKind | None = None
     averages: bool = False
     max_share: float = 0.5
+    checkpoint: str | Path | None = None
+    fresh_seed: bool = False
 
     @classmethod
     def of(cls, wrapped: Wrapped, **arguments: Any) -> AuditSettings:
@@ -65,6 +68,7 @@ class AuditSettings:
         few = max(2, given["num_canaries"] // 4)  # enough, as the null is then exact
         given.setdefault("unobserved", few if once else given["num_canaries"])
         given["leave_out"] = tuple(given.get("leave_out", ()))
+        given["fresh_seed"] = "seed" not in given
         return cls(wrapped, **given)
 
     def __post_init__(self) -> None:

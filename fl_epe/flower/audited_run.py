@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,16 @@ from fl_epe.auditing import (
 from fl_epe.flower.audit_log import AuditLog, logger
 from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.averaging import Aggregation
+from fl_epe.flower.checkpoint import (
+    Checkpoint,
+    SavedAudit,
+    announce,
+    digest,
+    fingerprint,
+    restore_source,
+    source_state,
+    velocity,
+)
 from fl_epe.flower.injection import readable
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.plan import Plan
@@ -51,8 +63,15 @@ class AuditedRun:
         self._start: ArrayRecord | None = None
         self._layout: Layout | None = None
         self._source: Source | None = None
-        self._averaged: set[str | None] = set()
+        self._averaged: dict[int, str | None] = {}  # by the rounds with canaries
         self._finished: AuditRecord | None = None
+        self._num_rounds = rounds  # as this process was told
+        self._models: list[str] = []  # hashes of the initial model and that after each round
+        self._resumed: tuple[int, ...] = ()
+        self._awaited: ArrayRecord | None = None
+        self._checkpoint: Checkpoint | None = None
+        if settings.checkpoint is not None:
+            self._checkpoint = Checkpoint(Path(settings.checkpoint), self._failed)
 
     @property
     def has_own_canaries(self) -> bool:
@@ -69,6 +88,113 @@ class AuditedRun:
         if self._source is None:
             self._source = self._settings.source(self.rounds, self._run_auditor)
         return self._source
+
+    def _failed(self, what: str, why: Exception | str) -> None:
+        self._log.failed(self.index, what, why)
+
+    def prepare(self, arrays: object, num_rounds: int | None) -> None:
+        """Before the first round: look for a saved audit, and spread the canaries.
+
+        Args:
+            arrays: the initial model, if it is known.
+            num_rounds: of the run, or those that are left of it; ``None`` if not known.
+
+        Raises:
+            SettingsError: if an argument does not go with the run, or with the saved audit.
+        """
+        if self._checkpoint is not None:
+            self._num_rounds, self._awaited = num_rounds or self.rounds, None
+            self._checkpoint.look()
+            if (saved := self._checkpoint.saved) is not None:
+                if not isinstance(arrays, ArrayRecord):
+                    saved.check(self._settings)
+                elif done := saved.round_of(arrays):
+                    saved.check(self._settings)
+                    saved.check_rounds(done, num_rounds)
+                    self._awaited = arrays
+                    return
+        if num_rounds is not None:
+            self.use_rounds(num_rounds)
+
+    def _settle(self, arrays: ArrayRecord) -> None:
+        """Once, when the model is known: go on with the saved audit, or begin a new one."""
+        if self._checkpoint is None or self._checkpoint.settled:
+            return
+        if self._checkpoint.saved is None and self.index == 0:
+            self._checkpoint.look()  # hooked without `start`, or nothing is there
+        self._checkpoint.settled = True
+        if (saved := self._checkpoint.saved) is None:
+            return
+        try:
+            if done := saved.round_of(arrays):
+                saved.check(self._settings)
+                self._restore(saved, done, arrays)
+                announce(saved, done, self._num_rounds)
+                return
+            logger.warning("Audit: the one in the checkpoint is of another run; a new one begins")
+        except Exception as error:  # noqa: BLE001 - a new audit is better than none
+            self._failed("the saved audit cannot go on, and a new one begins", error)
+        if self.index == 0:
+            self.rounds = self._num_rounds or self.rounds
+
+    def _restore(self, saved: SavedAudit, done: int, arrays: ArrayRecord) -> None:
+        assert self._checkpoint is not None  # noqa: S101 - `_settle` looks first
+        settings = dataclasses.replace(self._settings, seed=saved.settings["seed"])
+        start, auditor = self._checkpoint.start(), settings.auditor()
+        assert isinstance(auditor, RunAuditor)  # noqa: S101 - others take no checkpoint
+        auditor.restore(
+            saved.scores,
+            done,
+            start=saved.layout.flatten(start),
+            last=saved.layout.flatten(arrays),
+            velocity=velocity(settings, saved.layout),
+        )
+        source = settings.source(saved.rounds, self._run_auditor)
+        restore_source(source, saved.source)
+        self._checkpoint.adopt()
+        self._log.restore(saved.log, done)
+        self._settings, self._auditor, self._source = settings, auditor, source
+        self._start, self._layout, self.plan = start, saved.layout, saved.plan
+        self._averaged = {t: how for t, how in saved.averaged.items() if t < done}
+        self._models = saved.models[: done + 1]
+        self._resumed = (*saved.resumed, done)
+        if done < saved.index:
+            forgotten = f"rounds {done + 1} to {saved.index}"
+            self._log.fault(
+                done - 1,
+                f"the server went back to the model after this round: {forgotten}, whose models"
+                " were sent to clients, are not in the record",
+            )
+        self.rounds, self.index, self._finished = saved.rounds, done, None
+
+    def _save(self) -> None:
+        """Keep the audit; not being able to is a fault."""
+        if self._checkpoint is None or self._layout is None or self._start is None:
+            return
+        try:
+            self._catch_up()
+            saved = SavedAudit(
+                settings=fingerprint(self._settings),
+                rounds=self.rounds,
+                layout=self._layout,
+                models=self._models,
+                scores=self._run_auditor().state(),
+                log=self._log.state(),
+                averaged=self._averaged,
+                source=source_state(self.source),
+                plan=self.plan,
+                resumed=self._resumed,
+            )
+            self._checkpoint.save(saved, self._start)
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._log.failed(self.index - 1, "the audit could not be saved", error)
+
+    def _note_model(self, theta: NDArray[np.floating] | None) -> None:
+        """Remember the model after ``index`` rounds; ``None`` if it is that of the round before."""
+        if self._checkpoint is not None and self._models:
+            known = self._models[-1] if theta is None else digest(theta)
+            missing = self.index - len(self._models)
+            self._models[self.index :] = [*[""] * missing, known]
 
     def use_rounds(self, rounds: int) -> None:
         """Spread the canaries over so many rounds.
@@ -96,6 +222,7 @@ class AuditedRun:
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
         """
+        self._settle(arrays)
         if self._layout is None:
             self._begin(Layout.of(arrays, self._settings.leave_out), arrays)
         assert self._layout is not None  # noqa: S101
@@ -105,13 +232,16 @@ class AuditedRun:
             self._make_plan(self._layout, len(messages))
         if not math.isfinite(norm(state.before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
+        self._note_model(state.before)
         self.source.configure(state, messages)
         return state
 
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
         self._auditor = self._settings.auditor()
-        self._auditor.begin(layout.flatten(arrays))
-        self._layout, self._start = layout, arrays
+        start = layout.flatten(arrays)
+        models = [] if self._checkpoint is None else [digest(start)]
+        self._auditor.begin(start)
+        self._layout, self._start, self._models = layout, arrays, models
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -137,6 +267,8 @@ class AuditedRun:
         self._run_auditor().canaries.vector(0)
         one = time.perf_counter() - start
         waiting = max(1, min(self.rounds or 1, self._settings.score_memory // (4 * dim)))
+        if self._checkpoint is not None:
+            waiting = 1
         scored = (self._settings.num_canaries + self._settings.unobserved) / waiting
         return one * (canaries + scored), 4.0 * dim * (2 * canaries + waiting)
 
@@ -168,6 +300,7 @@ class AuditedRun:
                         logger.warning("Audit: clients keep %s to themselves", ", ".join(kept))
                         self._begin(layout, self._start)
                         state.relaid(layout)
+                        self._note_model(state.before)
                     return
 
     def close_round(
@@ -180,8 +313,21 @@ class AuditedRun:
         """
         index, self.index = self.index, self.index + 1
         self._finished = None
+        try:
+            self._score(index, state, arrays, seen)
+        finally:
+            self._save()
+
+    def _score(
+        self,
+        index: int,
+        state: RoundState | None,
+        arrays: ArrayRecord | None,
+        seen: Aggregation | None,
+    ) -> None:
         if self._layout is None:
             return
+        self._note_model(None)
         facts, vectors = RoundFacts(), None
         if state is not None:
             averaging = self._averaging(seen)
@@ -190,8 +336,9 @@ class AuditedRun:
             state.settle(averaging)
             facts, vectors = state.facts, state.vectors
             if facts.present:
-                self._averaged.add(averaging)
+                self._averaged[index] = averaging
         theta = self._released(index, arrays)
+        self._note_model(theta)
         self._auditor.observe(theta, facts, vectors)
         self._catch_up()
 
@@ -223,7 +370,7 @@ class AuditedRun:
 
     def averages(self) -> bool:
         """Whether the innermost strategy is said, or was seen, to average and do nothing else."""
-        seen = self.must_watch and bool(self._averaged) and None not in self._averaged
+        seen = self.must_watch and bool(self._averaged) and None not in self._averaged.values()
         return self._settings.averages or seen
 
     def epsilons(self) -> dict[str, EpsilonEstimate]:
@@ -240,6 +387,8 @@ class AuditedRun:
         Raises:
             ValueError: if nothing was seen.
         """
+        if self._awaited is not None and self.index == 0:
+            self._settle(self._awaited)  # started again after the last round
         if self._finished is None:
             averaged = self.averages() and self._settings.wrapped.plain_layers()
             if averaged and isinstance(self._auditor, RunAuditor):
@@ -270,6 +419,7 @@ class AuditedRun:
             "client_participations": self._log.participations(),
             "plan": self.plan.sentences() if self.plan else [],
             "not_measured": self.reason(),
+            "resumed_after": list(self._resumed),
         }
 
     def faults(self) -> list[str]:

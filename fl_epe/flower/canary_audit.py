@@ -88,6 +88,14 @@ class CanaryAudit(Strategy):
             default it is seen in every round what it does.
         max_share: largest share of a round's weight that canaries may have, 0.5 by default; a
             round in which they would have more goes on without them.
+        checkpoint: a folder in which the audit is kept after every round, so that a server app
+            that was killed goes on with it: start again with the same arguments, the model after
+            some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
+            The model says after which round; later ones, which are not in it, are forgotten.
+            ``seed=None`` takes the seed that is kept, other arguments must be as they were. With
+            another model it is another run: what is in the folder is moved aside, and a new audit
+            begins. Every round's models are scored at once then, which takes more time than
+            scoring many together. One folder for one run at a time.
 
     Raises:
         TypeError: for a strategy of another API.
@@ -121,6 +129,7 @@ class CanaryAudit(Strategy):
         replies: ReplyKind | None = None,
         averages: bool | None = None,
         max_share: float | None = None,
+        checkpoint: str | Path | None = None,
     ) -> None:
         self.strategy, self.delta = strategy, delta
         self._wrapped = Wrapped.inspect(strategy)
@@ -143,6 +152,7 @@ class CanaryAudit(Strategy):
             replies=replies,
             averages=averages,
             max_share=max_share,
+            checkpoint=checkpoint,
         )
         self.num_canaries, self.unobserved = num_canaries, self._settings.unobserved
         self._log = AuditLog(identity)
@@ -185,7 +195,7 @@ class CanaryAudit(Strategy):
 
         Raises:
             ValueError: if ``rounds`` was given and differs, or ``participations`` do not fit into
-                the rounds.
+                the rounds, or an argument is not that of the audit in the checkpoint.
         """
         own = self.strategy.start
         try:
@@ -212,8 +222,8 @@ class CanaryAudit(Strategy):
         timeout = argument(own, "timeout", arguments, named)
         if isinstance(timeout, (int, float)):
             self._timeout = timeout
-        if isinstance(num_rounds, int):
-            self._run.use_rounds(num_rounds)
+        arrays = argument(own, "initial_arrays", arguments, named)
+        self._run.prepare(arrays, num_rounds if isinstance(num_rounds, int) else None)
 
     def _failed(self, what: str, why: Exception | str, index: int | None = None) -> None:
         """Note a failure, in the run's next round by default; not even this may end a run."""

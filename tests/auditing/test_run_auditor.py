@@ -12,9 +12,16 @@ DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 20_000, 200, 100, 20, 7
 DELTA = 1e-5
 
 
-def noisy_run(server=ServerSGD(), z=0.5, clip_norms=None, lost=(), dtype=np.float32):  # noqa: B008
+def noisy_run(
+    server=ServerSGD(),  # noqa: B008
+    z=0.5,
+    clip_norms=None,
+    lost=(),
+    dtype=np.float32,
+    make=RunAuditor,
+):
     """A mechanism that adds up canaries and noise; each canary takes part once."""
-    auditor = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
+    auditor = make(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
     canaries = CanarySet(DIM, COUNT + UNOBSERVED, SEED)
     rng = np.random.default_rng(3)
     cohorts = rng.permutation(COUNT).reshape(ROUNDS, -1)
@@ -128,3 +135,59 @@ def test_bad_arguments_are_named():
     with pytest.raises(IndexError, match="present=2 in"):
         auditor.observe(np.zeros(3), RoundFacts([2]))
     assert (auditor.record().num_canaries, auditor.record().rounds) == (0, 0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("rounds", [0, 1, 12, ROUNDS])
+def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
+    """The first rounds from the state of a later one, the others seen again."""
+    server = ServerSGD(0.5, momentum)
+    models, told = [], []
+
+    class Seen(RunAuditor):
+        def begin(self, theta):
+            models.append(theta)
+            super().begin(theta)
+
+        def observe(self, theta, facts, vectors=None):
+            models.append(models[-1] if theta is None else theta)
+            told.append((theta, facts))
+            super().observe(theta, facts, vectors)
+
+    whole = noisy_run(server, lost=(3, 15), make=Seen)
+    state = whole.state()
+    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 3 * COUNT  # and no vector
+    assert sum(array.nbytes for array in state.values()) <= 8 * numbers
+    again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
+    velocity = (models[rounds] - models[rounds - 1]) / np.float32(0.5) if rounds else None
+    again.restore(state, rounds, start=models[0], last=models[rounds], velocity=velocity)
+    assert again.rounds == rounds
+    for theta, facts in told[rounds:]:
+        again.observe(theta, facts)
+    ours, theirs = again.record(), whole.record()
+    np.testing.assert_array_equal(ours.presence, theirs.presence)
+    np.testing.assert_allclose(ours.observed.means, theirs.observed.means, atol=1e-6)
+    np.testing.assert_allclose(ours.observed.displacement, theirs.observed.displacement, atol=1e-6)
+    np.testing.assert_array_equal(ours.mechanism.contributions, theirs.mechanism.contributions)
+    estimates = again.epsilon_so_far(), whole.epsilon_so_far()
+    assert estimates[0].epsilon == pytest.approx(estimates[1].epsilon, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": ROUNDS + 1}, "rounds=21 within the rounds of the state"),
+        ({"rounds": -1}, "rounds=-1 within"),
+        ({"count": COUNT - 1}, "num_canaries=199"),
+        ({"unobserved": UNOBSERVED + 1}, r"dots.mean.shape=\(20, 300\) to be at least \(20, 301\)"),
+        ({"gains": np.zeros((2, 3))}, "those of present and gains"),
+        ({"replies": np.zeros(3)}, "within the rounds of the state"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(change, message):
+    given = {"count": COUNT, "unobserved": UNOBSERVED, "rounds": ROUNDS} | change
+    state = {**noisy_run().state(), **{k: v for k, v in change.items() if k not in ("rounds",)}}
+    again = RunAuditor(given["count"], given["unobserved"], seed=SEED, delta=DELTA)
+    theta = np.zeros(DIM, np.float32)
+    with pytest.raises(ValueError, match=message):
+        again.restore(state, given["rounds"], start=theta, last=theta)

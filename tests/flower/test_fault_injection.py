@@ -1,10 +1,13 @@
 """Every function of the plug-in fails once, one at a time: the run ends, the report says so."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import inspect
 import pkgutil
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -133,6 +136,32 @@ class Case:
     app: Callable[[], ClientApp] = drifting_app
     arrays: Callable[[], ArrayRecord] = lambda: model(SHAPES)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    resumed: bool = False
+
+
+class KilledError(Exception):
+    """What ends a server app in its first round."""
+
+
+def momentum() -> flower.Strategy:
+    return flower.FedAvgM(**PLAIN, server_momentum=0.5)
+
+
+@functools.cache
+def killed() -> tuple[tempfile.TemporaryDirectory[str], ArrayRecord]:
+    """The checkpoint that a run left behind that was killed after a round, and its model."""
+    folder = tempfile.TemporaryDirectory()
+    audit = CanaryAudit(momentum(), num_canaries=4, delta=1e-3, seed=1, checkpoint=folder.name)
+    models = []
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> None:
+        models.append(arrays)
+        if server_round:
+            raise KilledError
+
+    with InProcessGrid(drifting_app(), NODES) as grid, contextlib.suppress(KilledError):
+        audit.start(grid, model(SHAPES), num_rounds=ROUNDS, evaluate_fn=evaluate)
+    return folder, models[-1]
 
 
 CASES = {
@@ -145,15 +174,21 @@ CASES = {
     "own-canaries": Case(
         with_own_canaries, lambda: worker_app(Tiny()), lambda: pack(theta=Tiny().initial(1))
     ),
+    "resumed": Case(momentum, arrays=lambda: killed()[1], resumed=True),
 }
 
 
 def audited(case: Case, patch: Callable[[], None]) -> tuple[CanaryAudit, flower.Result]:
     """A whole run whose audit is set up, then patched, then started."""
-    audit = CanaryAudit(case.strategy(), num_canaries=4, delta=1e-3, seed=1, **case.settings)
-    patch()
-    np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
-    with InProcessGrid(case.app(), NODES) as grid:
+    with contextlib.ExitStack() as stack:
+        settings = dict(case.settings)
+        if case.resumed:
+            settings["checkpoint"] = stack.enter_context(tempfile.TemporaryDirectory())
+            shutil.copytree(killed()[0].name, settings["checkpoint"], dirs_exist_ok=True)
+        audit = CanaryAudit(case.strategy(), num_canaries=4, delta=1e-3, seed=1, **settings)
+        patch()
+        np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
+        grid = stack.enter_context(InProcessGrid(case.app(), NODES))
         return audit, audit.start(grid, case.arrays(), num_rounds=ROUNDS)
 
 

@@ -267,7 +267,7 @@ def cheap_commands() -> Iterator[None]:
     with (
         mock.patch("fl_epe.reporting.report.summarize", summarize_once),
         mock.patch("fl_epe.simulation.run.load_task", tiny_task),
-        mock.patch("fl_epe.reporting.report.shown", lambda record, summary: []),
+        mock.patch("fl_epe.reporting.report.shown", return_value=[]),
         mock.patch("fl_epe.compare.carry_out", carried_out),
     ):
         yield

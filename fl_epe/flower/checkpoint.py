@@ -1,0 +1,294 @@
+"""The audit of a run that may be killed: what is kept of it on disk after every round.
+
+A folder holds ``audit.npz``, replaced in one step after each round, and ``start.npz`` with the
+initial model, written once. Both have checksums and are readable by their owner alone, because the
+first holds the canary seed. Neither holds vectors that wait to be scored, nor a model other than
+the initial one: a model is known again by its hash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
+from fl_epe.flower.audit_log import logger
+from fl_epe.flower.audit_settings import AuditSettings
+from fl_epe.flower.client_canaries import Acknowledgement
+from fl_epe.flower.layout import Layout
+from fl_epe.flower.plan import Plan
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries, SettingsError, Source
+
+SCHEMA = 1
+"""Version of the files; a newer one is not read."""
+
+_AUDIT, _START = "audit", "start"
+_WHAT = "an audit saved by CanaryAudit"
+
+
+def digest(theta: NDArray[np.floating]) -> str:
+    """The hash by which a model, as a flat vector, is known again."""
+    return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
+
+
+def fingerprint(settings: AuditSettings) -> dict[str, Any]:
+    """What must be the same for an audit to go on, as JSON values by the names of arguments."""
+    wrapped, clients = settings.wrapped, settings.clients
+    names = (
+        *("num_canaries", "delta", "participations", "inject", "num_examples", "canary_norm"),
+        *("noise_multiplier", "replies", "averages", "max_share", "seed"),
+    )
+    values = {
+        **{name: getattr(settings, name) for name in names},
+        "clients": clients if isinstance(clients, float | int | None) else sorted(clients),
+        "leave_out": list(settings.leave_out),
+        "unobserved": settings.unobserved,
+        "strategy": wrapped.description,
+        "strategy's server optimizer": str(wrapped.server(averages=settings.averages)),
+        "strategy's noise multiplier": wrapped.noise_multipliers(averages=settings.averages)[1],
+    }
+    found: dict[str, Any] = json.loads(json.dumps(values))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedAudit:
+    """An audit after some rounds.
+
+    Attributes:
+        settings: see `fingerprint`.
+        rounds: of the whole run, over which the canaries are spread; ``None`` if not known.
+        layout: of the model.
+        models: hashes of the initial model and that after each round, see `digest`; empty where
+            it is not known.
+        scores: what `RunAuditor.state` returned.
+        log: what `AuditLog.state` returned.
+        averaged: how the strategy averaged, by the round in which canaries took part.
+        source: what the source of the canaries found out, see `source_state`.
+        plan: of the audit, if it was made.
+        resumed: after how many rounds the audit went on, each time that it was started again.
+    """
+
+    settings: dict[str, Any]
+    rounds: int | None
+    layout: Layout
+    models: list[str]
+    scores: Mapping[str, NDArray[Any]]
+    log: dict[str, Any]
+    averaged: dict[int, str | None]
+    source: dict[str, Any]
+    plan: Plan | None = None
+    resumed: tuple[int, ...] = ()
+
+    @property
+    def index(self) -> int:
+        """How many rounds are saved."""
+        return len(self.models) - 1
+
+    def round_of(self, arrays: ArrayRecord) -> int | None:
+        """After how many rounds the model was this one; the last, if it stood still."""
+        try:
+            found = digest(self.layout.flatten(arrays))
+        except ValueError:
+            return None
+        return max((t for t, model in enumerate(self.models) if model == found), default=None)
+
+    def check(self, settings: AuditSettings) -> None:
+        """Raise an `SettingsError` that names the first argument with another value than before."""
+        for name, value in fingerprint(settings).items():
+            before = self.settings.get(name)
+            if name == "seed" and settings.fresh_seed:
+                continue
+            if value != before:
+                shown = "another seed" if name == "seed" else f"{name}={value!r}"
+                known = "that of" if name == "seed" else f"{before!r}, as in"
+                raise SettingsError(
+                    f"Expected {shown} to be {known} the audit in the checkpoint; start again as"
+                    " before, or with another checkpoint folder."
+                )
+
+    def check_rounds(self, done: int, num_rounds: int | None) -> None:
+        """Raise an `SettingsError` unless these are all rounds, or those that are left."""
+        if None in (num_rounds, self.rounds):
+            return
+        left = (self.rounds or 0) - done
+        if num_rounds not in (self.rounds, left):
+            raise SettingsError(
+                f"Expected num_rounds={num_rounds} to be {self.rounds} as before, or {left}, as"
+                f" the audit in the checkpoint goes on after round {done}."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the scores."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del values["scores"]
+        return {
+            "schema": SCHEMA,
+            **values,
+            "layout": dataclasses.asdict(self.layout),
+            "averaged": list(self.averaged.items()),
+            "plan": dataclasses.asdict(self.plan) if self.plan else None,
+        }
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], scores: Mapping[str, NDArray[Any]]) -> SavedAudit:
+        """From `to_json`.
+
+        Raises:
+            ValueError: if it was written by a newer version; other errors if it does not fit.
+        """
+        values = dict(values)
+        if (schema := values.pop("schema")) != SCHEMA:
+            raise ValueError(f"it has schema={schema!r}, of another version of fl_epe")
+        layout, plan = values["layout"], values["plan"]
+        shapes = tuple(tuple(shape) for shape in layout["shapes"])
+        values["layout"] = Layout(
+            tuple(layout["names"]), shapes, tuple(layout["moved"]), layout["dtype"]
+        )
+        values["averaged"] = dict(values["averaged"])
+        values["plan"] = Plan(**plan) if plan else None
+        values["resumed"] = tuple(values["resumed"])
+        return cls(scores=scores, **values)
+
+
+class Checkpoint:
+    """The folder in which an audit is kept. Only `start` and `save` raise.
+
+    What another run left there is never overwritten: unless `adopt` says that this run goes on with
+    it, the first `save` moves it aside.
+
+    Args:
+        directory: the folder; made when the first round is saved.
+        failed: told what could not be done, and why.
+
+    Attributes:
+        saved: what `look` found.
+        settled: whether it was decided what to do with that.
+    """
+
+    def __init__(self, directory: Path, failed: Callable[[str, Exception | str], None]) -> None:
+        self._directory, self._failed = directory, failed
+        self.saved: SavedAudit | None = None
+        self.settled = False
+        self._mine = False
+
+    def look(self) -> None:
+        """Read what is in the folder into ``saved``; what is damaged is moved aside."""
+        self.saved, self.settled, self._mine = None, False, False
+        path = self._path(_AUDIT)
+        try:
+            if not path.exists():
+                return
+            archive = read_archive(path, _WHAT)
+            if not archive.has_checksums:
+                raise refusal(path, _WHAT, "it has no checksums")
+            self.saved = SavedAudit.of(archive.text("audit"), archive.arrays())
+            self.start()
+        except UNREADABLE as error:
+            self._failed("the saved audit cannot be read, and a new one begins", error)
+            self._set_aside()
+
+    def start(self) -> ArrayRecord:
+        """The initial model of the saved audit.
+
+        Raises:
+            ValueError: if it cannot be read, or is not that of the audit.
+        """
+        assert self.saved is not None  # noqa: S101 - `look` has read it
+        path = self._path(_START)
+        archive = read_archive(path, _WHAT)
+        names = archive.text("model")["names"]
+        start = ArrayRecord({name: Array(archive.array(f"{i}")) for i, name in enumerate(names)})
+        if digest(self.saved.layout.flatten(start)) != self.saved.models[0]:
+            raise refusal(path, _WHAT, f"it is not the initial model of {_AUDIT}.npz")
+        return start
+
+    def adopt(self) -> None:
+        """Go on with what is in the folder: the next `save` takes its place."""
+        self._mine = True
+
+    def save(self, audit: SavedAudit, start: ArrayRecord) -> None:
+        """Write an audit, and the first time its initial model.
+
+        Raises:
+            OSError: if something cannot be written, or moved aside before.
+        """
+        if not self._mine:
+            self._set_aside()
+            if self._path(_AUDIT).exists():
+                raise OSError(f"{self._path(_AUDIT)} is of another run, and cannot be moved aside")
+            arrays = {f"{i}": array.numpy() for i, array in enumerate(start.values())}
+            names = {"names": list(start)}
+            write_archive(self._path(_START), arrays, {"model": names}, compress=False)
+        write_archive(self._path(_AUDIT), audit.scores, {"audit": audit.to_json()}, compress=False)
+        self._mine = True
+
+    def _set_aside(self) -> None:
+        """Rename what is in the folder, so that another run can be kept there."""
+        self.saved = None
+        try:
+            if not self._path(_AUDIT).exists():
+                return  # an initial model alone is no audit
+            number = 1
+            while any(self._path(name, number).exists() for name in (_AUDIT, _START)):
+                number += 1
+            for name in (_START, _AUDIT):
+                if self._path(name).exists():
+                    self._path(name).rename(self._path(name, number))
+            logger.warning("Audit: %s is now %s", *(self._path(_AUDIT, n) for n in (0, number)))
+        except OSError as error:
+            self._failed("the saved audit cannot be moved aside", error)
+
+    def _path(self, name: str, number: int = 0) -> Path:
+        return self._directory / (f"{name}-{number}.npz" if number else f"{name}.npz")
+
+
+def source_state(source: Source) -> dict[str, Any]:
+    """What the source of the canaries found out so far, as JSON values."""
+    if isinstance(source, ServerCanaries):
+        return {"inject": source.inject, "kind": source.kind}
+    if isinstance(source, ClientAnswers):
+        return {
+            "ordered": sorted(source.ordered),
+            "answered": sorted(source.answered),
+            "refused": [[int(answer), count] for answer, count in source.refused.items()],
+        }
+    return {}
+
+
+def restore_source(source: Source, state: Mapping[str, Any]) -> None:
+    """Let a new source know what `source_state` returned."""
+    if isinstance(source, ServerCanaries):
+        source.inject, source.kind = state["inject"], state["kind"]
+    if isinstance(source, ClientAnswers):
+        source.ordered, source.answered = set(state["ordered"]), set(state["answered"])
+        source.refused.update({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})
+
+
+def velocity(settings: AuditSettings, layout: Layout) -> NDArray[np.floating] | None:
+    """The velocity that the strategy goes on with, shape ``(dim,)``; ``None`` if it begins at 0."""
+    momentum = getattr(settings.wrapped.base, "momentum_vector", None)
+    if momentum is None:
+        return None
+    pairs = zip(layout.names, momentum, strict=True)
+    return -layout.flatten(ArrayRecord({name: Array(np.asarray(value)) for name, value in pairs}))
+
+
+def announce(saved: SavedAudit, done: int, num_rounds: int | None) -> None:
+    """Log that the audit goes on, and what its user may not expect."""
+    total = "" if saved.rounds is None else f" of {saved.rounds}"
+    logger.info("Audit: goes on after round %d%s, as kept in the checkpoint", done, total)
+    if done < saved.index:
+        logger.warning("Audit: rounds %d to %d are not in the model", done + 1, saved.index)
+    try:
+        saved.check_rounds(done, num_rounds)
+    except SettingsError as error:
+        logger.warning("Audit: %s", error)

@@ -1,0 +1,384 @@
+"""`CanaryAudit(checkpoint=…)`: audits of server apps that are killed and started again."""
+
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flower_audits import DELTA, NODES, PLAIN, fixed
+from flower_clients import DIM, drifting_app, model
+from flower_processes import PATIENCE, environment
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import strategy as flower
+from killed_server import CANARIES, ROUNDS, Later
+
+from fl_epe import AuditRecord, RunConfig, epsilon_from_record
+from fl_epe.archive import write_archive
+from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, canary_mod
+
+KILLED = 5
+SERVER = Path(__file__).parents[1] / "support" / "killed_server.py"
+
+
+class KilledError(Exception):
+    pass
+
+
+def start(strategy, arrays, rounds=ROUNDS, kill=None, app=None, **settings):
+    """The audit after a run, and the models after each of its rounds.
+
+    The server app is killed in round ``kill``, after the audit has seen it.
+    """
+    settings = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, **settings}
+    audit = CanaryAudit(strategy, **settings)
+    models = []
+
+    def evaluate(server_round, arrays):
+        models.append(arrays)
+        if server_round == kill:
+            raise KilledError
+
+    with InProcessGrid(app or drifting_app(), NODES) as grid:
+        try:
+            audit.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
+        except KilledError:
+            assert kill is not None
+    return audit, models
+
+
+def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
+    np.testing.assert_array_equal(found.presence, expected.presence)
+    for side in ("observed", "unobserved"):
+        ours, theirs = getattr(found, side), getattr(expected, side)
+        np.testing.assert_array_equal(ours.ids, theirs.ids)
+        assert (ours.deltas is None) == (theirs.deltas is None)
+        for name in ("means", "final", "displacement", "deltas"):
+            if getattr(theirs, name) is None:
+                continue
+            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-6)
+    np.testing.assert_allclose(found.norms.means, expected.norms.means, rtol=1e-5)
+    np.testing.assert_allclose(found.norms.displacement, expected.norms.displacement, rtol=1e-5)
+    np.testing.assert_allclose(
+        found.mechanism.contributions, expected.mechanism.contributions, rtol=1e-5
+    )
+    assert found.mechanism.cohort_size == expected.mechanism.cohort_size
+    ours, theirs = (dict(record.provenance.config) for record in (found, expected))
+    assert theirs.pop("resumed_after") == []
+    assert len(ours.pop("resumed_after")) > 0
+    assert ours.pop("plan")[:2] == theirs.pop("plan")[:2]  # the third sentence is about seconds
+    assert ours == theirs
+    assert found.provenance.seeds == expected.provenance.seeds
+    for threat in ("final", "all"):
+        ours, theirs = (epsilon_from_record(r, threat=threat) for r in (found, expected))
+        assert ours.epsilon == pytest.approx(theirs.epsilon, rel=1e-4)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("back", "rounds"),
+    [
+        pytest.param(KILLED, ROUNDS - KILLED, id="last round, those left"),
+        pytest.param(KILLED - 2, ROUNDS - KILLED + 2, id="two rounds before, those left"),
+    ],
+)
+def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum, back, rounds):
+    whole, _ = start(Later(momentum=momentum), model(), participations=2)
+    killed = Later(momentum=momentum)
+    given = {"checkpoint": tmp_path, "participations": 2}
+    _, models = start(killed, model(), kill=KILLED, **given)
+    vector = None
+    if momentum:
+        vector = [
+            (a.numpy() - b.numpy()) / 0.5  # how the server moved in the round before
+            for a, b in zip(models[back - 1].values(), models[back].values(), strict=True)
+        ]
+    again, _ = start(Later(back, momentum, vector), models[back], rounds, **given, seed=None)
+    _check_same(again.record(), whole.record())
+    went_back = "round 3, the server went back to the model after this round: rounds 4 to 5, whose"
+    assert [fault[: len(went_back)] for fault in again.faults] == [went_back] * (back < KILLED)
+    assert again.record().provenance.config["resumed_after"] == [back]
+
+
+def test_all_rounds_may_be_given_again_and_later_ones_have_no_canary(tmp_path):
+    whole, _ = start(Later(), model())
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    again, _ = start(Later(KILLED), models[KILLED], ROUNDS, checkpoint=tmp_path)
+    record = again.record()
+    assert record.rounds == ROUNDS + KILLED
+    assert not record.presence[ROUNDS:].any()
+    np.testing.assert_array_equal(record.presence[:ROUNDS], whole.record().presence)
+    np.testing.assert_allclose(
+        record.observed.means[:ROUNDS], whole.record().observed.means, atol=1e-6
+    )
+
+
+def test_a_server_may_be_killed_again_and_again(tmp_path):
+    whole, _ = start(Later(), model())
+    arrays = model()
+    for done in range(ROUNDS):
+        audit, models = start(
+            Later(done), arrays, ROUNDS - done, kill=1, checkpoint=tmp_path, seed=1
+        )
+        arrays = models[1]
+    _check_same(audit.record(), whole.record())
+    # Once more, after the last round: nothing is left but the report.
+    after, _ = start(Later(ROUNDS), arrays, 0, checkpoint=tmp_path)
+    _check_same(after.record(), whole.record())
+    assert "matched filter" in after.report()
+
+
+def _mixed_model() -> ArrayRecord:
+    """Has a name with a slash, numbers that no canary moves, and float64."""
+    arrays: dict[str, np.ndarray] = {
+        "a/b:0": np.zeros((60, 50)),
+        "head": np.zeros(7, np.float32),
+        "scale": np.array(1.5, np.float32),
+        "counts": np.arange(3),
+    }
+    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
+
+
+@pytest.mark.parametrize("kept", [(), ("head",)], ids=["all", "clients keep their heads"])
+def test_models_of_any_form_are_known_again(tmp_path, kept):
+    def arrange(arrays):
+        return {name: value for name, value in arrays.items() if name not in kept}
+
+    app = drifting_app(arrange=arrange)
+    whole, _ = start(Later(), _mixed_model(), app=app)
+    _, models = start(Later(), _mixed_model(), app=app, kill=KILLED, checkpoint=tmp_path)
+    again, _ = start(Later(KILLED), models[KILLED], 3, app=app, checkpoint=tmp_path)
+    _check_same(again.record(), whole.record())
+    assert set(kept) < set(again.record().provenance.config["arrays_left_out"])
+
+
+def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
+    _, models = start(Later(momentum=0.9), model(), kill=KILLED, checkpoint=tmp_path)
+    again, _ = start(Later(KILLED, 0.9), models[KILLED], ROUNDS - KILLED, checkpoint=tmp_path)
+    norms = again.record().norms
+    assert norms.means[KILLED] == pytest.approx(norms.deltas[KILLED] / 0.5, rel=1e-5)
+    assert norms.means[KILLED + 1] != pytest.approx(norms.deltas[KILLED + 1] / 0.5, rel=1e-2)
+
+
+def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path):
+    whole, _ = start(Later(), model())
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    audit = CanaryAudit(
+        Later(KILLED), num_canaries=CANARIES, delta=DELTA, rounds=ROUNDS, checkpoint=tmp_path
+    )
+    with InProcessGrid(drifting_app(), NODES) as grid:
+        audit.attach().start(grid, models[KILLED], num_rounds=ROUNDS - KILLED)
+    _check_same(audit.record(), whole.record())
+
+
+def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path):
+    whole, _ = start(Later(), model())
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+
+    class Finds(Later):
+        def start(self, grid):  # type: ignore[override]
+            return super().start(grid, models[self.done], ROUNDS - self.done)
+
+    Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
+    given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path}
+    with InProcessGrid(drifting_app(), NODES) as grid:
+        with pytest.raises(ValueError, match=r"delta=0.5 to be 0.001, as in the audit in"):
+            CanaryAudit(Finds(KILLED), delta=0.5, **given).start(grid)
+        audit = CanaryAudit(Finds(KILLED), delta=DELTA, **given)
+        audit.start(grid)
+    _check_same(audit.record(), whole.record())
+
+
+def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(tmp_path):
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    kept = (tmp_path / "audit.npz").read_bytes()
+    audit = CanaryAudit(Later(KILLED), num_canaries=12, delta=DELTA, rounds=3, checkpoint=tmp_path)
+    with InProcessGrid(drifting_app(), NODES) as grid:
+        audit.attach().start(grid, models[KILLED], num_rounds=3)
+    assert audit.record().presence.sum(axis=0).tolist() == [1] * 12
+    assert "Expected num_canaries=12 to be 24, as in the audit in the checkpoint" in audit.faults[0]
+    assert (tmp_path / "audit-1.npz").read_bytes() == kept
+
+
+def test_canaries_of_clients_go_on(tmp_path):
+    given = {"clients": 0.4, "checkpoint": tmp_path, "num_canaries": 4, "seed": 3}
+    app = drifting_app([canary_mod])
+    audit, models = start(Later(), model(), kill=KILLED, app=app, **given)
+    before = audit.record()
+    again, _ = start(
+        Later(KILLED), models[KILLED], ROUNDS - KILLED, app=app, **given | {"seed": None}
+    )
+    record = again.record()
+    assert record.rounds == ROUNDS
+    np.testing.assert_array_equal(record.observed.ids, before.observed.ids)
+    np.testing.assert_array_equal(record.presence[:KILLED], before.presence)
+    assert record.presence.sum(axis=0).tolist() == [ROUNDS] * record.num_canaries
+
+
+def _other_model() -> ArrayRecord:
+    arrays = {name: Array(array.numpy() + np.float32(0.01)) for name, array in model().items()}
+    return ArrayRecord(arrays)
+
+
+@pytest.mark.parametrize(
+    "arrays", [pytest.param(_other_model(), id="other"), pytest.param(model(), id="initial")]
+)
+def test_another_run_begins_afresh_and_the_first_is_moved_aside(tmp_path, caplog, arrays):
+    start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    kept = {name: (tmp_path / f"{name}.npz").read_bytes() for name in ("audit", "start")}
+    with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
+        audit, _ = start(Later(), arrays, 4, checkpoint=tmp_path, seed=None, num_canaries=12)
+    assert "of another run; a new one begins" in caplog.text
+    record = audit.record()
+    assert (record.rounds, record.num_canaries) == (4, 12)
+    assert record.provenance.seeds["canary"] != 1
+    assert {name: (tmp_path / f"{name}-1.npz").read_bytes() for name in kept} == kept
+    # A third one does not overwrite either of them.
+    start(Later(), model(), 2, checkpoint=tmp_path, num_canaries=4)
+    assert sorted(os.listdir(tmp_path)) == [
+        *("audit-1.npz", "audit-2.npz", "audit.npz"),
+        *("start-1.npz", "start-2.npz", "start.npz"),
+    ]
+    assert (tmp_path / "audit-1.npz").read_bytes() == kept["audit"]
+
+
+@pytest.mark.parametrize("name", ["audit", "start"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
+def test_a_damaged_file_is_moved_aside_and_never_read_in_part(tmp_path, name, damage):
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    path = tmp_path / f"{name}.npz"
+    content = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    audit, _ = start(Later(), models[KILLED], 6, checkpoint=tmp_path)
+    record = audit.record()
+    assert record.rounds == 6
+    assert np.all(record.presence.sum(axis=0) == 1)
+    if (name, damage) != ("audit", "missing"):  # as if there had been none
+        assert "the saved audit cannot be read, and a new one begins" in audit.faults[0]
+        assert (tmp_path / "audit-1.npz").exists()
+    assert record.provenance.config["resumed_after"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("num_canaries", {"num_canaries": 12}),
+        ("delta", {"delta": 1e-4}),
+        ("seed", {"seed": 2}),
+        ("unobserved", {"unobserved": 7}),
+        ("participations", {"participations": 2}),
+        ("canary_norm", {"canary_norm": 1.0}),
+        ("max_share", {"max_share": 0.6}),
+        ("replies", {"replies": "model"}),
+        ("inject", {"inject": "replace"}),
+        ("num_examples", {"num_examples": 3.0}),
+        ("leave_out", {"leave_out": ["layer.bias"]}),
+        ("clients", {"clients": 0.5}),
+    ],
+)
+def test_another_setting_is_refused_before_training(tmp_path, name, change):
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    kept = (tmp_path / "audit.npz").read_bytes()
+    with pytest.raises(ValueError, match=f"Expected .*{name}.* the audit in the checkpoint"):
+        start(Later(KILLED), models[KILLED], ROUNDS, checkpoint=tmp_path, **change)
+    assert (tmp_path / "audit.npz").read_bytes() == kept
+
+
+def test_another_strategy_or_number_of_rounds_is_refused(tmp_path):
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    for strategy, name in ((flower.FedAvg(**PLAIN), "strategy="), (Later(0, 0.5), "optimizer")):
+        with pytest.raises(ValueError, match=name):
+            start(strategy, models[KILLED], checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"num_rounds=4 to be 8 as before, or 3, as"):
+        start(Later(), models[KILLED], 4, checkpoint=tmp_path)
+
+
+def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplog):
+    calls = []
+
+    def full(path, *arguments, **named):
+        calls.append(path)
+        if len(calls) in (1, 5, 6):
+            raise OSError(28, "No space left on device", str(path))
+        write_archive(path, *arguments, **named)
+
+    monkeypatch.setattr("fl_epe.flower.checkpoint.write_archive", full)
+    whole, _ = start(Later(), model())
+    with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
+        audit, models = start(Later(), model(), checkpoint=tmp_path)
+    np.testing.assert_allclose(
+        audit.record().observed.means, whole.record().observed.means, atol=1e-6
+    )
+    lost = [fault for fault in audit.faults if "No space left on device" in fault]
+    assert [fault.partition(",")[0] for fault in lost] == ["round 1", "round 4", "round 5"]
+    assert caplog.text.count("No space left") == 1
+    again, _ = start(Later(6), models[6], 2, checkpoint=tmp_path)  # what was saved later is whole
+    assert again.record().presence.sum() == CANARIES
+
+
+@pytest.mark.parametrize("name", ["round_of", "check", "start", "save", "look"])
+def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name):
+    from fl_epe.flower import checkpoint
+
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    kept = (tmp_path / "audit.npz").read_bytes()
+    owner = checkpoint.SavedAudit if name in ("round_of", "check") else checkpoint.Checkpoint
+
+    def broken(*arguments):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(owner, name, broken)
+    audit, last = start(Later(), models[KILLED], ROUNDS, checkpoint=tmp_path)
+    assert len(last) == ROUNDS + 1
+    assert any("ours" in fault for fault in audit.faults)
+    assert kept in {path.read_bytes() for path in tmp_path.glob("audit*.npz")}
+
+
+def test_what_is_kept_is_small_and_its_owner_s_alone(tmp_path):
+    folder = tmp_path / "new"
+    start(fixed(), model(), checkpoint=folder)
+    assert sorted(os.listdir(folder)) == ["audit.npz", "start.npz"]
+    for path in folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (folder / "audit.npz").stat().st_size < 4 * DIM  # less than one model
+    assert (folder / "start.npz").stat().st_size < 4 * DIM + 4096
+
+
+def test_a_strategy_with_its_own_canaries_takes_no_checkpoint(tmp_path):
+    strategy = DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10, num_canaries=4))
+    with pytest.raises(ValueError, match="Expected no checkpoint="):
+        CanaryAudit(strategy, num_canaries=4, delta=DELTA, checkpoint=tmp_path)
+
+
+def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
+    paths = [str(SERVER.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    given = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, str(SERVER), str(tmp_path)]
+    with (tmp_path / "log").open("wb") as log:
+        first = subprocess.Popen([*command, str(KILLED + 1)], env=given, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + PATIENCE
+        while not (tmp_path / "waits").exists():
+            assert first.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        first.kill()
+        assert first.wait() == -signal.SIGKILL
+    again = subprocess.run(command, env=given, capture_output=True, timeout=PATIENCE, text=True)
+    assert again.returncode == 0, again.stderr
+    assert f"goes on after round {KILLED} of {ROUNDS}" in again.stderr
+    record = AuditRecord.load(tmp_path / "record.npz")
+    whole, _ = start(Later(), model(), seed=record.provenance.seeds["canary"])
+    _check_same(record, whole.record())
