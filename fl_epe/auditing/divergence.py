@@ -41,7 +41,12 @@ def divergence(record: AuditRecord) -> tuple[str, ...]:
 
 
 def model_not_finite(record: AuditRecord) -> str | None:
-    """The final model has an entry that is NaN or infinite."""
+    """The final model has an entry that is NaN or infinite.
+
+    An audit of a deployment keeps the last finite model, and says so in the run's settings.
+    """
+    if record.provenance.config.get("last_model_is_finite") is False:
+        return "the last model that the strategy released has NaN or infinite entries"
     if math.isfinite(record.norms.final):
         return None
     return "the final model is not finite"

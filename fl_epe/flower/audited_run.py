@@ -66,6 +66,8 @@ class AuditedRun:
         self._averaged: dict[int, str | None] = {}  # by the rounds with canaries
         self._finished: AuditRecord | None = None
         self._num_rounds = rounds  # as this process was told
+        self._losses: list[float | None] = []  # of training, by round; None if nobody says
+        self._last_is_finite = True
         self._models: list[str] = []  # hashes of the initial model and that after each round
         self._resumed: tuple[int, ...] = ()
         self._awaited: ArrayRecord | None = None
@@ -172,7 +174,7 @@ class AuditedRun:
         if self._checkpoint is None or self._layout is None or self._start is None:
             return
         try:
-            self._catch_up()
+            self._catch_up(self.index)
             saved = SavedAudit(
                 settings=fingerprint(self._settings),
                 rounds=self.rounds,
@@ -242,12 +244,12 @@ class AuditedRun:
         models = [] if self._checkpoint is None else [digest(start)]
         self._auditor.begin(start)
         self._layout, self._start, self._models = layout, arrays, models
-        self._catch_up()
+        self._catch_up(self.index)
 
-    def _catch_up(self) -> None:
-        """Count rounds that could not be read as lost."""
+    def _catch_up(self, rounds: int) -> None:
+        """Count those of the first ``rounds`` that could not be read as lost."""
         if isinstance(self._auditor, RunAuditor):
-            while self._auditor.rounds < self.index:
+            while self._auditor.rounds < rounds:
                 self._auditor.observe(None, RoundFacts())
 
     def _make_plan(self, layout: Layout, clients: int) -> None:
@@ -304,15 +306,26 @@ class AuditedRun:
                     return
 
     def close_round(
-        self, state: RoundState | None, arrays: ArrayRecord | None, seen: Aggregation | None
+        self,
+        state: RoundState | None,
+        arrays: ArrayRecord | None,
+        seen: Aggregation | None,
+        loss: float | None = None,
     ) -> None:
         """Score the model that the strategy released; ``state`` is ``None`` if it went by unseen.
+
+        Args:
+            state: of the round.
+            arrays: the model.
+            seen: what the strategy was given, and what it made of it.
+            loss: of the clients' training; ``None`` if nobody says.
 
         Raises:
             ValueError: if the model is not like the first one.
         """
         index, self.index = self.index, self.index + 1
         self._finished = None
+        self._losses.append(loss)
         try:
             self._score(index, state, arrays, seen)
         finally:
@@ -339,8 +352,8 @@ class AuditedRun:
                 self._averaged[index] = averaging
         theta = self._released(index, arrays)
         self._note_model(theta)
+        self._catch_up(index)
         self._auditor.observe(theta, facts, vectors)
-        self._catch_up()
 
     def _released(self, index: int, arrays: ArrayRecord | None) -> NDArray[np.floating] | None:
         assert self._layout is not None  # noqa: S101 - `close_round` looks first
@@ -348,7 +361,8 @@ class AuditedRun:
             self._log.fault(index, "the strategy released no model")
             return None
         theta = self._layout.flatten(arrays)
-        if math.isfinite(norm(theta)):
+        self._last_is_finite = math.isfinite(norm(theta))
+        if self._last_is_finite:
             return theta
         self._log.fault(index, "the strategy released a model with NaN or infinite entries")
         return None
@@ -393,6 +407,8 @@ class AuditedRun:
             averaged = self.averages() and self._settings.wrapped.plain_layers()
             if averaged and isinstance(self._auditor, RunAuditor):
                 self._auditor.learn_server(ServerSGD())
+            if self._layout is not None:
+                self._catch_up(self.index)
             self._finished = self._auditor.record(**self.facts())
         return self._finished
 
@@ -407,6 +423,9 @@ class AuditedRun:
             "faults": tuple(self.faults()),
             "config": self.config(),
         }
+        losses = [loss for loss in self._losses if loss is not None]
+        if losses and len(losses) == self.index:
+            facts["metrics"] = {"train_loss": np.array(losses)}
         if self.index == self.rounds and isinstance(self._source, ServerCanaries):
             facts["canary_participations"] = float(self._settings.participations)
         return facts
@@ -420,6 +439,7 @@ class AuditedRun:
             "plan": self.plan.sentences() if self.plan else [],
             "not_measured": self.reason(),
             "resumed_after": list(self._resumed),
+            "last_model_is_finite": self._last_is_finite,
         }
 
     def faults(self) -> list[str]:

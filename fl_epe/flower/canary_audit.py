@@ -350,7 +350,7 @@ class CanaryAudit(Strategy):
         index = self._run.index
         try:
             arrays, metrics = result
-            self._run.close_round(state, arrays, seen)
+            self._run.close_round(state, arrays, seen, _loss(metrics))
             return arrays, self._with_epsilon(arrays, metrics)
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._failed("the round could not be scored", error, index)
@@ -438,3 +438,12 @@ class CanaryAudit(Strategy):
         if directory is None:
             return as_text(summarize_unmeasured(reason, **known))
         return as_text(write_unmeasured(Path(directory), reason, **known))
+
+
+def _loss(metrics: MetricRecord | None) -> float | None:
+    """The clients' training loss among the metrics of a round; ``None`` if there is none."""
+    for name in ("train_loss", "train-loss", "loss"):
+        value = metrics.get(name) if metrics else None
+        if isinstance(value, int | float):
+            return float(value)
+    return None

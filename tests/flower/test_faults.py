@@ -4,8 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from flower_audits import CANARIES, PLAIN, fixed, run
+from flower_audits import CANARIES, PLAIN, ROUNDS, fixed, run
 from flower_clients import drifting_app
+from flwr.app import MetricRecord
 from flwr.serverapp import strategy as flower
 
 from fl_epe import epsilon_from_record
@@ -61,5 +62,38 @@ def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
     )
     assert len(result.train_metrics_clientapp) == 3
     text = audit.report()
-    assert text.startswith("Not measured: round 1, no canary joined the round")
+    assert text.startswith("Diverged: the last model that the strategy released has NaN")
     assert "round 3, the strategy released a model with NaN or infinite entries" in audit.faults
+
+
+def test_a_loss_that_is_not_finite_is_a_model_that_diverged():
+    def total(records, key):
+        return MetricRecord({"loss": float("nan")})
+
+    audit, _ = run(flower.FedAvg(**PLAIN, train_metrics_aggr_fn=total))
+    assert audit.report().startswith("Diverged: the training loss is nan at the end")
+    plain, _ = run(flower.FedAvg(**PLAIN))
+    assert "Diverged" not in plain.report()
+    assert len(plain.record().metrics["train_loss"]) == ROUNDS
+
+
+def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
+    from fl_epe import RunAuditor
+
+    whole, _ = run(flower.FedAvg(**PLAIN))
+    observe = RunAuditor.observe
+
+    def fails_once(self, theta, facts, vectors=None):
+        if self.rounds == 4 and not failed:
+            failed.append(True)
+            raise RuntimeError("once")
+        observe(self, theta, facts, vectors)
+
+    failed: list[bool] = []
+    monkeypatch.setattr(RunAuditor, "observe", fails_once)
+    audit, _ = run(flower.FedAvg(**PLAIN))
+    assert failed
+    present = audit.record().presence.sum(axis=1)
+    assert present.tolist() == [5, 5, 5, 5, 0, *[5] * 7]
+    assert whole.record().rounds == audit.record().rounds
+    assert any("could not be scored: RuntimeError: once" in fault for fault in audit.faults)
