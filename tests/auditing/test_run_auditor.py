@@ -183,6 +183,7 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
         ({"gains": np.zeros((2, 3))}, "those of present and gains"),
         ({"replies": np.zeros(3)}, "within the rounds of the state"),
     ],
+    ids=["late", "negative", "count", "unobserved", "gains", "replies"],
 )
 def test_a_state_that_does_not_fit_is_refused(change, message):
     given = {"count": COUNT, "unobserved": UNOBSERVED, "rounds": ROUNDS} | change

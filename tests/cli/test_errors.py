@@ -456,9 +456,21 @@ class TestCommands:
         assert done.stdout.startswith("fl-epe ")
 
 
+def with_usual_signals():
+    """Whoever started the tests may have them ignored, as a shell does in the background."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def test_ctrl_c_of_a_process(tmp_path):
     command = [*FL_EPE, "compare", "--workers", "1", "--replicates", "500", "--output", tmp_path]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=with_usual_signals,
+    )
     end = time.monotonic() + 300
     while time.monotonic() < end and not (tmp_path / "results.jsonl").exists():
         time.sleep(0.05)

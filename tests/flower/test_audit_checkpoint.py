@@ -83,8 +83,8 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
 @pytest.mark.parametrize(
     ("back", "rounds"),
     [
-        pytest.param(KILLED, ROUNDS - KILLED, id="last round, those left"),
-        pytest.param(KILLED - 2, ROUNDS - KILLED + 2, id="two rounds before, those left"),
+        pytest.param(KILLED, ROUNDS - KILLED, id="last-round"),
+        pytest.param(KILLED - 2, ROUNDS - KILLED + 2, id="two-rounds-before"),
     ],
 )
 def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum, back, rounds):
@@ -144,7 +144,7 @@ def _mixed_model() -> ArrayRecord:
     return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
-@pytest.mark.parametrize("kept", [(), ("head",)], ids=["all", "clients keep their heads"])
+@pytest.mark.parametrize("kept", [(), ("head",)], ids=["all", "heads-stay"])
 def test_models_of_any_form_are_known_again(tmp_path, kept):
     def arrange(arrays):
         return {name: value for name, value in arrays.items() if name not in kept}
