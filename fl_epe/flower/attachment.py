@@ -53,18 +53,23 @@ class Attachment:
         own = {name: getattr(self._strategy, name) for name in self._hooks}
         mine = vars(self._strategy)
         self._shadowed = {name: mine[name] for name in self._hooks if name in mine}
-        for name, hook in self._hooks.items():
-            setattr(self._strategy, name, self._guarded(name, hook, own[name]))
         self._own = own
+        try:
+            for name, hook in self._hooks.items():
+                setattr(self._strategy, name, self._guarded(name, hook, own[name]))
+        except Exception:
+            self.detach()
+            raise
 
     def _guarded(
         self, name: str, hook: Callable[..., Any], own: Callable[..., Any]
     ) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
+        def call(*arguments: Any, **named: Any) -> Any:
+            given = [_kept(argument) for argument in arguments]
+            named = {key: _kept(argument) for key, argument in named.items()}
             self._results, self._errors = [], []
             try:
-                return hook(*given)
+                return hook(*given, **named)
             except Exception as error:
                 if error in self._errors:  # the strategy's own
                     self._note(error)
@@ -72,7 +77,11 @@ class Attachment:
                 late = self._rescue(name, error)
                 if self._results:
                     return self._results[-1]
-                return own(*given[:-1], [*given[-1], *late]) if late else own(*given)
+                if late and "replies" in named:
+                    named["replies"] = [*named["replies"], *late]
+                elif late:
+                    given[-1] = [*given[-1], *late]
+                return own(*given, **named)
 
         return call
 
@@ -81,7 +90,7 @@ class Attachment:
         for name in self._own:
             if name in self._shadowed:
                 setattr(self._strategy, name, self._shadowed[name])
-            else:
+            elif name in vars(self._strategy):
                 delattr(self._strategy, name)
         self._own, self._shadowed = {}, {}
 
@@ -95,6 +104,11 @@ class Attachment:
             raise
         self._results.append(result)
         return result
+
+
+def _kept(argument: Any) -> Any:
+    """An argument that can be read twice."""
+    return list(argument) if isinstance(argument, Iterator) else argument
 
 
 def argument(function: Callable[..., Any], name: str, given: Sequence[Any], named: Any) -> Any:

@@ -160,8 +160,8 @@ class CanaryAudit(Strategy):
         self._hooks = Attachment(
             strategy,
             {
-                "configure_train": lambda *given: self.configure_train(*given),
-                "aggregate_train": lambda *given: self.aggregate_train(*given),
+                "configure_train": lambda *given, **named: self.configure_train(*given, **named),
+                "aggregate_train": lambda *given, **named: self.aggregate_train(*given, **named),
             },
             self._rescue,
             lambda error: self._failed("the strategy failed", error),
