@@ -12,6 +12,7 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, TypedDict, Unpack
 
@@ -50,7 +51,8 @@ class RealUpdates:
         One canary counts as part of them; the others are taken out (`without_others`).
 
         Raises:
-            ValueError: if the run's noise or clip norms are unknown, or its server was not SGD.
+            ValueError: if the run's noise or clip norms are unknown or 0, or its server was not
+                SGD.
         """
         mechanism = record.mechanism
         z = mechanism.sum_noise_multiplier
@@ -61,6 +63,11 @@ class RealUpdates:
         norms = without_others(record).norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weighted = float(np.sum((record.round_weights() * unit) ** 2))
+        if not (np.all(unit > 0) and 0 < weighted < math.inf):
+            raise ValueError(
+                "Expected a record whose clip norms and server steps are known and above 0, got"
+                f" clip_norms from {np.min(mechanism.clip_norms, initial=math.inf)}."
+            )
         every_round = (norms.means / unit) ** 2 / record.dim - z**2
         final = norms.displacement**2 / weighted / record.dim - z**2
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
