@@ -104,6 +104,13 @@ class TestRealUpdates:
         np.testing.assert_allclose(again.every_round, real.every_round, rtol=1e-9)
         assert again.final == pytest.approx(real.final)
 
+    def test_a_server_that_never_steps_shows_nothing(self):
+        record = limit_record(Poisson(T, 0.2), 0.3, DELTA).with_values(
+            server={"name": "sgd", "learning_rate": 0.0, "momentum": 0.0}
+        )
+        with pytest.raises(ValueError, match="server steps are known and above 0"):
+            RealUpdates.of(record)
+
     def test_scores_are_hidden_by_noise_and_updates(self):
         real = RealUpdates(np.full(T, 0.4**2), 0.9**2)
         record = limit_record(

@@ -170,3 +170,9 @@ def test_an_optimizer_that_cannot_be_undone_leaves_the_final_model_raw():
     assert record.norms.part is None
     assert mean_score(record, "final") == mean_score(record, "final", raw=True)
     assert mean_score(record) > 1.1 * mean_score(record, raw=True)
+
+
+def test_a_part_that_no_float_can_hold_is_left_in():
+    record = with_others(audited(200)[0].record())
+    mechanism = dataclasses.replace(record.mechanism, contributions=np.full(record.rounds, 1e200))
+    assert measure_others(dataclasses.replace(record, mechanism=mechanism)).norms.part == 0.0
