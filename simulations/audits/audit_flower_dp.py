@@ -220,6 +220,7 @@ class Training:
             seed=seed,
             unobserved=0,
             num_examples=self.weight,
+            max_share=1.0,  # what one heavy client may do is what is shown
         )
         clients, models = Digits(self.clients), []
         with LossyGrid(client_app(clients, self.mods), self.clients, self.arriving) as grid:

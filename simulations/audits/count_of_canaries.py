@@ -96,7 +96,14 @@ def plug_in(app: str, count: int) -> AuditRecord:
     if app == "momentum":
         strategy = FedAvgM(**settings, server_learning_rate=1.0, server_momentum=0.9)
     times = 5 if app == "five rounds" else 1
-    audit = CanaryAudit(strategy, num_canaries=count, seed=SEED, delta=DELTA, participations=times)
+    audit = CanaryAudit(
+        strategy,
+        num_canaries=count,
+        seed=SEED,
+        delta=DELTA,
+        participations=times,
+        max_share=1.0,  # too many canaries are what is shown
+    )
     network = Digits(CLIENTS)
     initial: Model = {name: values.astype("f4") for name, values in network.initial().items()}
     if app == "softmax":
