@@ -1,6 +1,6 @@
 """Empirical privacy estimation for federated learning, in the same single run.
 
-Importing this package loads NumPy; what SciPy does is loaded when it is first used. `fl_epe.flower`
+Importing this package loads nothing; a name brings its room when it is first used. `fl_epe.flower`
 brings Flower, and PyTorch when something of it that trains models is asked for.
 
 Examples:
@@ -11,26 +11,30 @@ Examples:
     True
 """
 
-from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians
-from fl_epe.auditing import (
-    AuditRecord,
-    EpsilonEstimate,
-    RoundFacts,
-    RunAuditor,
-    assert_private,
-    epsilon_from_cosines,
-    epsilon_from_record,
-    epsilon_from_scores,
-    epsilon_lower_bound,
-    find_evidence,
-)
-from fl_epe.canaries import CanarySet
-from fl_epe.config import RunConfig
+from typing import TYPE_CHECKING, Any
+
+from fl_epe.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians
+    from fl_epe.auditing import (
+        AuditRecord,
+        EpsilonEstimate,
+        RoundFacts,
+        RunAuditor,
+        assert_private,
+        epsilon_from_cosines,
+        epsilon_from_record,
+        epsilon_from_scores,
+        epsilon_lower_bound,
+        find_evidence,
+    )
+    from fl_epe.canaries import CanarySet
+    from fl_epe.config import RunConfig
+
+    Watch = RunAuditor
 
 __version__ = "0.1.0"
-
-Watch = RunAuditor
-"""The name of `RunAuditor` up to version 0.1."""
 
 __all__ = [
     "AuditRecord",
@@ -49,3 +53,28 @@ __all__ = [
     "epsilon_two_gaussians",
     "find_evidence",
 ]
+
+_get, __dir__ = lazy_names(
+    __name__,
+    {
+        "fl_epe.accounting": ("delta_two_gaussians", "epsilon_two_gaussians"),
+        "fl_epe.auditing": (
+            "AuditRecord",
+            "EpsilonEstimate",
+            "RoundFacts",
+            "RunAuditor",
+            "assert_private",
+            "epsilon_from_cosines",
+            "epsilon_from_record",
+            "epsilon_from_scores",
+            "epsilon_lower_bound",
+            "find_evidence",
+        ),
+        "fl_epe.canaries": ("CanarySet",),
+        "fl_epe.config": ("RunConfig",),
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    return _get("RunAuditor" if name == "Watch" else name)  # its name up to version 0.1

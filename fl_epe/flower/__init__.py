@@ -1,6 +1,7 @@
 """Federated learning with Flower: an audit around any strategy, and a simulation of DP-FedAvg.
 
-`CanaryAudit`, `canary_mod` and their parts need Flower alone. The simulation (`DPFedAvg`,
+`CanaryAudit`, `canary_mod` and their parts need Flower alone; a client's process, which imports
+`canary_mod` anew for every message, loads no more than that. The simulation (`DPFedAvg`,
 `simulate` and the rest) is loaded when one of its names is asked for; to train models it needs
 PyTorch: ``pip install 'fl-epe[sim]'``.
 
@@ -13,13 +14,13 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe.flower.canary_audit import CanaryAudit
 from fl_epe.flower.client_canaries import CanaryOrder, ClientCanaries, canary_mod
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.self_auditing import SelfAuditing
 from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from fl_epe.flower.canary_audit import CanaryAudit
+    from fl_epe.flower.self_auditing import SelfAuditing
     from fl_epe.simulation import (
         DPFedAvg,
         InProcessGrid,
@@ -51,6 +52,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "fl_epe.flower.canary_audit": ("CanaryAudit",),
+        "fl_epe.flower.self_auditing": ("SelfAuditing",),
         "fl_epe.simulation": (
             "DPFedAvg",
             "InProcessGrid",
@@ -60,6 +63,6 @@ __getattr__, __dir__ = lazy_names(
             "run_on_grid",
             "simulate",
             "worker_app",
-        )
+        ),
     },
 )
