@@ -141,7 +141,7 @@ def test_the_plug_in_stands_without_the_simulation(name):
 
 def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
     flower = "import flwr.app, flwr.clientapp, flwr.serverapp, flwr.serverapp.strategy"
-    code = "import fl_epe.flower, sys; print(*sys.modules)"
+    code = "from fl_epe.flower import CanaryAudit; import sys; print(*sys.modules)"
     loaded, anyway = (
         set(
             subprocess.run(
@@ -154,6 +154,15 @@ def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
     assert own == {f"fl_epe.flower.{name}" for name in PLUG_IN}
     unwanted = (HEAVY - {"flwr"}) | {"rich", "scipy.special", "scipy.optimize", "scipy.stats"}
     assert not unwanted & (loaded - anyway)  # Flower itself brings rich
+
+
+def test_a_client_s_process_loads_only_its_mod():
+    """It imports `canary_mod` anew for every message."""
+    code = "from fl_epe.flower import canary_mod; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("fl_epe")}
+    assert "fl_epe.flower.client_canaries" in loaded
+    assert not {name for name in loaded if name.startswith(("fl_epe.auditing", "fl_epe.account"))}
 
 
 def test_the_simulation_is_found_under_the_plug_in_s_name():

@@ -65,8 +65,9 @@ class Attachment:
         self, name: str, hook: Callable[..., Any], own: Callable[..., Any]
     ) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            given = [_kept(argument) for argument in arguments]
-            named = {key: _kept(argument) for key, argument in named.items()}
+            # What can be read only once is kept; no function of ours here, which could fail.
+            given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
+            named = {k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()}
             self._results, self._errors = [], []
             try:
                 return hook(*given, **named)
@@ -104,11 +105,6 @@ class Attachment:
             raise
         self._results.append(result)
         return result
-
-
-def _kept(argument: Any) -> Any:
-    """An argument that can be read twice."""
-    return list(argument) if isinstance(argument, Iterator) else argument
 
 
 def argument(function: Callable[..., Any], name: str, given: Sequence[Any], named: Any) -> Any:

@@ -237,10 +237,7 @@ ENTRY = {"CanaryAudit.start", "CanaryAudit.report"}
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("accounted", "clients") else pytest.mark.slow)
-        for name in CASES
-    ],
+    [pytest.param(name, marks=[] if name == "clients" else pytest.mark.slow) for name in CASES],
 )
 def test_whatever_fails_the_run_ends_and_the_report_says_so(name, monkeypatch):
     case = CASES[name]
