@@ -462,6 +462,7 @@ def with_usual_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_ctrl_c_of_a_process(tmp_path):
     command = [*FL_EPE, "compare", "--workers", "1", "--replicates", "500", "--output", tmp_path]
     process = subprocess.Popen(

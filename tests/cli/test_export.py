@@ -34,7 +34,10 @@ def test_what_others_could_read_before_is_private_afterwards(run_dir):
     assert [file.name for file in run_dir.iterdir()] == ["record.npz"]
 
 
-@pytest.mark.parametrize("whole_folder", [True, False], ids=["folder", "file"])
+@pytest.mark.parametrize(
+    "whole_folder",
+    [pytest.param(True, id="folder", marks=pytest.mark.slow), pytest.param(False, id="file")],
+)
 def test_a_copy_has_no_seeds_and_the_same_report(run_dir, whole_folder, tmp_path, capsys):
     shared = tmp_path / "shared"
     shared.mkdir()

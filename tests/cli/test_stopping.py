@@ -116,6 +116,7 @@ def test_ctrl_c_has_the_status_of_its_signal():
     assert exit_status(KeyboardInterrupt()) == 130
 
 
+@pytest.mark.slow
 def test_a_run_that_is_terminated_says_how_to_go_on(tmp_path):
     output = tmp_path / "run"
     process = subprocess.Popen(

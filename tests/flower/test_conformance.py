@@ -6,7 +6,8 @@ The apps are in `tests/apps`, one a file, and the checks in `tests/support/no_ha
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import no_harm
 import numpy as np
@@ -18,9 +19,36 @@ from every_app import CASES
 from fl_epe.flower import InProcessGrid
 
 Runs = Callable[[str], tuple[Outcome, Outcome]]
-every_app = pytest.mark.parametrize("name", CASES)
+# One more case of many alike: another of Flower's averages, another DP wrapper.
+ALIKE = {
+    "coordinate_median",
+    "dp_client_adaptive",
+    "dp_room_for_more",
+    "dp_server_fixed",
+    "failing_clients",
+    "fair_weights",
+    "fraction_of_clients",
+    "half_precision",
+    "no_train_metrics",
+    "proximal",
+    "server_adam",
+    "server_momentum",
+    "start_calls_super",
+    "trimmed_mean",
+}
+
+
+def _apps(names: Iterable[str], marks: Mapping[str, pytest.MarkDecorator]) -> Any:
+    slow = {name: [pytest.mark.slow] for name in ALIKE}
+    more = {name: [mark] for name, mark in marks.items()}
+    return pytest.mark.parametrize(
+        "name", [pytest.param(n, marks=[*slow.get(n, []), *more.get(n, [])]) for n in names]
+    )
+
+
 ENDS_WELL = [name for name, case in CASES.items() if case.raises is None]
-every_app_that_ends_well = pytest.mark.parametrize("name", ENDS_WELL)
+every_app = _apps(CASES, {})
+every_app_that_ends_well = _apps(ENDS_WELL, {})
 
 # It averages a metric itself, without weights. Canaries answer with the weighted average, as
 # Flower's strategies weight: no value leaves both averages as they are.
@@ -61,9 +89,7 @@ def test_real_clients_are_asked_and_answer_as_without(name: str, runs: Runs) -> 
     no_harm.check_clients(*runs(name))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=KNOWN_LIMITS.get(name, ())) for name in ENDS_WELL]
-)
+@_apps(ENDS_WELL, KNOWN_LIMITS)
 def test_real_metrics_of_the_first_round_are_equal(name: str, runs: Runs) -> None:
     no_harm.check_metrics(*runs(name))
 
@@ -83,7 +109,7 @@ def test_the_report_says_an_epsilon_or_why_there_is_none(name: str, runs: Runs) 
     no_harm.check_report(CASES[name], runs(name)[1])
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.measurable])
+@_apps([name for name, case in CASES.items() if not case.measurable], {})
 def test_where_nothing_was_measured_nothing_was_changed(name: str, runs: Runs) -> None:
     no_harm.check_unchanged(*runs(name))
 
