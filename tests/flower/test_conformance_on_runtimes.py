@@ -12,7 +12,7 @@ from flwr.serverapp import ServerApp
 from fl_epe.simulation.flower_internals import simulate_with_ray
 
 TESTS = Path(__file__).parents[1]
-NODES = 4  # so that two canaries in the place of clients are half of them, and no more
+NODES = 5  # so that two canaries in the place of clients are less than half of them
 # A start() of its own; a dictionary of node ids; replies that are deltas; a mod that clips.
 APPS = ["own_loop", "clients_by_node_id", "delta_replies", "dp_client_fixed"]
 MANIFEST = """
