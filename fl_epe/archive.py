@@ -30,6 +30,7 @@ import ast
 import contextlib
 import hashlib
 import json
+import logging
 import lzma
 import math
 import os
@@ -43,6 +44,8 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+logger = logging.getLogger(__name__)
 
 LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
 """Environment variable: most MiB that a file may unpack to."""
@@ -218,6 +221,27 @@ class Archive:
         self.path, self.what = path, what
         self._members = members
         self.has_checksums = has_checksums
+
+    def check_schema(self, schema: object, newest: int) -> None:
+        """Raise unless this version of the format can be read; from 2 on it has checksums.
+
+        Raises:
+            UnreadableFileError: if it is no version, or the file lacks its checksums.
+            ValueError: if it is newer than ``newest``.
+        """
+        if type(schema) is not int or schema < 1:
+            raise refusal(self.path, self.what, f"schema={schema!r:.40} is no version")
+        if schema > newest:
+            raise ValueError(
+                f"Expected schema={schema} of {self.path} <= {newest}: written by a newer fl_epe."
+            )
+        if self.has_checksums:
+            return
+        if schema > 1:
+            raise refusal(self.path, self.what, "it has no checksums")
+        logger.warning(
+            "%s is of schema 1, without checksums: take its numbers with care.", self.path
+        )
 
     @property
     def names(self) -> list[str]:

@@ -7,7 +7,6 @@ member has a checksum, see `fl_epe.archive`, so that a damaged record is never r
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ import numpy as np
 from fl_epe.archive import read_archive, refusal, write_archive
 from fl_epe.auditing.record_checks import check_values
 from fl_epe.old_names import OLD_NAMES, with_new_names
-
-logger = logging.getLogger(__name__)
 
 SCHEMA = 2
 """Version of the file format; a file with a newer one is refused. Since 2 it has checksums."""
@@ -62,19 +59,9 @@ def read_values(path: Path) -> dict[str, Any]:
     meta = archive.text("meta")
     if meta.pop("format", None) != _FORMAT:
         raise refusal(path, WHAT, "'meta' does not say that it is a record")
-    schema = meta.pop("schema", None)
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise refusal(path, WHAT, f"schema={schema!r:.40} is no version")
-    if schema > SCHEMA:
-        raise ValueError(
-            f"Expected schema={schema} of {path} <= {SCHEMA}: written by a newer fl_epe."
-        )
+    archive.check_schema(meta.pop("schema", None), SCHEMA)
     if archive.has_checksums:
         meta["seeds"] = archive.text("seeds")
-    elif schema > 1:
-        raise refusal(path, WHAT, "it has no checksums")
-    else:
-        logger.warning("%s is of schema 1, without checksums: take its numbers with care.", path)
     arrays = archive.arrays()
     if missing := _NEEDED - arrays.keys() - meta.keys():
         raise refusal(path, WHAT, f"Expected it to hold {sorted(missing)}: not a whole record")

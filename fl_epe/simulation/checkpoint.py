@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.archive import Archive, read_archive, refusal, write_archive
-
-logger = logging.getLogger(__name__)
 
 SCHEMA = 2
 """Version of the file; since 2 it has checksums. A newer one is refused."""
@@ -52,17 +49,7 @@ def read_job(path: Path) -> str:
     """
     archive = _open(path, only=(_JOB,))
     values = archive.text(_JOB)
-    schema = values.pop("schema", 1)
-    if type(schema) is not int or schema < 1:
-        raise refusal(path, WHAT, f"schema={schema!r:.40} is no version")
-    if schema > SCHEMA:
-        raise ValueError(
-            f"Expected schema={schema} of {path} <= {SCHEMA}: written by a newer fl_epe."
-        )
-    if schema > 1 and not archive.has_checksums:
-        raise refusal(path, WHAT, "it has no checksums")
-    if schema == 1:
-        logger.warning("%s is of schema 1, without checksums.", path)
+    archive.check_schema(values.pop("schema", 1), SCHEMA)
     return json.dumps(values)
 
 
