@@ -245,7 +245,9 @@ def play(
 def _scores_of_record(record: AuditRecord) -> Scores:
     taken, unobserved = record.presence.sum(axis=0), record.unobserved.count
     if (participants := int(np.count_nonzero(taken))) < 2:
-        raise ValueError(f"Expected {participants=} >= 2 among the canaries.")
+        reason = record.provenance.config.get("not_measured")
+        why = f": {reason}" if reason else "."
+        raise ValueError(f"Expected {participants=} >= 2 among the canaries{why}")
     if (most := taken.max()) > 1 and unobserved < 2:
         raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
     scores = scores_from_record(record, "all", "matched-filter")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ from fl_epe.flower.layout import Layout
 from fl_epe.flower.plan import Plan
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.self_auditing import OwnAuditor
-from fl_epe.flower.sources import ServerCanaries, SettingsError, Source
+from fl_epe.flower.sources import ServerCanaries, SettingsError, Source, TooManyCanariesError
 from fl_epe.mechanism import ServerSGD, norm
 
 
@@ -235,7 +236,11 @@ class AuditedRun:
         if not math.isfinite(norm(state.before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
         self._note_model(state.before)
-        self.source.configure(state, messages)
+        try:
+            self.source.configure(state, messages)
+        except TooManyCanariesError as error:
+            self._failed("no canary takes part", str(error))
+            state.sent, state.sits_out = messages, True
         return state
 
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
@@ -261,7 +266,7 @@ class AuditedRun:
             plan = Plan(canaries, clients, replaced, seconds, memory, layout.left_out)
         self.plan = plan
         for sentence in plan.sentences() if plan.canaries or plan.left_out else ():
-            logger.log(30 if plan.too_much else 20, "Audit: %s", sentence)
+            logger.log(logging.WARNING if plan.too_much else logging.INFO, "Audit: %s", sentence)
 
     def _price(self, canaries: int, dim: int) -> tuple[float, float]:
         """About how long a round's canaries take, in seconds, and their memory, in bytes."""
@@ -281,6 +286,11 @@ class AuditedRun:
             ValueError: if canaries cannot join, with the reason.
         """
         self._log.note(state, replies)
+        if state.sits_out:
+            real = len(readable(replies))
+            absent = len(state.sent) - real
+            state.facts = RoundFacts(clip_norm=state.clip_norm, replies=real, absent=absent)
+            return replies
         if not self._averaged:
             self._fit_layout(state, replies)
         try:

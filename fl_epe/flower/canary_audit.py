@@ -266,8 +266,6 @@ class CanaryAudit(Strategy):
         messages = list(given)
         try:
             self._turn = self._run.open_round(arrays, messages, grid)
-        except TooManyCanariesError as error:
-            self._failed("no canary takes part", str(error))
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._failed("the round cannot be audited", error)
         return messages if self._turn is None else self._turn.sent
@@ -414,7 +412,7 @@ class CanaryAudit(Strategy):
                 return "\n".join([write(directory), *problems])
             except Exception as error:  # noqa: BLE001 - training is over and must not be lost
                 problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
-                self._failed("the report could not be made", error)
+                self._failed("the report could not be made", error, max(0, self._run.index - 1))
         with contextlib.suppress(Exception):
             return "\n".join([self._unmeasured_report(None), *problems])
         return "\n".join(["ε: not measured", *problems, *self._log.faults])

@@ -34,6 +34,7 @@ class RoundState:
             their number of examples, or "equal".
         facts: what the auditor is told.
         unreadable: what is wrong with replies that were looked at.
+        sits_out: whether no canary may join, and the round is the strategy's alone.
     """
 
     index: int
@@ -49,6 +50,7 @@ class RoundState:
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
     facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
     unreadable: list[str] = dataclasses.field(default_factory=list)
+    sits_out: bool = False
 
     @functools.cached_property
     def before(self) -> NDArray[np.floating]:

@@ -228,7 +228,9 @@ def _largest_share(record: AuditRecord) -> float | None:
         return None
     if not record.signal_known():
         return None
-    return float(np.max(contributions * expected / record.mechanism.clip_norms))
+    shares = contributions * expected / record.mechanism.clip_norms
+    shares = shares[np.isfinite(shares) & record.presence.any(axis=1)]
+    return float(np.max(shares)) if len(shares) else None
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:

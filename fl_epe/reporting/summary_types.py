@@ -176,9 +176,9 @@ class AnalyticalSummary:
             "unbounded": self.epsilon == math.inf,
             "adjacency": self.adjacency,
             "assumption": self.assumption,
-            "participations": self.participations,
-            "client_participations": self.client_participations,
-            "largest_share": self.largest_share,
+            "participations": finite(self.participations),
+            "client_participations": finite(self.client_participations),
+            "largest_share": finite(self.largest_share),
             "caveat": self.caveat,
             "canary_epsilon": finite(self.canary_epsilon),
         }

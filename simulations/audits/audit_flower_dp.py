@@ -228,6 +228,8 @@ class Training:
             audit.start(grid, start, rounds, evaluate_fn=lambda _, model: models.append(model))
         if all(model is models[0] for model in models):
             raise ValueError("every round is skipped")
+        if refused := audit.record().provenance.config["not_measured"]:
+            raise ValueError(refused.partition("Error: ")[2] or refused)
         return audit, models
 
 

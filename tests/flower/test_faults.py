@@ -1,5 +1,6 @@
 """Audits of runs in which something fails."""
 
+import json
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ from flower_clients import drifting_app
 from flwr.app import MetricRecord
 from flwr.serverapp import strategy as flower
 
-from fl_epe import epsilon_from_record
+from fl_epe import assert_private, epsilon_from_record
 from fl_epe.auditing import NotMeasured
 
 
@@ -97,3 +98,21 @@ def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
     assert present.tolist() == [5, 5, 5, 5, 0, *[5] * 7]
     assert whole.record().rounds == audit.record().rounds
     assert any("could not be scored: RuntimeError: once" in fault for fault in audit.faults)
+
+
+def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
+    app = drifting_app(fails=lambda node, t: node == 3 and t == 6)
+    audit, result = run(fixed(), app, num_canaries=11 * ROUNDS)  # beside ten clients
+    assert len(result.train_metrics_clientapp) == ROUNDS - 1
+    record = audit.record()
+    assert record.clients.absent.tolist() == [int(t == 6) for t in range(1, ROUNDS + 1)]
+    assert not record.presence.any()
+    text = " ".join(audit.report(tmp_path).split())
+    assert text.startswith("Not measured: round 1, no canary takes part: Expected canaries")
+    assert "could not be made" not in text
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["status"] == "not measured"
+    assert written["analytical"]["largest_share"] is None
+    assert any("client 3 is broken" in fault for fault in written["faults"])
+    with pytest.raises(ValueError, match=r"participants=0 >= 2 .*: round 1, no canary takes part"):
+        assert_private(record, 1.0, 1e-5)

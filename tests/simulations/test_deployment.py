@@ -14,7 +14,7 @@ from fl_epe.accounting import gaussian_epsilon
 
 APP = Path(__file__).parents[2] / "simulations" / "apps" / "plug_in"
 NODES, ROUNDS, DEADLY = 3, 4, 2
-CANARIES = 40  # ten in a round, beside three clients
+CANARIES = 12  # three in a round, beside three clients
 SETTINGS = {
     "num-server-rounds": ROUNDS,
     "min-nodes": NODES,
