@@ -18,7 +18,7 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,6 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 
 LARGEST = 2**63 - 1
 """The largest whole number that NumPy counts with."""
+
+_MOST_SHOWN = 400  # characters of a value in a message: a file may hold anything
 
 
 class ArgumentError(ValueError):
@@ -67,7 +69,8 @@ class ArgumentError(ValueError):
 
 
 def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else str(value)
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 
 
 @contextlib.contextmanager
@@ -108,25 +111,31 @@ def expected(name: str, value: Any, wanted: str) -> NoReturn:
     raise ArgumentError(f"Expected {{{name}}} {wanted}.", **{name: value})
 
 
-def check_types(settings: Any) -> None:
+def check_types(settings: Any, *, largest: float = LARGEST) -> None:
     """Raise an `ArgumentError` unless each field of a dataclass has a value of its type.
 
     Checks ``int``, ``float``, ``str`` and ``bool``, with or without ``None``; other fields are
     left alone. Floats that are whole numbers become ``int`` where that is the type.
+
+    Args:
+        settings: a dataclass, also a frozen one.
+        largest: absolute value of an integer; a field named ``seed`` may be larger.
     """
     hints = typing.get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        new = checked_type(field.name, value, hints[field.name])
+        most = math.inf if field.name == "seed" else largest
+        new = checked_type(field.name, value, hints[field.name], largest=most)
         if new is not value:
             object.__setattr__(settings, field.name, new)
 
 
-def checked_type(name: str, value: Any, kind: Any) -> Any:
+def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) -> Any:
     """``value`` if it is of this type, or a whole number as ``int`` where that is the type.
 
     Raises:
-        ArgumentError: for another type, a number that is not finite, or one beyond `LARGEST`.
+        ArgumentError: for another type, a number that is not finite, or an integer whose absolute
+            value is above ``largest``.
     """
     kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if value is None and types.NoneType in kinds:
@@ -135,8 +144,8 @@ def checked_type(name: str, value: Any, kind: Any) -> Any:
         whole = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not whole or not math.isfinite(_as_float(value)) or value != int(value):
             expected(name, value, "to be an integer")
-        if abs(int(value)) > LARGEST and name != "seed":
-            expected(name, value, f"<= {LARGEST}")
+        if abs(int(value)) > largest:
+            expected(name, value, f"<= {largest}")
         return value if isinstance(value, numbers.Integral) else int(value)
     if float in kinds:
         real = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -200,51 +209,3 @@ def check_count(name: str, value: float, most: float = math.inf) -> None:
     if not 1 <= value <= most or math.isinf(value) or value != int(value):
         limit = "" if math.isinf(most) else f" and <= {most}"
         expected(name, value, f"to be an integer >= 1{limit}")
-
-
-_MAY_BE = {
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "bool": (bool,),
-    "None": (types.NoneType,),
-}
-
-
-def check_table(name: str, values: object, settings: type) -> None:
-    """Raise a `ValueError` unless ``values`` are a table of the right types for a dataclass.
-
-    Args:
-        name: of the table, for messages.
-        values: read from a file; names that ``settings`` does not have are left alone.
-        settings: a dataclass of numbers, texts and booleans.
-    """
-    if not isinstance(values, Mapping):
-        raise ValueError(f"Expected {name}={values!r:.40} to be a table.")
-    for field in dataclasses.fields(settings):
-        kinds = str(field.type).split(" | ")
-        if field.name not in values or not set(kinds) <= _MAY_BE.keys():
-            continue
-        value = values[field.name]
-        if not any(is_of(value, kind) for kind in kinds):
-            words = " or ".join(_WORDS[kind] for kind in kinds)
-            raise ValueError(f"Expected {name}.{field.name}={value!r:.40} to be {words}.")
-
-
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "None": "nothing",
-}
-
-
-def is_of(value: object, kind: str) -> bool:
-    """Whether ``value`` is an "int", "float", "str", "bool" or "None", and no number is absurd."""
-    if not isinstance(value, _MAY_BE[kind]) or (isinstance(value, bool) and kind != "bool"):
-        return False
-    return not isinstance(value, int) or abs(value) <= _LARGEST
-
-
-_LARGEST = 2**128  # seeds have up to 128 bits

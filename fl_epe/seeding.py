@@ -14,9 +14,10 @@ import secrets
 
 import numpy as np
 
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import ArgumentError, check_types
 
 _STREAMS = ("canary", "participation", "noise", "local", "initial")
+_LARGEST = 2**128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Seeds:
     noise: int | None
     local: int
     initial: int
+
+    def __post_init__(self) -> None:
+        check_types(self, largest=_LARGEST)
 
     @classmethod
     def derive(cls, seed: int | None) -> Seeds:

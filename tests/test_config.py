@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fl_epe import RunConfig
+from fl_epe.checks import ArgumentError
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,9 @@ def test_settings_round_trip_and_defaults():
     assert RunConfig(clients=120).cohort_size == pytest.approx(24 + 1000 / 60)
     with pytest.raises(ValueError, match=r"known settings, got \['colour'\]"):
         RunConfig.from_dict({"clients": 3, "colour": "red"})
+
+
+def test_a_value_of_any_length_is_shown_in_part():
+    with pytest.raises(ArgumentError, match="participation=") as refusal:
+        RunConfig(clients=10, participation="x" * 100_000)
+    assert len(str(refusal.value)) < 1000

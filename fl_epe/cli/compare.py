@@ -20,6 +20,7 @@ from fl_epe.cli.console import (
     output_directory,
     print_lines,
     print_report_path,
+    print_stopped,
     terminal,
 )
 from fl_epe.cli.options import add_command, add_options, given
@@ -123,12 +124,7 @@ def _compare(arguments: argparse.Namespace) -> int:
                 on_cell=lambda done, total: line.show("measured", done, total),
             )
     except KeyboardInterrupt as stop:
-        console.print(
-            f"\nStopped. The same command with --output {output} goes on.",
-            markup=False,
-            soft_wrap=True,
-            highlight=False,
-        )
+        print_stopped(console, f"The same command with --output {output} goes on.")
         return exit_status(stop)
     rows = rows_of(plan, results)
     if all(row.skipped is not None for row in rows):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError, check_count
-from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory, terminal
+from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory, print_stopped, terminal
 from fl_epe.cli.options import a_path, add_command, add_options, given, whole_number
 from fl_epe.cli.report import show_report
 from fl_epe.cli.sizes import check_training
@@ -214,12 +214,7 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
                 **dataclasses.asdict(_Machine(**given(arguments, _Machine))),
             )
     except KeyboardInterrupt as stop:
-        console.print(
-            f"\nStopped. Go on with: fl-epe resume {output}",
-            markup=False,
-            soft_wrap=True,
-            highlight=False,
-        )
+        print_stopped(console, f"Go on with: fl-epe resume {output}")
         return exit_status(stop)
     record.save(output / RECORD)
     checkpoint.unlink(missing_ok=True)

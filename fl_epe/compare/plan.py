@@ -19,11 +19,9 @@ from fl_epe.checks import (
     check_noise,
     check_probability,
     check_rate,
-    check_table,
     check_types,
     checked_type,
     expected,
-    is_of,
     within,
 )
 from fl_epe.config import RunConfig
@@ -48,7 +46,6 @@ DEFAULT_SCHEDULES = (
 )
 """One of each kind that needs no file."""
 
-_LISTS = {"schedules": "str", "noise_multipliers": "float", "participations": "float"}
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients"}
 COMMON = ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
 """Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
@@ -222,15 +219,6 @@ class Plan:
                     expected(name, given, "to be a table")
                 plain[name] = {key.replace("-", "_"): value for key, value in given.items()}
         plain["settings"] = with_new_names(plain.get("settings", {}))
-        check_table("plan", plain, cls)
-        for name, kind in _LISTS.items():
-            if name not in plain:
-                continue
-            given = plain[name]
-            words = "texts" if kind == "str" else "numbers"
-            if not isinstance(given, list | tuple) or not all(is_of(item, kind) for item in given):
-                raise ValueError(f"Expected {name}={given!r:.40} to be a list of {words}.")
-            plain[name] = tuple(given)
         return cls(**plain)
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-HOOKED = ("configure_train", "aggregate_train")
-
 
 class Attachment:
     """Puts functions of the audit in front of a strategy's own, on that one instance.

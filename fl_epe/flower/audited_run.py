@@ -27,16 +27,7 @@ from fl_epe.auditing import (
 from fl_epe.flower.audit_log import AuditLog, logger
 from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.averaging import Aggregation
-from fl_epe.flower.checkpoint import (
-    Checkpoint,
-    SavedAudit,
-    announce,
-    digest,
-    fingerprint,
-    restore_source,
-    source_state,
-    velocity,
-)
+from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, announce, digest, fingerprint, velocity
 from fl_epe.flower.injection import readable
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.plan import Plan
@@ -153,7 +144,7 @@ class AuditedRun:
             velocity=velocity(settings, saved.layout),
         )
         source = settings.source(saved.rounds, self._run_auditor)
-        restore_source(source, saved.source)
+        source.restore(saved.source)
         self._checkpoint.adopt()
         self._log.restore(saved.log, done)
         self._settings, self._auditor, self._source = settings, auditor, source
@@ -184,7 +175,7 @@ class AuditedRun:
                 scores=self._run_auditor().state(),
                 log=self._log.state(),
                 averaged=self._averaged,
-                source=source_state(self.source),
+                source=self.source.state(),
                 plan=self.plan,
                 resumed=self._resumed,
             )

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
 from fl_epe.flower.audit_log import logger
 from fl_epe.flower.audit_settings import AuditSettings
-from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.plan import Plan
-from fl_epe.flower.sources import ClientAnswers, ServerCanaries, SettingsError, Source
+from fl_epe.flower.sources import SettingsError
 
 SCHEMA = 1
 """Version of the files; a newer one is not read."""
@@ -72,7 +71,7 @@ class SavedAudit:
         scores: what `RunAuditor.state` returned.
         log: what `AuditLog.state` returned.
         averaged: how the strategy averaged, by the round in which canaries took part.
-        source: what the source of the canaries found out, see `source_state`.
+        source: what the source of the canaries found out, see `Source.state`.
         plan: of the audit, if it was made.
         resumed: after how many rounds the audit went on, each time that it was started again.
     """
@@ -102,7 +101,7 @@ class SavedAudit:
         return max((t for t, model in enumerate(self.models) if model == found), default=None)
 
     def check(self, settings: AuditSettings) -> None:
-        """Raise an `SettingsError` that names the first argument with another value than before."""
+        """Raise a `SettingsError` that names the first argument with another value than before."""
         for name, value in fingerprint(settings).items():
             before = self.settings.get(name)
             if name == "seed" and settings.fresh_seed:
@@ -116,7 +115,7 @@ class SavedAudit:
                 )
 
     def check_rounds(self, done: int, num_rounds: int | None) -> None:
-        """Raise an `SettingsError` unless these are all rounds, or those that are left."""
+        """Raise a `SettingsError` unless these are all rounds, or those that are left."""
         if None in (num_rounds, self.rounds):
             return
         left = (self.rounds or 0) - done
@@ -249,28 +248,6 @@ class Checkpoint:
 
     def _path(self, name: str, number: int = 0) -> Path:
         return self._directory / (f"{name}-{number}.npz" if number else f"{name}.npz")
-
-
-def source_state(source: Source) -> dict[str, Any]:
-    """What the source of the canaries found out so far, as JSON values."""
-    if isinstance(source, ServerCanaries):
-        return {"inject": source.inject, "kind": source.kind}
-    if isinstance(source, ClientAnswers):
-        return {
-            "ordered": sorted(source.ordered),
-            "answered": sorted(source.answered),
-            "refused": [[int(answer), count] for answer, count in source.refused.items()],
-        }
-    return {}
-
-
-def restore_source(source: Source, state: Mapping[str, Any]) -> None:
-    """Let a new source know what `source_state` returned."""
-    if isinstance(source, ServerCanaries):
-        source.inject, source.kind = state["inject"], state["kind"]
-    if isinstance(source, ClientAnswers):
-        source.ordered, source.answered = set(state["ordered"]), set(state["answered"])
-        source.refused.update({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})
 
 
 def velocity(settings: AuditSettings, layout: Layout) -> NDArray[np.floating] | None:

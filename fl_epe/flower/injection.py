@@ -14,7 +14,7 @@ from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.flower.layout import Layout
+from fl_epe.flower.layout import Form, Layout
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
 
@@ -149,9 +149,8 @@ def make_replies(
     """
     vectors, before = state.vectors, state.before
     assert vectors is not None  # noqa: S101 - there are canaries in the round
-    forms = [
-        state.layout.form(a.reply.content.array_records[a.name], state.arrays, kind) for a in like
-    ]
+    like = like[: len(numbers)]
+    forms = _forms(like, state, kind)
 
     def make(position: int) -> Message:
         which = position % len(like)
@@ -172,6 +171,19 @@ def make_replies(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(make, range(len(numbers))))
+
+
+def _forms(like: Sequence[Answer], state: RoundState, kind: ReplyKind | None) -> list[Form]:
+    """How replies like each of these are filled in; one form for all that look alike."""
+    known: dict[object, Form] = {}
+    found = []
+    for answer in like:
+        arrays = answer.reply.content.array_records[answer.name]
+        looks = tuple((name, array.dtype, *array.shape) for name, array in arrays.items())
+        if looks not in known or kind is None:  # then it also holds numbers of the reply
+            known[looks] = state.layout.form(arrays, state.arrays, kind)
+        found.append(known[looks])
+    return found
 
 
 def _asked(position: int, number: int, instead_of: Sequence[Message]) -> Message:

@@ -7,7 +7,8 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
@@ -56,6 +57,13 @@ class Source(abc.ABC):
     def reason(self) -> str | None:
         """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
         return None
+
+    def state(self) -> dict[str, Any]:
+        """What was found out so far, as JSON values."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most find out nothing
+        """Know what `state` returned."""
 
 
 @dataclasses.dataclass
@@ -167,6 +175,14 @@ class ServerCanaries(Source):
     def averages_models(self) -> None:
         """See `Source.averages_models`."""
         self.kind = self.kind or "model"
+
+    def state(self) -> dict[str, Any]:
+        """See `Source.state`."""
+        return {"inject": self.inject, "kind": self.kind}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Source.restore`."""
+        self.inject, self.kind = state["inject"], state["kind"]
 
     def _kind(self, like: Sequence[injection.Answer], state: RoundState) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
@@ -311,3 +327,16 @@ class OwnCanaries(Source):
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`; the strategy itself knows the facts."""
         return replies
+
+    def state(self) -> dict[str, Any]:
+        """See `Source.state`."""
+        return {
+            "ordered": sorted(self.ordered),
+            "answered": sorted(self.answered),
+            "refused": [[int(answer), count] for answer, count in self.refused.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Source.restore`."""
+        self.ordered, self.answered = set(state["ordered"]), set(state["answered"])
+        self.refused = Counter({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from fl_epe.archive import refusal
 from fl_epe.auditing import AuditRecord
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import ArgumentError, check_table
+from fl_epe.checks import ArgumentError, expected
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.checkpoint import (
@@ -84,10 +84,12 @@ class Job:
         values = json.loads(text)
         task, options = values["task"], values["options"]
         config, seeds, every = values["config"], values["seeds"], values["evaluate_every"]
-        check_table("config", config, RunConfig)
-        check_table("seeds", seeds, Seeds)
-        if (rounds := config.get("rounds", 1)) > _MOST_ROUNDS:
-            raise ValueError(f"Expected config.rounds={rounds} <= {_MOST_ROUNDS}.")
+        for name in ("config", "seeds"):
+            if not isinstance(values[name], dict):
+                expected(name, values[name], "to be a table")
+        rounds = config.get("rounds", 1)
+        if not isinstance(rounds, int | float) or rounds > _MOST_ROUNDS:
+            raise ValueError(f"Expected config.rounds={rounds!r:.40} <= {_MOST_ROUNDS}.")
         if type(every) is not int or type(task) is not str or type(options) is not dict:
             raise ValueError(f"Expected evaluate_every={every!r:.40} to be a whole number.")
         return cls(

@@ -186,11 +186,11 @@ class TestOneLine:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('rounds = "5"', "plan.rounds='5' to be a whole number or nothing"),
+            ('rounds = "5"', "--rounds='5' to be an integer"),
             ("schedules = 5", "--schedules=5 to be a list"),
-            ("participations = [[1]]", "--participations=[[1]] to be a list of numbers"),
+            ("participations = [[1]]", "--participations=[1] to be a finite number"),
             ("settings = 3", "--set=3 to be a table"),
-            ("like = 7", "plan.like=7 to be a text or nothing"),
+            ("like = 7", "--like=7 to be text"),
         ],
         ids=["rounds", "schedules", "participations", "settings", "like"],
     )

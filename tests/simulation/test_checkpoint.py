@@ -1,5 +1,6 @@
 """The file of an unfinished run: private, checked, and refused by the name of what is wrong."""
 
+import dataclasses
 import json
 import logging
 import stat
@@ -10,6 +11,7 @@ from fuzz_seeds import _checkpoint, tiny_task, without_checksums
 
 from fl_epe.archive import read_archive
 from fl_epe.cli.main import main
+from fl_epe.seeding import Seeds
 from fl_epe.simulation import load_job
 from fl_epe.simulation.checkpoint import read_job, read_state, write_checkpoint
 
@@ -60,11 +62,14 @@ def test_a_newer_checkpoint_is_refused(path):
         load_job(path)
 
 
+STREAMS = tuple(field.name for field in dataclasses.fields(Seeds))
 JOBS = {
     "task": ({"task": 3}, "evaluate_every=2|task"),
     "config": ({"config": []}, r"config=\[\] to be a table"),
-    "rounds": ({"config": {"clients": 20, "rounds": "six"}}, "config.rounds='six' to be a whole"),
-    "seeds": ({"seeds": {"canary": "x"}}, "seeds.canary='x' to be a whole number"),
+    "rounds": ({"config": {"clients": 20, "rounds": "six"}}, "config.rounds='six' <= "),
+    "seeds": ({"seeds": dict.fromkeys(STREAMS, "x")}, "canary='x' to be an integer"),
+    "seeds-list": ({"seeds": [1]}, r"seeds=\[1\] to be a table"),
+    "seeds-huge": ({"seeds": dict.fromkeys(STREAMS, 2**129)}, "canary=[0-9]* <= "),
     "every": ({"evaluate_every": 0}, "evaluate_every=0 >= 1"),
 }
 
