@@ -293,7 +293,7 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
         ),
         "weighted": Bound(
             weighted.weighted,
-            "weighted evidence of all canaries, a test for each ε; the sharpest without a model",
+            "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries",
             valid=True,
             assumption=_FREE,
         ),
