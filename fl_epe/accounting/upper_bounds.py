@@ -25,6 +25,7 @@ _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
 _LARGEST_STEP = 500.0  # dp-accounting takes its exponential
 _CLOSE_ENOUGH = 2e-3  # relative change of ε at which the grid is fine enough
+_NO_NOISE = 1e-150  # less counts as none: ε would overflow
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
 
@@ -33,7 +34,7 @@ class UpperBound:
     """An analytical ε and its assumptions.
 
     Attributes:
-        epsilon: in nats; infinite without noise.
+        epsilon: in nats; infinite without noise, or with so little that it would overflow.
         rounds_known: whether it holds against an adversary who knows a client's rounds.
         adjacency: which two runs it tells apart: "zero-out", "add-or-remove" or "replace-one".
         assumption: what else it assumes, in words.
@@ -65,7 +66,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int 
     _check(noise_multiplier, delta, participations=participations)
     if participations == 0:
         return 0.0
-    if noise_multiplier == 0:
+    if noise_multiplier < _NO_NOISE:
         return math.inf
     shift = math.sqrt(participations) / noise_multiplier
     return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
@@ -96,7 +97,7 @@ def random_participations_epsilon(
     most = int(np.argmax(beyond <= delta / 1000))
     if 1 - weights[0] <= delta:
         return 0.0
-    if noise_multiplier == 0:
+    if noise_multiplier < _NO_NOISE:
         return math.inf
     counts = np.flatnonzero(weights[: most + 1])
     shifts = np.sqrt(counts[counts > 0]) / noise_multiplier
@@ -109,6 +110,10 @@ def random_participations_epsilon(
     if excess(0.0) <= 0:
         return 0.0
     high = gaussian_epsilon(noise_multiplier, (delta - lost) / 2, most)
+    while high < math.inf and excess(high) > 0:  # rounding, where δ falls from 1 to 0 at once
+        high *= 2
+    if math.isinf(high):
+        return high
     return float(scipy.optimize.brentq(excess, 0.0, high, rtol=1e-10))
 
 
@@ -136,7 +141,7 @@ def poisson_epsilon(
     if sampling_rate == 0 or rounds == 0:
         return 0.0
     epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)  # without sampling
-    if sampling_rate == 1 or math.isinf(epsilon):
+    if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
         return epsilon
     step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
     while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
@@ -173,7 +178,7 @@ def fixed_size_epsilon(
     if cohort == 0 or rounds == 0:
         return 0.0
     unsampled = gaussian_epsilon(noise_multiplier / 2, delta, rounds)
-    if cohort == population or noise_multiplier == 0:
+    if cohort == population or unsampled == 0 or math.isinf(unsampled):
         return unsampled
     return min(unsampled, _rdp_epsilon(noise_multiplier / 2, population, cohort, rounds, delta))
 

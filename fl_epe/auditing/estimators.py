@@ -23,7 +23,7 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.fitted_gaussians import FittedGaussian, estimate_between, fit_gaussian
 from fl_epe.auditing.other_canaries import with_others, without_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.auditing.statistics import (
     AMONG_CLIENTS,
     STATISTICS,
@@ -37,6 +37,8 @@ from fl_epe.auditing.statistics import (
 from fl_epe.checks import check_probability, check_scores
 
 Floats = NDArray[np.float64]
+
+_HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit
 
 
 def epsilon_from_cosines(
@@ -224,15 +226,16 @@ def epsilon_of(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     if not scores.standard_null:
-        alt, null = (fit_gaussian(group) for group in scores.both())
+        alt, null = (fit_gaussian(group) for group in in_moderate_units(*scores.both()))
         method = f"{scores.statistic}, two fitted Gaussians"
         return estimate_between(null, alt, delta, confidence, method)
     method = f"{scores.statistic}, {variance} variance"
+    observed = np.clip(scores.observed, -_HUGE, _HUGE)
     if variance == "known":
-        return _known_variance(scores.observed, delta, confidence, method, scores.spread)
+        return _known_variance(observed, delta, confidence, method, scores.spread)
     if variance == "fitted":
         return estimate_between(
-            FittedGaussian(0.0, 1.0), fit_gaussian(scores.observed), delta, confidence, method
+            FittedGaussian(0.0, 1.0), fit_gaussian(observed), delta, confidence, method
         )
     raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
 

@@ -14,6 +14,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from fl_epe.auditing.scores import in_moderate_units
+
 
 @dataclasses.dataclass(frozen=True)
 class GaussianFit:
@@ -47,6 +49,7 @@ def anderson_darling(scores: ArrayLike) -> GaussianFit:
         raise ValueError("Expected scores to be finite.")
     if values[0] == values[-1]:
         raise ValueError(f"Expected scores={values[0]} not to be all the same.")
+    (values,) = in_moderate_units(values)
     standard = (values - values.mean()) / values.std(ddof=1)
     weights = 2 * np.arange(1, count + 1) - 1
     below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])

@@ -12,6 +12,21 @@ from fl_epe.checks import check_scores
 Floats = NDArray[np.float64]
 
 
+_SQUARES_FIT = 1e-120, 1e120
+
+
+def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
+    """The same scores, in a unit in which their squares neither overflow nor vanish.
+
+    Only scores that are not so already are changed, by a power of 2.
+    """
+    largest = max(float(np.max(np.abs(group))) for group in groups)
+    if largest == 0 or _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
+        return groups
+    exponent = int(np.frexp(largest)[1])
+    return tuple(np.asarray(np.ldexp(group, -exponent)) for group in groups)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
     """One score for each canary, larger for "took part", and their null distribution.

@@ -111,7 +111,7 @@ def _analytical_note(summary: RunSummary) -> str:
         return f"Analytical ε: none known ({analytical.assumption})."
     counted = analytical.participations
     times = "once" if counted == 1 else f"{counted:g} times"
-    if summary.participation == "poisson":
+    if summary.participation not in ("epochs", "balls-in-bins"):
         times += " on average"
     elif counted != round(counted):
         times += f", counted as {math.ceil(counted)}"

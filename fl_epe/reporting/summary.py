@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.accounting import UpperBound, analytical_epsilon, gaussian_epsilon
+from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
@@ -33,6 +33,7 @@ from fl_epe.auditing import (
     unknown_rounds_estimate,
     unknown_rounds_law,
 )
+from fl_epe.reporting.guarantee import analytical_bound
 from fl_epe.reporting.summary_types import (
     AnalyticalSummary,
     EveryRoundSummary,
@@ -180,44 +181,17 @@ def _raw(
 
 
 def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
-    known, (adjacency, reason) = _upper_bound(record, delta)
+    known, adjacency, assumption = analytical_bound(record, delta)
     return AnalyticalSummary(
         epsilon=known.epsilon if known else None,
-        adjacency=known.adjacency if known else adjacency,
-        assumption=known.assumption if known else reason,
+        adjacency=adjacency,
+        assumption=assumption,
         participations=record.mechanism.canary_participations,
         client_participations=record.provenance.config.get("client_participations"),
         largest_share=_largest_share(record),
         caveat=record.provenance.config.get("caveat"),
         canary_epsilon=_canary_epsilon(record, delta),
     )
-
-
-def _upper_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, tuple[str, str]]:
-    """The analytical ε of the run, and the adjacency and reason to print if there is none."""
-    if record.mechanism.noise_multiplier is None:
-        return None, ("any", "the noise is not known")
-    if record.rounds == 0 or _participations(record) == 0:
-        return None, ("any", "no canary took part")
-    bound = analytical_epsilon(
-        record.mechanism.participation,
-        record.mechanism.noise_multiplier,
-        delta,
-        participations=_participations(record),
-        sampling_rate=min(1.0, record.mechanism.canary_participations / record.rounds),
-        rounds=record.rounds,
-    )
-    return bound, (
-        "none",
-        f"no tight bound is known for {record.mechanism.participation!r} schedules",
-    )
-
-
-def _participations(record: AuditRecord) -> int:
-    """The most rounds in which a canary takes part."""
-    if record.mechanism.participation in ("epochs", "poisson"):
-        return math.ceil(record.mechanism.canary_participations)
-    return int(record.presence.sum(axis=0).max(initial=0))
 
 
 def _largest_share(record: AuditRecord) -> float | None:

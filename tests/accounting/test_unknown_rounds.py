@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.accounting import unknown_rounds_epsilon
+from fl_epe.accounting import unknown_rounds, unknown_rounds_epsilon
 from fl_epe.asymptotics import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
@@ -19,19 +20,101 @@ class TestSecretRounds:
         exact = epsilon_two_gaussians(0, 1, 2.0, 1, 1e-3)
         assert unknown_rounds_epsilon([np.ones(1)] * 4, 1e-3) == pytest.approx(exact, rel=1e-4)
 
-    def test_equals_a_plain_simulation(self):
-        """δ(ε) from 400,000 losses drawn with no formula but the likelihood ratio."""
+    @pytest.mark.parametrize(
+        ("rounds", "signal", "delta", "exact"),
+        [
+            pytest.param(60, 1.0, 1e4**-1.1, 0.7092, id="60-rounds"),
+            pytest.param(500, 1.0, 1e-6, 0.2731, id="500-rounds"),
+            pytest.param(2048, 1.0, 1e-6, 0.1114, id="2048-rounds"),
+            pytest.param(10, 3.0, 1e-6, 15.8607, id="large-epsilon"),
+        ],
+    )
+    def test_is_exact_and_rounded_up(self, rounds, signal, delta, exact):
+        """``exact`` from grids of 1,024 and 2,048 points, extrapolated to a step of 0."""
+        epsilon = unknown_rounds_epsilon([np.full(rounds, signal)], delta)
+        assert exact * 0.9998 < epsilon < exact * 1.002
+
+    @pytest.mark.parametrize(
+        ("rounds", "signal", "delta"),
+        [pytest.param(60, 1.0, 1e-6, id="60-rounds"), pytest.param(8, 3.0, 1e-9, id="8-rounds")],
+    )
+    def test_equals_a_simulation(self, rounds, signal, delta):
+        """δ at that ε from importance sampling, with no formula but the likelihood ratio.
+
+        Draws are of a participant with a larger signal, whose losses are about ε.
+        """
+        epsilon = unknown_rounds_epsilon([np.full(rounds, signal)], delta)
         rng = np.random.default_rng(0)
-        signal, rounds, draws = 1.5, 8, 400_000
-        scores = rng.standard_normal((draws, rounds))
-        scores[:, 0] += signal
-        losses = np.log(np.mean(np.exp(signal * scores - signal**2 / 2), axis=1))
-        epsilon = unknown_rounds_epsilon([np.full(rounds, signal)], 0.05)
+        larger = np.log(rounds * np.expm1(epsilon) + 1) / signal + signal / 2
+        values = []
+        for _ in range(20):
+            scores = rng.standard_normal((5000, rounds))
+            scores[:, 0] += larger
+            ratio, drawn = (
+                np.mean(np.exp(a * scores - a**2 / 2), axis=1) for a in (signal, larger)
+            )
+            values.append(np.maximum(ratio - np.exp(epsilon), 0) / drawn)
+        found = np.concatenate(values)
+        error = found.std() / np.sqrt(len(found))
+        assert error < 0.03 * delta
+        assert abs(found.mean() - delta) < 4 * error
+
+    @pytest.mark.parametrize(("rounds", "delta"), [(60, 1e-6), (500, 1e-6), (2048, 1e-5)])
+    def test_equals_a_power_of_a_transform(self, rounds, delta):
+        """δ at that ε from a plain grid of 2^18 values of the sum, for a signal of 1."""
+        epsilon = unknown_rounds_epsilon([np.ones(rounds)], delta)
+        values = 0.03 * np.arange(2**18)  # up to 7,864, which a sum exceeds by chance of 1e-12
+        edges = ndtr(np.log(np.append(values[1:] - 0.015, np.inf)) + 0.5)
+        transform = np.fft.rfft(np.diff(edges, prepend=0.0)) ** rounds
+        total = np.maximum(np.fft.irfft(transform, len(values)), 0)
+        removed = total @ np.maximum(values / rounds - np.exp(epsilon), 0)
+        assert 0.97 * delta < removed < 1.001 * delta  # ε is rounded up by 0.15% at most
+
+    def test_two_rounds_equal_an_integral(self):
+        """δ at that ε from the two scores' densities on a fine grid."""
+        signals, delta = np.array([1.0, 2.0]), 1e-4
+        epsilon = unknown_rounds_epsilon([signals], delta)
+        first, second = np.meshgrid(*2 * [np.linspace(-9, 12, 1401)], indexing="ij")
+        scores = np.stack([first, second], axis=-1)
+        null = np.exp(-np.sum(scores**2, axis=-1) / 2) / (2 * np.pi) * (21 / 1400) ** 2
+        ratio = np.mean(np.exp(scores * signals - signals**2 / 2), axis=-1)
+        removed = np.sum(null * np.maximum(ratio - np.exp(epsilon), 0))
+        assert removed == pytest.approx(delta, rel=5e-3)  # ε to 0.05%
+
+    def test_several_epochs_equal_a_simulation(self):
+        rng = np.random.default_rng(1)
+        signal, rounds, draws = 1.5, 8, 200_000
+        epsilon = unknown_rounds_epsilon([np.full(rounds, signal)] * 2, 0.02)
+        scores = rng.standard_normal((2, draws, rounds))
+        scores[:, :, 0] += signal
+        losses = np.log(np.mean(np.exp(signal * scores - signal**2 / 2), axis=2)).sum(axis=0)
         excess = np.maximum(-np.expm1(epsilon - losses), 0)
-        error = excess.std() / np.sqrt(draws)
-        # 2,000 draws of the background stand in for all: their share of the spread of one loss
-        error = np.hypot(error, excess.std() / np.sqrt(2000))
-        assert abs(excess.mean() - 0.05) < 4 * error
+        assert abs(excess.mean() - 0.02) < 4 * excess.std() / np.sqrt(draws)
+
+    @pytest.mark.parametrize(
+        "signals",
+        [
+            pytest.param(np.r_[[4.0], np.full(16, 0.5)], id="one-large"),
+            pytest.param(np.geomspace(0.5, 2, 17), id="spread"),
+        ],
+    )
+    def test_grouped_signals(self, signals, monkeypatch):
+        """Signals that are told apart and signals that are not: less than 0.5% of ε."""
+        exact = unknown_rounds_epsilon([signals * (1 + 1e-9)], 1e-6)
+        monkeypatch.setattr(unknown_rounds, "_SHORT", 0 if len(np.unique(signals)) < 5 else 20)
+        monkeypatch.setattr(unknown_rounds, "_MOST_GROUPS", 0)
+        assert unknown_rounds_epsilon([signals], 1e-6) == pytest.approx(exact, rel=5e-3)
+
+    @pytest.mark.parametrize("signal", [1e-6, 60.0, 2000.0, 1e6])
+    def test_extreme_signals(self, signal):
+        secret = unknown_rounds_epsilon([np.full(30, signal)], 1e-5)
+        known = epsilon_two_gaussians(0, 1, signal, 1, 1e-5)
+        assert known * 0.98 - np.log(30) - 0.1 <= secret <= known * 1.001
+
+    def test_a_tiny_delta(self):
+        secret = unknown_rounds_epsilon([np.ones(30)], 1e-200)
+        known = epsilon_two_gaussians(0, 1, 1.0, 1, 1e-200)
+        assert known - np.log(30) - 0.1 < secret < known
 
     def test_secrecy_helps_and_more_epochs_hurt(self):
         known = epsilon_two_gaussians(0, 1, 1.5, 1, 1e-3)

@@ -14,6 +14,7 @@ from fl_epe.accounting import (
     fixed_size_epsilon,
     gaussian_epsilon,
     poisson_epsilon,
+    random_participations_epsilon,
 )
 
 
@@ -116,6 +117,25 @@ def test_fixed_size_is_never_worse_than_without_sampling():
     whole = gaussian_epsilon(0.5, 1e-6, 10)
     assert fixed_size_epsilon(1.0, 100, 100, 10, 1e-6) == whole
     assert fixed_size_epsilon(1.0, 100, 90, 10, 1e-6) <= whole
+
+
+@pytest.mark.parametrize("noise_multiplier", [5e-324, 1e-300, 1e-160, 1e-140, 1e-100, 1e-20])
+def test_hardly_any_noise(noise_multiplier):
+    """A defined answer: above that of one participation, or infinite where it would overflow."""
+    epsilon = random_participations_epsilon(noise_multiplier, 1e-5, [0.5, 0.25, 0.25])
+    assert epsilon >= gaussian_epsilon(noise_multiplier, 1e-5)
+    assert math.isinf(epsilon) == (noise_multiplier <= 1e-140)
+    assert fixed_size_epsilon(noise_multiplier, 100, 10, 10, 1e-5) >= epsilon
+    assert poisson_epsilon(noise_multiplier, 0.1, 10, 1e-5) >= gaussian_epsilon(
+        noise_multiplier, 1e-5
+    )
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e20, 1e100, 1e300])
+def test_a_great_deal_of_noise(noise_multiplier):
+    assert random_participations_epsilon(noise_multiplier, 1e-5, [0.5, 0.25, 0.25]) == 0
+    assert fixed_size_epsilon(noise_multiplier, 100, 10, 10, 1e-5) == 0
+    assert poisson_epsilon(noise_multiplier, 0.1, 10, 1e-5) == 0
 
 
 def test_analytical_epsilon_says_what_it_means():

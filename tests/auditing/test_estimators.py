@@ -14,7 +14,7 @@ from fl_epe import (
     epsilon_from_scores,
     epsilon_two_gaussians,
 )
-from fl_epe.auditing import scores_from_record
+from fl_epe.auditing import Scores, epsilon_of, scores_from_record
 from fl_epe.auditing.statistics import matched_filter
 
 DELTA = 1e-6
@@ -231,3 +231,24 @@ def test_maximum_uses_the_model_deltas():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("exponent", [-1000, 1020])
+def test_scores_whose_squares_overflow_or_vanish(exponent):
+    """Another unit of the scores changes nothing."""
+    rng = np.random.default_rng(0)
+    observed, unobserved = rng.normal(3, 1, 200), rng.normal(0, 1, 200)
+    found, expected = (
+        epsilon_from_scores(np.ldexp(observed, e), np.ldexp(unobserved, e), 1e-5)
+        for e in (exponent, 0)
+    )
+    assert found.epsilon == pytest.approx(expected.epsilon, rel=1e-9)
+    assert found.low == pytest.approx(expected.low, rel=1e-9)
+    assert found.high == pytest.approx(expected.high, rel=1e-9)
+
+
+def test_infinite_epsilon_of_huge_standard_scores():
+    scores = Scores(np.array([1e308, 1.2e308, 1.7e308]), standard_null=True)
+    assert np.isinf(epsilon_of(scores, 1e-5).epsilon)
+    fitted = epsilon_of(scores, 1e-5, variance="fitted")
+    assert np.isinf(fitted.epsilon)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, special, stats
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import epsilon_lower_bound
@@ -111,6 +111,26 @@ def test_order_statistic_is_the_law_of_the_best_attack():
         p_value = order_statistic_p_value(mu, canaries, guesses, most)
         error = math.sqrt(p_value * (1 - p_value) / trials)
         assert np.mean(counts <= most) == pytest.approx(p_value, abs=4 * error)
+
+
+@pytest.mark.parametrize(
+    ("mu", "canaries", "guesses", "wrong"),
+    [(1.0, 100, 60, 10), (2.0, 100, 80, 3), (1.0, 4, 2, 0), (0.3, 20, 18, 4), (1.0, 1000, 600, 90)],
+)
+def test_order_statistic_is_rounded_up_by_less_than_1e_8(mu, canaries, guesses, wrong):
+    """Against an adaptive integral over the share of less confident canaries."""
+    law = stats.beta(canaries - guesses, guesses + 1)
+
+    def density(share):
+        error = wrong_share(confidence_quantile(np.array([1 - share]), mu), mu)
+        return float(special.bdtr(wrong, guesses, error)[0]) * law.pdf(share)
+
+    ends = law.ppf([1e-11, 1e-3, 0.5]).tolist() + law.isf([1e-3, 1e-11]).tolist()
+    exact = sum(
+        integrate.quad(density, low, high, epsabs=1e-12, epsrel=1e-12)[0]
+        for low, high in itertools.pairwise(ends)
+    )
+    assert 0 <= order_statistic_p_value(mu, canaries, guesses, wrong) - exact < 1e-8
 
 
 # Guesses.

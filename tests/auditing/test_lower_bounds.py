@@ -9,7 +9,7 @@ from gaussian_scores import ALPHA, DELTA, DIM, bound_of, gaussian_scores
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing import BOUNDS, epsilon_lower_bound, lower_bound_by
 from fl_epe.auditing.bounds.by_name import NoBoundWarning, _warn_of_jeffreys
 
 COINS = {"one-run", "one-run-fdp", "order-statistic"}
@@ -257,3 +257,92 @@ def test_bad_input_is_named(changes, message):
     arguments = {"observed": [1.0, 3.0], "unobserved": [0.0, 1.0], "delta": DELTA, **changes}
     with pytest.raises(ValueError, match=re.escape(message)):
         epsilon_lower_bound(**arguments)
+
+
+@pytest.mark.parametrize("method", list(BOUNDS))
+@pytest.mark.parametrize("exponent", [-1000, 1020])
+def test_scores_whose_squares_overflow_or_vanish(method, exponent):
+    """Another unit of the scores changes nothing."""
+    rng = np.random.default_rng(0)
+    groups = rng.normal(3, 1, 200), rng.normal(0, 1, 200)
+    delta = 0.0 if method == "katz-log" else 1e-5
+    found, expected = (
+        lower_bound_by(method, *(np.ldexp(group, e) for group in groups), delta)
+        for e in (exponent, 0)
+    )
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert found > 0
+
+
+WITH_DELTA = [
+    (method, dim)
+    for method in BOUNDS
+    for dim in (None, 10, 90_000)
+    if method != "katz-log" and not (dim and method in COINS)
+]
+
+
+@pytest.mark.parametrize(("method", "dim"), WITH_DELTA)
+@pytest.mark.parametrize("shift", [0.5, 2.0, 6.0])
+def test_no_bound_grows_with_delta(method, dim, shift):
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        observed, unobserved = rng.normal(shift, 1, 300), rng.normal(0, 1, 300)
+        if dim:
+            observed, unobserved = np.tanh(observed / np.sqrt(dim)), None
+        bounds = [
+            lower_bound_by(method, observed, unobserved, delta, dim=dim)
+            for delta in (1e-9, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1)
+        ]
+        assert bounds == sorted(bounds, reverse=True)
+
+
+# Few dimensions: the exact null is far from Gaussian, and cosines reach ±1.
+
+
+def _cosines(dim, count, shift, rng):
+    """Cosines of canaries with a release in which each is ``shift`` standard deviations long."""
+    noise = rng.normal(size=(count, dim))
+    noise[:, 0] += shift
+    return noise[:, 0] / np.linalg.norm(noise, axis=1)
+
+
+EXACT = [name for name in BOUNDS if name not in COINS]
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5, 10, 24, 50])
+@pytest.mark.parametrize("method", [name for name in EXACT if name != "jeffreys"])
+def test_few_dimensions_without_signal(method, dim):
+    """Seldom above 0, and never infinite; with a looser limit if not declared valid."""
+    rng = np.random.default_rng(dim)
+    delta = 0.0 if method == "katz-log" else 1e-3
+    bounds = np.array(
+        [
+            lower_bound_by(method, _cosines(dim, 100, 0.0, rng), None, delta, dim=dim, seed=trial)
+            for trial in range(60)
+        ]
+    )
+    assert np.all(np.isfinite(bounds))
+    _check_share(np.sum(bounds > 0), 60, ALPHA if method in VALID else 0.1)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5, 10, 24, 50])
+@pytest.mark.parametrize("method", [name for name in EXACT if name not in ("jeffreys", "mean")])
+def test_few_dimensions_with_a_signal(method, dim):
+    """Every method finds it, and none above the ε of the release, from which the cosines follow."""
+    rng = np.random.default_rng(dim)
+    delta = 0.0 if method == "katz-log" else 1e-3
+    bounds = [
+        lower_bound_by(method, _cosines(dim, 200, 2.0, rng), None, delta, dim=dim, seed=trial)
+        for trial in range(5)
+    ]
+    assert 0.8 < np.median(bounds) < epsilon_two_gaussians(0, 1, 2.0, 1, 1e-3)
+
+
+@pytest.mark.parametrize("dim", [10, 24, 50])
+def test_weighted_is_sharp_for_loud_scores_in_few_dimensions(dim):
+    cosines = _cosines(dim, 100, 6.0, np.random.default_rng(dim))
+    weighted, simultaneous = (
+        bound_of(method, cosines, None, dim=dim) for method in ("weighted", "simultaneous")
+    )
+    assert weighted > 0.85 * simultaneous

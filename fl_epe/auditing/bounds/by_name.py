@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from fl_epe.auditing.bounds import guessing, thresholds, weighted
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
 from fl_epe.auditing.bounds.thresholds import gdp_epsilon
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.checks import check_probability, check_scores
 
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
@@ -138,6 +138,8 @@ def lower_bound_by(
     others = None if unobserved is None else check_scores("unobserved", unobserved)
     if others is None:
         _check_cosines(members, dim)
+    else:
+        members, others = in_moderate_units(members, others)
     if np.ptp(members if others is None else np.concatenate([members, others])) == 0:
         return 0.0
     return bound.compute(Sample(members, others, dim, delta, 1 - confidence, seed))
@@ -291,7 +293,7 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
         ),
         "weighted": Bound(
             weighted.weighted,
-            "weighted evidence of all canaries, a test for each ε; the sharpest without a model",
+            "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries",
             valid=True,
             assumption=_FREE,
         ),

@@ -108,6 +108,21 @@ def count_errors(sample: Sample, thresholds: FloatArray) -> Errors:
     return Errors(missed, sample.observed.size, false_alarms, total, np.empty(0))
 
 
+def count_normal_errors(scores: FloatArray, thresholds: FloatArray) -> Errors:
+    """Errors of the attack if unobserved scores are exactly N(0, 1), as `normal_scores` are."""
+    missed = _count_below(scores, thresholds)
+    return Errors(missed, scores.size, None, 0, scipy.special.log_ndtr(-thresholds))
+
+
+def normal_scores(cosines: FloatArray, dim: int) -> FloatArray:
+    """Cosines in another unit, in which the null is exactly N(0, 1) in any dimension ≥ 2.
+
+    About √dim·cosine where ``dim`` is large; finite for cosines of ±1.
+    """
+    size = np.minimum(np.abs(cosines), 1 - 2**-53)
+    return np.asarray(np.copysign(-scipy.special.ndtri_exp(log_null_tail(size, dim)), cosines))
+
+
 def upper_rates(errors: Errors, upper: UpperLimit, alpha: float) -> tuple[FloatArray, FloatArray]:
     """Upper limits of log FPR and of FNR, each at one-sided level ``alpha``, both of shape (j,).
 

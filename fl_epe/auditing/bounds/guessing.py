@@ -22,7 +22,8 @@ from fl_epe.auditing.bounds.thresholds import gdp_epsilon
 
 _TOLERANCE = 1e-4
 _LARGEST = 1e6
-_QUADRATURE = (np.arange(200) + 0.5) / 200
+_REACH, _NODES = 6.5, 161  # of the trapezoidal rule over normal quantiles
+_QUADRATURE_ERROR = 1e-9  # more than it errs, and than the 8e-11 that it leaves out
 
 Margin = Callable[[float], float]
 Labels = npt.NDArray[np.bool_]
@@ -106,13 +107,29 @@ def order_statistic_p_value(mu: float, num_canaries: int, guesses: int, wrong: i
     """The largest probability of at most ``wrong`` wrong ``guesses`` under μ-GDP.
 
     Xiang et al. 2025: given the share of less confident canaries, each guess is wrong as often as
-    the best attack on N(0, 1) against N(μ, 1) is beyond that confidence.
+    the best attack on N(0, 1) against N(μ, 1) is beyond that confidence. Rounded up, by at most
+    2·10⁻⁹.
     """
     if guesses == num_canaries:
         return float(scipy.special.bdtr(wrong, num_canaries, scipy.special.ndtr(-mu / 2)))
-    less_confident = scipy.special.betaincinv(num_canaries - guesses, guesses + 1, _QUADRATURE)
-    error = wrong_share(confidence_quantile(1 - less_confident, mu), mu)
-    return float(np.mean(scipy.special.bdtr(wrong, guesses, error)))
+    error = wrong_share(confidence_quantile(_more_confident(num_canaries, guesses), mu), mu)
+    found = _normal_weights() @ scipy.special.bdtr(wrong, guesses, error)
+    return float(min(1.0, found + _QUADRATURE_ERROR))
+
+
+@functools.lru_cache
+def _more_confident(num_canaries: int, guesses: int) -> FloatArray:
+    """Share of the scores that are as confident as the last guess, at each normal quantile."""
+    quantiles = np.linspace(-_REACH, _REACH, _NODES)
+    return np.asarray(
+        scipy.special.betaincinv(guesses + 1, num_canaries - guesses, scipy.special.ndtr(quantiles))
+    )
+
+
+@functools.lru_cache
+def _normal_weights() -> FloatArray:
+    quantiles, step = np.linspace(-_REACH, _REACH, _NODES, retstep=True)
+    return np.asarray(np.exp(-(quantiles**2) / 2) * step / np.sqrt(2 * np.pi))
 
 
 def first_accepted(at: Callable[[float], Margin], width: float) -> float:

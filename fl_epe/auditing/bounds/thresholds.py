@@ -8,6 +8,7 @@ the scores and judge it by the rest. Reasons and measurements: docs/notes/lower-
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -22,9 +23,11 @@ from fl_epe.auditing.bounds.error_rates import (
     UpperLimit,
     clopper_pearson_upper,
     count_errors,
+    count_normal_errors,
     epsilon_from_rates,
     jeffreys_upper,
     mu_from_rates,
+    normal_scores,
     upper_rates,
 )
 
@@ -36,6 +39,7 @@ _QUADRATURE = (np.arange(400) + 0.5) / 400
 _LARGEST = 1e12  # larger privacy levels count as infinite
 _TOLERANCE = 1e-6
 _TINY = 1e-9
+_DELTA_FOR_CHOICE = 1e-3  # whatever δ is, so that no bound grows with δ
 
 AtThresholds = Callable[[Errors], FloatArray]
 
@@ -57,8 +61,7 @@ def simultaneous(sample: Sample) -> float:
 
 def clopper_pearson(sample: Sample) -> float:
     """(ε, δ) from Clopper–Pearson limits of both rates at a held-out threshold."""
-    epsilon = _exact_epsilon(sample)
-    return float(epsilon(held_out(sample, epsilon))[0])
+    return float(_exact_epsilon(sample)(_held_out_for_epsilon(sample))[0])
 
 
 def gdp(sample: Sample) -> float:
@@ -93,7 +96,7 @@ def bayesian(sample: Sample) -> float:
     Only small error rates count against privacy. If large ones did too, the limit would be positive
     at ε = 0.
     """
-    errors = held_out(sample, _exact_epsilon(sample))
+    errors = _held_out_for_epsilon(sample)
     target = 1 - sample.delta
 
     def least_fnr(log_fpr: FloatArray, epsilon: float) -> FloatArray:
@@ -183,6 +186,11 @@ def _joint_alpha(sample: Sample) -> float:
     return sample.alpha if sample.unobserved is None else -np.expm1(np.log1p(-sample.alpha) / 2)
 
 
+def _held_out_for_epsilon(sample: Sample) -> Errors:
+    """Errors at the threshold for `_exact_epsilon` at a δ that is the same for every sample."""
+    return held_out(sample, _exact_epsilon(dataclasses.replace(sample, delta=_DELTA_FOR_CHOICE)))
+
+
 def held_out(sample: Sample, bound: AtThresholds) -> Errors:
     """Errors at one threshold, counted on other scores than those that chose it.
 
@@ -192,21 +200,18 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
             mean is largest over the errors that a Gaussian fit predicts.
     """
     choosing, judging = sample.split(_SHARE_FOR_CHOICE)
-    null_mean, std = _null_fit(choosing)
-    mean = choosing.observed.mean()
+    null_mean, mean, std, errors_at = _fit(choosing, judging)
     thresholds = np.concatenate(
         [[(null_mean + mean) / 2], null_mean + std * _GRID, mean + std * _GRID]
     )
-    if sample.unobserved is None:
-        thresholds = np.clip(thresholds, -1.0, 1.0)
-    foreseen = count_errors(judging, thresholds)
+    foreseen = errors_at(thresholds)
     missed = _foresee(thresholds - mean, std, foreseen.observed)
     foreseen = dataclasses.replace(foreseen, missed=missed)
     if foreseen.false_alarms is not None:
         false_alarms = _foresee(null_mean - thresholds, std, foreseen.unobserved)
         foreseen = dataclasses.replace(foreseen, false_alarms=false_alarms)
     best = int(np.argmax(_LUCK_WEIGHTS @ bound(foreseen)))
-    return count_errors(judging, thresholds[best : best + 1])
+    return errors_at(thresholds[best : best + 1])
 
 
 def _foresee(distance: FloatArray, std: float, total: int) -> FloatArray:
@@ -226,13 +231,27 @@ def _foresee(distance: FloatArray, std: float, total: int) -> FloatArray:
     return np.asarray(np.clip(errors, 0.0, float(total)))
 
 
-def _null_fit(sample: Sample) -> tuple[float, float]:
-    """Mean of the unobserved scores, and a standard deviation for both groups.
+def _fit(
+    choosing: Sample, judging: Sample
+) -> tuple[float, float, float, Callable[[FloatArray], Errors]]:
+    """Means of unobserved and observed scores, a standard deviation for both, and the errors.
 
-    Cosines with mean m have the standard deviation (1 − m²)^1.5 / √d.
+    With the exact null, scores are those of `normal_scores`. Cosines with mean m have the standard
+    deviation (1 − m²)^1.5 / √d, so their normal scores, about √(−d·ln(1 − m²)), that times the
+    slope there.
     """
-    if sample.unobserved is None:
-        mean = float(np.clip(sample.observed.mean(), -1.0, 1.0))
-        return 0.0, float(max(1 - mean**2, 1e-12) ** 1.5 / np.sqrt(sample.known_dim()))
-    spread = (sample.observed.var() + sample.unobserved.var()) / 2
-    return float(sample.unobserved.mean()), float(np.sqrt(spread))
+    if choosing.unobserved is None or judging.unobserved is None:
+        dim = choosing.known_dim()
+        square = float(np.clip(choosing.observed.mean(), -1, 1)) ** 2
+        square = min(max(square, 1e-12), 1 - 1e-12)
+        std = math.sqrt(square * (1 - square) / -math.log1p(-square))
+        scores = normal_scores(judging.observed, dim)
+        mean = float(normal_scores(choosing.observed, dim).mean())
+        return 0.0, mean, std, lambda thresholds: count_normal_errors(scores, thresholds)
+    spread = (choosing.observed.var() + choosing.unobserved.var()) / 2
+    return (
+        float(choosing.unobserved.mean()),
+        float(choosing.observed.mean()),
+        math.sqrt(spread),
+        lambda thresholds: count_errors(judging, thresholds),
+    )

@@ -1,0 +1,204 @@
+"""The distribution of a sum of independent lognormals of mean 1, on a logarithmic grid.
+
+A value between two points of a grid is split between them so that its probability and its mean
+stay. That spreads the sum, so the mean of every convex function of it, such as δ at any ε, is
+rounded up, by an amount that falls with the square of the grid's step. Only positive numbers are
+added, so that small probabilities keep their relative precision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_POINTS = 512  # of a grid, about: up to twice as many
+_LOOK = 200  # points of the coarse grid on which the range of a sum is found
+
+
+@dataclasses.dataclass(frozen=True)
+class LogLaw:
+    """The distribution of a variable X > 0 whose logarithm is ``step`` times a whole number.
+
+    Attributes:
+        first: the smallest of the whole numbers.
+        step: distance of the logarithms.
+        null: probability of each value, from the smallest to the largest, shape ``(n,)``.
+        mean: the value times its probability, shape ``(n,)``; finite where the value overflows.
+        lost: the part of E[X] in values that were left out as too large.
+    """
+
+    first: int
+    step: float
+    null: Floats
+    mean: Floats
+    lost: float = 0.0
+
+    def logs(self) -> Floats:
+        """Logarithms of the values."""
+        return np.asarray(self.step * np.arange(self.first, self.first + len(self.null)))
+
+
+def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
+    """exp(a·s − a²/2) of a standard normal s, for an ``a`` drawn from ``signals``.
+
+    Args:
+        signals: every ``a`` > 0, shape ``(g,)``.
+        shares: their probabilities, shape ``(g,)``.
+        tail: part of E[X] that may be left out.
+    """
+    reach = -float(scipy.special.ndtri(tail))
+    low = -float(np.max(signals * (reach + signals / 2)))
+    high = float(np.max(signals * (reach + signals / 2)))
+    step = (high - low) / (2 * _POINTS - 4)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    logs = step * np.arange(first, last + 1.0)
+    null, mean = np.zeros(len(logs)), np.zeros(len(logs))
+    for a, share in zip(signals, shares, strict=True):
+        edges = logs / a + a / 2
+        inside, part = _log_between(edges), _log_between(edges - a)
+        # Of E[X] in a cell, what goes to its upper end; and of the probability.
+        up = (np.exp(part) - np.exp(inside + logs[:-1])) / -math.expm1(-step)
+        up = np.clip(up, 0.0, np.exp(part))
+        up_null = np.minimum(up * np.exp(-np.maximum(logs[1:], -700.0)), np.exp(inside))
+        null[:-1] += share * (np.exp(inside) - up_null)
+        null[1:] += share * up_null
+        mean[:-1] += share * (np.exp(part) - up)
+        mean[1:] += share * up
+    null[0] += max(0.0, 1 - float(null.sum()))
+    return LogLaw(first, step, null, mean, tail)
+
+
+def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
+    """The sum of ``count`` independent variables of one law, from the sums of half as many."""
+    totals = {1: law}
+
+    def total(n: int) -> LogLaw:
+        if n not in totals:
+            half = total(n // 2)
+            totals[n] = plus(half, total(n // 2 + 1) if n % 2 else half, tail)
+        return totals[n]
+
+    return total(count)
+
+
+def plus(one: LogLaw, other: LogLaw, tail: float) -> LogLaw:
+    """The sum of two independent variables.
+
+    Args:
+        one: a law.
+        other: a law; if its step differs, the two steps' ratio is a power of 2.
+        tail: part of the sum's mean, and of its probability, outside the grid.
+    """
+    if one is not other:
+        step = min(one.step, other.step)
+        if one.step * len(one.null) > 4 * _POINTS * step or (
+            other.step * len(other.null) > 4 * _POINTS * step
+        ):
+            step = max(one.step, other.step)
+        one, other = on_grid(one, step), on_grid(other, step)
+    first, last = _range(one, other, tail)
+    finer = 1
+    while (last - first + 2) * finer < _POINTS:
+        finer *= 2
+    return _trimmed(_sum(one, other, finer), tail)
+
+
+def on_grid(law: LogLaw, step: float) -> LogLaw:
+    """The same variable on another grid."""
+    return law if step == law.step else split(law.logs(), law.null, law.mean, step, law.lost)
+
+
+def split(logs: Floats, null: Floats, mean: Floats, step: float, lost: float = 0.0) -> LogLaw:
+    """A law on the grid of ``step``, from values between its points.
+
+    Args:
+        logs: logarithms of the values, increasing, shape ``(n,)``.
+        null: their probabilities, shape ``(n,)``.
+        mean: values times probabilities, shape ``(n,)``.
+        step: of the grid.
+        lost: the part of E[X] in values that were left out as too large.
+    """
+    places = np.floor(logs / step + 1e-9)
+    cells = (places - places[0]).astype(np.int64)
+    up = np.expm1(-np.clip(logs - places * step, 0.0, step)) / math.expm1(-step)
+    shares = np.array([up * np.exp(np.clip(logs - places * step, 0.0, step) - step), up])
+    masses = np.array([null, mean])
+    out = np.zeros((2, cells[-1] + 2))
+    for row, share, mass in zip(out, shares, masses, strict=True):
+        row[:-1] += np.bincount(cells, (1 - share) * mass)
+        row[1:] += np.bincount(cells, share * mass)
+    return LogLaw(int(places[0]), step, out[0], out[1], lost)
+
+
+def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
+    """The sum of two variables on one grid, on a grid that is ``finer`` times as fine.
+
+    ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
+    alone, so all pairs at one distance are added at once.
+    """
+    n, m = len(one.null), len(other.null)
+    step = one.step / finer
+    first, end = max(one.first, other.first), max(one.first + n, other.first + m)
+    most = max(abs(one.first - other.first + lag) for lag in (1 - m, n - 1))
+    lowest = math.floor(math.log1p(math.exp(-most * one.step)) / step)
+    size = (end - first) * finer + math.ceil(math.log(2) / step) - lowest
+    out = np.zeros((2, size + 2))
+    for lag in range(0 if one is other else 1 - m, n):
+        above = math.log1p(math.exp(-abs(one.first - other.first + lag) * one.step))
+        cell = math.floor(above / step)
+        up = math.expm1(cell * step - above) / math.expm1(-step)
+        share = np.array([[up * math.exp(above - (cell + 1) * step)], [up]])
+        start, stop = max(0, lag), min(n, m + lag)
+        a, b = slice(start, stop), slice(start - lag, stop - lag)
+        pairs = np.empty((2, stop - start))
+        np.multiply(one.null[a], other.null[b], out=pairs[0])
+        np.multiply(one.mean[a], other.null[b], out=pairs[1])
+        pairs[1] += one.null[a] * other.mean[b]
+        if one is other and lag:
+            pairs *= 2  # and the same with the two exchanged
+        upper = share * pairs
+        place = max(one.first + start, other.first + start - lag) - first
+        begin = place * finer + cell - lowest
+        end = begin + (stop - start - 1) * finer + 1
+        out[:, begin:end:finer] += pairs - upper
+        out[:, begin + 1 : end + 1 : finer] += upper
+    return LogLaw(first * finer + lowest, step, out[0], out[1], one.lost + other.lost)
+
+
+def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:
+    """The range of the sum's logarithm in steps, from coarser grids."""
+    coarser = max(1.0, (len(one.null) + len(other.null)) / (2 * _LOOK))
+    step = one.step * coarser
+    a = on_grid(one, step)
+    b = a if one is other else on_grid(other, step)
+    law = _trimmed(_sum(a, b, 1), tail)
+    low, high = (law.first - 1) * coarser, (law.first + len(law.null) + 1) * coarser
+    return math.floor(low), math.ceil(high)
+
+
+def _trimmed(law: LogLaw, tail: float) -> LogLaw:
+    """Without the largest values, and with the smallest raised to the smallest that is kept."""
+    below, beyond = np.cumsum(law.null), np.cumsum(law.mean[::-1])[::-1]
+    start = int(np.searchsorted(below, tail))
+    stop = int(np.searchsorted(-beyond, -tail * beyond[0]))  # the first that may be left out
+    null, mean = law.null[start:stop].copy(), law.mean[start:stop].copy()
+    if start:
+        null[0] += below[start - 1]
+        mean[0] += below[start - 1] * math.exp(law.step * (law.first + start))
+    lost = law.lost + (float(beyond[stop]) if stop < len(beyond) else 0.0)
+    return LogLaw(law.first + start, law.step, null, mean, lost)
+
+
+def _log_between(edges: Floats) -> Floats:
+    """The logarithm of P[e_i < s ≤ e_(i+1)], s standard normal, with full relative precision."""
+    upper = edges[:-1] > 0
+    small = np.where(upper, -edges[1:], edges[:-1])
+    large = np.where(upper, -edges[:-1], edges[1:])
+    top = scipy.special.log_ndtr(large)
+    return np.asarray(top + np.log(-np.expm1(scipy.special.log_ndtr(small) - top)))

@@ -1,0 +1,97 @@
+"""The analytical ε of a report is the guarantee of the run's schedule."""
+
+import dataclasses
+
+import pytest
+
+from fl_epe import RunConfig
+from fl_epe.accounting import gaussian_epsilon, tightest, upper_bounds
+from fl_epe.asymptotics import limit_record
+from fl_epe.reporting import summarize
+from fl_epe.reporting.notes import notes
+
+CLASSES = 'device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}'
+
+
+def _record(spec, participations=3, with_schedule=True, **changes):
+    config = RunConfig(
+        clients=1000,
+        clients_per_round=50,
+        rounds=60,
+        participation=spec,
+        noise_multiplier=1.0,
+        num_canaries=50,
+        canary_participations=participations,
+    )
+    schedule = config.canary_schedule()
+    record = limit_record(schedule, 1.0, 1e-5, num_canaries=50, unobserved=0, population=1000)
+    settings = (config.to_dict() | changes) if with_schedule else {}
+    provenance = dataclasses.replace(record.provenance, config=settings)
+    mechanism = dataclasses.replace(record.mechanism, canary_participations=participations)
+    return schedule, dataclasses.replace(record, provenance=provenance, mechanism=mechanism)
+
+
+def _note(summary):
+    (note,) = [line for line in notes(summary) if line.startswith("Analytical ε")]
+    return note
+
+
+@pytest.mark.parametrize(
+    ("spec", "participations"),
+    [
+        ("epochs", 3),
+        ("epochs", 2.5),
+        ("min-separation:separation=10", 3),
+        (CLASSES, 3),
+        ("fixed-size", 3),
+        ("capped:of=poisson,per_run=2", 1),
+        ("cyclic", 3),
+    ],
+)
+def test_is_the_bound_of_a_comparison(spec, participations):
+    schedule, record = _record(spec, participations)
+    found = tightest(upper_bounds(schedule, 1.0, 1e-5, 1000), rounds_known=True)
+    analytical = summarize(record).analytical
+    assert (analytical.epsilon, analytical.adjacency) == (found.epsilon, found.adjacency)
+    assert found.assumption in analytical.assumption
+
+
+def test_does_not_depend_on_the_observed_canaries():
+    """Nobody observed took part 6 times, but somebody may."""
+    _, record = _record("min-separation:separation=10")
+    assert record.presence.sum(axis=0).max() < 6
+    summary = summarize(record)
+    assert summary.analytical.epsilon == gaussian_epsilon(1.0, 1e-5, 6)
+    assert "at most 6 times" in _note(summary)
+    assert "3 times on average" in _note(summary)
+
+
+def test_a_schedule_without_a_theorem_has_no_analytical_epsilon():
+    _, record = _record("min-separation:separation=1")
+    assert summarize(record).analytical.epsilon is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"participation": "cyclic"}, id="of-another-kind"),
+        pytest.param({"participation": "no such"}, id="unknown"),
+        pytest.param({"participation": 3}, id="no-text"),
+        pytest.param({"rounds": 10}, id="fewer-rounds"),
+        pytest.param({"canary_participations": "many"}, id="no-number"),
+    ],
+)
+def test_settings_that_name_no_schedule_of_the_run(changes):
+    _, record = _record("min-separation:separation=10", **changes)
+    most = int(record.presence.sum(axis=0).max())
+    summary = summarize(record)
+    assert summary.analytical.epsilon == gaussian_epsilon(1.0, 1e-5, most)
+    assert "the record names no schedule" in _note(summary)
+
+
+def test_old_records_keep_the_count_and_say_so():
+    _, record = _record("fixed-size", with_schedule=False)
+    most = int(record.presence.sum(axis=0).max())
+    summary = summarize(record)
+    assert summary.analytical.epsilon == gaussian_epsilon(1.0, 1e-5, most)
+    assert f"at most {most} times, the most of any observed canary" in _note(summary)
