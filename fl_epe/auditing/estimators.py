@@ -24,9 +24,9 @@ from fl_epe.auditing.fitted_gaussians import FittedGaussian, estimate_between, f
 from fl_epe.auditing.one_release import possible, shift_interval, shift_of_one
 from fl_epe.auditing.other_canaries import with_others, without_others
 from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.score_spread import null_interval
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import (
-    AMONG_CLIENTS,
     STATISTICS,
     ThreatModel,
     check_unknown_rounds_law,
@@ -175,13 +175,12 @@ def epsilon_from_record(
     if threat not in STATISTICS:
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
     statistic = statistic or next(iter(STATISTICS[threat]))
-    if statistic in AMONG_CLIENTS:
-        record = with_others(record) if raw else without_others(record)
     if statistic == "likelihood-ratio":
+        record = with_others(record) if raw else without_others(record)
         return unknown_rounds_estimate(
             record, footprint_fit(record, delta, threat="all", confidence=confidence)
         )
-    scores = scores_from_record(record, threat, statistic)
+    scores = scores_from_record(record, threat, statistic, raw=raw)
     return epsilon_of(scores, delta, variance, confidence)
 
 
@@ -290,7 +289,7 @@ def epsilon_of(
         return estimate_between(null, alt, delta, confidence, method)
     method = f"{scores.statistic}, {variance} variance"
     if variance == "known":
-        return _known_variance(scores.observed, delta, confidence, method, scores.spread)
+        return _known_variance(scores, delta, confidence, method)
     if variance == "fitted":
         return estimate_between(
             FittedGaussian(0.0, 1.0), fit_gaussian(scores.observed), delta, confidence, method
@@ -299,11 +298,24 @@ def epsilon_of(
 
 
 def _known_variance(
-    scores: Floats, delta: float, confidence: float, method: str, spread: float
+    scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
-    """Scores are N(μ, spread²), so their mean is N(μ, spread²/k) and its interval is exact."""
-    half = spread * scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(len(scores))
-    return _estimate_at(scores.mean() + np.array([0.0, -half, half]), delta, confidence, method)
+    """The mean is N(μ, spread²/k), and its interval exact; wider if the null was measured.
+
+    The errors of the mean and of the null's width are independent, so their sides of the interval
+    add as squares.
+    """
+    mean = float(scores.observed.mean())
+    half = scipy.special.ndtri((1 + confidence) / 2) * scores.spread / np.sqrt(scores.observed.size)
+    below = above = half
+    if scores.null is not None:
+        width, count = scores.null
+        narrow, wide = null_interval(width, count, confidence)
+        below = np.hypot(half, mean * (1 - width / wide))
+        above = np.hypot(half, mean * (width / narrow - 1))
+        method += ", measured null"
+    ends = np.array([mean, mean - below, mean + above])
+    return _estimate_at(ends, delta, confidence, method)
 
 
 def _estimate_at(means: Floats, delta: float, confidence: float, method: str) -> EpsilonEstimate:
