@@ -32,7 +32,7 @@ LARGE_OVERLAP = 0.02
 
 The shift is larger by half of it for one canary alone. Reports speak of the same share."""
 
-_STEPS = np.linspace(-8.0, 8.0, 801)  # of a standard normal, for sums over the length of S
+_STEPS = np.linspace(-8.0, 8.0, 161)  # of a standard normal, for sums over the length of S
 _WEIGHTS = np.exp(-(_STEPS**2) / 2) / np.sum(np.exp(-(_STEPS**2) / 2))
 _LARGEST = 1e12
 
