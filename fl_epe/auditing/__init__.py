@@ -27,11 +27,13 @@ from fl_epe.auditing.estimators import (
     epsilon_from_record,
     epsilon_from_scores,
     epsilon_of,
+    epsilon_together,
     footprint_fit,
     unknown_rounds_estimate,
 )
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
+from fl_epe.auditing.one_release import LARGE_OVERLAP
 from fl_epe.auditing.other_canaries import measure_others, others_share, with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
@@ -65,6 +67,7 @@ from fl_epe.auditing.statistics import (
 __all__ = [
     "BOUNDS",
     "COIN_METHODS",
+    "LARGE_OVERLAP",
     "LAYOUT",
     "STATISTICS",
     "AuditRecord",
@@ -95,6 +98,7 @@ __all__ = [
     "epsilon_from_scores",
     "epsilon_lower_bound",
     "epsilon_of",
+    "epsilon_together",
     "find_evidence",
     "finite",
     "footprint_fit",

@@ -21,11 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.fitted_gaussians import FittedGaussian, estimate_between, fit_gaussian
+from fl_epe.auditing.one_release import possible, shift_interval, shift_of_one
 from fl_epe.auditing.other_canaries import with_others, without_others
 from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.score_spread import null_interval
 from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.auditing.statistics import (
-    AMONG_CLIENTS,
     STATISTICS,
     ThreatModel,
     check_unknown_rounds_law,
@@ -42,7 +43,14 @@ _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many sti
 
 
 def epsilon_from_cosines(
-    cosines: ArrayLike, dim: int, delta: float, *, variance: str = "known", confidence: float = 0.95
+    cosines: ArrayLike,
+    dim: int,
+    delta: float,
+    *,
+    variance: str = "known",
+    confidence: float = 0.95,
+    together: bool = False,
+    sum_norm: float | None = None,
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
@@ -55,11 +63,64 @@ def epsilon_from_cosines(
         variance: "known" uses the null's variance 1/dim (unbiased, exact interval); "fitted"
             estimates it, as the paper does (noisier, biased upwards).
         confidence: coverage of the interval.
+        together: all of these canaries, and no others, took part in the one release that the
+            cosines are with, each with the same norm. ε is then for one of them alone; otherwise
+            they hide each other where they are many for the dimension (`epsilon_together`).
+        sum_norm: length of the sum of their directions, if you have them. It makes the interval
+            short where the canaries are most of the release; only with ``together=True``.
 
     Raises:
         ValueError: for NaN or infinite cosines, fewer than two, or an argument out of range.
     """
-    return epsilon_of(Scores.from_cosines(cosines, dim), delta, variance, confidence)
+    scores = Scores.from_cosines(cosines, dim)
+    if not together:
+        if sum_norm is not None:
+            raise ValueError(f"Expected together=True with sum_norm={sum_norm}, got False.")
+        return epsilon_of(scores, delta, variance, confidence)
+    if variance != "known":
+        raise ValueError(f"Expected variance={variance!r} to be 'known' with together=True.")
+    return epsilon_together(scores, delta, confidence, sum_norm=sum_norm)
+
+
+def epsilon_together(
+    scores: Scores, delta: float, confidence: float = 0.95, *, sum_norm: float | None = None
+) -> EpsilonEstimate:
+    """ε of one canary alone, from k canaries that took part in one release with equal norms.
+
+    With the mean score m it is ε between N(0, 1) and N(μ, 1), ``μ = m/√(1 − m²k/d)``. Each of the
+    canaries hides the others; this takes them out. The interval allows for the noise along the
+    canaries, for the length of all that hides them (as of Gaussian noise), and for the length of
+    the canaries' sum unless it is given. Without it ε may be infinite where the canaries are
+    nearly all of the release: bare cosines do not tell how little else there is.
+
+    Args:
+        scores: from `Scores.from_cosines`, of all canaries of the release.
+        delta: target δ in (0, 1).
+        confidence: coverage of the interval.
+        sum_norm: length of the sum of the canaries' directions, such as
+            ``np.linalg.norm(canaries.combine(np.ones((1, k))))`` for a `CanarySet`.
+
+    Raises:
+        ValueError: if the scores are not cosines, or an argument is out of range.
+    """
+    check_probability("confidence", confidence)
+    check_probability("delta", delta)
+    count, dim = len(scores.observed), scores.dim
+    if dim is None:
+        raise ValueError("Expected dim=None to be set: only cosines say how much canaries overlap.")
+    if sum_norm is not None and not 0 < sum_norm <= count * (1 + 1e-6):
+        raise ValueError(f"Expected 0 < sum_norm={sum_norm} <= {count}, the number of canaries.")
+    mean = float(scores.observed.mean())
+    if not possible(mean, count, dim, sum_norm):
+        raise ValueError(
+            f"Expected cosines of canaries that share one release, got a mean of "
+            f"{mean / np.sqrt(dim):.3g} for {count} of them in {dim} dimensions, which is too "
+            "large; leave out together=True if each was in a release of its own."
+        )
+    low, high = shift_interval(mean, count, dim, confidence, sum_norm)
+    shift = min(max(shift_of_one(mean, count, dim, sum_norm), low), high)
+    method = f"{scores.statistic}, known variance, other canaries taken out"
+    return _estimate_at(np.array([shift, low, high]), delta, confidence, method)
 
 
 def epsilon_from_scores(
@@ -116,13 +177,12 @@ def epsilon_from_record(
     if threat not in STATISTICS:
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
     statistic = statistic or next(iter(STATISTICS[threat]))
-    if statistic in AMONG_CLIENTS:
-        record = with_others(record) if raw else without_others(record)
     if statistic == "likelihood-ratio":
+        record = with_others(record) if raw else without_others(record)
         return unknown_rounds_estimate(
             record, footprint_fit(record, delta, threat="all", confidence=confidence)
         )
-    scores = scores_from_record(record, threat, statistic)
+    scores = scores_from_record(record, threat, statistic, raw=raw)
     return epsilon_of(scores, delta, variance, confidence)
 
 
@@ -232,7 +292,8 @@ def epsilon_of(
     method = f"{scores.statistic}, {variance} variance"
     observed = np.clip(scores.observed, -_HUGE, _HUGE)
     if variance == "known":
-        return _known_variance(observed, delta, confidence, method, scores.spread)
+        scores = dataclasses.replace(scores, observed=observed)
+        return _known_variance(scores, delta, confidence, method)
     if variance == "fitted":
         return estimate_between(
             FittedGaussian(0.0, 1.0), fit_gaussian(observed), delta, confidence, method
@@ -241,15 +302,30 @@ def epsilon_of(
 
 
 def _known_variance(
-    scores: Floats, delta: float, confidence: float, method: str, spread: float
+    scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
-    """Scores are N(μ, spread²), so their mean is N(μ, spread²/k) and its interval is exact."""
-    half = spread * scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(len(scores))
-    return _estimate_at(scores.mean() + np.array([0.0, -half, half]), delta, confidence, method)
+    """The mean is N(μ, spread²/k), and its interval exact; wider if the null was measured.
+
+    The errors of the mean and of the null's width are independent, so their sides of the interval
+    add as squares.
+    """
+    mean = float(scores.observed.mean())
+    half = scipy.special.ndtri((1 + confidence) / 2) * scores.spread / np.sqrt(scores.observed.size)
+    below = above = half
+    if scores.null is not None:
+        width, count = scores.null
+        narrow, wide = null_interval(width, count, confidence)
+        below = np.hypot(half, mean * (1 - width / wide))
+        above = np.hypot(half, mean * (width / narrow - 1))
+        method += ", measured null"
+    ends = np.array([mean, mean - below, mean + above])
+    return _estimate_at(ends, delta, confidence, method)
 
 
 def _estimate_at(means: Floats, delta: float, confidence: float, method: str) -> EpsilonEstimate:
     """ε between N(0, 1) and N(max(mean, 0), 1), for the estimate and both ends of its interval."""
-    shifts = np.maximum(means, 0.0)
-    epsilon, low, high = np.asarray(epsilon_two_gaussians(0.0, 1.0, shifts, 1.0, delta)).tolist()
+    without = np.isposinf(means)  # nothing hides the canaries
+    shifts = np.maximum(np.where(without, 0.0, means), 0.0)
+    found = np.asarray(epsilon_two_gaussians(0.0, 1.0, shifts, 1.0, delta))
+    epsilon, low, high = np.where(without, np.inf, found).tolist()
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method)

@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.estimators import epsilon_of, epsilon_together
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
+from fl_epe.auditing.one_release import overlap
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_scores
 
@@ -61,6 +62,9 @@ class ScoreSummary:
         estimates: every estimate that applies.
         bounds: every lower bound that applies.
         gaussian: test of normality for each group with enough scores.
+        together: whether all observed canaries are said to share one release.
+        overlap: the observed canaries' share of that release's energy if they do; ``None`` if the
+            scores are not cosines.
     """
 
     delta: float
@@ -71,6 +75,8 @@ class ScoreSummary:
     estimates: tuple[EpsilonEstimate, ...]
     bounds: tuple[BoundRow, ...]
     gaussian: dict[str, GaussianFit]
+    together: bool = False
+    overlap: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; infinite values are ``None``."""
@@ -90,6 +96,8 @@ class ScoreSummary:
                 {"scores": name, "statistic": test.statistic, "p_value": test.p_value}
                 for name, test in self.gaussian.items()
             ],
+            "together": self.together,
+            "overlap": self.overlap,
         }
 
 
@@ -101,6 +109,8 @@ def summarize_scores(
     dim: int | None = None,
     confidence: float = 0.95,
     coins: bool = False,
+    together: bool = False,
+    sum_norm: float | None = None,
 ) -> ScoreSummary:
     """All estimates and bounds that apply to bare scores.
 
@@ -111,6 +121,10 @@ def summarize_scores(
         dim: if given, the scores are cosines in that many dimensions, whose null is known exactly.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
         coins: whether the canaries were included by independent fair coins.
+        together: whether all observed canaries, and no others, took part in the one release that
+            the cosines are with. The first estimate is then for one of them alone
+            (`epsilon_together`); scores do not tell, so that it has to be said. Needs ``dim``.
+        sum_norm: length of the sum of their directions, where it is known.
 
     Raises:
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
@@ -118,6 +132,10 @@ def summarize_scores(
     """
     if unobserved is None and dim is None:
         raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
+    if dim is None and together:
+        raise ValueError("Expected dim with together=True, got dim=None.")
+    if sum_norm is not None and not together:
+        raise ValueError(f"Expected together=True with sum_norm={sum_norm}, got False.")
     for name, side in (("took part", observed), ("did not", unobserved)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
             counted = "no score" if np.size(side) == 0 else "only 1 score"
@@ -127,15 +145,23 @@ def summarize_scores(
     others = None if unobserved is None else check_scores("unobserved", unobserved)
     bare = Scores(check_scores("observed", observed), others)
     scores = bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
+    estimates = _estimates(scores, bare, delta, confidence)
+    if together:
+        alone = epsilon_together(scores, delta, confidence, sum_norm=sum_norm)
+        estimates = (alone, *estimates)
     return ScoreSummary(
         delta=delta,
         confidence=confidence,
         dim=dim,
         observed=len(bare.observed),
         unobserved=0 if others is None else len(others),
-        estimates=_estimates(scores, bare, delta, confidence),
+        estimates=estimates,
         bounds=all_bounds(scores, delta, confidence, coins),
         gaussian=_gaussian_tests(bare),
+        together=together,
+        overlap=None
+        if dim is None
+        else overlap(float(scores.observed.mean()), len(bare.observed), dim),
     )
 
 

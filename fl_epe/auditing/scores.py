@@ -42,7 +42,10 @@ class Scores:
             Its null distribution is then known exactly, not only approximately as N(0, 1).
         statistic: the statistic, in words.
         standard_null: whether the score of an unobserved canary is N(0, 1).
-        spread: standard deviation of the observed scores, if it is known and not 1.
+        spread: standard deviation of the observed scores, if it is known and not 1; of √k times
+            their mean where it is not that of k independent scores.
+        null: where the unobserved scores were wider than N(0, 1), their standard deviation, by
+            which all scores have been divided, and the number that it was measured on.
 
     Examples:
         >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
@@ -58,6 +61,7 @@ class Scores:
     statistic: str = "scores"
     standard_null: bool = False
     spread: float = 1.0
+    null: tuple[float, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observed", check_scores("observed", self.observed))

@@ -12,6 +12,7 @@ Examples:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.other_canaries import with_others, without_others
 from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.score_spread import mean_spread, with_measured_null
 from fl_epe.auditing.scores import Scores
 from fl_epe.schedules import SCHEDULES
 
@@ -41,7 +43,9 @@ def scores_from_record(
     """Scores of observed and unobserved canaries under a threat model.
 
     With fewer than two unobserved canaries ``unobserved`` is ``None``. For the statistics in
-    `AMONG_CLIENTS` the other canaries are taken out of what hides one (`without_others`).
+    `AMONG_CLIENTS` the other canaries are taken out of what hides one (`without_others`). Scores
+    of the matched filter over several rounds are divided by the standard deviation of unobserved
+    ones where that is certainly above 1 (`score_spread.with_measured_null`).
 
     Args:
         record: the audit record of a run.
@@ -60,8 +64,42 @@ def scores_from_record(
         raise ValueError(f"Expected statistic={statistic!r} to be one of {names}.")
     check_measured(record, threat, statistic)
     if statistic in AMONG_CLIENTS:
-        record = with_others(record) if raw else without_others(record)
+        alone = with_others(record) if raw else without_others(record)
+        scores = STATISTICS[threat][statistic](alone)
+        if record.norms.sums is not None and not raw:
+            scores = dataclasses.replace(scores, spread=_overlap_spread(alone, scores, threat))
+        return scores
     return STATISTICS[threat][statistic](record)
+
+
+def _overlap_spread(record: AuditRecord, scores: Scores, threat: ThreatModel) -> float:
+    """`mean_spread` of scores that the other canaries were taken out of.
+
+    It is 1 where the noise is not known: the interval is then for the rounds as they were.
+    """
+    mechanism = record.mechanism
+    z = mechanism.sum_noise_multiplier
+    noise = record.dim * ((z or 0.0) * mechanism.clip_norms / mechanism.cohort_size) ** 2
+    if not z or not record.signal_known() or not np.all(np.isfinite(noise)):
+        return 1.0
+    if threat == "final":
+        if mechanism.server.get("name") != "sgd":
+            return 1.0
+        shifts = np.array([scores.observed.mean()])
+        noise = np.array([np.sum(record.round_weights() ** 2 * noise)])
+        square = float(shifts[0] ** 2)
+        hidden = np.array([record.norms.displacement**2])
+    else:
+        presence, _, _ = _participants(record)
+        energy = expected_signal(record)[:, None] ** 2 * presence
+        total = np.sqrt(np.sum(energy, axis=0))
+        shifts = np.mean(np.divide(energy, total, out=np.zeros_like(energy), where=total > 0), 1)
+        square = float(np.sum(energy) / np.sum(presence))
+        hidden = record.norms.means**2
+    share = np.divide(noise, hidden, out=np.zeros_like(hidden), where=hidden > 0)
+    count, dim = len(scores.observed), record.dim
+    cosine = float(np.sqrt(square / dim))
+    return mean_spread(count, dim, shifts, np.minimum(share, 1.0), cosine)
 
 
 def displacement(record: AuditRecord) -> Scores:
@@ -102,7 +140,9 @@ def matched_filter(record: AuditRecord) -> Scores:
         return _scaled_cosines(record, filtered, others, "matched-filter")
     scale = np.sqrt(record.dim)
     unobserved = _if_enough(scale * others)
-    return Scores(scale * filtered, unobserved, None, "matched-filter", standard_null=True)
+    return with_measured_null(
+        Scores(scale * filtered, unobserved, None, "matched-filter", standard_null=True)
+    )
 
 
 def full_knowledge(record: AuditRecord) -> Scores:

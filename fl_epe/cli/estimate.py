@@ -42,12 +42,24 @@ def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="each canary took part by an independent fair coin: show the one-run bounds too",
     )
+    estimate.add_argument(
+        "--together",
+        action="store_true",
+        help="all observed canaries, and no others, took part in the one release that the cosines "
+        "are with: show ε of one alone too (needs --dim)",
+    )
+    estimate.add_argument(
+        "--sum-norm",
+        type=real_number,
+        help="length of the sum of the canaries' directions, which makes that interval shorter "
+        "(needs --together)",
+    )
     estimate.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def _estimate(arguments: argparse.Namespace) -> int:
     from fl_epe.auditing import summarize_scores
-    from fl_epe.reporting import score_tables
+    from fl_epe.reporting import score_notes, score_tables
 
     observed, unobserved = read_scores(arguments.file)
     try:
@@ -58,6 +70,8 @@ def _estimate(arguments: argparse.Namespace) -> int:
             dim=arguments.dim,
             confidence=arguments.confidence,
             coins=arguments.coins,
+            together=arguments.together,
+            sum_norm=arguments.sum_norm,
         )
     except NotMeasured as error:
         if not arguments.json:
@@ -70,6 +84,8 @@ def _estimate(arguments: argparse.Namespace) -> int:
     console = terminal()
     for table in score_tables(result):
         console.print(table)
+    for line in score_notes(result):
+        console.print(line)
     return 0
 
 

@@ -15,6 +15,8 @@ from fl_epe.reporting.summary_types import (
 )
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
+_MOST_SHARE = 0.5  # from here on a round's mean is more canaries than clients and noise
+_FEW_FOR_NULL = 20  # unobserved canaries, which find a null 1.5 times too wide
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 
@@ -31,6 +33,8 @@ def notes(summary: RunSummary) -> list[str]:
         *_exposure_notes(summary),
         *_cohort_notes(summary),
         *_others_notes(summary),
+        *_overlap_warnings(summary),
+        *_null_notes(summary),
         *_few_notes(summary),
     ]
     lines += _gaussian_warnings(summary)
@@ -245,6 +249,42 @@ def _others_notes(summary: RunSummary) -> list[str]:
             "left in there: ε would be larger for one canary among real clients."
         )
     return lines
+
+
+def _overlap_warnings(summary: RunSummary) -> list[str]:
+    """Where so much is taken out that the run is not the one without canaries."""
+    share = summary.others_share
+    if share < _MOST_SHARE or not summary.others_out:
+        return []
+    return [
+        f"Warning: the other canaries are {share:.0%} of the energy of a round's mean update, more "
+        "than clients and noise together. They are taken out of the scores, but not out of the "
+        "training that they changed. Use fewer canaries, or spread them over more rounds."
+    ]
+
+
+def _null_notes(summary: RunSummary) -> list[str]:
+    """Whether rounds agree with each other, which makes the matched filter's null too wide."""
+    part = summary.every_round.matched_filter
+    if isinstance(part, Unmeasured) or part.scores.dim is not None:
+        return []  # one participation each: the null is exact
+    if part.scores.null is not None:
+        width, count = part.scores.null
+        return [
+            f"Warning: matched-filter scores of the {count} unobserved canaries spread {width:.2f} "
+            "times as wide as they would if the means of successive rounds were independent. All "
+            "scores were divided by that, and the interval allows for its error. An adversary who "
+            "knows how the rounds agree can tell more than this filter."
+        ]
+    others = part.scores.unobserved
+    count = 0 if others is None else len(others)
+    if summary.noise_multiplier or count >= _FEW_FOR_NULL:
+        return []
+    return [
+        f"Warning: canaries took part several times and no noise is known, so the means of "
+        f"successive rounds may agree with each other, which makes ε for every round too large. "
+        f"{count} unobserved canaries are too few to tell; use at least {_FEW_FOR_NULL}."
+    ]
 
 
 def _few_notes(summary: RunSummary) -> list[str]:

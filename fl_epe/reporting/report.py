@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fl_epe.auditing import AuditRecord, EpsilonEstimate, ScoreSummary
+from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, EpsilonEstimate, ScoreSummary
 from fl_epe.reporting.figures import FIGURES, render, shown
 from fl_epe.reporting.notes import analytical_text, finding, notes, number
 from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, status_line
@@ -172,6 +172,33 @@ def score_tables(result: ScoreSummary) -> list[Table]:
     for scores, test in result.gaussian.items():
         gaussian.add_row(scores, f"{test.statistic:.3f}", f"{test.p_value:.3g}")
     return [estimates, bounds, gaussian] if result.gaussian else [estimates, bounds]
+
+
+def score_notes(result: ScoreSummary) -> list[str]:
+    """Whether bare scores are of canaries that may hide each other."""
+    share = result.overlap
+    if share is None or share < LARGE_OVERLAP:
+        return []
+    if not result.together:
+        if share > 1.2:  # more than all of it: they cannot share a release
+            return []
+        return [
+            f"Warning: if all {result.observed} canaries took part in the same release, they are "
+            f"{min(share, 1):.0%} of its energy and hide each other; ε of one alone is larger. "
+            "Say so with --together (in Python together=True)."
+        ]
+    lines = [
+        f"The canaries are {min(share, 1):.0%} of the energy of their release. The first estimate "
+        "takes the others out of what hides one; the other rows, and the lower bounds, leave them "
+        "in."
+    ]
+    if math.isinf(result.estimates[0].high):
+        lines.append(
+            "Warning: bare cosines do not tell how little else there is, so that its interval has "
+            "no upper end. Give the length of the sum of the canaries' directions (--sum-norm, in "
+            "Python sum_norm=), or use fewer canaries."
+        )
+    return lines
 
 
 def _page(summary: RunSummary, pictures: list[tuple[str, str]], config: Mapping[str, Any]) -> str:

@@ -47,7 +47,13 @@ class StatisticSummary:
             "score_mean": self.score_mean,
             "score_std": self.score_std,
             "gaussian": test and {"statistic": test.statistic, "p_value": test.p_value},
+            **_null_dict(self.scores),
         }
+
+
+def _null_dict(scores: Scores) -> JSON:
+    """The width of the unobserved scores, if all scores have been divided by it."""
+    return {} if scores.null is None else {"null_width": scores.null[0]}
 
 
 @dataclasses.dataclass(frozen=True)
