@@ -54,6 +54,7 @@ from fl_epe.auditing.score_summary import (
     summarize_scores,
 )
 from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.sequential import WatchedMean, confidence_sequence
 from fl_epe.auditing.statistics import (
     STATISTICS,
     ThreatModel,
@@ -85,10 +86,12 @@ __all__ = [
     "ScoreSummary",
     "Scores",
     "ThreatModel",
+    "WatchedMean",
     "all_bounds",
     "anderson_darling",
     "assert_private",
     "check_measured",
+    "confidence_sequence",
     "divergence",
     "epsilon_from_cosines",
     "epsilon_from_record",

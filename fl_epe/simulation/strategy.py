@@ -300,7 +300,11 @@ class DPFedAvg(Strategy):
         """ε after any round, for a model of ``dim`` parameters; no round is in it yet."""
         server = self._optimizer
         known = server if isinstance(server, ServerSGD) else self.config.server_optimizer
-        return RunningEstimate(self.canary_set(dim), known)
+        return RunningEstimate(self.canary_set(dim), known, self._planned())
+
+    def _planned(self) -> float:
+        """Participations of all canaries together, on average where the schedule is random."""
+        return len(self.log.observed_ids) * self.config.canary_schedule().participations()
 
     def round_facts(self) -> RoundFacts:
         """What happened in the round that was aggregated last."""
