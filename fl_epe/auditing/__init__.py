@@ -62,12 +62,14 @@ from fl_epe.auditing.statistics import (
     scores_from_record,
     unknown_rounds_law,
 )
+from fl_epe.auditing.watched_claims import WATCHED_METHODS, WatchedEvidence, watch_claim
 
 __all__ = [
     "BOUNDS",
     "COIN_METHODS",
     "LAYOUT",
     "STATISTICS",
+    "WATCHED_METHODS",
     "AuditRecord",
     "BoundRow",
     "CanaryCosines",
@@ -86,6 +88,7 @@ __all__ = [
     "ScoreSummary",
     "Scores",
     "ThreatModel",
+    "WatchedEvidence",
     "WatchedMean",
     "all_bounds",
     "anderson_darling",
@@ -117,6 +120,7 @@ __all__ = [
     "summarize_scores",
     "unknown_rounds_estimate",
     "unknown_rounds_law",
+    "watch_claim",
     "with_others",
     "without_others",
 ]

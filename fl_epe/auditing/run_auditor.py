@@ -144,7 +144,7 @@ class RunningEstimate:
     def restore(
         self, sums: NDArray[np.float64], unit: float, velocity: Vector | None = None
     ) -> None:
-        """Go on from `sums` and `unit` of rounds before, and the server's velocity (0 if not given).
+        """Go on from `sums` and `unit` of rounds before, and the server's velocity (0 by default).
 
         What was shown of rounds that are forgotten is not among the intervals that hold together.
         """

@@ -4,7 +4,7 @@ A 95% interval that is computed anew after every round excludes the truth in som
 often than in 5% of runs. A confidence sequence does so in at most 5% of runs, over all rounds
 together, and one may stop when it says enough. Scores must have variance 1 and come one after the
 other; each has a mean of its own given those before, so that their sum less its mean is a random
-walk. `Boundary` says how far the walk strays. Derivation, and what it costs: docs/notes/watching.md.
+walk. `Boundary` says how far the walk strays. Derivation and cost: docs/notes/watching.md.
 
 Examples:
     >>> low, high = confidence_sequence([3.0, 2.5, 3.5, 3.0], horizon=4)
@@ -34,14 +34,14 @@ SHAPE = 0.2
 UNPLANNED = 100.0
 """Scores after which a sequence is tightest, where nobody said how many there will be."""
 
-_BEYOND = 0.1  # share of the error that is left for what comes after the planned end
+_BEYOND = 0.04  # share of the error that is left for what comes after the planned end
 _STEPS = 400  # of the integral equation for c
 _INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
 _NEVER = 9.0  # standard deviations that a walk is not above before the first step
 _LONGEST = 2.0**60  # times what was seen, beyond which no end is looked for
 
 
-def crossing_probability(height: float, steps: int = _STEPS) -> float:
+def crossing_probability(height: float, steps: int = _STEPS, shape: float = SHAPE) -> float:
     """How likely it is that a Brownian motion is ever above ``height · t^Δ`` for t in (0, 1].
 
     Solves the integral equation of the first crossing's density (Buonocore, Nobile and Ricciardi
@@ -50,12 +50,13 @@ def crossing_probability(height: float, steps: int = _STEPS) -> float:
     Args:
         height: c.
         steps: of the grid.
+        shape: Δ, below ½.
     """
-    first = min((_NEVER / height) ** (1 / (SHAPE - 0.5)), 0.01)  # no crossing before
+    first = min((_NEVER / height) ** (1 / (shape - 0.5)), 0.01)  # no crossing before
     logs, gap = np.linspace(math.log(first), 0.0, steps + 1, retstep=True)
     times = np.exp(logs)
-    tops = height * times**SHAPE
-    slopes = SHAPE * tops / times
+    tops = height * times**shape
+    slopes = shape * tops / times
     alone = (tops / times - slopes) * _density(tops, times)
     found = alone.copy()
     for now in range(1, steps + 1):

@@ -54,11 +54,10 @@ def test_the_integral_equation_is_solved_from_above(height):
     assert here - fine < 2 * module._INEXACT * here
 
 
-def test_without_a_slope_the_probability_is_known(monkeypatch):
-    monkeypatch.setattr(module, "SHAPE", 0.0)
+def test_without_a_slope_the_probability_is_known():
     for height in (1.5, 2.2414, 3.0):
         known = 2 * scipy.special.ndtr(-height)
-        assert crossing_probability(height) == pytest.approx(known, rel=2e-3)
+        assert crossing_probability(height, shape=0.0) == pytest.approx(known, rel=2e-3)
 
 
 def test_the_height_is_that_of_its_error():
