@@ -126,7 +126,7 @@ def fixed_design(claim: float, confidence: float, power: float) -> int:
     """Canaries with which one look at the end declares a violation of factor 2 with ``power``."""
     drift = shift(2 * claim) - shift(claim)
     both = scipy.special.ndtri(confidence) + scipy.special.ndtri(power)
-    return math.ceil((both / drift) ** 2)
+    return math.ceil(float(both / drift) ** 2)
 
 
 def stopping(

@@ -160,7 +160,7 @@ def test_a_record_comes_in_the_order_of_its_rounds():
     assert found.used == found.planned == 100
     with pytest.raises(AssertionError) as accused:
         assert_private(record, truth / 2, DELTA, method="mean", stop_early=True)
-    used = int(re.search(r"scores +(\d+) of 100", str(accused.value))[1])
+    (used,) = map(int, re.findall(r"scores +(\d+) of 100", str(accused.value)))
     assert used < 60
     last = [np.flatnonzero(rounds)[-1] for rounds in record.presence.T]
     scores = scores_from_record(record, "all", "matched-filter").observed[

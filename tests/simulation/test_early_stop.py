@@ -7,7 +7,7 @@ import pytest
 from tiny import Tiny
 
 from fl_epe import AuditRecord, RunConfig, epsilon_from_record
-from fl_epe.flower import Job, simulate
+from fl_epe.flower import Job, Progress, simulate
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.checkpoint import read_job, read_state, write_checkpoint
@@ -33,7 +33,7 @@ def job(rule=RULE, **changes):
 
 @pytest.fixture(scope="module")
 def stopped():
-    progress = []
+    progress: list[Progress] = []
     return simulate(job(), on_round=progress.append), progress
 
 

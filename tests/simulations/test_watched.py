@@ -42,7 +42,7 @@ def test_the_quick_form_prints_every_table(capsys):
     watched.main(20, 30)
     printed = capsys.readouterr().out
     assert [line[:2] for line in printed.splitlines() if line[0] != " "] == ["1.", "2.", "3.", "4."]
-    assert printed.count("%") == 4 + 2 + 2 * 12 + 2 * 6
+    assert printed.count("%") == 4 + 2 + 2 * 12 + 2 + 2 * 6
 
 
 def test_the_docstring_has_what_needs_no_simulation():
