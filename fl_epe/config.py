@@ -27,6 +27,7 @@ from fl_epe.mechanism import (
 )
 from fl_epe.old_names import with_new_names
 from fl_epe.schedules import Schedule, make_schedule, parse_schedule
+from fl_epe.stop_rule import StopRule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,9 @@ class RunConfig:
         delta: target δ (default: clients^-1.1).
         full_knowledge: also track an adversary who knows the sum of the real clients' updates of
             every round and subtracts it.
+        stop_when: end the run as soon as ε is shown to be above a limit, 'epsilon-all-low > 8', or
+            below one, 'epsilon-all-high < 2'. These are the ends of a 95% interval for every round
+            so far that holds at all rounds at once, so that one may act on it.
     """
 
     clients: int
@@ -90,6 +94,7 @@ class RunConfig:
     local_learning_rate: float = 0.05
     delta: float | None = None
     full_knowledge: bool = False
+    stop_when: str | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -134,6 +139,13 @@ class RunConfig:
             value = getattr(self, name)
             if value not in allowed:
                 expected(name, value, f"to be one of {allowed}")
+        if self.stop_rule() is not None and self.inclusion == "coin":
+            raise ArgumentError(
+                "Expected no {stop_when} with {inclusion}: bounds for coins are for a number of "
+                "canaries that does not depend on their scores.",
+                stop_when=self.stop_when,
+                inclusion=self.inclusion,
+            )
 
     @property
     def target_delta(self) -> float:
@@ -208,6 +220,10 @@ class RunConfig:
         """Noise multiplier of the sum: z, less what the adaptive clip norm's count spends."""
         with renamed(count_std="clip_count_std"):
             return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
+
+    def stop_rule(self) -> StopRule | None:
+        """When the run may stop early; ``None`` if it may not."""
+        return None if self.stop_when is None else StopRule.parse(self.stop_when)
 
     def optimizer(self) -> ServerOptimizer:
         """The server's optimizer."""

@@ -56,6 +56,7 @@ from fl_epe.auditing.score_summary import (
     summarize_scores,
 )
 from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.sequential import WatchedMean, confidence_sequence
 from fl_epe.auditing.statistics import (
     STATISTICS,
     ThreatModel,
@@ -63,6 +64,7 @@ from fl_epe.auditing.statistics import (
     scores_from_record,
     unknown_rounds_law,
 )
+from fl_epe.auditing.watched_claims import WATCHED_METHODS, WatchedEvidence, watch_claim
 
 __all__ = [
     "BOUNDS",
@@ -70,6 +72,7 @@ __all__ = [
     "LARGE_OVERLAP",
     "LAYOUT",
     "STATISTICS",
+    "WATCHED_METHODS",
     "AuditRecord",
     "BoundRow",
     "CanaryCosines",
@@ -88,10 +91,13 @@ __all__ = [
     "ScoreSummary",
     "Scores",
     "ThreatModel",
+    "WatchedEvidence",
+    "WatchedMean",
     "all_bounds",
     "anderson_darling",
     "assert_private",
     "check_measured",
+    "confidence_sequence",
     "divergence",
     "epsilon_from_cosines",
     "epsilon_from_record",
@@ -118,6 +124,7 @@ __all__ = [
     "summarize_scores",
     "unknown_rounds_estimate",
     "unknown_rounds_law",
+    "watch_claim",
     "with_others",
     "without_others",
 ]

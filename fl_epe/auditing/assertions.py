@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +31,7 @@ from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import scores_from_record
+from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
 from fl_epe.checks import check_probability
 from fl_epe.seeding import generator
 
@@ -171,6 +173,7 @@ def _compared_with(scores: Scores, method: str) -> int:
     return 0 if exact or scores.unobserved is None else scores.unobserved.size
 
 
+@overload
 def assert_private(
     run: object,
     epsilon: float,
@@ -178,15 +181,64 @@ def assert_private(
     confidence: float = 0.99,
     *,
     method: str | None = None,
-) -> Evidence:
+    stop_early: Literal[False] = False,
+    planned: float | None = None,
+) -> Evidence: ...
+
+
+@overload
+def assert_private(
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.99,
+    *,
+    method: str | None = None,
+    stop_early: Literal[True],
+    planned: float | None = None,
+) -> WatchedEvidence: ...
+
+
+def assert_private(
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.99,
+    *,
+    method: str | None = None,
+    stop_early: bool = False,
+    planned: float | None = None,
+) -> Evidence | WatchedEvidence:
     """Fail if a run disproves the claim that it was (ε, δ)-DP; passing does not prove it.
 
-    Takes the arguments of `find_evidence`, and returns its evidence.
+    With ``stop_early`` the scores are looked at one by one, and no more of them than it takes to
+    disprove the claim (`watch_claim`); 1 − ``confidence`` is then the probability that a true claim
+    is called violated at any of them. Without it they are looked at once, all together.
+
+    Args:
+        run: as in `find_evidence`. With ``stop_early`` also any iterable of scores, such as a
+            generator that makes one canary after the other; each score N(0, 1) for a canary that
+            took no part. `Scores` need such a null too. A record's canaries come in the order of
+            their last rounds.
+        epsilon: as in `find_evidence`.
+        delta: as in `find_evidence`.
+        confidence: as in `find_evidence`.
+        method: as in `find_evidence`; with ``stop_early`` "betting" (the default; any distribution)
+            or "mean" (Gaussian scores).
+        stop_early: look after every score.
+        planned: with ``stop_early``, how many scores there will be, if ``run`` does not say.
+
+    Returns:
+        The evidence of `find_evidence`, or that of `watch_claim`.
 
     Raises:
         AssertionError: with the evidence, if the claim is violated.
         ValueError, TypeError: as `find_evidence`; and if so few scores cannot disprove the claim.
     """
+    if stop_early:
+        return _assert_watched(run, epsilon, delta, confidence, method, planned)
+    if planned is not None:
+        raise ValueError(f"Expected no planned={planned} without stop_early=True.")
     evidence = find_evidence(run, epsilon, delta, confidence, method=method)
     if evidence.violated:
         raise AssertionError(str(evidence))
@@ -198,6 +250,51 @@ def assert_private(
             "if the noise is Gaussian."
         )
     return evidence
+
+
+def _assert_watched(
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float,
+    method: str | None,
+    planned: float | None,
+) -> WatchedEvidence:
+    scores, dim = _one_by_one(run)
+    evidence = watch_claim(
+        scores, epsilon, delta, confidence, method=method, planned=planned, dim=dim
+    )
+    if evidence.violated:
+        raise AssertionError(str(evidence))
+    if evidence.ceiling <= epsilon:
+        raise ValueError(
+            f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}, the largest bound that "
+            f"{evidence.used} scores can give with method={evidence.method!r}. Use more canaries "
+            "(or trials), or method='mean' if the noise is Gaussian."
+        )
+    return evidence
+
+
+def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
+    """Scores in an order that does not depend on them, and the dimension of their exact null."""
+    found = run() if callable(run) and not hasattr(run, "record") else run
+    if callable(record := getattr(found, "record", None)):
+        found = record()
+    if isinstance(found, AuditRecord):
+        last = [np.flatnonzero(rounds)[-1] for rounds in found.presence.T if rounds.any()]
+        scores = _scores_of_record(found)
+        return scores.observed[np.argsort(last, kind="stable")].tolist(), scores.dim
+    if isinstance(found, Scores):
+        if not found.standard_null:
+            raise ValueError(
+                "Expected scores with a known null, such as cosines with their dim, for"
+                " stop_early=True: unobserved scores are compared all at once."
+            )
+        return found.observed.tolist(), found.dim
+    if isinstance(found, Iterable) and not isinstance(found, str | bytes):
+        return found, None
+    kinds = "scores one by one, Scores, an AuditRecord, or an object with record()"
+    raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
 
 
 def play(

@@ -13,6 +13,7 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy
@@ -299,6 +300,37 @@ def epsilon_of(
             FittedGaussian(0.0, 1.0), fit_gaussian(observed), delta, confidence, method
         )
     raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
+
+
+def shift_estimate(
+    shift: float, ends: tuple[float, float], delta: float, confidence: float, method: str
+) -> EpsilonEstimate:
+    """ε of scores N(``shift``, 1) against N(0, 1), with that of both ends of an interval for it.
+
+    A shift below 0 counts as 0.
+    """
+    check_probability("confidence", confidence)
+    check_probability("delta", delta)
+    return _estimate_at(np.array([shift, *ends]), delta, confidence, method)
+
+
+def shift_of_epsilon(epsilon: float, delta: float) -> float:
+    """The shift between N(0, 1) and N(shift, 1) at which ε is ``epsilon``; its inverse is ε.
+
+    Raises:
+        ValueError: if ``epsilon`` is negative or infinite, or ``delta`` is not in (0, 1).
+    """
+    check_probability("delta", delta)
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"Expected epsilon={epsilon} in [0, inf).")
+
+    def excess(shift: float) -> float:
+        return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta)) - epsilon
+
+    high = 1.0
+    while excess(high) <= 0:
+        high *= 2
+    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
 def _known_variance(

@@ -16,18 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.estimators import shift_estimate, shift_of_epsilon
 from fl_epe.auditing.other_canaries import SMALLEST_SHARE, alone_square, take_out
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Mechanism, Provenance, installed_versions
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_positive, check_probability
 from fl_epe.mechanism import ServerSGD, norm
 
 Vector = NDArray[np.floating]
 Floats = NDArray[np.float64]
+
+_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
+
+WATCHED = "matched filter so far, interval valid at every round at once"
+"""The method of a `RunningEstimate`."""
 
 _NUMBERS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
 
@@ -58,14 +63,27 @@ class RunningEstimate:
     for each canary that takes part in a round, and one more where the other canaries of the round
     have to be taken out.
 
+    Its interval is a confidence sequence and may be watched: with the stated probability the
+    intervals of *all* rounds hold. They are for the κ of `footprint_fit`, which in a round of
+    weight a moves the expected score to κ·a; if κ changes, for its mean over the participations so
+    far. See docs/notes/watching.md.
+
     Args:
         canaries: all of them.
         server: as in `RunAuditor`.
+        planned: participations of all canaries together that the run is planned for, at which the
+            intervals are tightest; ``None`` if nobody knows. It is no promise.
     """
 
-    def __init__(self, canaries: CanarySet, server: ServerSGD | str) -> None:
+    def __init__(
+        self, canaries: CanarySet, server: ServerSGD | str, planned: float | None = None
+    ) -> None:
+        if planned is not None:
+            check_positive("planned", planned)
         self._canaries = canaries
         self._server = server
+        self._planned = planned
+        self._unit = 0.0  # information of the first participation
         self._velocity: Vector = np.zeros(canaries.dim, np.float32)
         self._total, self._energy = np.zeros(len(canaries)), np.zeros(len(canaries))
 
@@ -87,6 +105,7 @@ class RunningEstimate:
             signal = scale * facts.contribution / length if known else 1.0
             self._total[present] += signal * scale * cosines
             self._energy[present] += signal**2
+            self._unit = self._unit or signal**2
         return mean
 
     def _dot(self, x: Vector, present: list[int], vectors: Vector | None) -> Floats:
@@ -117,20 +136,65 @@ class RunningEstimate:
         """Sum of the signals times scores, and of the squared signals, shape ``(2, count)``."""
         return np.stack([self._total, self._energy])
 
-    def restore(self, sums: NDArray[np.float64], velocity: Vector | None = None) -> None:
-        """Go on from `sums` of rounds before, and the server's velocity (0 by default)."""
+    @property
+    def unit(self) -> float:
+        """Information of the first participation, by which the plan is measured; 0 before it."""
+        return self._unit
+
+    def restore(
+        self, sums: NDArray[np.float64], unit: float, velocity: Vector | None = None
+    ) -> None:
+        """Go on from `sums` and `unit` of rounds before, and the server's velocity (0 by default).
+
+        What was shown of rounds that are forgotten is not among the intervals that hold together.
+        """
         self._total, self._energy = sums.astype(np.float64)
+        self._unit = unit
         if velocity is not None:
             self._velocity = velocity
 
-    def epsilon(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
-        """The estimate at ``delta``; ``None`` before two canaries took part."""
-        seen = self._energy > 0
-        if seen.sum() < 2:
+    def watched(self, confidence: float = 0.95) -> WatchedMean | None:
+        """κ so far, with its confidence sequence; ``None`` before two canaries took part."""
+        if np.count_nonzero(self._energy) < 2:
             return None
-        scores = self._total[seen] / np.sqrt(self._energy[seen])
-        so_far = Scores(scores, statistic="matched filter so far", standard_null=True)
-        return epsilon_of(so_far, delta, confidence=confidence)
+        length = UNPLANNED if self._planned is None else _MARGIN * self._planned
+        return WatchedMean(
+            float(self._total.sum()),
+            float(self._energy.sum()),
+            length * self._unit,
+            planned=self._planned is not None,
+            confidence=confidence,
+        )
+
+    def epsilon(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
+        """The estimate at ``delta``; ``None`` before two canaries took part.
+
+        The estimate is that of a report's matched filter, and its interval holds at every round at
+        once, where that of the report is for one look at the end.
+        """
+        watched = self.watched(confidence)
+        if watched is None:
+            return None
+        seen = self._energy > 0
+        roots = np.sqrt(self._energy[seen])
+        shift = float(np.mean(self._total[seen] / roots))
+        low, high = (end * float(roots.mean()) for end in watched.interval())
+        ends = min(low, shift), max(high, shift)  # footprints may differ
+        return shift_estimate(shift, ends, delta, confidence, WATCHED)
+
+    def more_canaries(self, epsilon: float, delta: float, confidence: float = 0.95) -> float:
+        """How many participations more would show that ε exceeds ``epsilon``, or that it does not.
+
+        If the mean and the footprints stay as they are; 0 if it is shown already, infinite if it
+        never will be, or nothing is known yet.
+        """
+        watched = self.watched(confidence)
+        if watched is None:
+            return math.inf
+        footprint = float(np.sqrt(self._energy[self._energy > 0]).mean())
+        target = shift_of_epsilon(epsilon, delta) / footprint
+        more = min(watched.more_until_above(target), watched.more_until_below(target))
+        return more / self._unit
 
 
 class RunAuditor:
@@ -147,6 +211,7 @@ class RunAuditor:
         server: what the server does with the mean of the updates: SGD with a learning rate and
             momentum, which the audit undoes, or the name of an optimizer that it cannot undo.
         score_memory: bytes for vectors that wait to be scored together.
+        planned: as in `RunningEstimate`.
 
     Raises:
         ValueError: for an argument out of range.
@@ -161,7 +226,10 @@ class RunAuditor:
         delta: float,
         server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
         score_memory: int = SCORE_MEMORY,
+        planned: float | None = None,
     ) -> None:
+        if planned is not None:
+            check_positive("planned", planned)
         for name, value, least in (
             ("num_canaries", num_canaries, 2),
             ("unobserved", unobserved, 0),
@@ -174,6 +242,7 @@ class RunAuditor:
         self._count, self._unobserved = num_canaries, unobserved
         self._server = server
         self._bytes = score_memory
+        self._planned = planned
         self._scorer: CanaryScorer | None = None
         self._start: Vector = np.empty(0)
         self._last: Vector = np.empty(0)
@@ -219,7 +288,7 @@ class RunAuditor:
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
         canaries = CanarySet(len(theta), self._count + self._unobserved, self._seed)
         self._scorer = CanaryScorer(canaries, self._bytes)
-        self._running = RunningEstimate(canaries, self._server)
+        self._running = RunningEstimate(canaries, self._server, self._planned)
         self._start = self._last = theta
 
     def observe(
@@ -314,7 +383,8 @@ class RunAuditor:
         sums = np.zeros((2, self._count + self._unobserved))
         for row, gain in zip(sums, gains, strict=True):
             np.add.at(row, ids, gain)
-        running.restore(sums, velocity)
+        loud = gains[1][gains[1] > 0]
+        running.restore(sums, float(loud[0]) if len(loud) else 0.0, velocity)
         parts = [slice(*pair) for pair in itertools.pairwise(ends)]
         self._gains = [gains[:, part] for part in parts]
         columns = [state[name][:rounds].tolist() for name in _NUMBERS]

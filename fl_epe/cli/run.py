@@ -31,6 +31,7 @@ _DEFAULTS = {
 _EXAMPLES = """examples:
   fl-epe run digits
   fl-epe run digits --noise-multiplier 0.5 --seed 1 --output runs/half
+  fl-epe run digits --stop-when "epsilon-all-low > 8"
   fl-epe run digits --participation poisson --backend ray --workers 2
   fl-epe run fashion-mnist --data-dir /usr/share/datasets/fashion-mnist
   fl-epe run stackoverflow-twin --num-clients 2000 --rounds 100 --clients-per-round 20
@@ -226,6 +227,8 @@ def _text(progress: Progress) -> str:
         left = "scoring"
     else:
         left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
+    if progress.stop_when:
+        left = f"{left}  {progress.stop_when}"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
     return (
         f"{loss}acc {progress.accuracy:.1%}  "

@@ -46,7 +46,7 @@ DEFAULT_SCHEDULES = (
 )
 """One of each kind that needs no file."""
 
-_OWN = {"participation", "noise_multiplier", "canary_participations", "clients"}
+_OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
 COMMON = ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
 """Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
 

@@ -131,6 +131,7 @@ class AuditSettings:
             delta=self.delta,
             server=self.wrapped.server(averages=self.averages),
             score_memory=self.score_memory,
+            planned=self.num_canaries * self.participations if self.clients is None else None,
         )
 
     def source(self, rounds: int | None, auditor: Callable[[], RunAuditor]) -> Source:

@@ -23,6 +23,7 @@ _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 def notes(summary: RunSummary) -> list[str]:
     """All sentences that apply to a run."""
     lines = [
+        *_stopped_note(summary),
         *(_ABOUT_ESTIMATES if measured_parts(summary) else []),
         *unmeasured_notes(summary),
         _analytical_note(summary),
@@ -54,7 +55,8 @@ def notes(summary: RunSummary) -> list[str]:
 
 
 _ABOUT_ESTIMATES = (
-    "ε estimates say what the canary attack achieves. They are not bounds.",
+    "ε estimates say what the canary attack achieves. They are not bounds. Their "
+    "intervals are for one look, when the run has ended as planned.",
     "A lower bound is for the adversary of its row. It holds for independent scores of any "
     "distribution. The lower bounds in the paper's rows are not valid: they exceed the true ε "
     "too often, because Jeffreys' method chooses its threshold on the scores that it judges.",
@@ -123,6 +125,20 @@ def _analytical_note(summary: RunSummary) -> str:
         f"Analytical ε: {analytical.assumption}; {analytical.adjacency} adjacency; "
         f"a canary {'takes' if measured_parts(summary) else 'was to take'} part {times}."
     )
+
+
+def _stopped_note(summary: RunSummary) -> list[str]:
+    if (found := summary.stopped) is None:
+        return []
+    low, high = (number(found[name]) for name in ("low", "high"))
+    return [
+        f"The run stopped after round {found['after']} of {found['rounds']}, as its rule "
+        f"“{found['rule']}” was met: for an adversary who sees every round's model ε ≈ "
+        f"{number(found['epsilon'])}, and {low} – {high} is a 95% interval that holds at every "
+        "round at once, so that one may stop on it. The other intervals and bounds of this report "
+        "are for a run that ends as planned: after a stop that depends on the scores they hold "
+        "less often than they say."
+    ]
 
 
 def _secrecy_note(summary: RunSummary) -> list[str]:

@@ -89,6 +89,7 @@ def summarize(
         versions=record.provenance.versions,
         others_share=_others_share(record),
         others_out=record.norms.sums is not None,
+        stopped=_stopped(config),
     )
 
 
@@ -157,6 +158,14 @@ def _status(
 def _canary_share(record: AuditRecord) -> float | None:
     expected = record.rounds * record.mechanism.cohort_size
     return float(record.presence.sum() / expected) if expected > 0 else None
+
+
+def _stopped(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a record of `fl-epe run` keeps of an early stop, and the rule."""
+    found = config.get("stopped")
+    if not isinstance(found, Mapping) or not {"after", "epsilon", "low", "high"} <= found.keys():
+        return None
+    return {**found, "rule": str(config.get("stop_when")), "rounds": config.get("rounds")}
 
 
 def _plan(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -257,6 +257,8 @@ class RunSummary:
         versions: of the packages that matter.
         others_share: share of the other canaries in the energy of the rounds' means.
         others_out: whether they are taken out of what hides one canary.
+        stopped: of a run that its rule ended early, the rule, the round, and the ε that was
+            watched, with its interval; ``None`` for other runs.
     """
 
     status: Status
@@ -283,6 +285,7 @@ class RunSummary:
     versions: dict[str, str]
     others_share: float = 0.0
     others_out: bool = True
+    stopped: JSON | None = None
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
@@ -320,6 +323,7 @@ class RunSummary:
             "plan": list(self.plan),
             "lost_count_as_zero": self.lost_count_as_zero,
             "versions": self.versions,
+            **({"stopped": self.stopped} if self.stopped else {}),
         }
 
 

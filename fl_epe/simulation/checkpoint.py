@@ -25,6 +25,9 @@ WHAT = "a checkpoint of fl-epe"
 SCORER = "tracker."
 """Before the names of the scorer's arrays."""
 
+WATCHED = "watched."
+"""Before the names of what a run that may stop early knows of ε."""
+
 _JOB = "job"
 
 
@@ -80,6 +83,7 @@ class Shape:
         optimizer: the server optimizer's state before the first round.
         evaluated: names of the series of evaluations.
         history: names of the series of rounds.
+        watched: whether the run may stop early.
     """
 
     dim: int
@@ -91,6 +95,7 @@ class Shape:
     optimizer: Mapping[str, NDArray[Any]]
     evaluated: Sequence[str]
     history: Sequence[str]
+    watched: bool = False
 
 
 State = Mapping[str, NDArray[Any]]
@@ -111,6 +116,8 @@ def check_state(path: Path, state: State, fits: Shape) -> None:
         _check_model(state, fits)
         _check_log(state, fits, done)
         _check_scores(state, fits, done)
+        if fits.watched:
+            _check_watched(state, fits)
     except ValueError as error:
         raise refusal(path, WHAT, error) from error
 
@@ -169,6 +176,13 @@ def _check_log(state: State, fits: Shape, done: int) -> None:
         raise ValueError(
             f"series.{fits.evaluated[0]} and the others differ in length, or are empty"
         )
+
+
+def _check_watched(state: State, fits: Shape) -> None:
+    sums = _take(state, f"{WATCHED}sums", "f", (2, fits.canaries), finite=True)
+    unit = _take(state, f"{WATCHED}unit", "f", (), finite=True)
+    if np.any(sums[1] < 0) or unit < 0 or (unit == 0 and np.any(sums != 0)):
+        raise ValueError(f"{WATCHED}unit={unit} and {WATCHED}sums are not those of one run")
 
 
 def _check_scores(state: State, fits: Shape, done: int) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -112,6 +113,7 @@ class Progress:
         clip_norm: clip norm of the round.
         canaries_seen: observed canaries that have taken part at least once.
         seconds_left: expected time until the last round is done.
+        stop_when: what the rule for an early stop says, in words; empty without one.
     """
 
     round: int
@@ -121,6 +123,15 @@ class Progress:
     clip_norm: float
     canaries_seen: int
     seconds_left: float
+    stop_when: str = ""
+
+
+class _EnoughError(Exception):
+    """The run may stop, with this model."""
+
+    def __init__(self, arrays: ArrayRecord) -> None:
+        super().__init__()
+        self.arrays = arrays
 
 
 class RunOptions(TypedDict, total=False):
@@ -180,14 +191,16 @@ class _Session:
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate, save a checkpoint and report progress. Also called before the first round."""
         done, rounds = self.strategy.rounds_done, self.job.config.rounds
-        metrics = None
+        metrics, enough = None, done < rounds and self.strategy.may_stop()
         if done > self._before or not done:
-            if done % self.job.evaluate_every == 0 or done == rounds:
+            if done % self.job.evaluate_every == 0 or done == rounds or enough:
                 metrics = self._evaluate(done, arrays)
             if self._checkpoint is not None and done and done % self._every == 0 and done < rounds:
                 self._save(self._checkpoint, arrays)
         if self._on_round is not None:
             self._on_round(self._progress(done, rounds))
+        if enough:
+            raise _EnoughError(arrays)
         return metrics
 
     def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
@@ -214,6 +227,7 @@ class _Session:
             optimizer=config.optimizer().init(dim),
             evaluated=_EVALUATED,
             history=tuple(self.strategy.log.history),
+            watched=config.stop_when is not None,
         )
 
     def _progress(self, done: int, rounds: int) -> Progress:
@@ -227,18 +241,37 @@ class _Session:
             clip_norm=history["clip_norm"][-1] if done else self.job.config.clip_norm,
             canaries_seen=self.strategy.log.canaries_seen(),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
+            stop_when=self._rule_text(),
         )
+
+    def _rule_text(self) -> str:
+        """ε so far, and how many canaries more would decide."""
+        found, rule = self.strategy.watched(), self.job.config.stop_rule()
+        if found is None or rule is None:
+            return ""
+        text = f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
+        if self.strategy.may_stop():
+            return f"{text}, stopping: {rule}"
+        more = self.strategy.more_canaries()
+        if math.isinf(more):
+            return f"{text}, no number of canaries would decide"
+        return f"{text}, {math.ceil(more)} more canaries would decide"
 
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
         """Score what is left and make the record."""
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
+        done, stopped = self.strategy.rounds_done, dict[str, Any]()
+        if self.job.config.stop_when is not None and done < self.job.config.rounds:
+            found = self.strategy.watched()
+            assert found is not None  # noqa: S101 - it is why the run stopped
+            stopped = {"stopped": {"after": done, **dataclasses.asdict(found)}}
         task = {
             "task": self.job.task.name,
             **dataclasses.asdict(self.job.task),
             "chance_accuracy": self.job.task.chance_accuracy(),
         }
-        return record.with_values(config={**task, **record.provenance.config})
+        return record.with_values(config={**task, **record.provenance.config, **stopped})
 
 
 def run_on_grid(grid: Grid, job: Job, **options: Unpack[RunOptions]) -> AuditRecord:
@@ -262,7 +295,10 @@ def run_on_grid(grid: Grid, job: Job, **options: Unpack[RunOptions]) -> AuditRec
     session = _Session(job, options)
     arrays = session.initial()
     left = job.config.rounds - session.strategy.rounds_done
-    result = session.strategy.start(grid, arrays, left, evaluate_fn=session.after_round)
+    try:
+        result = session.strategy.start(grid, arrays, left, evaluate_fn=session.after_round)
+    except _EnoughError as enough:
+        return session.finish(enough.arrays)
     return session.finish(result.arrays if left else arrays)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,8 +14,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_epe import schedules
 from fl_epe.auditing import (
     AuditRecord,
+    EpsilonEstimate,
     Mechanism,
     Provenance,
     RoundFacts,
@@ -25,9 +28,9 @@ from fl_epe.auditing import (
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import ServerSGD, gaussian_noise, norm
-from fl_epe.schedules import Cohort, presence
+from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds, generator
-from fl_epe.simulation.checkpoint import SCORER
+from fl_epe.simulation.checkpoint import SCORER, WATCHED
 from fl_epe.simulation.messages import Order, PartialSum, pack
 from fl_epe.simulation.nodes import Directory
 from fl_epe.simulation.round_log import RoundLog
@@ -72,7 +75,7 @@ class DPFedAvg(Strategy):
         cohorts = list(config.client_schedule().cohorts(config.clients, rng))
         observed_ids = self._observed_ids()
         rng = generator(self.seeds.participation, 1)
-        planned = presence(config.canary_schedule(), len(observed_ids), rng)
+        planned = schedules.presence(config.canary_schedule(), len(observed_ids), rng)
         self.log = RoundLog(cohorts, planned, observed_ids)
         self._clip_norm = self._clip_rule.init()
         self._orders: dict[int, Order] = {}
@@ -80,6 +83,8 @@ class DPFedAvg(Strategy):
         self._start: NDArray[np.float32] | None = None
         self._state: dict[str, NDArray[np.float64]] = {}
         self._scorer: CanaryScorer | None = None
+        self._rule = config.stop_rule()
+        self._running: RunningEstimate | None = None  # where there is a rule
 
     @property
     def rounds_done(self) -> int:
@@ -103,7 +108,10 @@ class DPFedAvg(Strategy):
             raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
         self._start = theta
         self._state = self._optimizer.init(len(theta))
-        self._scorer = CanaryScorer(self.canary_set(len(theta)), self._score_memory)
+        canaries = self.canary_set(len(theta))
+        self._scorer = CanaryScorer(canaries, self._score_memory)
+        if self._rule is not None:  # it is shown the means, which need no undoing
+            self._running = RunningEstimate(canaries, "mean", self._planned())
         return self._scorer
 
     def canary_set(self, dim: int) -> CanarySet:
@@ -168,6 +176,8 @@ class DPFedAvg(Strategy):
         self._clip_norm = self._clip_rule.update(clip_norm, counts["unclipped"], voted, rng)
         row = {**counts, "clip_norm": clip_norm, "delta_norm": norm(theta - self._theta)}
         self.log.close_round(row)
+        if self._running is not None:
+            self._running.add(mean, self.round_facts())
         shown = {name.replace("_", "-"): value for name, value in row.items()}
         return pack(theta=theta), MetricRecord({**shown, "canaries-seen": self.log.canaries_seen()})
 
@@ -253,13 +263,17 @@ class DPFedAvg(Strategy):
         """
         if self._scorer is None or self._start is None or not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
+        ids, presence = self.log.observed_ids, self.log.presence[: self.rounds_done]
+        if self._rule is not None and self.rounds_done < self.config.rounds:
+            seen = presence.any(axis=0)  # a canary whose turn did not come is unobserved
+            ids, presence = ids[seen], presence[:, seen]
         return record_from_scorer(
             self._scorer,
-            self.log.observed_ids,
+            ids,
             start=self._start,
             final=arrays["theta"].numpy().astype(np.float64),
             delta_norms=self.log.series("delta_norm"),
-            presence=self.log.presence[: self.rounds_done],
+            presence=presence,
             delta=self.config.target_delta,
             mechanism=self._mechanism(),
             clients=self.log.clients(),
@@ -285,6 +299,28 @@ class DPFedAvg(Strategy):
             inclusion=config.inclusion,
         )
 
+    # What decides whether a run stops early.
+
+    def watched(self) -> EpsilonEstimate | None:
+        """ε after the rounds done, at the target δ, where a rule asks for it.
+
+        Its 95% interval holds at all rounds at once; ``None`` before two canaries took part.
+        """
+        return None if self._running is None else self._running.epsilon(self.config.target_delta)
+
+    def may_stop(self) -> bool:
+        """Whether the rule `RunConfig.stop_when` is met."""
+        found = self.watched()
+        return (
+            found is not None and self._rule is not None and self._rule.met(found.low, found.high)
+        )
+
+    def more_canaries(self) -> float:
+        """Participations more that would show on which side of the rule's limit ε is."""
+        if self._running is None or self._rule is None:
+            return math.inf
+        return self._running.more_canaries(self._rule.limit, self.config.target_delta)
+
     # What `CanaryAudit` asks of a strategy with canaries of its own.
 
     @property
@@ -300,7 +336,11 @@ class DPFedAvg(Strategy):
         """ε after any round, for a model of ``dim`` parameters; no round is in it yet."""
         server = self._optimizer
         known = server if isinstance(server, ServerSGD) else self.config.server_optimizer
-        return RunningEstimate(self.canary_set(dim), known)
+        return RunningEstimate(self.canary_set(dim), known, self._planned())
+
+    def _planned(self) -> float:
+        """Participations of all canaries together, on average where the schedule is random."""
+        return len(self.log.observed_ids) * self.config.canary_schedule().participations()
 
     def round_facts(self) -> RoundFacts:
         """What happened in the round that was aggregated last."""
@@ -328,6 +368,9 @@ class DPFedAvg(Strategy):
             return {}
         out = self.log.state() | {"clip_norm": np.array(self._clip_norm), "start": self._start}
         out |= {f"optimizer.{name}": value for name, value in self._state.items()}
+        if self._running is not None:
+            unit = np.array(self._running.unit)
+            out |= {WATCHED + "sums": self._running.sums, WATCHED + "unit": unit}
         return out | {SCORER + name: value for name, value in self._scorer.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -336,6 +379,8 @@ class DPFedAvg(Strategy):
         self.log.restore(state)
         self._clip_norm = float(state["clip_norm"])
         self._state = _under(state, "optimizer.")
+        if self._running is not None:
+            self._running.restore(state[WATCHED + "sums"], float(state[WATCHED + "unit"]))
         scorer.restore(_under(state, SCORER))
 
 

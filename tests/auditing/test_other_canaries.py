@@ -129,7 +129,10 @@ def test_the_running_estimate_is_the_reports():
     auditor = audited(200, 3, ServerSGD(0.5, 0.9))[0]
     last, record = auditor.epsilon_so_far(), auditor.record()
     found = epsilon_from_record(record, threat="all")
-    assert (last.epsilon, last.low) == pytest.approx((found.epsilon, found.low), rel=1e-4)
+    assert last.epsilon == pytest.approx(found.epsilon, rel=1e-4)
+    assert last.low < found.low < found.high < last.high  # as it may be watched
+    # Nobody said how many participations were planned.
+    assert last.high - last.low < 1.75 * (found.high - found.low)
     assert found.epsilon > 1.2 * epsilon_from_record(record, threat="all", raw=True).epsilon
 
 

@@ -1,0 +1,44 @@
+"""``fl-epe run --stop-when``: a run that stops says so and ends with status 0."""
+
+import json
+
+import pytest
+
+from fl_epe import AuditRecord
+from fl_epe.cli.main import main
+
+SMALL = [
+    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--num-canaries", "60",
+    "--unobserved", "20", "--rounds", "12", "--seed", "3", "--clipping", "fixed",
+]  # fmt: skip
+
+
+def test_a_run_stops_by_its_rule(tmp_path, capsys):
+    output = tmp_path / "run"
+    assert main([*SMALL, "--stop-when", "epsilon-all-low > 2", "--output", str(output)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "as its rule “epsilon-all-low > 2” was met" in printed
+    record = AuditRecord.load(output / "record.npz")
+    assert 1 <= record.rounds < 12
+    report = json.loads((output / "report.json").read_text())
+    assert report["stopped"]["rule"] == "epsilon-all-low > 2"
+    assert report["stopped"]["after"] == report["rounds"] == record.rounds
+    assert report["stopped"]["rounds"] == 12
+    assert not (output / "checkpoint.npz").exists()
+    assert main(["report", str(output)]) == 0
+
+
+@pytest.mark.parametrize("rule", ["epsilon-all > 8", "epsilon-all-low < 8", "soon"])
+def test_another_rule_is_bad_input(rule, tmp_path, capsys):
+    assert main([*SMALL, "--stop-when", rule, "--output", str(tmp_path / "run")]) == 2
+    printed = capsys.readouterr().err
+    assert f"--stop-when={rule!r}" in printed
+    assert len(printed.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_comparison_has_no_rule(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["compare", "epochs", "--stop-when", "epsilon-all-low > 8"])
+    assert end.value.code == 2
+    assert "--stop-when" in capsys.readouterr().err

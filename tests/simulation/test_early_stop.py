@@ -1,0 +1,127 @@
+"""A run that stops as soon as its rule is met, and one that was killed and does the same."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tiny import Tiny
+
+from fl_epe import AuditRecord, RunConfig, epsilon_from_record
+from fl_epe.flower import Job, Progress, simulate
+from fl_epe.reporting import as_text, summarize
+from fl_epe.seeding import Seeds
+from fl_epe.simulation.checkpoint import read_job, read_state, write_checkpoint
+
+ROUNDS = 20
+CONFIG = RunConfig(
+    clients=20,
+    rounds=ROUNDS,
+    clients_per_round=5,
+    num_canaries=200,
+    unobserved=40,
+    noise_multiplier=1.0,
+    clipping="fixed",
+    delta=1e-3,
+)
+RULE = "epsilon-all-low > 1.5"
+
+
+def job(rule=RULE, **changes):
+    config = dataclasses.replace(CONFIG, stop_when=rule, **changes)
+    return Job(Tiny(), config, Seeds.derive(7), 5)
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    progress: list[Progress] = []
+    return simulate(job(), on_round=progress.append), progress
+
+
+def test_the_run_stops_when_its_rule_is_met(stopped):
+    record, progress = stopped
+    assert 1 < record.rounds < ROUNDS
+    found = record.provenance.config["stopped"]
+    assert found["after"] == record.rounds == progress[-1].round
+    assert found["low"] > 1.5
+    assert "stopping: epsilon-all-low > 1.5" in progress[-1].stop_when
+    assert all("more canaries would decide" in p.stop_when for p in progress[2:-1])
+    assert found["epsilon"] == pytest.approx(
+        epsilon_from_record(record, threat="all").epsilon, rel=1e-4
+    )
+    # Those whose turn did not come are unobserved.
+    assert record.num_canaries == 10 * record.rounds
+    assert record.unobserved.count == 240 - record.num_canaries
+    assert record.presence.any(axis=0).all()
+    assert record.metrics["eval_round"][-1] == record.rounds
+
+
+def test_up_to_there_it_is_the_run_without_a_rule(stopped):
+    record, _ = stopped
+    whole = simulate(job(None))
+    assert whole.rounds == ROUNDS
+    assert "stopped" not in whole.provenance.config
+    np.testing.assert_array_equal(whole.norms.means[: record.rounds], record.norms.means)
+    never = simulate(job("epsilon-all-low > 900"))
+    assert never.rounds == ROUNDS
+    assert "stopped" not in never.provenance.config
+    np.testing.assert_array_equal(never.observed.final, whole.observed.final)
+
+
+def test_the_report_says_so(stopped, tmp_path):
+    record, _ = stopped
+    loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
+    summary = summarize(loaded)
+    text = " ".join(as_text(summary).split())
+    assert f"stopped after round {record.rounds} of {ROUNDS}, as its rule “{RULE}” was met" in text
+    assert summary.to_dict()["stopped"]["low"] > 1.5
+    assert summarize(simulate(job("epsilon-all-high < 0.01", rounds=2))).stopped is None
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_run_that_was_killed_stops_where_it_would_have(stopped, tmp_path):
+    record, _ = stopped
+    path = tmp_path / "checkpoint.npz"
+
+    def kill(progress):
+        if progress.round == record.rounds - 1:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        simulate(job(), checkpoint=path, checkpoint_every=1, on_round=kill)
+    again = simulate(job(), checkpoint=path, checkpoint_every=1)
+    assert again.rounds == record.rounds
+    assert again.provenance.config["stopped"] == record.provenance.config["stopped"]
+    np.testing.assert_array_equal(again.observed.final, record.observed.final)
+    # With the checkpoint of its last round it stops at once.
+    once_more = simulate(job(), checkpoint=path)
+    assert once_more.rounds == record.rounds
+    assert once_more.provenance.config["stopped"] == record.provenance.config["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"watched.sums": None}, "it has no 'watched.sums'"),
+        ({"watched.sums": np.zeros((2, 3))}, r"watched.sums is float64 of shape \(2, 3\)"),
+        ({"watched.unit": np.array(-1.0)}, "watched.unit=-1.0"),
+        ({"watched.unit": np.array(0.0)}, "watched.unit=0.0"),
+    ],
+    ids=["missing", "shape", "negative", "zero"],
+)
+def test_a_checkpoint_without_what_the_rule_needs_is_refused(change, message, tmp_path):
+    path = tmp_path / "checkpoint.npz"
+
+    def kill(progress):
+        if progress.round == 2:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        simulate(job(), checkpoint=path, checkpoint_every=1, on_round=kill)
+    state = {**read_state(path), **change}
+    kept = {name: value for name, value in state.items() if value is not None}
+    write_checkpoint(path, read_job(path), kept)
+    with pytest.raises(ValueError, match=message):
+        simulate(job(), checkpoint=path)
