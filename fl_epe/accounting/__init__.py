@@ -10,6 +10,12 @@ Examples:
     4.377
 """
 
+from fl_epe.accounting.mixtures import (
+    known_footprint_delta,
+    known_footprint_epsilon,
+    unknown_footprint_delta,
+    unknown_footprint_epsilon,
+)
 from fl_epe.accounting.schedule_bounds import analytical_epsilon, tightest, upper_bounds
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
@@ -28,9 +34,13 @@ __all__ = [
     "epsilon_two_gaussians",
     "fixed_size_epsilon",
     "gaussian_epsilon",
+    "known_footprint_delta",
+    "known_footprint_epsilon",
     "poisson_epsilon",
     "random_participations_epsilon",
     "tightest",
+    "unknown_footprint_delta",
+    "unknown_footprint_epsilon",
     "unknown_rounds_epsilon",
     "upper_bounds",
 ]
