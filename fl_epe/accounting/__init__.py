@@ -10,6 +10,7 @@ Examples:
     4.377
 """
 
+from fl_epe.accounting.footprint_law import FootprintLaw, footprint_law
 from fl_epe.accounting.mixtures import (
     known_footprint_delta,
     known_footprint_epsilon,
@@ -28,11 +29,13 @@ from fl_epe.accounting.upper_bounds import (
 )
 
 __all__ = [
+    "FootprintLaw",
     "UpperBound",
     "analytical_epsilon",
     "delta_two_gaussians",
     "epsilon_two_gaussians",
     "fixed_size_epsilon",
+    "footprint_law",
     "gaussian_epsilon",
     "known_footprint_delta",
     "known_footprint_epsilon",
