@@ -10,7 +10,12 @@ Examples:
     4.377
 """
 
-from fl_epe.accounting.footprint_law import FootprintLaw, footprint_law
+from fl_epe.accounting.footprint_law import (
+    FootprintLaw,
+    footprint_law,
+    largest_footprint,
+    simulated_law,
+)
 from fl_epe.accounting.mixtures import (
     known_footprint_delta,
     known_footprint_epsilon,
@@ -39,8 +44,10 @@ __all__ = [
     "gaussian_epsilon",
     "known_footprint_delta",
     "known_footprint_epsilon",
+    "largest_footprint",
     "poisson_epsilon",
     "random_participations_epsilon",
+    "simulated_law",
     "tightest",
     "unknown_footprint_delta",
     "unknown_footprint_epsilon",

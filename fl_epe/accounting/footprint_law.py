@@ -12,13 +12,14 @@ Examples:
     >>> round(float(law.footprints @ law.shares), 6)  # three participations on average
     3.0
     >>> law.largest(10**6)  # 95% of the time nobody of a million takes part more often
-    16.0
+    15.0
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,11 +27,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.checks import check_count, check_probability
 from fl_epe.schedules import ClientType, Schedule, Trace, TraceSample
+from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
 
 _CELLS = 500  # of the lattice, for a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
+_MOST_ROWS = 1e8  # of simulated participations: half a minute
+_SEED = 13
 _MOST_WORK = 4e9  # cells times rows: half a minute
 
 
@@ -52,7 +56,7 @@ class FootprintLaw:
         given = np.asarray(footprints, np.float64).ravel()
         weights = np.ones(len(given)) if shares is None else np.asarray(shares, np.float64).ravel()
         values, places = np.unique(given, return_inverse=True)
-        summed = np.bincount(places, weights / weights.sum(), minlength=len(values))
+        summed = np.asarray(np.bincount(places, weights / weights.sum()), np.float64)
         return cls(values[summed > 0], summed[summed > 0])
 
     def scaled(self, factor: float) -> FootprintLaw:
@@ -120,6 +124,63 @@ def footprint_law(schedule: Schedule, weights: ArrayLike, clients: int) -> Footp
     return FootprintLaw.of(np.concatenate(values), np.concatenate(shares))
 
 
+def largest_footprint(
+    schedule: Schedule,
+    weights: ArrayLike,
+    clients: int,
+    confidence: float = 0.95,
+    rng: np.random.Generator | None = None,
+) -> tuple[float, bool] | None:
+    """A footprint Σ w_t that none of ``clients`` clients exceeds, and whether it was simulated.
+
+    By the exact law where there is one (`FootprintLaw.largest`). Otherwise populations are drawn,
+    so many that the largest footprint of all of them is above the quantile ``confidence`` of one
+    population's largest, with probability ``confidence`` (59 of them for 95%).
+
+    Args:
+        schedule: who takes part when.
+        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
+        clients: how many clients there are.
+        confidence: of the statement.
+        rng: for simulation; one with a fixed seed by default.
+
+    Returns:
+        ``None`` if there is no exact law and simulation would take minutes.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    law = footprint_law(schedule, weights, clients)
+    if law is not None:
+        return law.largest(clients, confidence), False
+    check_probability("confidence", confidence)
+    runs = math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
+    simulated = simulated_law(schedule, weights, clients, runs, rng)
+    return None if simulated is None else (float(simulated.footprints[-1]), True)
+
+
+def simulated_law(
+    schedule: Schedule,
+    weights: ArrayLike,
+    clients: int,
+    runs: int = 59,
+    rng: np.random.Generator | None = None,
+) -> FootprintLaw | None:
+    """Footprints Σ w_t of all clients in simulated runs; ``None`` if that would take minutes.
+
+    Arguments are as in `largest_footprint`; ``runs`` is the number of populations.
+    """
+    if runs * clients * (1 + schedule.participations()) > _MOST_ROWS:
+        return None
+    rng = rng or generator(_SEED, 0)
+    added = np.asarray(weights, np.float64)
+    found = np.zeros((runs, clients))
+    for sums in found:
+        for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
+            sums[cohort] += weight
+    return FootprintLaw.of(found)
+
+
 def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
     """Footprints of a type of clients, and their probabilities times the type's share."""
     inside = added[kind.rounds]
@@ -169,7 +230,8 @@ def _walk(kind: ClientType, places: NDArray[np.int64], rows: int) -> tuple[Float
             gone = _convolved(able, kernel * kind.keep)
             if kind.keep < 1:
                 gone[:, : able.shape[1]] += (1 - kind.keep) * kernel.sum() * able
-            stay = free * (1 - kernel.sum())
+            absent = 1 - kernel.sum()
+            stay = free * (absent if absent > 1e-12 else 0.0)  # rounding is nobody's absence
             if rows == 1:
                 moved = gone
             else:
@@ -191,7 +253,8 @@ def _kernels(kind: ClientType, places: NDArray[np.int64]) -> Iterator[Floats | N
     ends = np.searchsorted(kind.events, np.arange(kind.events[-1] + 1), side="right")
     start = 0
     for end in ends.tolist():
-        yield np.bincount(places[start:end], kind.chances[start:end]) if end > start else None
+        chances = np.bincount(places[start:end], kind.chances[start:end])
+        yield np.asarray(chances, np.float64) if end > start else None
         start = end
 
 

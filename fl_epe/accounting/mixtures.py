@@ -169,7 +169,7 @@ class _Clients:
         return max(removed, self.log_delta_added(self.score_of(-epsilon)))
 
     def log_delta_removed(self, score: float) -> float:
-        """Logarithm of P[x > s] − e^ε Q[x > s]: P the mixture, Q = N(0, 1), ε the log ratio at s."""
+        """Logarithm of P[x > s] − e^ε Q[x > s], with P the mixture and ε its log ratio at s."""
         return _log_sum(self.log_shares + self._removed(score))
 
     def log_delta_added(self, score: float) -> float:
@@ -179,7 +179,7 @@ class _Clients:
         return _log_sum(self.log_shares + gain) - self.log_ratio(score)
 
     def _removed(self, scores: Floats | float) -> Floats:
-        """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each footprint m, without cancellation."""
+        """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
         after = np.asarray(scores - self.sizes)
         gain = scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes))
         return np.asarray(gain)

@@ -5,7 +5,7 @@ import pytest
 import scipy
 from every_schedule import CLIENTS, EVERY, RUNS, T, runs_of
 
-from fl_epe.accounting import FootprintLaw, footprint_law
+from fl_epe.accounting import FootprintLaw, footprint_law, largest_footprint, simulated_law
 from fl_epe.schedules import BallsInBins, Capped, MinSeparation, Poisson, ShuffledEpochs, Trace
 
 WEIGHTS = {"equal": np.ones(T), "unequal": np.linspace(0.3, 2.0, T) ** 2}
@@ -107,3 +107,16 @@ def test_bad_arguments_are_named():
         footprint_law(Poisson(5, 0.5), np.ones(5), 0)
     with pytest.raises(ValueError, match="confidence"):
         FootprintLaw.of([1.0]).largest(5, 1.0)
+
+
+def test_without_a_law_populations_are_simulated():
+    schedule = Capped(Poisson(20, 0.2), per_window=1, window=3)
+    rng = np.random.default_rng(0)
+    found, simulated = largest_footprint(schedule, np.ones(20), 200, rng=rng)
+    assert simulated
+    fresh = simulated_law(schedule, np.ones(20), 200, 300, rng)
+    assert found <= 7
+    assert fresh.shares[fresh.footprints > found].sum() * 200 <= 0.15  # mean number above it
+    assert simulated_law(schedule, np.ones(20), 10**9) is None
+    assert largest_footprint(schedule, np.ones(20), 10**9) is None
+    assert largest_footprint(Poisson(20, 0.2), np.ones(20), 200) == (11.0, False)
