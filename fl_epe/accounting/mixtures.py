@@ -246,7 +246,10 @@ def _rounded_up(footprints: Floats) -> Floats:
 
 
 def _log_sum(terms: Floats) -> float:
-    return float(scipy.special.logsumexp(terms))
+    most = float(terms.max())
+    if most == -math.inf:
+        return most
+    return most + math.log(float(np.exp(terms - most).sum()))  # scipy's takes ten times as long
 
 
 def _log_one_less(fall: Floats) -> Floats:

@@ -248,12 +248,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     populations = options.populations or (20 if options.quick else 300)
     _print_compared(compare())
-    for (name, schedule), z, threat in itertools.product(
-        SCHEDULES.items(), (1.0, 0.5, 0.25), ("final", "all")
-    ):
-        found = cover(schedule, z, threat, populations)
-        cells = ", ".join(f"{key} {value:.3f}" for key, value in found.items())
-        print(f"{name}, {threat}, z = {z:g}, {populations} populations: {cells}", flush=True)
     for name in EXTREMES:
         by_coins = isinstance(EXTREMES[name][0], Poisson | DeviceClasses)
         for clients in (10**4, 10**6, 10**7) if by_coins else (10**4,):
@@ -266,6 +260,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     f"{held:.1%} of {populations} populations",
                     flush=True,
                 )
+    for (name, schedule), z, threat in itertools.product(
+        SCHEDULES.items(), (1.0, 0.5, 0.25), ("final", "all")
+    ):
+        found = cover(schedule, z, threat, populations)
+        cells = ", ".join(f"{key} {value:.3f}" for key, value in found.items())
+        print(f"{name}, {threat}, z = {z:g}, {populations} populations: {cells}", flush=True)
 
 
 if __name__ == "__main__":
