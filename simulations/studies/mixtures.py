@@ -22,6 +22,7 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting import (
+    FootprintLaw,
     epsilon_two_gaussians,
     footprint_law,
     known_footprint_epsilon,
@@ -29,7 +30,7 @@ from fl_epe.accounting import (
     unknown_footprint_epsilon,
 )
 from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import RunSchedules, epsilon_from_record, random_client, round_footprints
+from fl_epe.auditing import epsilon_from_record, footprint_fit, random_client, round_footprints
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import (
     BallsInBins,
@@ -131,50 +132,62 @@ def compare() -> list[Compared]:
     return out
 
 
-def cover(
-    schedule: Schedule, z: float, threat: str, populations: int, canaries: int = CANARIES
-) -> dict[str, float]:
-    """Share of fresh populations whose interval has the ε of the population."""
-    given = RunSchedules(schedule, schedule)
-    record = limit_record(schedule, z, DELTA, num_canaries=10, unobserved=0)
-    law = footprint_law(schedule, round_footprints(record, threat)[0], 10**6)
-    law = law.root() if threat == "all" else law
-    there = law.shares * (law.footprints > 0)
-    truth = {
-        "known": known_footprint_epsilon(law.footprints, DELTA, weights=law.shares),
-        "unknown": unknown_footprint_epsilon(law.footprints, DELTA, weights=law.shares),
-        "mean": float(epsilon_two_gaussians(0, 1, law.mean, 1, DELTA)),
-    }
-    # The mean score leaves out those who never took part, for "all".
-    present = law.mean / there.sum() if threat == "all" else law.mean
-    plain = float(epsilon_two_gaussians(0, 1, present, 1, DELTA))
-    hits: dict[str, list[bool]] = {}
-    shifts: dict[str, list[float]] = {"regression": [], "mean score": []}
+def cover(schedule: Schedule, z: float, threat: str, populations: int) -> dict[str, float]:
+    """Share of fresh populations whose interval has the ε of the population.
+
+    With a schedule both ends of an interval are the ε of the law at an end of κ's interval, and ε
+    rises with κ: so an interval has the truth where κ's has 1, for every ε of `random_client`.
+    """
+    law = _law(schedule, z, threat)
+    shift = law.mean
+    if threat == "all":  # the mean score leaves out those who never took part
+        shift /= float(law.shares[law.footprints > 0].sum())
+    exact = float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
+    hits: list[tuple[bool, bool]] = []
+    found: list[tuple[float, float]] = []
     for seed in range(populations):
         record = limit_record(
-            schedule, z, DELTA, num_canaries=canaries, unobserved=0, seed=seed + 1
+            schedule, z, DELTA, num_canaries=CANARIES, unobserved=0, seed=seed + 1
         )
-        found = random_client(record, threat=threat, schedules=given)
-        bare = _without_schedule(record, threat)
-        old = epsilon_from_record(record, threat=threat)
-        for name, estimate, exact in (
-            ("known", found.known, truth["known"]),
-            ("unknown", found.unknown, truth["unknown"]),
-            ("mean", found.mean, truth["mean"]),
-            ("no schedule: known", bare.known, truth["known"]),
-            ("no schedule: mean", bare.mean, truth["mean"]),
-            ("mean score alone", old, plain),
-        ):
-            hits.setdefault(name, []).append(estimate.low <= exact <= estimate.high)
-        shifts["regression"].append(found.mean.epsilon)
-        shifts["mean score"].append(old.epsilon)
-    out = {name: float(np.mean(values)) for name, values in hits.items()}
-    return out | {f"sd of {name}": float(np.std(values)) for name, values in shifts.items()}
+        fit = footprint_fit(record, threat=threat)
+        score = epsilon_from_record(record, threat=threat)
+        hits.append((fit.low <= 1 <= fit.high, score.low <= exact <= score.high))
+        regression = epsilon_two_gaussians(0, 1, max(fit.scale * shift, 0.0), 1, DELTA)
+        found.append((float(regression), score.epsilon))
+    names = ("regression", "mean score")
+    out = dict(zip(names, np.mean(hits, axis=0).tolist(), strict=True))
+    spread = np.std(found, axis=0).tolist()
+    return out | {f"sd of {name}": sd for name, sd in zip(names, spread, strict=True)}
 
 
-def _without_schedule(record, threat):
-    """What a record of a deployment would say."""
-    return random_client(record.with_values(participation="deployment"), threat=threat)
+def cover_without_schedule(
+    schedule: Schedule, z: float, threat: str, populations: int
+) -> dict[str, float]:
+    """As `cover`, of records that do not tell the schedule: the canaries stand for the clients."""
+    law = _law(schedule, z, threat)
+    exact = {
+        "known": known_footprint_epsilon(law.footprints, DELTA, weights=law.shares),
+        "mean": float(epsilon_two_gaussians(0, 1, law.mean, 1, DELTA)),
+    }
+    hits: dict[str, list[bool]] = {"known": [], "mean": [], "few": [], "known, canaries alone": []}
+    for seed in range(populations):
+        record = limit_record(
+            schedule, z, DELTA, num_canaries=CANARIES, unobserved=0, seed=seed + 1
+        )
+        found = random_client(record.with_values(participation="deployment"), threat=threat)
+        for name, estimate in (("known", found.known), ("mean", found.mean)):
+            hits[name].append(estimate.low <= exact[name] <= estimate.high)
+        plain = found.canaries
+        hits["known, canaries alone"].append(plain.low <= exact["known"] <= plain.high)
+        hits["few"].append(found.few)
+    return {name: float(np.mean(values)) for name, values in hits.items()}
+
+
+def _law(schedule: Schedule, z: float, threat: str) -> FootprintLaw:
+    record = limit_record(schedule, z, DELTA, num_canaries=10, unobserved=0)
+    law = footprint_law(schedule, round_footprints(record, threat)[0], 10**6)
+    assert law is not None
+    return law.root() if threat == "all" else law
 
 
 def largest_of(schedule: Schedule, weights: np.ndarray, clients: int, rng) -> float:
@@ -260,12 +273,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     f"{held:.1%} of {populations} populations",
                     flush=True,
                 )
-    for (name, schedule), z, threat in itertools.product(
-        SCHEDULES.items(), (1.0, 0.5, 0.25), ("final", "all")
+    for measured, many, words in (
+        (cover, populations, "schedule known"),
+        (cover_without_schedule, max(populations // 6, 5), "schedule unknown"),
     ):
-        found = cover(schedule, z, threat, populations)
-        cells = ", ".join(f"{key} {value:.3f}" for key, value in found.items())
-        print(f"{name}, {threat}, z = {z:g}, {populations} populations: {cells}", flush=True)
+        for (name, schedule), z, threat in itertools.product(
+            SCHEDULES.items(), (1.0, 0.5, 0.25), ("final", "all")
+        ):
+            shares = measured(schedule, z, threat, many)
+            cells = ", ".join(f"{key} {value:.3f}" for key, value in shares.items())
+            print(f"{words}, {name}, {threat}, z = {z:g}, {many} populations: {cells}", flush=True)
 
 
 if __name__ == "__main__":
