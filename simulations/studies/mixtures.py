@@ -147,7 +147,12 @@ def cover(schedule: Schedule, z: float, threat: str, populations: int) -> dict[s
     found: list[tuple[float, float]] = []
     for seed in range(populations):
         record = limit_record(
-            schedule, z, DELTA, num_canaries=CANARIES, unobserved=0, seed=seed + 1
+            schedule,
+            z,
+            DELTA,
+            num_canaries=CANARIES,
+            unobserved=0,
+            seed=seed + _first_seed(z, threat),
         )
         fit = footprint_fit(record, threat=threat)
         score = epsilon_from_record(record, threat=threat)
@@ -172,7 +177,12 @@ def cover_without_schedule(
     hits: dict[str, list[bool]] = {"known": [], "mean": [], "few": [], "known, canaries alone": []}
     for seed in range(populations):
         record = limit_record(
-            schedule, z, DELTA, num_canaries=CANARIES, unobserved=0, seed=seed + 1
+            schedule,
+            z,
+            DELTA,
+            num_canaries=CANARIES,
+            unobserved=0,
+            seed=seed + _first_seed(z, threat),
         )
         found = random_client(record.with_values(participation="deployment"), threat=threat)
         for name, estimate in (("known", found.known), ("mean", found.mean)):
@@ -181,6 +191,11 @@ def cover_without_schedule(
         hits["known, canaries alone"].append(plain.low <= exact["known"] <= plain.high)
         hits["few"].append(found.few)
     return {name: float(np.mean(values)) for name, values in hits.items()}
+
+
+def _first_seed(z: float, threat: str) -> int:
+    """Settings do not share randomness."""
+    return round(1000 * z) * 10_000 + 5_000 * (threat == "all")
 
 
 def _law(schedule: Schedule, z: float, threat: str) -> FootprintLaw:
