@@ -10,6 +10,18 @@ Examples:
     4.377
 """
 
+from fl_epe.accounting.footprint_law import (
+    FootprintLaw,
+    footprint_law,
+    largest_footprint,
+    simulated_law,
+)
+from fl_epe.accounting.mixtures import (
+    known_footprint_delta,
+    known_footprint_epsilon,
+    unknown_footprint_delta,
+    unknown_footprint_epsilon,
+)
 from fl_epe.accounting.schedule_bounds import analytical_epsilon, tightest, upper_bounds
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
@@ -22,15 +34,23 @@ from fl_epe.accounting.upper_bounds import (
 )
 
 __all__ = [
+    "FootprintLaw",
     "UpperBound",
     "analytical_epsilon",
     "delta_two_gaussians",
     "epsilon_two_gaussians",
     "fixed_size_epsilon",
+    "footprint_law",
     "gaussian_epsilon",
+    "known_footprint_delta",
+    "known_footprint_epsilon",
+    "largest_footprint",
     "poisson_epsilon",
     "random_participations_epsilon",
+    "simulated_law",
     "tightest",
+    "unknown_footprint_delta",
+    "unknown_footprint_epsilon",
     "unknown_rounds_epsilon",
     "upper_bounds",
 ]

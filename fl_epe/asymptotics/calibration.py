@@ -24,7 +24,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.accounting import epsilon_two_gaussians, footprint_law, known_footprint_epsilon
 from fl_epe.asymptotics.expected_scores import (
     PARTICIPATION,
     LimitSetting,
@@ -43,6 +43,7 @@ THREATS = ("final", "all")
 WHO = ("mean", "most-exposed")
 
 _DRAWS = 16  # of the schedule, to find the most exposed client of each
+_MANY_CLIENTS = 10**6  # where nobody says how many
 _EPSILONS = (1e-9, 1e12)
 _LEAST_NOISE = 1e-100  # used for z = 0, as real updates may be zero in some round
 
@@ -119,7 +120,7 @@ def noise_for_epsilon(
     _check(target_epsilon, delta, threat, who, num_canaries, confidence)
     rngs = (generator(seed, PARTICIPATION, d) for d in range(_DRAWS if who != "mean" else 1))
     draws = tuple(Participations.draw(schedule, num_canaries, population, rng) for rng in rngs)
-    client = _Client(draws, threat, who, schedule.rounds, setting)
+    client = _Client(draws, threat, who, schedule, population, setting)
     return _advice(client, target_epsilon, delta, confidence)
 
 
@@ -148,7 +149,7 @@ def _advice(client: _Client, target_epsilon: float, delta: float, confidence: fl
         who=client.who,
         num_canaries=client.draws[0].clients,
         confidence=confidence,
-        notes=tuple(_notes(client, z, delta)),
+        notes=(*_notes(client, z, delta), *client.random_client_notes(z, delta, confidence)),
     )
 
 
@@ -160,14 +161,16 @@ class _Client:
         draws: participations of all clients, from one draw of the schedule or several.
         threat: "final" or "all".
         who: "mean" or "most-exposed".
-        rounds: number of rounds.
+        schedule: who takes part when.
+        population: number of clients, if it is known.
         setting: for `limit_weights`.
     """
 
     draws: tuple[Participations, ...]
     threat: ThreatModel
     who: str
-    rounds: int
+    schedule: Schedule
+    population: int | None
     setting: LimitSetting
 
     def __post_init__(self) -> None:
@@ -231,9 +234,28 @@ class _Client:
         return self._computed(1.0)
 
     def _computed(self, z: float) -> list[Floats]:
-        weights = limit_weights(self.rounds, z, **self.setting)
+        weights = limit_weights(self.schedule.rounds, z, **self.setting)
         which = THREATS.index(self.threat)
         return [draw.footprints(*weights)[which] for draw in self.draws]
+
+    def random_client_notes(self, noise_multiplier: float, delta: float, level: float) -> list[str]:
+        """What a random client and the most exposed of all have; nothing where both are equal."""
+        z = max(noise_multiplier, _LEAST_NOISE)
+        weights = limit_weights(self.schedule.rounds, z, **self.setting)[THREATS.index(self.threat)]
+        many = self.population or _MANY_CLIENTS
+        law = footprint_law(self.schedule, weights, many)
+        if law is None:
+            return []
+        law = law.root() if self.threat == "all" else law
+        if law.equal:
+            return []
+        known = known_footprint_epsilon(law.footprints, delta, weights=law.shares)
+        most = _epsilon(law.largest(many, level), delta)
+        return [
+            f"At that z, a client picked at random whose rounds the adversary knows has ε = "
+            f"{known:.3g}, and with {level:.0%} confidence none of {many:,} clients has an ε "
+            f"above {most:.3g}."
+        ]
 
     @functools.cached_property
     def _meant(self) -> NDArray[np.bool_]:

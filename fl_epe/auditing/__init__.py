@@ -35,6 +35,7 @@ from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
 from fl_epe.auditing.one_release import LARGE_OVERLAP
 from fl_epe.auditing.other_canaries import measure_others, others_share, with_others, without_others
+from fl_epe.auditing.random_client import ExposedOfMany, RandomClient, RunSchedules, random_client
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import (
@@ -61,6 +62,7 @@ from fl_epe.auditing.statistics import (
     STATISTICS,
     ThreatModel,
     footprints,
+    round_footprints,
     scores_from_record,
     unknown_rounds_law,
 )
@@ -79,14 +81,17 @@ __all__ = [
     "ClientLog",
     "EpsilonEstimate",
     "Evidence",
+    "ExposedOfMany",
     "FootprintFit",
     "GaussianFit",
     "Mechanism",
     "Norms",
     "NotMeasured",
     "Provenance",
+    "RandomClient",
     "RoundFacts",
     "RunAuditor",
+    "RunSchedules",
     "RunningEstimate",
     "ScoreSummary",
     "Scores",
@@ -118,8 +123,10 @@ __all__ = [
     "measure_others",
     "others_share",
     "play",
+    "random_client",
     "read_scores",
     "record_from_scorer",
+    "round_footprints",
     "scores_from_record",
     "summarize_scores",
     "unknown_rounds_estimate",

@@ -268,6 +268,27 @@ def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
     return np.asarray(share * np.sqrt(record.dim) / record.norms.displacement)
 
 
+def round_footprints(record: AuditRecord, threat: ThreatModel) -> tuple[Floats, Floats]:
+    """What taking part in each round adds, ``(T,)``, and every canary's footprint, ``(k,)``.
+
+    For "final" a footprint is the sum over a canary's rounds of what they add, for "all" the root
+    of that sum. Unlike in `footprints`, canaries that never took part are there, with 0.
+
+    Raises:
+        ValueError: as `footprints`.
+    """
+    check_measured(record, threat)
+    record = without_others(record)
+    if threat == "all":
+        added = expected_signal(record) ** 2
+        return added, np.asarray(np.sqrt(added @ record.presence))
+    if record.norms.displacement == 0:
+        raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
+    share = record.round_weights() * _contributions(record)
+    added = share * np.sqrt(record.dim) / record.norms.displacement
+    return np.asarray(added), np.asarray(added @ record.presence)
+
+
 def _contributions(record: AuditRecord) -> Floats:
     """Norm of what one canary adds to the released mean, ``(T,)``."""
     if not record.signal_known():

@@ -52,7 +52,7 @@ def charts(
         line = [row for row in shown if getattr(row, fixed[0]) == fixed[1] and getattr(row, axis)]
         if len({getattr(row, axis) for row in line}) > 1:
             label = "noise multiplier z" if axis == "noise_multiplier" else axis
-            caption = f"ε of the mean canary against {label}, {words}; dashes: analytical."
+            caption = f"ε of a random client against {label}, {words}; dashes: analytical."
             draw = _curves(line, axis, label)
             out[name] = caption, _png(draw, 4.6)
     return out
@@ -86,7 +86,7 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
         axes.grid(axis="x", alpha=0.3)
         plain_ticks(axes)
     for color, marker, label in (
-        (_MEAN, "o", "mean canary (right: rounds known)"),
+        (_MEAN, "o", "random client (rounds known)"),
         (_UNKNOWN, "o", "random canary, rounds unknown"),
         (_EXPOSED, "D", "most exposed canary"),
         (_ANALYTICAL, "|", "analytical"),

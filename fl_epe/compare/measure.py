@@ -14,12 +14,15 @@ from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
     STATISTICS,
     AuditRecord,
+    EpsilonEstimate,
     NotMeasured,
+    RunSchedules,
     ThreatModel,
     divergence,
     epsilon_from_record,
     finite,
     footprints,
+    random_client,
     scores_from_record,
     unknown_rounds_law,
 )
@@ -77,7 +80,11 @@ def measure(
             if plan.task is None
             else _by_training(plan, cell, seed, record_path(plan, cell, directory), machine)
         )
-        scores = {threat: _scores(record, threat) for threat in ("final", "all")}
+        given = RunSchedules(schedule, schedule, population)
+        scores = {
+            threat: _scores(record, threat) | _random_client(record, threat, plan.confidence, given)
+            for threat in ("final", "all")
+        }
         unknown_rounds = _unknown_rounds(record, plan.confidence)
     except NotMeasured as error:
         return {"not_measured": str(error)}
@@ -178,6 +185,25 @@ def _scores(record: AuditRecord, threat: ThreatModel) -> dict[str, Any]:
     }
 
 
+def _random_client(
+    record: AuditRecord, threat: ThreatModel, confidence: float, schedules: RunSchedules
+) -> dict[str, Any]:
+    """ε of a random client, and of the most exposed of all clients; empty if it is not known."""
+    if not record.signal_known() or (
+        threat == "final" and record.mechanism.server.get("name") != "sgd"
+    ):
+        return {}
+    found = random_client(record, threat=threat, confidence=confidence, schedules=schedules)
+    out: dict[str, Any] = {"known": _ends(found.known), "unknown": _ends(found.unknown)}
+    if found.largest is not None:
+        out["of_all"] = _ends(found.largest.estimate) | {"clients": found.largest.clients}
+    return out
+
+
+def _ends(estimate: EpsilonEstimate) -> dict[str, float]:
+    return {"epsilon": estimate.epsilon, "low": estimate.low, "high": estimate.high}
+
+
 def _unknown_rounds(record: AuditRecord, confidence: float) -> dict[str, float] | None:
     """ε for an adversary who does not know the rounds, where the law has a closed form."""
     if unknown_rounds_law(record) is None:
@@ -185,7 +211,7 @@ def _unknown_rounds(record: AuditRecord, confidence: float) -> dict[str, float] 
     estimate = epsilon_from_record(
         record, threat="all", statistic="likelihood-ratio", confidence=confidence
     )
-    return {"epsilon": estimate.epsilon, "low": estimate.low, "high": estimate.high}
+    return _ends(estimate)
 
 
 def _last(record: AuditRecord, name: str) -> float | None:

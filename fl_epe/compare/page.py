@@ -162,11 +162,14 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
     lines = [
         where,
         "ε estimates say what the canary attack achieves. They are not bounds.",
-        f"“Final” and “every round” are for the mean canary, intervals at {plan.confidence:.0%}, "
-        "pooled over replicates. “Largest” or “most exposed” is for the simulated canary "
-        "with the largest expected score; among more clients there is one who is more exposed.",
-        "“Rounds unknown” is for a canary whose rounds are drawn by the schedule, many or few, so "
-        "that it can lie above the mean canary's. “–”: its law has no closed form.",
+        f"“Final” and “every round” are for a client picked at random whose rounds the adversary "
+        f"knows, intervals at {plan.confidence:.0%}, pooled over replicates. compare.csv has the "
+        "same for an adversary who does not know the rounds (“unaware”) and for the mean client "
+        "(“mean”).",
+        "“Largest” or “most exposed” is for the simulated canary with the largest expected score.",
+        *_most_of_clients_notes(plan, rows),
+        "“Rounds unknown” is for a canary whose rounds are drawn by the schedule, many or few. "
+        "“–”: its law has no closed form.",
         "Analytical ε: the upper bound by the tightest theorem for the schedule, with rounds known "
         "and, where that helps, unknown; “none known” where there is none. It also holds for an "
         "adversary who sees only the final model. Adjacency: zero-out with rounds known; with "
@@ -184,6 +187,26 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
     if skipped := sum(row.skipped is not None for row in rows):
         lines.append(f"{skipped} of {len(rows)} combinations are impossible; see compare.csv.")
     return lines
+
+
+def _most_of_clients_notes(plan: Plan, rows: Sequence[Row]) -> list[str]:
+    """What no client exceeds, in the row where that is most."""
+    known = [
+        (row, value)
+        for row in rows
+        for value in (row.every_round,)
+        if value is not None and value.most_of_clients is not None
+    ]
+    if not known:
+        return []
+    row, value = max(known, key=lambda pair: pair[1].most_of_clients or 0.0)
+    final = None if row.final is None else row.final.most_of_clients
+    by_final = "" if final is None else f", and {number(final)} by the final model"
+    return [
+        f"With {plan.confidence:.0%} confidence, none of {value.clients:,} clients has an ε above "
+        f"{number(value.most_of_clients)} by every round's model{by_final}, in the row where that "
+        f"is most ({_named(row)}); compare.csv has it for every row (“most_of_clients”)."
+    ]
 
 
 def _failed_notes(rows: Sequence[Row]) -> list[str]:

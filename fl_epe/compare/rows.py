@@ -20,14 +20,22 @@ class Epsilon:
     """An ε with its interval, and that of the most exposed canary.
 
     Attributes:
-        epsilon: of the mean canary.
+        epsilon: of a random client whose rounds the adversary knows; of the mean canary where
+            footprints are not known, and for unknown rounds of a canary whose rounds are drawn.
         low: lower end of the interval.
         high: upper end of the interval.
         most_exposed: of the canary with the largest footprint (expected score); ``None`` where
             that is not known.
         analytical: the tightest bound against this adversary; ``None`` where none is known.
         above: the estimate lies above the bound by more than chance allows, all comparisons of
-            the plan taken together. Either the bound does not apply or something is wrong.
+            the plan taken together. Either the bound does not apply or something is wrong. The
+            test is of the mean canary.
+        mean: of the mean canary; ``None`` for unknown rounds.
+        mean_low: lower end of its interval.
+        mean_high: upper end of it.
+        unaware: of a random client whose footprint the adversary does not know.
+        clients: number of clients in the next field.
+        most_of_clients: what no client of so many exceeds, at the plan's confidence.
     """
 
     epsilon: float
@@ -36,6 +44,12 @@ class Epsilon:
     most_exposed: float | None
     analytical: UpperBound | None
     above: bool
+    mean: float | None = None
+    mean_low: float | None = None
+    mean_high: float | None = None
+    unaware: float | None = None
+    clients: int | None = None
+    most_of_clients: float | None = None
 
     @property
     def exposed_above(self) -> bool:
@@ -187,7 +201,40 @@ def _pooled(
         epsilon_two_gaussians(0.0, 1.0, means, 1.0, delta)
     ).tolist()
     above = bound is not None and bool(least_likely > bound.epsilon)
-    return Epsilon(epsilon, low, high, exposed if largest else None, bound, above)
+    mean_canary = Epsilon(
+        epsilon, low, high, exposed if largest else None, bound, above, epsilon, low, high
+    )
+    return _with_random_client(mean_canary, parts)
+
+
+def _with_random_client(mean_canary: Epsilon, parts: list[dict[str, Any]]) -> Epsilon:
+    """The ε of a random client in place of the mean canary's, if every measurement has one."""
+    if not all("known" in part for part in parts):  # footprints not known, or written before 0.3
+        return mean_canary
+    epsilon, low, high = _mean_ends([part["known"] for part in parts])
+    out = dataclasses.replace(
+        mean_canary,
+        epsilon=epsilon,
+        low=low,
+        high=high,
+        unaware=_mean_ends([part["unknown"] for part in parts])[0],
+    )
+    if not all("of_all" in part for part in parts):
+        return out
+    of_all = [part["of_all"] for part in parts]
+    return dataclasses.replace(
+        out, clients=of_all[0]["clients"], most_of_clients=_mean_ends(of_all)[2]
+    )
+
+
+def _mean_ends(estimates: list[dict[str, float]]) -> tuple[float, float, float]:
+    """Mean of independent estimates, with its interval."""
+    epsilon = float(np.mean([found["epsilon"] for found in estimates]))
+    down, up = (
+        math.sqrt(sum((found[end] - found["epsilon"]) ** 2 for found in estimates)) / len(estimates)
+        for end in ("low", "high")
+    )
+    return epsilon, max(0.0, epsilon - down), epsilon + up
 
 
 def _averaged(

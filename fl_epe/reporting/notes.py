@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from fl_epe.auditing import EpsilonEstimate, least_canaries
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.random_client import random_client_notes
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
 from fl_epe.reporting.summary_types import (
     AnalyticalSummary,
@@ -31,6 +33,8 @@ def notes(summary: RunSummary) -> list[str]:
         *_budget_note(summary.analytical),
         *_participation_note(summary.analytical),
         *_share_note(summary.analytical),
+        *random_client_notes(summary.final.random_client, "final", summary.num_canaries or 0),
+        *random_client_notes(summary.every_round.random_client, "all", summary.num_canaries or 0),
         *_exposure_notes(summary),
         *_cohort_notes(summary),
         *_others_notes(summary),
@@ -44,8 +48,8 @@ def notes(summary: RunSummary) -> list[str]:
             continue
         if (row.part.lower_bound or 0.0) > row.part.estimate.high:
             lines.append(
-                f"The lower bound of “{row.sees} {row.name}” lies above its interval: the estimate "
-                "is for the mean canary, and the bound shows that some canaries are more exposed."
+                f"The lower bound of “{row.sees} {row.name}” lies above its interval: the bound "
+                "shows that some canaries are more exposed than the estimate says."
             )
     if absent := summary.metrics.absent:
         were = "update was" if absent == 1 else "updates were"
@@ -98,18 +102,6 @@ def analytical_text(summary: RunSummary) -> str:
     return "none known" if epsilon is None else number(epsilon)
 
 
-def number(value: float | None) -> str:
-    """At least three significant digits; "∞" for ``None`` and infinity."""
-    if value is None or math.isinf(value):
-        return "∞"
-    if value == 0:
-        return "0"
-    if value >= 1e6:
-        return f"{value:.2e}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(digits, 4)}f}"
-
-
 def _analytical_note(summary: RunSummary) -> str:
     """The assumptions of the analytical ε."""
     analytical = summary.analytical
@@ -146,8 +138,7 @@ def _secrecy_note(summary: RunSummary) -> list[str]:
         return []
     return [
         "The analytical ε holds only if the adversary does not know the rounds. The matched filter "
-        "knows them, so its ε and its lower bound may be larger. Both rows are for a canary of "
-        "mean footprint; all.footprints in report.json has the most exposed one."
+        "knows them, so its ε and its lower bound may be larger."
     ]
 
 
@@ -200,8 +191,7 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
     if unknown := summary.every_round.unknown_rounds:
         lines.append(
             f"For an adversary who sees every round's model but does not know who took part when: "
-            f"ε = {number(unknown.epsilon)}, for a canary whose rounds are drawn at random (the "
-            f"table's rows are for one of mean footprint)."
+            f"ε = {number(unknown.epsilon)}, for a canary whose rounds are drawn at random."
         )
     if full := summary.every_round.full_knowledge:
         found = full.estimate

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, EpsilonEstimate, ScoreSummary
 from fl_epe.reporting.figures import FIGURES, render, shown
-from fl_epe.reporting.notes import analytical_text, finding, notes, number
+from fl_epe.reporting.notes import analytical_text, finding, notes
+from fl_epe.reporting.numbers import number
 from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, status_line
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured

@@ -6,6 +6,7 @@ JSON cannot hold them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
     NotMeasured,
+    RandomClient,
     Scores,
     ThreatModel,
     all_bounds,
@@ -29,6 +31,7 @@ from fl_epe.auditing import (
     installed_versions,
     lower_bound,
     others_share,
+    random_client,
     scores_from_record,
     unknown_rounds_estimate,
     unknown_rounds_law,
@@ -242,8 +245,10 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary
         return FinalSummary(displacement, model, paper)
     scores = displacement.scores
     fits = record.mechanism.server.get("name") == "sgd" and record.signal_known()
+    client = random_client(record, delta, confidence=confidence, scores=scores) if fits else None
+    headline, mean_score = _headline(displacement, client)
     return FinalSummary(
-        displacement=displacement,
+        displacement=headline,
         model=model,
         paper=paper,
         bounds=all_bounds(scores, delta, confidence, _coins(record)),
@@ -251,33 +256,52 @@ def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary
         if fits
         else None,
         raw=_raw(record, delta, confidence, "final"),
+        random_client=client,
+        mean_score=mean_score,
     )
 
 
 def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryRoundSummary:
     """Matched filter at the known rounds, and the paper's maximum over rounds."""
-    full = fit = unknown = None
+    full = fit = unknown = client = None
     paper = _measured(record, "all", "maximum", delta, confidence, bound_method=PAPER_METHOD)
     matched_filter = _measured(record, "all", "matched-filter", delta, confidence)
     if isinstance(matched_filter, Unmeasured):
         return EveryRoundSummary(matched_filter, paper)
     scores = matched_filter.scores
     if record.signal_known():
-        fit = footprint_fit(record, delta, threat="all", confidence=confidence, scores=scores)
+        how: dict[str, Any] = {"threat": "all", "confidence": confidence, "scores": scores}
+        fit = footprint_fit(record, delta, **how)
+        client = random_client(record, delta, **how)
         if unknown_rounds_law(record):
             unknown = unknown_rounds_estimate(record, fit)
         if record.observed.residuals is not None and record.mechanism.sum_noise_multiplier:
             knowing = scores_from_record(record, "all", "full-knowledge")
             full = _statistic(knowing, delta, confidence)
+    headline, mean_score = _headline(matched_filter, client)
     return EveryRoundSummary(
-        matched_filter=matched_filter,
+        matched_filter=headline,
         paper=paper,
         bounds=all_bounds(scores, delta, confidence, _coins(record)),
         footprints=fit,
         unknown_rounds=unknown,
         full_knowledge=full,
         raw=_raw(record, delta, confidence, "all"),
+        random_client=client,
+        mean_score=mean_score,
     )
+
+
+def _headline(
+    part: StatisticSummary, client: RandomClient | None
+) -> tuple[StatisticSummary, EpsilonEstimate | None]:
+    """The statistic with the ε of a random client, and the ε of the mean score if that differs.
+
+    Where all footprints are equal, the mean score says it all and stays.
+    """
+    if client is None or client.equal:
+        return part, None
+    return dataclasses.replace(part, estimate=client.known), part.estimate
 
 
 def _measured(

@@ -6,7 +6,16 @@ import dataclasses
 import math
 from typing import Any, Literal
 
-from fl_epe.auditing import BoundRow, EpsilonEstimate, FootprintFit, GaussianFit, Scores, finite
+from fl_epe.auditing import (
+    BoundRow,
+    EpsilonEstimate,
+    FootprintFit,
+    GaussianFit,
+    RandomClient,
+    Scores,
+    finite,
+)
+from fl_epe.reporting.random_client import random_client_dict
 
 JSON = dict[str, Any]
 
@@ -86,7 +95,10 @@ class FinalSummary:
         paper: cosine with θ_T as in the paper, with fitted variance and Jeffreys' bound.
         bounds: every lower bound that applies to the displacement.
         footprints: fit of the displacement to the canaries' footprints, if they are known.
-        raw: the headline with all canaries left in; ``None`` if the headline is that.
+        raw: the mean score's ε with all canaries left in; ``None`` if the headline is that.
+        random_client: of the attack on a random client, which is the headline; ``None`` where
+            footprints are not known.
+        mean_score: ε of the mean score, where the headline is another number.
     """
 
     displacement: Part
@@ -95,6 +107,8 @@ class FinalSummary:
     bounds: tuple[BoundRow, ...] = ()
     footprints: FootprintFit | None = None
     raw: EpsilonEstimate | None = None
+    random_client: RandomClient | None = None
+    mean_score: EpsilonEstimate | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level."""
@@ -105,6 +119,7 @@ class FinalSummary:
             "bounds": [row.to_dict() for row in self.bounds],
             **({"footprints": _footprint_dict(self.footprints)} if self.footprints else {}),
             **({"raw": _estimate_dict(self.raw)} if self.raw else {}),
+            **_client_dict(self.random_client, self.mean_score),
         }
 
 
@@ -120,7 +135,10 @@ class EveryRoundSummary:
         unknown_rounds: ε for an adversary who does not know who took part when; ``None`` if the
             schedule has no closed form for it.
         full_knowledge: for an adversary who also knows the real clients' sum, if it was recorded.
-        raw: the headline with all canaries left in; ``None`` if the headline is that.
+        raw: the mean score's ε with all canaries left in; ``None`` if the headline is that.
+        random_client: of the attack on a random client, which is the headline; ``None`` where
+            footprints are not known.
+        mean_score: ε of the mean score, where the headline is another number.
     """
 
     matched_filter: Part
@@ -130,6 +148,8 @@ class EveryRoundSummary:
     unknown_rounds: EpsilonEstimate | None = None
     full_knowledge: StatisticSummary | None = None
     raw: EpsilonEstimate | None = None
+    random_client: RandomClient | None = None
+    mean_score: EpsilonEstimate | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level, without results that are ``None``."""
@@ -146,7 +166,7 @@ class EveryRoundSummary:
             out["full_knowledge"] = self.full_knowledge.to_dict()
         if self.raw is not None:
             out["raw"] = _estimate_dict(self.raw)
-        return out
+        return out | _client_dict(self.random_client, self.mean_score)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,6 +355,12 @@ def _estimate_dict(estimate: EpsilonEstimate) -> JSON:
         "high": finite(estimate.high),
         "method": estimate.method,
     }
+
+
+def _client_dict(found: RandomClient | None, mean_score: EpsilonEstimate | None) -> JSON:
+    """What is known of a random client, and the ε of the mean score where it is no headline."""
+    out: JSON = {} if found is None else {"random_client": random_client_dict(found)}
+    return out if mean_score is None else out | {"mean_score": _estimate_dict(mean_score)}
 
 
 def _footprint_dict(fit: FootprintFit) -> JSON:

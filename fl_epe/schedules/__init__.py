@@ -37,6 +37,7 @@ from fl_epe.schedules.by_name import (
     parse_schedule,
     schedule_options,
 )
+from fl_epe.schedules.client_law import ClientLaw, ClientType
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
@@ -48,6 +49,8 @@ __all__ = [
     "BallsInBins",
     "Capped",
     "CheckIn",
+    "ClientLaw",
+    "ClientType",
     "Cohort",
     "Coins",
     "Cyclic",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import ArgumentError, check_count, check_rate
+from fl_epe.schedules.client_law import ClientLaw, ClientType
 from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
 from fl_epe.schedules.draws import Groups, by_round, draw, even_sizes
 
@@ -76,6 +77,20 @@ class CheckIn(Schedule):
         else:
             ids = draw(rng, len(phase), rng.binomial(len(phase), self.keep))
         return ids, rng.integers(self.window, size=len(ids)) - phase[ids]
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: once in each window, for every place where they may begin."""
+        chance = self.keep / self.window
+        kinds = []
+        for phase in range(self.window):
+            starts = range(-phase, self.rounds, self.window)
+            ends = [min(start + self.window, self.rounds) for start in starts]
+            blocks = [
+                (max(start, 0), np.full(end - max(start, 0), chance))
+                for start, end in zip(starts, ends, strict=True)
+            ]
+            kinds.append(ClientType.blocks(1 / self.window, blocks))
+        return tuple(kinds)
 
 
 def _cohorts_of(
@@ -185,4 +200,18 @@ class TimeOfDay(Rated):
         return PrivacyLaw(
             counts=Coins(rounds, min(1.0, size / available), condition),
             cohorts=FixedCohorts(rounds, available, min(available, size), condition),
+        )
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: for each zone, coins in the rounds in which it is open.
+
+        Zones are taken as equally full, which they are up to one client.
+        """
+        is_open = self.open_zones()
+        total = round(self.rate * population * self.rounds)
+        sizes = np.fromiter(even_sizes(total, self.rounds), np.float64)
+        open_at = is_open[np.arange(self.rounds) % len(is_open)]
+        share = np.minimum(sizes * self.zones / (population * open_at.sum(axis=1)), 1.0)
+        return tuple(
+            ClientType.coins(1 / self.zones, open_at[:, zone] * share) for zone in range(self.zones)
         )

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_epe.checks import ArgumentError, check_count
+from fl_epe.schedules.client_law import ClientLaw, capped, thinned
 from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
@@ -84,6 +85,10 @@ class DropOut(_Composed):
             coins=law.coins and law.coins.thinned(keep),
             counts=law.counts and law.counts.thinned(keep),
         )
+
+    def client_law(self, population: int) -> ClientLaw | None:
+        """See `Schedule.client_law`: the other schedule's, thinned."""
+        return thinned(self.schedule.client_law(population), 1 - self.rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +168,15 @@ class Capped(_Composed):
             in_window[let_in] += 1
             recent.append(let_in)
             yield let_in
+
+    def client_law(self, population: int) -> ClientLaw | None:
+        """See `Schedule.client_law`: the other schedule's, with a cap on the run.
+
+        ``None`` with a cap on windows, or if clients rest or drop out after another cap.
+        """
+        if self.per_run is None or self.per_window is not None:
+            return None
+        return capped(self.schedule.client_law(population), self.per_run)
 
     def _caps(self) -> tuple[int, int, int]:
         """``per_run``, ``per_window`` and ``window``; a cap that is not set refuses nobody."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import ArgumentError, check_rate
+from fl_epe.schedules.client_law import ClientLaw
 
 Cohort = NDArray[np.int64]
 """The ids of those who take part in one round."""
@@ -131,6 +132,16 @@ class Schedule(abc.ABC):
         """
         most = self.most_participations()
         return PrivacyLaw(most=None if most >= self.rounds > 1 else most)
+
+    def client_law(self, population: int) -> ClientLaw | None:
+        """The exact law of one client's rounds; ``None`` where none in closed form is known.
+
+        It is the law of a single client: with cohorts of fixed size clients depend on each other.
+
+        Args:
+            population: number of clients.
+        """
+        return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fl_epe.checks import check_count
+from fl_epe.schedules.client_law import ClientLaw, ClientType, epoch_blocks
 from fl_epe.schedules.contract import Cohort, Epochs, Schedule
 from fl_epe.schedules.draws import by_round, even_sizes
 
@@ -38,6 +39,13 @@ class ShuffledEpochs(Epochs):
                 queue = np.concatenate([queue, _next_epoch(rng, population, queue, size)])
             yield np.sort(queue[:size])
             queue = queue[size:]
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: once in each epoch, at a random place of its order.
+
+        Where a round spans two epochs, clients of both are kept apart there; that is left out.
+        """
+        return (ClientType.blocks(1.0, epoch_blocks(self.rounds, self.epochs)),)
 
 
 def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: int) -> Cohort:
@@ -77,6 +85,17 @@ class Cyclic(Epochs):
             beyond = max(end - population, 0)
             yield np.sort(np.concatenate([order[start:end], order[:beyond]]))
             start = beyond or end
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: the rounds of each place in the order."""
+        places = min(population, 4 * self.rounds)
+        sizes = even_sizes(round(self.epochs * places), self.rounds)
+        when = np.repeat(np.arange(self.rounds), np.fromiter(sizes, np.int64))
+        who = np.arange(len(when)) % places
+        return tuple(
+            ClientType.blocks(1 / places, [(int(t), np.ones(1)) for t in when[who == place]])
+            for place in range(places)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,3 +138,13 @@ class BallsInBins(Schedule):
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
         for length in self.blocks():
             yield from by_round(rng.integers(length, size=population, dtype=np.int32), length)
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: once in each block."""
+        lengths = self.blocks()
+        starts = np.cumsum([0, *lengths[:-1]]).tolist()
+        blocks = [
+            (start, np.full(length, 1 / length))
+            for start, length in zip(starts, lengths, strict=True)
+        ]
+        return (ClientType.blocks(1.0, blocks),)

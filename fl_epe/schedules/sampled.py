@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fl_epe.checks import ArgumentError, check_count, expected
+from fl_epe.schedules.client_law import ClientLaw, ClientType
 from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
 from fl_epe.schedules.draws import Groups, draw, even_sizes
 
@@ -43,6 +44,10 @@ class Poisson(Rated):
         """See `Schedule.privacy_law`: independent coins."""
         coins = Coins(self.rounds, self.rate)
         return PrivacyLaw(coins=coins, counts=coins)
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: coins."""
+        return (ClientType.coins(1.0, np.full(self.rounds, self.rate)),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +83,12 @@ class FixedSize(Rated):
             counts=Coins(self.rounds, size / population),
             cohorts=FixedCohorts(self.rounds, population, size),
         )
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: for one client, coins of each cohort's share of all."""
+        total = round(self.rate * population * self.rounds)
+        sizes = np.fromiter(even_sizes(total, self.rounds), np.float64)
+        return (ClientType.coins(1.0, sizes / population),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +141,15 @@ class MinSeparation(Rated):
                 pool[rested : rested + len(back)] = back
                 rested += len(back)
             yield np.sort(cohort)
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: each cohort's share of those who have rested, then a rest."""
+        most = population * self.rounds // self.separation
+        total = min(round(self.rate * population * self.rounds), most)
+        sizes = np.fromiter(even_sizes(total, self.rounds), np.int64)
+        before = np.concatenate([[0], np.cumsum(sizes)])
+        resting = before[:-1] - before[np.maximum(np.arange(self.rounds) - self.separation + 1, 0)]
+        return (ClientType.coins(1.0, sizes / (population - resting), self.separation),)
 
 
 def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
@@ -204,3 +224,10 @@ class DeviceClasses(Schedule):
         """See `Schedule.privacy_law`: the coins of the busiest class."""
         coins = Coins(self.rounds, max(self.rates), ", in the busiest class")
         return PrivacyLaw(coins=coins, counts=coins)
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: the coins of each class."""
+        return tuple(
+            ClientType.coins(share / sum(self.shares), np.full(self.rounds, rate))
+            for share, rate in zip(self.shares, self.rates, strict=True)
+        )

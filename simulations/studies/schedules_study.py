@@ -74,6 +74,29 @@ def interval(value: Epsilon | None) -> str:
     return "–" if value is None else f"{value.epsilon:.2f} ({value.low:.2f} – {value.high:.2f})"
 
 
+def mean_interval(value: Epsilon | None) -> str:
+    found = known(value)
+    return f"{found.mean:.2f} ({found.mean_low:.2f} – {found.mean_high:.2f})"
+
+
+def unaware(value: Epsilon | None) -> float:
+    found = known(value).unaware
+    assert found is not None
+    return found
+
+
+def of_all(value: Epsilon | None) -> float:
+    found = known(value).most_of_clients
+    assert found is not None
+    return found
+
+
+def mean(value: Epsilon | None) -> float:
+    found = known(value).mean
+    assert found is not None
+    return found
+
+
 def exposed(value: Epsilon | None) -> float:
     most = known(value).most_exposed
     assert most is not None
@@ -87,7 +110,7 @@ def bound(value: Epsilon | None) -> float:
 
 
 def by_schedule(workers: int) -> Section:
-    """Sections 1 and 2: the mean client and the most exposed one."""
+    """Sections 1 and 2: a random client, the mean one and the most exposed one."""
     rows = measure(
         workers,
         schedules=DEFAULT_SCHEDULES,
@@ -97,8 +120,9 @@ def by_schedule(workers: int) -> Section:
     )
     finals = [known(row.final) for row in rows]
     # The same mean for all, as far as chance allows for eleven intervals.
-    middle = float(np.median([final.epsilon for final in finals]))
-    assert sum(final.low > middle or final.high < middle for final in finals) <= 2
+    middle = float(np.median([mean(final) for final in finals]))
+    apart = [f.mean_low > middle or f.mean_high < middle for f in finals]  # type: ignore[operator]
+    assert sum(apart) <= 2
     loudest = max(rows, key=lambda row: exposed(row.final))
     assert loudest.schedule.startswith("device-classes")
     calm = [row for row in rows if row.most_participations == R]
@@ -110,19 +134,38 @@ def by_schedule(workers: int) -> Section:
             f"`{row.schedule}`",
             str(row.most_participations),
             interval(row.final),
+            f"{unaware(row.final):.2f}",
+            mean_interval(row.final),
             f"{exposed(row.final):.2f}",
+            f"{of_all(row.final):.2f}",
             interval(row.every_round),
+            mean_interval(row.every_round),
             f"{exposed(row.every_round):.1f}",
+            f"{of_all(row.every_round):.1f}",
             f"{bound(row.every_round):.1f}",
         ]
         for row in rows
     ]
-    header = ["schedule", "most often", "final, mean", "final, most exposed"]
-    header += ["every round, mean", "every round, most exposed", "analytical, rounds known"]
+    header = ["schedule", "most often", "final, random client", "final, rounds unknown"]
+    header += ["final, mean", "final, most exposed", "final, none of 10,000 above"]
+    header += ["every round, random client", "every round, mean", "every round, most exposed"]
+    header += ["every round, none of 10,000 above", "analytical, rounds known"]
     most = exposed(loudest.final)
+    poisson = next(row for row in rows if row.schedule == "poisson")
+    random = known(loudest.final).epsilon
+    assert random > 2 * known(poisson.final).epsilon > 2 * middle
+    assert unaware(loudest.final) > 2 * middle
+    for row in rows:  # no mean is above the random client
+        assert unaware(row.final) <= known(row.final).epsilon * (1 + 1e-9)
     phrases = (
         f"All ε are at δ = {rows[0].delta:.2g}.",
-        f"the mean canary has ε ≈ {middle:.1f} under every one",
+        f"the mean client has ε ≈ {middle:.1f} under every one",
+        f"has ε = {known(calm[0].final).epsilon:.2f} under epochs,",
+        f"{known(poisson.final).epsilon:.2f} under Poisson sampling",
+        f"and {random:.1f} with two classes of devices, {random / middle:.0f} times the mean",
+        f"does not know the rounds it is {unaware(poisson.final):.2f} and "
+        f"{unaware(loudest.final):.1f}.",
+        f"none of the 10,000 clients has more than ε = {of_all(loudest.final):.0f}",
         f"the most exposed canary (final ε {exposed(calm[0].final):.2f})",
         f"somebody takes part {loudest.most_participations} times.",
         f"a final ε of {most:.0f}, {most / middle:.0f} times the mean client's.",
@@ -185,20 +228,24 @@ def caps(workers: int) -> Section:
             name,
             f"{1 - count / takes_part[0]:.0%}" if name != "none" else "0%",
             interval(row.final),
+            mean_interval(row.final),
             f"{exposed(row.final):.2f}",
             f"{exposed(row.every_round):.1f}",
             f"{bound(row.every_round):.1f}",
         ]
         for name, row, count in zip(names, rows, takes_part, strict=True)
     ]
-    header = ["cap", "participations refused", "final, mean", "final, most exposed"]
+    header = ["cap", "participations refused", "final, random client", "final, mean"]
+    header += ["final, most exposed"]
     header += ["every round, most exposed", "analytical, rounds known"]
     eight = names.index("8")
     assert exposed(rows[eight].final) < exposed(rows[0].final) / 3
     times = exposed(rows[0].final) / exposed(rows[eight].final)
+    less = known(rows[0].final).epsilon / known(rows[eight].final).epsilon
     phrases = (
         f"A cap of eight refuses {lines[eight][1]} of the participations",
         f"divides the final ε of the most exposed canary by {times:.0f}",
+        f"and that of a random client by {less:.1f}",
     )
     return Section(table(header, lines), phrases, rows)
 
@@ -242,7 +289,14 @@ def draw_schedules(figure: Figure, rows: list[Row]) -> None:
         for y, row in enumerate(rows):
             value = known(getattr(row, name))
             axes.plot([value.low, value.high], [y, y], color="#c2410c", lw=3, alpha=0.4)
-            axes.plot(value.epsilon, y, "o", color="#c2410c", ms=4, label="mean" if not y else None)
+            axes.plot(
+                value.epsilon,
+                y,
+                "o",
+                color="#c2410c",
+                ms=4,
+                label="random client" if not y else None,
+            )
             axes.plot(
                 exposed(value),
                 y,
@@ -330,7 +384,9 @@ def draw_caps(figure: Figure, rows: list[Row]) -> None:
             mfc="none",
             label=f"{label}, most exposed",
         )
-        axes.plot([v.epsilon for v in values], "o-", color=color, ms=4, label=f"{label}, mean")
+        axes.plot(
+            [v.epsilon for v in values], "o-", color=color, ms=4, label=f"{label}, random client"
+        )
     axes.set_xticks(range(len(order)), [names[i] for i in order])
     axes.set(yscale="log", xlabel="cap on participations in a run", ylabel="ε")
     axes.grid(alpha=0.3)

@@ -1,0 +1,288 @@
+"""ε of a random client, where clients leave footprints of different size.
+
+A footprint m ≥ 0 is the expected score of a client that takes part; the score is N(m, 1), and
+N(0, 1) without the client. Where footprints differ, the ε of the mean footprint is not that of the
+attack on a random client, because the few clients with large footprints decide δ. There are two
+adversaries:
+
+- one who knows the client's footprint (for example because it knows the client's rounds): δ(ε) is
+  the mean of δ(m; ε) over the clients;
+- one who does not: δ(ε) is that of the mixture Σ w_i N(m_i, 1) against N(0, 1), in both directions.
+
+The first is never weaker than the second. Derivation: docs/notes/mixtures.md.
+
+Examples:
+    >>> from fl_epe.accounting import epsilon_two_gaussians
+    >>> round(known_footprint_epsilon([1.0, 1.0], delta=1e-5), 3)  # equal footprints
+    4.377
+    >>> round(known_footprint_epsilon([0.0, 2.0], delta=1e-5), 3)  # a mean of 1, but a larger ε
+    9.675
+    >>> round(unknown_footprint_epsilon([0.0, 2.0], delta=1e-5), 3)
+    8.981
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.checks import check_probability
+
+Floats = NDArray[np.float64]
+
+_LARGEST = 1e140  # as in two_gaussians: larger footprints have an infinite ε
+_MANY = 50_000  # more distinct footprints are rounded up to a grid
+_COARSE = 5e-5  # relative distance of its points
+_SHORT = 0.25  # log M(v) − log M(v + gap) cancels for smaller gaps
+_FAR = -5.0  # below it Mills' ratio is taken from log_ndtr, as it would overflow
+_ROUNDING = 1e-12  # of a computed ln δ; ε is rounded up by it
+
+
+def known_footprint_epsilon(
+    footprints: ArrayLike, delta: float, *, weights: ArrayLike | None = None
+) -> float:
+    """ε of a random client whose footprint the adversary knows: mean of δ(m_i; ε) = δ.
+
+    Args:
+        footprints: m_i ≥ 0, any shape; infinity is allowed.
+        delta: target δ in (0, 1).
+        weights: of the footprints, ≥ 0, in their shape; by default all weigh the same.
+
+    Returns:
+        The smallest ε ≥ 0, rounded up; infinite if footprints above 1e140 weigh more than δ. Of
+        more than 50,000 distinct footprints each is first rounded up, by at most a factor of
+        1.00005.
+
+    Raises:
+        ValueError: for negative or NaN footprints, weights that cannot be normalised, or a
+            ``delta`` outside (0, 1).
+    """
+    clients = _Clients.of(footprints, weights)
+    goal = clients.goal(delta)
+    if goal == -math.inf:
+        return math.inf
+    return _first(clients.log_delta_known, goal, 0.0, 1.0) if len(clients.sizes) else 0.0
+
+
+def unknown_footprint_epsilon(
+    footprints: ArrayLike, delta: float, *, weights: ArrayLike | None = None
+) -> float:
+    """ε of a random client whose footprint the adversary does not know.
+
+    The exact ε between Σ w_i N(m_i, 1) and N(0, 1), of both directions the larger one. Arguments
+    and errors are as in `known_footprint_epsilon`.
+    """
+    clients = _Clients.of(footprints, weights)
+    goal = clients.goal(delta)
+    if goal == -math.inf:
+        return math.inf
+    return _solve_unknown(clients, goal) if len(clients.sizes) else 0.0
+
+
+def known_footprint_delta(
+    footprints: ArrayLike, epsilon: float, *, weights: ArrayLike | None = None
+) -> float:
+    """δ of a random client whose footprint the adversary knows; see `known_footprint_epsilon`.
+
+    Raises:
+        ValueError: as there; for an ``epsilon`` that is negative or NaN.
+    """
+    clients = _Clients.of(footprints, weights)
+    return clients.delta(epsilon, clients.log_delta_known)
+
+
+def unknown_footprint_delta(
+    footprints: ArrayLike, epsilon: float, *, weights: ArrayLike | None = None
+) -> float:
+    """δ of a random client whose footprint is unknown; see `unknown_footprint_epsilon`.
+
+    Raises:
+        ValueError: as there; for an ``epsilon`` that is negative or NaN.
+    """
+    clients = _Clients.of(footprints, weights)
+    return clients.delta(epsilon, clients.log_delta_unknown)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Clients:
+    """Distinct footprints in (0, 1e140] with their shares, and what lies outside of that.
+
+    Attributes:
+        sizes: the footprints m, ascending.
+        log_shares: ln of their shares of all clients.
+        log_silent: ln of the share of clients without a footprint.
+        exposed: share of the clients whose footprint is too large for any finite ε.
+    """
+
+    sizes: Floats
+    log_shares: Floats
+    log_silent: float
+    exposed: float
+
+    @classmethod
+    def of(cls, footprints: ArrayLike, weights: ArrayLike | None) -> _Clients:
+        given = np.asarray(footprints, np.float64).ravel()
+        if not len(given) or not np.all(given >= 0):
+            bad = given[~(given >= 0)][0] if len(given) else footprints
+            raise ValueError(f"Expected footprints={bad} >= 0, and at least one.")
+        shares = np.ones(len(given)) if weights is None else np.asarray(weights, np.float64).ravel()
+        if len(shares) != len(given):
+            raise ValueError(f"Expected len(weights)={len(shares)} to be {len(given)}.")
+        total = shares.sum()
+        if not (np.all(shares >= 0) and 0 < total < np.inf):
+            raise ValueError(f"Expected weights={shares} >= 0 with a finite sum > 0.")
+        sizes, places = np.unique(given, return_inverse=True)
+        if len(sizes) > _MANY:
+            sizes, places = np.unique(_rounded_up(given), return_inverse=True)
+        summed = np.bincount(places, shares / total, minlength=len(sizes))
+        used = (sizes > 0) & (sizes <= _LARGEST) & (summed > 0)
+        silent, exposed = (float(summed[where].sum()) for where in (sizes == 0, sizes > _LARGEST))
+        log_silent = math.log(silent) if silent > 0 else -math.inf
+        return cls(sizes[used], np.log(summed[used]), log_silent, min(exposed, 1.0))
+
+    def delta(self, epsilon: float, log_delta: Callable[[float], float]) -> float:
+        if not epsilon >= 0:
+            raise ValueError(f"Expected epsilon={epsilon} in [0, inf].")
+        finite = len(self.sizes) > 0 and epsilon < math.inf
+        return min(self.exposed + (math.exp(log_delta(epsilon)) if finite else 0.0), 1.0)
+
+    def goal(self, delta: float) -> float:
+        """Logarithm of the δ that is left for finite footprints, a little less for rounding."""
+        check_probability("delta", delta)
+        left = delta - self.exposed
+        return math.log(left) - _ROUNDING if left > 0 else -math.inf
+
+    def log_delta_known(self, epsilon: float) -> float:
+        """Logarithm of the mean of δ(m; ε); each member is told apart at a score of its own."""
+        return _log_sum(self.log_shares + self._removed(self.sizes / 2 + epsilon / self.sizes))
+
+    def log_delta_unknown(self, epsilon: float) -> float:
+        removed = self.log_delta_removed(self.score_of(epsilon))
+        if self.log_silent >= -epsilon:  # the likelihood ratio is nowhere as small as e^-ε
+            return removed
+        return max(removed, self.log_delta_added(self.score_of(-epsilon)))
+
+    def log_delta_removed(self, score: float) -> float:
+        """Logarithm of P[x > s] − e^ε Q[x > s], with P the mixture and ε its log ratio at s."""
+        return _log_sum(self.log_shares + self._removed(score))
+
+    def log_delta_added(self, score: float) -> float:
+        """Logarithm of Q[x < s] − e^ε P[x < s], with −ε the log ratio at s."""
+        gain = scipy.special.log_ndtr(score) + self.sizes * (score - self.sizes / 2)
+        gain = gain + _log_one_less(_fall(np.full_like(self.sizes, -score), self.sizes))
+        return _log_sum(self.log_shares + gain) - self.log_ratio(score)
+
+    def _removed(self, scores: Floats | float) -> Floats:
+        """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
+        after = np.asarray(scores - self.sizes)
+        gain = scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes))
+        return np.asarray(gain)
+
+    def log_ratio(self, score: float) -> float:
+        """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
+        terms = self.log_shares + self.sizes * (score - self.sizes / 2)
+        return _log_sum(np.append(terms, self.log_silent))
+
+    def score_of(self, log_ratio: float) -> float:
+        """The score at which the mixture's log ratio is ``log_ratio``."""
+        low, high = 0.0, 1.0
+        while self.log_ratio(high) < log_ratio:
+            low, high = high, 2 * high
+        if low == 0.0 and self.log_ratio(0.0) > log_ratio:
+            low, high = -1.0, 0.0
+            while self.log_ratio(low) > log_ratio:
+                low, high = 2 * low, low
+        return _root(lambda score: self.log_ratio(score) - log_ratio, low, high)
+
+
+def _solve_unknown(clients: _Clients, goal: float) -> float:
+    """The smallest ε; the search is for the score, as every score has an ε in closed form."""
+    start = clients.score_of(0.0)
+    if clients.log_delta_removed(start) <= goal:  # δ(0), the same in both directions
+        return 0.0
+    removed = clients.log_ratio(_first(clients.log_delta_removed, goal, start, 1.0))
+    added = -clients.log_ratio(_first(clients.log_delta_added, goal, start, -1.0))
+    return max(removed, added, 0.0)
+
+
+def _first(value: Callable[[float], float], goal: float, start: float, step: float) -> float:
+    """The first place from ``start`` on, in the direction of ``step``, where the value is ≤ goal.
+
+    Args:
+        value: falls from ``start`` on.
+        goal: what it falls to.
+        start: where to begin.
+        step: of the search; it doubles.
+    """
+    if value(start) <= goal:
+        return start
+    near, far = start, start + step
+    while value(far) > goal:
+        step *= 2
+        near, far = far, far + step
+    found = _root(lambda x: max(value(x), goal - 1e3) - goal, near, far)
+    nudge = math.copysign(max(abs(found), 1e-3) * 1e-15, step)
+    while value(found) > goal:
+        found, nudge = found + nudge, 2 * nudge
+    return found
+
+
+def _root(value: Callable[[float], float], low: float, high: float) -> float:
+    return float(scipy.optimize.brentq(value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
+
+
+def _rounded_up(footprints: Floats) -> Floats:
+    """Each footprint rounded up to the next power of 1 + `_COARSE`; 0 and infinity stay."""
+    inside = (footprints > 0) & (footprints <= _LARGEST)
+    step = math.log1p(_COARSE)
+    logs = np.log(footprints, out=np.zeros_like(footprints), where=inside)
+    return np.where(inside, np.exp(np.ceil(logs / step) * step), footprints)
+
+
+def _log_sum(terms: Floats) -> float:
+    most = float(terms.max())
+    if most == -math.inf:
+        return most
+    return most + math.log(float(np.exp(terms - most).sum()))  # scipy's takes ten times as long
+
+
+def _log_one_less(fall: Floats) -> Floats:
+    """ln(1 − e^−fall)."""
+    with np.errstate(divide="ignore"):  # −∞ where a footprint is too small for any difference
+        return np.asarray(np.log(-np.expm1(-fall)))
+
+
+def _fall(start: Floats, gap: Floats) -> Floats:
+    """Difference ln M(start) − ln M(start + gap), for Mills' ratio M, free of cancellation."""
+    short = gap < _SHORT
+    fall = np.empty_like(start)
+    fall[~short] = _log_mills(start[~short]) - _log_mills(start[~short] + gap[~short])
+    if np.any(short):  # −(ln M)′(u) = 1/M(u) − u
+        half = gap[short] / 2
+        total = np.zeros_like(half)
+        for node, weight in zip(*_quadrature(), strict=True):
+            u = start[short] + half * (1 + node)
+            total += half * weight * np.maximum(np.exp(-_log_mills(u)) - u, 0.0)
+        fall[short] = total
+    return fall
+
+
+@functools.cache
+def _quadrature() -> tuple[Floats, Floats]:
+    """Nodes and weights of Gauss and Legendre; what makes them is slow to import."""
+    return np.polynomial.legendre.leggauss(5)
+
+
+def _log_mills(v: Floats) -> Floats:
+    """Logarithm of (1 − Φ(v))/φ(v)."""
+    near = (
+        np.log(scipy.special.erfcx(np.maximum(v, _FAR) / math.sqrt(2))) + math.log(math.pi / 2) / 2
+    )
+    far = scipy.special.log_ndtr(-v) + v * v / 2 + math.log(2 * math.pi) / 2
+    return np.asarray(np.where(v >= _FAR, near, far))

@@ -1,0 +1,122 @@
+"""The law of one client's footprint: against simulated runs of every kind of schedule."""
+
+import numpy as np
+import pytest
+import scipy
+from every_schedule import CLIENTS, EVERY, RUNS, T, runs_of
+
+from fl_epe.accounting import FootprintLaw, footprint_law, largest_footprint, simulated_law
+from fl_epe.schedules import BallsInBins, Capped, MinSeparation, Poisson, ShuffledEpochs, Trace
+
+WEIGHTS = {"equal": np.ones(T), "unequal": np.linspace(0.3, 2.0, T) ** 2}
+WITHOUT_LAW = [
+    schedule
+    for schedule in EVERY
+    if isinstance(schedule, Capped)
+    and (schedule.per_window is not None or schedule.per_run is None)
+]
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("schedule", EVERY, ids=repr)
+def test_simulated_runs_follow_the_law(schedule, weights):
+    added = WEIGHTS[weights]
+    law = footprint_law(schedule, added, CLIENTS)
+    if schedule in WITHOUT_LAW:
+        assert law is None
+        return
+    assert law.shares.sum() == pytest.approx(1, abs=1e-12)
+    sums = np.einsum("t,rtc->rc", added, runs_of(schedule))  # (runs, clients)
+    # Rounding up lifts a footprint by at most the lattice's step for each participation.
+    slack = 0.004 * law.mean
+    for level in (-1.0, *np.quantile(sums, [0.3, 0.6, 0.9, 0.99])):
+        above = (sums > level + slack).mean(axis=1)
+        below = (sums > level - slack).mean(axis=1)
+        least, most = above.mean(), below.mean()
+        error = 4.5 * max(above.std(), below.std()) / np.sqrt(RUNS) + 1.5 / RUNS / CLIENTS
+        expected = law.shares[law.footprints > level].sum()
+        assert least - error <= expected <= most + error
+    means = sums.mean(axis=1)
+    error = 4.5 * means.std() / np.sqrt(RUNS) + 0.005 * means.mean()
+    assert abs(means.mean() - law.mean) <= error
+
+
+def test_equal_weights_give_the_binomial():
+    law = footprint_law(Poisson(60, 0.05), np.full(60, 0.7), 1000)
+    exact = scipy.stats.binom.pmf(np.arange(len(law.shares)), 60, 0.05)
+    np.testing.assert_allclose(law.footprints, 0.7 * np.arange(len(exact)), rtol=1e-12)
+    np.testing.assert_allclose(law.shares[:-1], exact[:-1], rtol=1e-9)
+
+
+def test_unequal_weights_against_every_subset():
+    added = np.array([1.0, 0.37, 2.2, 0.05, 1.4, 0.8])
+    law = footprint_law(Poisson(6, 0.3), added, 100)
+    subsets = (np.arange(64)[:, None] >> np.arange(6)) & 1
+    sums, shares = subsets @ added, 0.3 ** subsets.sum(axis=1) * 0.7 ** (6 - subsets.sum(axis=1))
+    for level in np.linspace(0, 6, 40):
+        exact = shares[sums > level].sum()
+        rounded = shares[sums > level - 6 * 0.002].sum()
+        found = law.shares[law.footprints > level].sum()
+        assert exact * (1 - 1e-12) <= found <= rounded * (1 + 1e-12)  # never too small
+    assert law.footprints[-1] == pytest.approx(added.sum())
+
+
+def test_blocks_against_every_choice():
+    added = np.array([1.0, 0.2, 0.5, 3.0, 0.7, 0.1])
+    law = footprint_law(BallsInBins(6, 2), added, 100)
+    sums = (added[:3, None] + added[None, 3:]).ravel()
+    assert law.mean == pytest.approx(sums.mean(), rel=3e-3)
+    assert sums.mean() <= law.mean
+    assert law.footprints[-1] == pytest.approx(4.0)
+    assert footprint_law(ShuffledEpochs(6, 2), added, 100).mean == pytest.approx(law.mean)
+
+
+@pytest.mark.parametrize("clients", [1, 100, 10**7])
+def test_the_largest_of_many_is_the_quantile_of_the_union(clients):
+    law = footprint_law(Poisson(200, 0.02), np.ones(200), clients)
+    largest = law.largest(clients)
+    beyond = scipy.stats.binom.sf([largest, largest - 1], 200, 0.02) * clients
+    assert beyond[0] <= 0.05 < beyond[1]
+
+
+def test_the_largest_of_a_schedule_with_a_limit_is_the_limit():
+    law = footprint_law(Capped(Poisson(40, 0.5), per_run=3), np.ones(40), 10**6)
+    assert law.largest(10**6) == 3
+    law = footprint_law(MinSeparation(40, 0.1, 5), np.ones(40), 1000)
+    assert law.largest(10**9) == 8
+
+
+def test_a_trace_is_its_own_law():
+    law = footprint_law(Trace([0, 1, 1], ["a", "a", "b"]), [1.0, 2.0], 2)
+    np.testing.assert_array_equal(law.footprints, [2.0, 3.0])
+    assert law.largest(2) == 3
+    assert not law.equal
+    assert FootprintLaw.of([2.0, 2.0, 2.001]).equal
+
+
+def test_rounds_that_add_nothing_leave_nothing():
+    law = footprint_law(Poisson(5, 0.5), np.zeros(5), 10)
+    np.testing.assert_array_equal(law.footprints, [0.0])
+
+
+def test_bad_arguments_are_named():
+    for weights in (np.ones(4), [-1.0] * 5, [np.nan] * 5):
+        with pytest.raises(ValueError, match="weights"):
+            footprint_law(Poisson(5, 0.5), weights, 10)
+    with pytest.raises(ValueError, match="clients"):
+        footprint_law(Poisson(5, 0.5), np.ones(5), 0)
+    with pytest.raises(ValueError, match="confidence"):
+        FootprintLaw.of([1.0]).largest(5, 1.0)
+
+
+def test_without_a_law_populations_are_simulated():
+    schedule = Capped(Poisson(20, 0.2), per_window=1, window=3)
+    rng = np.random.default_rng(0)
+    found, simulated = largest_footprint(schedule, np.ones(20), 200, rng=rng)
+    assert simulated
+    fresh = simulated_law(schedule, np.ones(20), 200, 300, rng)
+    assert found <= 7
+    assert fresh.shares[fresh.footprints > found].sum() * 200 <= 0.15  # mean number above it
+    assert simulated_law(schedule, np.ones(20), 10**9) is None
+    assert largest_footprint(schedule, np.ones(20), 10**9) is None
+    assert largest_footprint(Poisson(20, 0.2), np.ones(20), 200) == (11.0, False)

@@ -1,0 +1,42 @@
+"""`simulations/studies/mixtures.py`: its quick form, on a few settings."""
+
+import mixtures
+import numpy as np
+import pytest
+
+
+def test_the_engine_meets_the_integration(monkeypatch):
+    monkeypatch.setattr(mixtures, "NOISES", (0.5,))
+    monkeypatch.setattr(mixtures, "SCHEDULES", {"poisson": mixtures.SCHEDULES["poisson"]})
+    rows = mixtures.compare()
+    assert len(rows) == 2
+    assert max(row.worst for row in rows) < 1e-3
+    assert all(row.mean < row.unknown < row.known for row in rows)
+
+
+@pytest.mark.parametrize("name", ["poisson", "fixed size"])
+def test_statements_about_the_largest_hold(name):
+    limit, held, simulated = mixtures.extremes(name, 10**4, 20)
+    assert not simulated
+    assert 12 < limit < 18
+    assert held >= 0.8  # 20 populations at 95%: fewer once in 400
+
+
+def test_intervals_cover():
+    schedule = mixtures.SCHEDULES["poisson"]
+    shares = mixtures.cover(schedule, 0.25, "all", 20)
+    assert shares["regression"] >= 0.8
+    assert shares["sd of regression"] < shares["sd of mean score"]
+
+
+def test_the_largest_of_clients_by_coins_is_drawn_from_their_law():
+    schedule = mixtures.SCHEDULES["poisson"]
+    rng = np.random.default_rng(0)
+    drawn = [mixtures.largest_of(schedule, np.ones(60), 500, rng) for _ in range(300)]
+    slow = []
+    for _ in range(300):
+        counts = np.zeros(500)
+        for cohort in schedule.cohorts(500, rng):
+            counts[cohort] += 1
+        slow.append(counts.max())
+    assert abs(np.mean(drawn) - np.mean(slow)) < 5 * np.std(slow) * np.sqrt(2 / 300)
