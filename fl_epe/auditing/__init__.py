@@ -19,6 +19,8 @@ from fl_epe.auditing.bounds.by_name import (
     lower_bound,
     lower_bound_by,
 )
+from fl_epe.auditing.bounds.exchangeable import LowerLimits, lower_limits
+from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.divergence import divergence
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import (
@@ -75,6 +77,7 @@ __all__ = [
     "Evidence",
     "FootprintFit",
     "GaussianFit",
+    "LowerLimits",
     "Mechanism",
     "Norms",
     "NotMeasured",
@@ -103,8 +106,10 @@ __all__ = [
     "headline_method",
     "installed_versions",
     "least_canaries",
+    "lifted_lower_bound",
     "lower_bound",
     "lower_bound_by",
+    "lower_limits",
     "measure_others",
     "others_share",
     "play",
