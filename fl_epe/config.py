@@ -27,6 +27,7 @@ from fl_epe.mechanism import (
 )
 from fl_epe.old_names import with_new_names
 from fl_epe.schedules import Schedule, make_schedule, parse_schedule
+from fl_epe.verdict import VerdictRule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,9 @@ class RunConfig:
         delta: target δ (default: clients^-1.1).
         full_knowledge: also track an adversary who knows the sum of the real clients' updates of
             every round and subtracts it.
+        verdict: the one lower bound that the report names as its verdict, fixed before the run:
+            'auto' (by the number of canaries and delta), or a method such as 'weighted', for every
+            round's model; 'final:weighted' is for the final model.
     """
 
     clients: int
@@ -90,6 +94,7 @@ class RunConfig:
     local_learning_rate: float = 0.05
     delta: float | None = None
     full_knowledge: bool = False
+    verdict: str = "auto"
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -134,6 +139,7 @@ class RunConfig:
             value = getattr(self, name)
             if value not in allowed:
                 expected(name, value, f"to be one of {allowed}")
+        VerdictRule.parse(self.verdict).check_inclusion(self.inclusion)
 
     @property
     def target_delta(self) -> float:

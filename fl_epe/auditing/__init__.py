@@ -9,7 +9,7 @@ Examples:
     True
 """
 
-from fl_epe.auditing.assertions import Evidence, assert_private, find_evidence, play
+from fl_epe.auditing.assertions import Evidence, assert_private, ceiling, find_evidence, play
 from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
     COIN_METHODS,
@@ -21,6 +21,7 @@ from fl_epe.auditing.bounds.by_name import (
 )
 from fl_epe.auditing.bounds.exchangeable import LowerLimits, lower_limits
 from fl_epe.auditing.bounds.lifted import lifted_lower_bound
+from fl_epe.auditing.dependence import Dependence, dependence
 from fl_epe.auditing.divergence import divergence
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import (
@@ -33,7 +34,12 @@ from fl_epe.auditing.estimators import (
     unknown_rounds_estimate,
 )
 from fl_epe.auditing.measured import NotMeasured, check_measured
-from fl_epe.auditing.normality import GaussianFit, anderson_darling
+from fl_epe.auditing.normality import (
+    GaussianFit,
+    anderson_darling,
+    combined_p_value,
+    gaussian_by_group,
+)
 from fl_epe.auditing.other_canaries import measure_others, others_share, with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
@@ -63,6 +69,13 @@ from fl_epe.auditing.statistics import (
     scores_from_record,
     unknown_rounds_law,
 )
+from fl_epe.auditing.verdict import (
+    SimultaneousBounds,
+    applicable_methods,
+    method_by_design,
+    simultaneous_bounds,
+    theorem,
+)
 
 __all__ = [
     "BOUNDS",
@@ -73,6 +86,7 @@ __all__ = [
     "BoundRow",
     "CanaryCosines",
     "ClientLog",
+    "Dependence",
     "EpsilonEstimate",
     "Evidence",
     "FootprintFit",
@@ -87,11 +101,16 @@ __all__ = [
     "RunningEstimate",
     "ScoreSummary",
     "Scores",
+    "SimultaneousBounds",
     "ThreatModel",
     "all_bounds",
     "anderson_darling",
+    "applicable_methods",
     "assert_private",
+    "ceiling",
     "check_measured",
+    "combined_p_value",
+    "dependence",
     "divergence",
     "epsilon_from_cosines",
     "epsilon_from_record",
@@ -102,6 +121,7 @@ __all__ = [
     "finite",
     "footprint_fit",
     "footprints",
+    "gaussian_by_group",
     "gaussian_test",
     "headline_method",
     "installed_versions",
@@ -111,12 +131,15 @@ __all__ = [
     "lower_bound_by",
     "lower_limits",
     "measure_others",
+    "method_by_design",
     "others_share",
     "play",
     "read_scores",
     "record_from_scorer",
     "scores_from_record",
+    "simultaneous_bounds",
     "summarize_scores",
+    "theorem",
     "unknown_rounds_estimate",
     "unknown_rounds_law",
     "with_others",
