@@ -10,7 +10,8 @@ Examples:
 
 from fl_epe.reporting.figures import plain_ticks
 from fl_epe.reporting.noise_and_exposure import advice_lines, exposure_lines, exposure_tables
-from fl_epe.reporting.notes import finding, notes, number
+from fl_epe.reporting.notes import finding, notes
+from fl_epe.reporting.numbers import number
 from fl_epe.reporting.report import (
     as_text,
     epsilon_table,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from fl_epe.asymptotics import CapEffect, ExposedClient, Exposure, NoiseAdvice
-from fl_epe.reporting.notes import number
+from fl_epe.reporting.numbers import number
 from fl_epe.reporting.tables import plain_table
 
 _SEES = {"final": "the final model", "all": "every round's model, and knows who took part when"}

@@ -7,6 +7,7 @@ import math
 from typing import Any, Literal
 
 from fl_epe.auditing import BoundRow, EpsilonEstimate, FootprintFit, GaussianFit, Scores, finite
+from fl_epe.reporting.verdict_types import Claims
 
 JSON = dict[str, Any]
 
@@ -26,6 +27,8 @@ class StatisticSummary:
         bound_method: of the lower bound, chosen before the scores are seen; ``None`` without one.
         score_mean, score_std: of the observed scores.
         gaussian: test that they are Gaussian; ``None`` if there are too few.
+        gaussian_by_participations: the same test for canaries of equal participations, as all
+            together are a mixture; without groups that are too small.
     """
 
     scores: Scores
@@ -35,6 +38,7 @@ class StatisticSummary:
     score_mean: float
     score_std: float
     gaussian: GaussianFit | None
+    gaussian_by_participations: dict[int, GaussianFit] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> JSON:
         """As JSON values."""
@@ -47,6 +51,15 @@ class StatisticSummary:
             "score_mean": self.score_mean,
             "score_std": self.score_std,
             "gaussian": test and {"statistic": test.statistic, "p_value": test.p_value},
+            "gaussian_by_participations": [
+                {
+                    "participations": count,
+                    "canaries": found.count,
+                    "statistic": found.statistic,
+                    "p_value": found.p_value,
+                }
+                for count, found in self.gaussian_by_participations.items()
+            ],
         }
 
 
@@ -251,6 +264,7 @@ class RunSummary:
         versions: of the packages that matter.
         others_share: share of the other canaries in the energy of the rounds' means.
         others_out: whether they are taken out of what hides one canary.
+        claims: the verdict, what each row states, and the dependence of the canaries.
     """
 
     status: Status
@@ -277,6 +291,7 @@ class RunSummary:
     versions: dict[str, str]
     others_share: float = 0.0
     others_out: bool = True
+    claims: Claims = dataclasses.field(default_factory=Claims)
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
@@ -306,8 +321,9 @@ class RunSummary:
             "canary_share": finite(self.canary_share),
             "others_share": self.others_share,
             "analytical": self.analytical.to_dict(),
-            "final": self.final.to_dict(),
-            "all": self.every_round.to_dict(),
+            **self.claims.to_dict(),
+            "final": self.claims.with_roles("final", self.final.to_dict()),
+            "all": self.claims.with_roles("all", self.every_round.to_dict()),
             "metrics": self.metrics.to_dict(),
             "idle_rounds": self.idle_rounds,
             "faults": list(self.faults),
