@@ -57,8 +57,10 @@ from fl_epe.auditing.score_summary import (
     BoundRow,
     ScoreSummary,
     all_bounds,
+    bare_scores,
     finite,
     gaussian_test,
+    summarize_checked,
     summarize_scores,
 )
 from fl_epe.auditing.scores import Scores
@@ -107,6 +109,7 @@ __all__ = [
     "anderson_darling",
     "applicable_methods",
     "assert_private",
+    "bare_scores",
     "ceiling",
     "check_measured",
     "combined_p_value",
@@ -138,6 +141,7 @@ __all__ = [
     "record_from_scorer",
     "scores_from_record",
     "simultaneous_bounds",
+    "summarize_checked",
     "summarize_scores",
     "theorem",
     "unknown_rounds_estimate",

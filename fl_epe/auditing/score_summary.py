@@ -61,6 +61,8 @@ class ScoreSummary:
         estimates: every estimate that applies.
         bounds: every lower bound that applies.
         gaussian: test of normality for each group with enough scores.
+        verdict: the method that was named in advance; ``None`` if it does not apply.
+        ceiling: the largest bound that so many scores can give with that method.
     """
 
     delta: float
@@ -71,6 +73,14 @@ class ScoreSummary:
     estimates: tuple[EpsilonEstimate, ...]
     bounds: tuple[BoundRow, ...]
     gaussian: dict[str, GaussianFit]
+    verdict: str | None = None
+    ceiling: float | None = None
+
+    def role(self, row: BoundRow) -> str:
+        """What a bound is worth: "verdict", "exploratory" or "not a bound"."""
+        if not row.valid:
+            return "not a bound"
+        return "verdict" if row.method == self.verdict else "exploratory"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; infinite values are ``None``."""
@@ -85,7 +95,10 @@ class ScoreSummary:
                 | {name: finite(getattr(found, name)) for name in ("epsilon", "low", "high")}
                 for found in self.estimates
             ],
-            "bounds": [row.to_dict() for row in self.bounds],
+            "bounds": [row.to_dict() | {"role": self.role(row)} for row in self.bounds],
+            "verdict": self.verdict,
+            "ceiling": finite(self.ceiling),
+            "ceiling_unbounded": self.ceiling == math.inf,
             "gaussian": [
                 {"scores": name, "statistic": test.statistic, "p_value": test.p_value}
                 for name, test in self.gaussian.items()
@@ -116,6 +129,17 @@ def summarize_scores(
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
         NotMeasured: a `ValueError`, for fewer than two scores of a side.
     """
+    scores = bare_scores(observed, unobserved, dim)
+    return summarize_checked(scores, delta, confidence=confidence, coins=coins)
+
+
+def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None) -> Scores:
+    """`Scores` from what a file holds; the arguments are those of `summarize_scores`.
+
+    Raises:
+        ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
+        NotMeasured: a `ValueError`, for fewer than two scores of a side.
+    """
     if unobserved is None and dim is None:
         raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
     for name, side in (("took part", observed), ("did not", unobserved)):
@@ -126,13 +150,24 @@ def summarize_scores(
             )
     others = None if unobserved is None else check_scores("unobserved", unobserved)
     bare = Scores(check_scores("observed", observed), others)
-    scores = bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
+    return bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
+
+
+def summarize_checked(
+    scores: Scores, delta: float, *, confidence: float = 0.95, coins: bool = False
+) -> ScoreSummary:
+    """`summarize_scores` of what `bare_scores` returns."""
+    bare = scores
+    if scores.dim is not None:
+        scale = np.sqrt(scores.dim)
+        others = None if scores.unobserved is None else scores.unobserved / scale
+        bare = Scores(scores.observed / scale, others)
     return ScoreSummary(
         delta=delta,
         confidence=confidence,
-        dim=dim,
-        observed=len(bare.observed),
-        unobserved=0 if others is None else len(others),
+        dim=scores.dim,
+        observed=len(scores.observed),
+        unobserved=0 if scores.unobserved is None else len(scores.unobserved),
         estimates=_estimates(scores, bare, delta, confidence),
         bounds=all_bounds(scores, delta, confidence, coins),
         gaussian=_gaussian_tests(bare),

@@ -174,11 +174,10 @@ def score_tables(result: ScoreSummary) -> list[Table]:
     for found in result.estimates:
         estimates.add_row(found.method, number(found.epsilon), _interval(found))
     bounds = plain_table(f"Lower bounds, {confidence} one-sided", ("bound", "ε ≥"))
-    bounds.add_column("valid", no_wrap=True)
+    bounds.add_column("role", no_wrap=True)
     bounds.add_column("assumes")
     for row in result.bounds:
-        valid = "yes" if row.valid else "no"
-        bounds.add_row(row.method, number(row.epsilon), valid, row.assumption)
+        bounds.add_row(row.method, number(row.epsilon), result.role(row), row.assumption)
     headings = ("scores", "Anderson–Darling A²", "p-value")
     gaussian = plain_table("Are the scores Gaussian?", headings, left=3)
     for scores, test in result.gaussian.items():

@@ -22,6 +22,7 @@ from fl_epe.reporting.verdict_types import Claims, Role, Statement, Verdict
 from fl_epe.verdict import VerdictRule
 
 _SUSPECT = 0.001  # of a test in every report
+_NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
 
 _SEES = {"final model": "the final model", "every round": "every round's model"}
 _KNOWS = {
@@ -130,9 +131,18 @@ def verdict_text(summary: RunSummary) -> str | None:
     share = f"{100 * summary.confidence:.6g}%"
     return (
         f"Verdict ({how}): ε ≥ {number(verdict.epsilon)} at {share} confidence, for an adversary "
-        f"who sees {seen}, by {verdict.statement.method!r}. So many canaries could have shown at "
-        f"most ε ≥ {number(verdict.statement.ceiling)}. All other bounds are exploratory."
+        f"who sees {seen}, by {verdict.statement.method!r}. "
+        f"{most_text(verdict.statement.ceiling or 0.0)}. All other bounds are exploratory."
     )
+
+
+def most_text(most: float) -> str:
+    """The largest bound that so many canaries could have shown, as a sentence without full stop."""
+    if most <= 0:
+        return "So few canaries could not have shown any ε"
+    if most > _NO_LIMIT:
+        return "The number of canaries did not limit it, as their null distribution is exact"
+    return f"So many canaries could have shown at most ε ≥ {number(most)}"
 
 
 def statement_lines(summary: RunSummary) -> list[str]:
@@ -156,7 +166,7 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
         if row.method is not None:
             cells.append(("bound", f"{row.method}, {row.role}"))
         if row.ceiling is not None:
-            cells.append(("at most", f"ε ≥ {number(row.ceiling)} with so many canaries"))
+            cells.append(("at most", most_text(row.ceiling)))
         found.append((f"{row.sees}, {row.statistic}", cells))
     return found
 

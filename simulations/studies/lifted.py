@@ -1,6 +1,6 @@
 """How often bounds hold where the canaries of a run are correlated on purpose.
 
-    python simulations/studies/lifted.py            # six minutes on one core
+    python simulations/studies/lifted.py            # thirty minutes on one busy core
     python simulations/studies/lifted.py --quick    # a few seconds
 
 A bound with 95% confidence is to stay at or below the true ε in 95% of runs. The bounds for
@@ -19,6 +19,29 @@ and "gdp" assume a Gaussian mechanism, which the last two are not; in "one direc
 although it is one. Table 2
 has the rate behind a threshold from several runs of "one loudness": the limits of
 `fl_epe.auditing.bounds.exchangeable`. Table 3 has "lifted" from several runs.
+
+Two cores, CPU, 2026-11-22, 300 runs of 1,000 canaries; share of runs with bound <= true ε, in which
+less than 0.907 is below 95%::
+
+                                  mean       gdp  weighted simultane clopper-p    lifted
+    independent                  0.963     0.963     1.000     1.000     1.000     1.000
+    one direction, ρ = 0.01      0.683     0.733     0.997     1.000     1.000     1.000
+    one direction, ρ = 0.25      0.537     0.507     0.927     0.933     0.953     0.997
+    one direction, ρ = 0.9       0.503     0.320     0.977     0.517     1.000     0.993
+    one shift, τ = 1             0.807     0.803     0.907     0.843     0.837     1.000
+    one loudness                 0.693     0.693     0.803     0.693     0.743     1.000
+
+The mean of "lifted" from 1, 5 and 20 runs, which held in at least 99% of repeats::
+
+    independent                 0.08    2.12    3.06
+    one direction, ρ = 0.01     0.10    2.10    3.01
+    one direction, ρ = 0.25     0.18    1.12    2.06
+    one direction, ρ = 0.9      0.09    0.16    0.48
+    one shift, τ = 1            0.00    0.93    2.21
+    one loudness                0.01    0.19    0.63
+
+The price is high at μ = 1 with one run, where the truth is 4.38: independent scores give 2.65 by
+"weighted", and "lifted" 0.06. With μ = 4 they give 19.7 and 15.9, where the truth is 24.4.
 """
 
 from __future__ import annotations
