@@ -28,6 +28,7 @@ from fl_epe.mechanism import (
 from fl_epe.old_names import with_new_names
 from fl_epe.schedules import Schedule, make_schedule, parse_schedule
 from fl_epe.stop_rule import StopRule
+from fl_epe.verdict import VerdictRule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +70,9 @@ class RunConfig:
         stop_when: end the run as soon as ε is shown to be above a limit, 'epsilon-all-low > 8', or
             below one, 'epsilon-all-high < 2'. These are the ends of a 95% interval for every round
             so far that holds at all rounds at once, so that one may act on it.
+        verdict: the one lower bound that the report names as its verdict, fixed before the run:
+            'auto' (by the number of canaries and delta), or a method such as 'weighted', for every
+            round's model; 'final:weighted' is for the final model.
     """
 
     clients: int
@@ -95,6 +99,7 @@ class RunConfig:
     delta: float | None = None
     full_knowledge: bool = False
     stop_when: str | None = None
+    verdict: str = "auto"
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -146,6 +151,7 @@ class RunConfig:
                 stop_when=self.stop_when,
                 inclusion=self.inclusion,
             )
+        VerdictRule.parse(self.verdict).check_inclusion(self.inclusion)
 
     @property
     def target_delta(self) -> float:

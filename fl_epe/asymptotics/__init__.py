@@ -13,6 +13,7 @@ Examples:
 """
 
 from fl_epe.asymptotics.calibration import NoiseAdvice, noise_for_epsilon
+from fl_epe.asymptotics.canaries_needed import CanaryAdvice, canaries_for_epsilon, shift_of
 from fl_epe.asymptotics.client_exposure import CapEffect, ExposedClient, Exposure, caps, exposure
 from fl_epe.asymptotics.expected_scores import LimitSetting, ServerSetting, limit_like
 from fl_epe.asymptotics.simulated_record import (
@@ -23,6 +24,7 @@ from fl_epe.asymptotics.simulated_record import (
 )
 
 __all__ = [
+    "CanaryAdvice",
     "CapEffect",
     "ExposedClient",
     "Exposure",
@@ -30,6 +32,7 @@ __all__ = [
     "NoiseAdvice",
     "RealUpdates",
     "ServerSetting",
+    "canaries_for_epsilon",
     "caps",
     "exposure",
     "limit_footprints",
@@ -37,4 +40,5 @@ __all__ = [
     "limit_record",
     "limit_weights",
     "noise_for_epsilon",
+    "shift_of",
 ]

@@ -9,7 +9,7 @@ Examples:
     True
 """
 
-from fl_epe.auditing.assertions import Evidence, assert_private, find_evidence, play
+from fl_epe.auditing.assertions import Evidence, assert_private, ceiling, find_evidence, play
 from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
     COIN_METHODS,
@@ -19,6 +19,9 @@ from fl_epe.auditing.bounds.by_name import (
     lower_bound,
     lower_bound_by,
 )
+from fl_epe.auditing.bounds.exchangeable import LowerLimits, lower_limits
+from fl_epe.auditing.bounds.lifted import lifted_lower_bound
+from fl_epe.auditing.dependence import Dependence, dependence
 from fl_epe.auditing.divergence import divergence
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import (
@@ -32,7 +35,12 @@ from fl_epe.auditing.estimators import (
     unknown_rounds_estimate,
 )
 from fl_epe.auditing.measured import NotMeasured, check_measured
-from fl_epe.auditing.normality import GaussianFit, anderson_darling
+from fl_epe.auditing.normality import (
+    GaussianFit,
+    anderson_darling,
+    combined_p_value,
+    gaussian_by_group,
+)
 from fl_epe.auditing.one_release import LARGE_OVERLAP
 from fl_epe.auditing.other_canaries import measure_others, others_share, with_others, without_others
 from fl_epe.auditing.random_client import ExposedOfMany, RandomClient, RunSchedules, random_client
@@ -52,8 +60,10 @@ from fl_epe.auditing.score_summary import (
     BoundRow,
     ScoreSummary,
     all_bounds,
+    bare_scores,
     finite,
     gaussian_test,
+    summarize_checked,
     summarize_scores,
 )
 from fl_epe.auditing.scores import Scores
@@ -65,6 +75,13 @@ from fl_epe.auditing.statistics import (
     round_footprints,
     scores_from_record,
     unknown_rounds_law,
+)
+from fl_epe.auditing.verdict import (
+    SimultaneousBounds,
+    applicable_methods,
+    method_by_design,
+    simultaneous_bounds,
+    theorem,
 )
 from fl_epe.auditing.watched_claims import WATCHED_METHODS, WatchedEvidence, watch_claim
 
@@ -79,11 +96,13 @@ __all__ = [
     "BoundRow",
     "CanaryCosines",
     "ClientLog",
+    "Dependence",
     "EpsilonEstimate",
     "Evidence",
     "ExposedOfMany",
     "FootprintFit",
     "GaussianFit",
+    "LowerLimits",
     "Mechanism",
     "Norms",
     "NotMeasured",
@@ -95,14 +114,20 @@ __all__ = [
     "RunningEstimate",
     "ScoreSummary",
     "Scores",
+    "SimultaneousBounds",
     "ThreatModel",
     "WatchedEvidence",
     "WatchedMean",
     "all_bounds",
     "anderson_darling",
+    "applicable_methods",
     "assert_private",
+    "bare_scores",
+    "ceiling",
     "check_measured",
+    "combined_p_value",
     "confidence_sequence",
+    "dependence",
     "divergence",
     "epsilon_from_cosines",
     "epsilon_from_record",
@@ -114,13 +139,17 @@ __all__ = [
     "finite",
     "footprint_fit",
     "footprints",
+    "gaussian_by_group",
     "gaussian_test",
     "headline_method",
     "installed_versions",
     "least_canaries",
+    "lifted_lower_bound",
     "lower_bound",
     "lower_bound_by",
+    "lower_limits",
     "measure_others",
+    "method_by_design",
     "others_share",
     "play",
     "random_client",
@@ -128,7 +157,10 @@ __all__ = [
     "record_from_scorer",
     "round_footprints",
     "scores_from_record",
+    "simultaneous_bounds",
+    "summarize_checked",
     "summarize_scores",
+    "theorem",
     "unknown_rounds_estimate",
     "unknown_rounds_law",
     "watch_claim",

@@ -26,10 +26,11 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
 from fl_epe.auditing.bounds.error_rates import FloatArray
+from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import Scores, pool
 from fl_epe.auditing.statistics import scores_from_record
 from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
 from fl_epe.checks import check_probability
@@ -124,7 +125,9 @@ def find_evidence(
     """What a run says about the claim that it was (ε, δ)-DP.
 
     Args:
-        run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable giving one.
+        run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable giving one; or
+            a list of these from independent runs of one mechanism, for the bound "lifted", which
+            counts each run as one trial (`lifted_lower_bound`).
         epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
         delta: δ of the claim, in (0, 1).
         confidence: a true claim is called violated with probability at most 1 − this.
@@ -135,6 +138,8 @@ def find_evidence(
         ValueError, TypeError: if an argument is out of range, or the run has no such scores.
     """
     _check_claim(epsilon, delta, confidence, method)
+    if isinstance(run, list | tuple):
+        return _evidence_of_runs(run, epsilon, delta, confidence, method)
     scores = scores_of(run)
     method = method or _default_method(scores, delta)
     bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
@@ -149,7 +154,45 @@ def find_evidence(
         observed=scores.observed.size,
         unobserved=_compared_with(scores, method),
         statistic=scores.statistic,
-        ceiling=bound(_telling_all(scores)),
+        ceiling=ceiling(scores, delta, confidence, method),
+    )
+
+
+def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
+    """The largest lower bound that this many scores can give: that of a perfect attack.
+
+    Args:
+        scores: of which the numbers and the null count.
+        delta: target δ in (0, 1).
+        confidence: one-sided.
+        method: a key of `BOUNDS`.
+    """
+    return lower_bound(_telling_all(scores), delta, confidence=confidence, method=method)
+
+
+def _evidence_of_runs(
+    runs: Sequence[object], epsilon: float, delta: float, confidence: float, method: str | None
+) -> Evidence:
+    """What independent runs say, each counted as one trial."""
+    if method not in (None, "lifted"):
+        raise ValueError(f"Expected method={method!r} to be 'lifted', as there are several runs.")
+    if not runs:
+        raise ValueError("Expected run=[] to hold at least one run.")
+    found = [scores_of(run) for run in runs]
+    bound = functools.partial(lifted_lower_bound, delta=delta, confidence=confidence)
+    pooled = pool(found)
+    return Evidence(
+        claimed=epsilon,
+        delta=delta,
+        confidence=confidence,
+        lower_bound=bound(found),
+        method="lifted",
+        assumption=f"{len(runs)} independent runs; {BOUNDS['lifted'].assumption}",
+        estimate=epsilon_of(pooled, delta, confidence=confidence),
+        observed=pooled.observed.size,
+        unobserved=_compared_with(pooled, "lifted"),
+        statistic=pooled.statistic,
+        ceiling=bound([_telling_all(scores) for scores in found]),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 
 import numpy as np
 import scipy
@@ -55,6 +56,32 @@ def anderson_darling(scores: ArrayLike) -> GaussianFit:
     below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])
     statistic = float(-count - np.mean(weights * (below + above)))
     return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)), count)
+
+
+def gaussian_by_group(scores: ArrayLike, groups: ArrayLike) -> dict[int, GaussianFit]:
+    """`anderson_darling` of each group with at least eight scores that are not all equal.
+
+    Scores of canaries with different participations are a mixture of Gaussians, which is no
+    Gaussian, so that only those with equal participations are tested together.
+
+    Args:
+        scores: shape (k,).
+        groups: the number of each score's group, shape (k,).
+    """
+    values, numbers = np.asarray(scores, np.float64), np.asarray(groups, np.int64)
+    if values.shape != numbers.shape:
+        raise ValueError(f"Expected groups.shape={numbers.shape} to be {values.shape}.")
+    members = {int(number): values[numbers == number] for number in np.unique(numbers)}
+    return {
+        number: anderson_darling(group)
+        for number, group in members.items()
+        if len(group) >= 8 and np.ptp(group) > 0
+    }
+
+
+def combined_p_value(tests: Collection[GaussianFit]) -> float:
+    """The least p-value times the number of tests (Bonferroni); 1 without a test."""
+    return min([1.0, *(len(tests) * test.p_value for test in tests)])
 
 
 def _p_value(a: float) -> float:

@@ -65,6 +65,8 @@ class ScoreSummary:
         together: whether all observed canaries are said to share one release.
         overlap: the observed canaries' share of that release's energy if they do; ``None`` if the
             scores are not cosines.
+        verdict: the method that was named in advance; ``None`` if it does not apply.
+        ceiling: the largest bound that so many scores can give with that method.
     """
 
     delta: float
@@ -75,8 +77,16 @@ class ScoreSummary:
     estimates: tuple[EpsilonEstimate, ...]
     bounds: tuple[BoundRow, ...]
     gaussian: dict[str, GaussianFit]
+    verdict: str | None = None
+    ceiling: float | None = None
     together: bool = False
     overlap: float | None = None
+
+    def role(self, row: BoundRow) -> str:
+        """What a bound is worth: "verdict", "exploratory" or "not a bound"."""
+        if not row.valid:
+            return "not a bound"
+        return "verdict" if row.method == self.verdict else "exploratory"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; infinite values are ``None``."""
@@ -91,7 +101,10 @@ class ScoreSummary:
                 | {name: finite(getattr(found, name)) for name in ("epsilon", "low", "high")}
                 for found in self.estimates
             ],
-            "bounds": [row.to_dict() for row in self.bounds],
+            "bounds": [row.to_dict() | {"role": self.role(row)} for row in self.bounds],
+            "verdict": self.verdict,
+            "ceiling": finite(self.ceiling),
+            "ceiling_unbounded": self.ceiling == math.inf,
             "gaussian": [
                 {"scores": name, "statistic": test.statistic, "p_value": test.p_value}
                 for name, test in self.gaussian.items()
@@ -130,12 +143,25 @@ def summarize_scores(
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
         NotMeasured: a `ValueError`, for fewer than two scores of a side.
     """
+    return summarize_checked(
+        bare_scores(observed, unobserved, dim),
+        delta,
+        confidence=confidence,
+        coins=coins,
+        together=together,
+        sum_norm=sum_norm,
+    )
+
+
+def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None) -> Scores:
+    """`Scores` from what a file holds; the arguments are those of `summarize_scores`.
+
+    Raises:
+        ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
+        NotMeasured: a `ValueError`, for fewer than two scores of a side.
+    """
     if unobserved is None and dim is None:
         raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
-    if dim is None and together:
-        raise ValueError("Expected dim with together=True, got dim=None.")
-    if sum_norm is not None and not together:
-        raise ValueError(f"Expected together=True with sum_norm={sum_norm}, got False.")
     for name, side in (("took part", observed), ("did not", unobserved)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
             counted = "no score" if np.size(side) == 0 else "only 1 score"
@@ -144,7 +170,30 @@ def summarize_scores(
             )
     others = None if unobserved is None else check_scores("unobserved", unobserved)
     bare = Scores(check_scores("observed", observed), others)
-    scores = bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
+    return bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
+
+
+def summarize_checked(
+    scores: Scores,
+    delta: float,
+    *,
+    confidence: float = 0.95,
+    coins: bool = False,
+    together: bool = False,
+    sum_norm: float | None = None,
+) -> ScoreSummary:
+    """`summarize_scores` of what `bare_scores` returns."""
+    if scores.dim is None and together:
+        raise ValueError("Expected dim with together=True, got dim=None.")
+    if sum_norm is not None and not together:
+        raise ValueError(f"Expected together=True with sum_norm={sum_norm}, got False.")
+    bare = scores
+    shared = None
+    if scores.dim is not None:
+        shared = overlap(float(scores.observed.mean()), len(scores.observed), scores.dim)
+        scale = np.sqrt(scores.dim)
+        others = None if scores.unobserved is None else scores.unobserved / scale
+        bare = Scores(scores.observed / scale, others)
     estimates = _estimates(scores, bare, delta, confidence)
     if together:
         alone = epsilon_together(scores, delta, confidence, sum_norm=sum_norm)
@@ -152,16 +201,14 @@ def summarize_scores(
     return ScoreSummary(
         delta=delta,
         confidence=confidence,
-        dim=dim,
-        observed=len(bare.observed),
-        unobserved=0 if others is None else len(others),
+        dim=scores.dim,
+        observed=len(scores.observed),
+        unobserved=0 if scores.unobserved is None else len(scores.unobserved),
         estimates=estimates,
         bounds=all_bounds(scores, delta, confidence, coins),
         gaussian=_gaussian_tests(bare),
         together=together,
-        overlap=None
-        if dim is None
-        else overlap(float(scores.observed.mean()), len(bare.observed), dim),
+        overlap=shared,
     )
 
 

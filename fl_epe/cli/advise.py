@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fl_epe.accounting import UpperBound, tightest, upper_bounds
 from fl_epe.auditing import AuditRecord, finite
-from fl_epe.checks import ArgumentError, check_count, check_noise, check_types, expected, within
+from fl_epe.checks import (
+    ArgumentError,
+    check_count,
+    check_noise,
+    check_positive,
+    check_types,
+    expected,
+    within,
+)
 from fl_epe.cli.console import print_json, print_lines, terminal
 from fl_epe.cli.options import a_path, add_command, add_options, given
 from fl_epe.cli.sizes import check_limit, check_memory
@@ -32,11 +40,15 @@ _COLUMNS = (
     "epsilon_final",
     "epsilon_every_round",
 )
+_MOST_DRAWS = 10_000
+_PARTICIPATIONS_TRIED = (1, 2, 4, 8, 16)
 _LONGEST = 3600.0  # advice is for somebody who waits
 _EXAMPLES = """examples:
   fl-epe advise noise --target-epsilon 1 --rounds 1000 --clients 50000
   fl-epe advise noise --target-epsilon 3 --participation poisson --participations 20 --rounds 500
   fl-epe advise noise --target-epsilon 2 --like runs/half --who most-exposed
+  fl-epe advise canaries --true-epsilon 8 --claimed 4
+  fl-epe advise canaries --noise-multiplier 1 --claimed 4 --clients-per-round 24
   fl-epe advise log participation.csv --noise-multiplier 0.5
   fl-epe advise log participation.csv --noise-multiplier 0.5 --per-window 2 --window 30
 """
@@ -122,11 +134,73 @@ class _Log:
             check_noise("noise_multiplier", self.noise_multiplier)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Canaries:
+    """A question for ``fl-epe advise canaries``.
+
+    Attributes:
+        claimed: ε that the lower bound is to exceed.
+        true_epsilon: ε that the run really has for a canary's participations; needed without
+            --noise-multiplier.
+        noise_multiplier: z of the sum: the true ε is then that of the Gaussian mechanism, for an
+            adversary who sees every round, and several numbers of participations are tried.
+        participations: rounds in which each canary takes part (default: 1, or with
+            --noise-multiplier 1, 2, 4, 8 and 16).
+        clients_per_round: real clients of a round; the rounds that have room are then told.
+        share: largest share of canaries in a round.
+        delta: target δ.
+        confidence: of the lower bound, one-sided.
+        power: wanted probability that the bound exceeds the claim.
+        method: the lower bound, or auto for the one by design.
+        null: whether the null is exact, or shown by as many unobserved canaries; a canary that
+            takes part more than once needs them.
+        draws: simulated audits for each number of canaries.
+        seed: of the simulated audits.
+        json: print JSON instead of text.
+    """
+
+    claimed: float
+    true_epsilon: float | None = None
+    noise_multiplier: float | None = None
+    participations: int | None = None
+    clients_per_round: float | None = None
+    share: float = 0.5
+    delta: float = _DELTA
+    confidence: float = 0.95
+    power: float = 0.8
+    method: str = "auto"
+    null: Literal["auto", "exact", "unobserved"] = "auto"
+    draws: int = 40
+    seed: int = 0
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if (self.true_epsilon is None) == (self.noise_multiplier is None):
+            raise ArgumentError(
+                "Expected either {true_epsilon} or {noise_multiplier} to be given.",
+                true_epsilon=self.true_epsilon,
+                noise_multiplier=self.noise_multiplier,
+            )
+        if self.noise_multiplier is not None:
+            check_positive("noise_multiplier", self.noise_multiplier)
+        if self.participations is not None:
+            check_count("participations", self.participations)
+        if self.clients_per_round is not None:
+            check_positive("clients_per_round", self.clients_per_round)
+        if not 0 < self.share < 1:
+            expected("share", self.share, "in (0, 1)")
+        if self.seed < 0:
+            expected("seed", self.seed, ">= 0")
+        if not 2 <= self.draws <= _MOST_DRAWS:
+            expected("draws", self.draws, f"in [2, {_MOST_DRAWS}]")
+
+
 def add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``advise`` to the commands of ``fl-epe``."""
     advise = commands.add_parser(
         "advise",
-        help="noise for a wanted ε; who of a real deployment is most exposed",
+        help="noise for a wanted ε; canaries for a wanted bound; who of a log is most exposed",
         description="What the high-dimensional limit says of a schedule, without training: an "
         "estimate of what random canaries would measure, no guarantee of differential privacy.",
         epilog=_EXAMPLES,
@@ -143,6 +217,17 @@ def add_advise(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         spell={"kind": "--participation", "population": "--clients"}.get,
     )
     add_options(noise, _Noise)
+    canaries = add_command(
+        kinds,
+        "canaries",
+        _canaries,
+        summary="how many canaries, rounds and participations show that ε exceeds a claim",
+        description="How many canaries, rounds and participations it takes until the lower bound "
+        "of a report exceeds a claimed ε with a wanted probability, by simulating audits of "
+        "Gaussian scores. With few canaries a report cannot show a large ε, whatever leaks.",
+        spell={"epsilon": "--true-epsilon"}.get,
+    )
+    add_options(canaries, _Canaries)
     log = add_command(
         kinds,
         "log",
@@ -189,6 +274,50 @@ def _noise(arguments: argparse.Namespace) -> int:
         print_json(dataclasses.asdict(advice) | {"setting": setting, "analytical": bounds})
     else:
         _show_noise(advice, theory, setting)
+    return 0
+
+
+def _canaries(arguments: argparse.Namespace) -> int:
+    from fl_epe.accounting import gaussian_epsilon
+    from fl_epe.asymptotics import canaries_for_epsilon
+    from fl_epe.reporting import canary_lines
+
+    asked = _Canaries(**given(arguments, _Canaries))
+    z, room = asked.noise_multiplier, None
+    if asked.clients_per_round is not None:
+        room = asked.clients_per_round * asked.share / (1 - asked.share)
+    tried = _PARTICIPATIONS_TRIED if z is not None else (1,)
+    found = []
+    for participations in tried if asked.participations is None else (asked.participations,):
+        true = asked.true_epsilon
+        if z is not None:
+            true = gaussian_epsilon(z, asked.delta, participations)
+        assert true is not None  # noqa: S101 - one of the two is given
+        exact = asked.null == "exact" or (asked.null == "auto" and participations == 1)
+        found.append(
+            canaries_for_epsilon(
+                true,
+                asked.claimed,
+                asked.delta,
+                confidence=asked.confidence,
+                power=asked.power,
+                method=asked.method,
+                exact=exact,
+                participations=participations,
+                room=room,
+                draws=asked.draws,
+                seed=asked.seed,
+            )
+        )
+    if asked.json:
+        rows = [
+            dataclasses.asdict(one)
+            | {"true_epsilon": finite(one.true_epsilon), "ceiling": finite(one.ceiling)}
+            for one in found
+        ]
+        print_json({"power": asked.power, "advice": rows})
+    else:
+        print_lines(terminal(), canary_lines(found, asked.power))
     return 0
 
 

@@ -25,14 +25,21 @@ def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         + EXIT_STATUS,
     )
     report.add_argument("run_dir", type=a_path, metavar="RUN_DIR", help=f"holds {RECORD}")
+    report.add_argument(
+        "--simultaneous",
+        action="store_true",
+        help="also all valid lower bounds at once, corrected for their number (Bonferroni)",
+    )
 
 
 def _report(arguments: argparse.Namespace) -> int:
     record = AuditRecord.load(arguments.run_dir / RECORD)
-    return show_report(terminal(), record, arguments.run_dir)
+    return show_report(terminal(), record, arguments.run_dir, simultaneous=arguments.simultaneous)
 
 
-def show_report(console: Console, record: AuditRecord, directory: Path) -> int:
+def show_report(
+    console: Console, record: AuditRecord, directory: Path, *, simultaneous: bool = False
+) -> int:
     """Write the report of a record into a directory and print its table and notes.
 
     Returns:
@@ -40,7 +47,7 @@ def show_report(console: Console, record: AuditRecord, directory: Path) -> int:
     """
     from fl_epe.reporting import print_report, write_report
 
-    summary = write_report(record, directory)
+    summary = write_report(record, directory, simultaneous=simultaneous)
     console.print()
     print_report(console, summary)
     accuracy = summary.metrics.accuracy

@@ -19,9 +19,10 @@ from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, So
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ShuffledEpochs
 from fl_epe.seeding import generator
+from fl_epe.verdict import VerdictRule
 
 _SCHEDULE = 0  # stream of the canaries' rounds
-_ANY_STRATEGY = {"num_canaries", "delta", "seed"}
+_ANY_STRATEGY = {"num_canaries", "delta", "seed", "verdict"}
 _FOR_SERVER_CANARIES = {"participations", "inject", "num_examples", "replies"}
 
 
@@ -52,6 +53,7 @@ class AuditSettings:
     averages: bool = False
     max_share: float = 0.5
     checkpoint: str | Path | None = None
+    verdict: str = "auto"
     fresh_seed: bool = False
 
     @classmethod
@@ -61,6 +63,7 @@ class AuditSettings:
         if isinstance(wrapped.layers[0], SelfAuditing):
             why = f"with {wrapped.description}, which schedules and scores its canaries itself"
             _refuse(given, given.keys() - _ANY_STRATEGY, why)
+            given.setdefault("verdict", getattr(_config_of(wrapped), "verdict", "auto"))
         if "clients" in given:
             why = "with clients, who answer whenever they are asked, with their own weight"
             _refuse(given, _FOR_SERVER_CANARIES, why)
@@ -88,6 +91,8 @@ class AuditSettings:
             raise ValueError(f"Expected max_share={self.max_share} in (0, 1].")
         if self.replies not in (None, "model", "delta"):
             raise ValueError(f"Expected replies={self.replies!r} to be 'model' or 'delta'.")
+        inclusion = getattr(_config_of(self.wrapped), "inclusion", "fixed")
+        VerdictRule.parse(self.verdict).check_inclusion(inclusion)
         self._check_strategy()
         self._client_canaries()
 
@@ -183,7 +188,14 @@ class AuditSettings:
             "caveat": self.wrapped.caveat(averages=averages),
             "max_share": self.max_share,
             "noise_is_for": self.wrapped.expected_replies(),
+            "verdict": self.verdict,
         }
+
+
+def _config_of(wrapped: Wrapped) -> object:
+    """The settings of a strategy that has canaries of its own; ``None`` for other strategies."""
+    strategy = wrapped.layers[0]
+    return getattr(strategy, "config", None) if isinstance(strategy, SelfAuditing) else None
 
 
 def _refuse(given: Mapping[str, Any], names: Collection[str], why: str) -> None:

@@ -96,6 +96,9 @@ class CanaryAudit(Strategy):
             another model it is another run: what is in the folder is moved aside, and a new audit
             begins. Every round's models are scored at once then, which takes more time than
             scoring many together. One folder for one run at a time.
+        verdict: the one lower bound that the report names as its verdict: "auto" (the default, by
+            the number of canaries and ``delta``), or a method such as "weighted", for every round's
+            model; "final:weighted" is for the final model.
 
     Raises:
         TypeError: for a strategy of another API.
@@ -130,6 +133,7 @@ class CanaryAudit(Strategy):
         averages: bool | None = None,
         max_share: float | None = None,
         checkpoint: str | Path | None = None,
+        verdict: str | None = None,
     ) -> None:
         self.strategy, self.delta = strategy, delta
         self._wrapped = Wrapped.inspect(strategy)
@@ -153,6 +157,7 @@ class CanaryAudit(Strategy):
             averages=averages,
             max_share=max_share,
             checkpoint=checkpoint,
+            verdict=verdict,
         )
         self.num_canaries, self.unobserved = num_canaries, self._settings.unobserved
         self._log = AuditLog(identity)

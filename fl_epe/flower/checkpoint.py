@@ -43,7 +43,7 @@ def fingerprint(settings: AuditSettings) -> dict[str, Any]:
     wrapped, clients = settings.wrapped, settings.clients
     names = (
         *("num_canaries", "delta", "participations", "inject", "num_examples", "canary_norm"),
-        *("noise_multiplier", "replies", "averages", "max_share", "seed"),
+        *("noise_multiplier", "replies", "averages", "max_share", "seed", "verdict"),
     )
     values = {
         **{name: getattr(settings, name) for name in names},
@@ -103,7 +103,7 @@ class SavedAudit:
     def check(self, settings: AuditSettings) -> None:
         """Raise a `SettingsError` that names the first argument with another value than before."""
         for name, value in fingerprint(settings).items():
-            before = self.settings.get(name)
+            before = self.settings.get(name, "auto" if name == "verdict" else None)
             if name == "seed" and settings.fresh_seed:
                 continue
             if value != before:

@@ -8,6 +8,7 @@ Examples:
     ('17.3', '∞')
 """
 
+from fl_epe.reporting.canary_advice import canary_lines
 from fl_epe.reporting.figures import plain_ticks
 from fl_epe.reporting.noise_and_exposure import advice_lines, exposure_lines, exposure_tables
 from fl_epe.reporting.notes import finding, notes
@@ -24,18 +25,25 @@ from fl_epe.reporting.report import (
 from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
+from fl_epe.reporting.verdict import most_text
+from fl_epe.reporting.verdict_types import Claims, Statement, Verdict
 
 __all__ = [
     "NOT_MEASURED",
+    "Claims",
     "RunSummary",
+    "Statement",
     "StatisticSummary",
     "Unmeasured",
+    "Verdict",
     "advice_lines",
     "as_text",
+    "canary_lines",
     "epsilon_table",
     "exposure_lines",
     "exposure_tables",
     "finding",
+    "most_text",
     "notes",
     "number",
     "plain_ticks",

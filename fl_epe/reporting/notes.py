@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fl_epe.auditing import EpsilonEstimate, least_canaries
+from fl_epe.auditing import EpsilonEstimate, combined_p_value, least_canaries
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.random_client import random_client_notes
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
@@ -15,6 +15,7 @@ from fl_epe.reporting.summary_types import (
     StatisticSummary,
     Unmeasured,
 )
+from fl_epe.reporting.verdict import claim_notes
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
 _MOST_SHARE = 0.5  # from here on a round's mean is more canaries than clients and noise
@@ -41,6 +42,7 @@ def notes(summary: RunSummary) -> list[str]:
         *_overlap_warnings(summary),
         *_null_notes(summary),
         *_few_notes(summary),
+        *claim_notes(summary),
     ]
     lines += _gaussian_warnings(summary)
     for row in summary.rows():
@@ -59,11 +61,11 @@ def notes(summary: RunSummary) -> list[str]:
 
 
 _ABOUT_ESTIMATES = (
-    "ε estimates say what the canary attack achieves. They are not bounds. Their "
-    "intervals are for one look, when the run has ended as planned.",
-    "A lower bound is for the adversary of its row. It holds for independent scores of any "
-    "distribution. The lower bounds in the paper's rows are not valid: they exceed the true ε "
-    "too often, because Jeffreys' method chooses its threshold on the scores that it judges.",
+    "ε estimates say what the canary attack achieves. They are not bounds.",
+    "A lower bound is for the adversary of its row, and assumes what the row states. Only the "
+    "verdict was named before the run, and the largest of several bounds is not a bound. The lower "
+    "bounds in the paper's rows are not valid: they exceed the true ε too often, because Jeffreys' "
+    "method chooses its threshold on the scores that it judges.",
 )
 
 
@@ -334,10 +336,24 @@ def _gaussian_warnings(summary: RunSummary) -> list[str]:
     )
     lines = []
     for name, part, reason in tested:
-        test = part.gaussian if isinstance(part, StatisticSummary) else None
-        if test and test.p_value < _SUSPECT:
+        if isinstance(part, StatisticSummary) and (found := _suspect_test(part)):
             lines.append(
                 f"Warning: the scores of “{name}” are not Gaussian (Anderson–Darling "
-                f"A² = {test.statistic:.2f}, p = {test.p_value:.1g}): {reason}."
+                f"{found}): {reason}."
             )
     return lines
+
+
+def _suspect_test(part: StatisticSummary) -> str | None:
+    """A test that finds scores not Gaussian; by participations where these differ."""
+    groups = part.gaussian_by_participations
+    if len(groups) > 1:
+        p = combined_p_value(groups.values())
+        worst = min(groups, key=lambda count: groups[count].p_value)
+        a = groups[worst].statistic
+        shown = f"A² = {a:.2f} at {worst} participations, p = {p:.1g} for all {len(groups)} counts"
+        return shown if p < _SUSPECT else None
+    test = part.gaussian
+    if test is None or test.p_value >= _SUSPECT:
+        return None
+    return f"A² = {test.statistic:.2f}, p = {test.p_value:.1g}"

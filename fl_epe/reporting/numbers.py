@@ -1,4 +1,4 @@
-"""Numbers as the text of reports."""
+"""Numbers as reports show them."""
 
 from __future__ import annotations
 

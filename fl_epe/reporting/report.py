@@ -25,9 +25,15 @@ from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, sta
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 from fl_epe.reporting.tables import plain_table
+from fl_epe.reporting.verdict import (
+    simultaneous_lines,
+    statement_cells,
+    statement_lines,
+    verdict_text,
+)
 
 
-def write_report(record: AuditRecord, directory: Path) -> RunSummary:
+def write_report(record: AuditRecord, directory: Path, *, simultaneous: bool = False) -> RunSummary:
     """Write ``report.json``, ``report.html`` and its pictures as PNG files; returns the summary.
 
     A picture that would show nothing is left out, and one of an earlier report is removed.
@@ -35,8 +41,9 @@ def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     Args:
         record: the audit record of a run.
         directory: where to write; created if it is missing.
+        simultaneous: also compute all valid bounds at once, corrected for their number.
     """
-    summary = summarize(record)
+    summary = summarize(record, simultaneous=simultaneous)
     images = {}
     for name in shown(record, summary):
         draw = FIGURES[name][1]
@@ -115,11 +122,15 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     if (line := status_line(summary)) is not None:
         say(line, "bold red")
     say(finding(summary))
+    if verdict := verdict_text(summary):
+        say(verdict, "bold")
     for heading, lines in _lists(summary):
         say(f"{heading}:")
         for text in lines:
             say(f"{bullet} {text}")
     console.print(epsilon_table(summary))
+    for text in (*statement_lines(summary), *simultaneous_lines(summary)):
+        say(f"{bullet} {text}")
     for note in notes(summary):
         say(f"{bullet} {note}", "dim")
 
@@ -163,11 +174,10 @@ def score_tables(result: ScoreSummary) -> list[Table]:
     for found in result.estimates:
         estimates.add_row(found.method, number(found.epsilon), _interval(found))
     bounds = plain_table(f"Lower bounds, {confidence} one-sided", ("bound", "ε ≥"))
-    bounds.add_column("valid", no_wrap=True)
+    bounds.add_column("role", no_wrap=True)
     bounds.add_column("assumes")
     for row in result.bounds:
-        valid = "yes" if row.valid else "no"
-        bounds.add_row(row.method, number(row.epsilon), valid, row.assumption)
+        bounds.add_row(row.method, number(row.epsilon), result.role(row), row.assumption)
     headings = ("scores", "Anderson–Darling A²", "p-value")
     gaussian = plain_table("Are the scores Gaussian?", headings, left=3)
     for scores, test in result.gaussian.items():
@@ -215,6 +225,9 @@ def _page(summary: RunSummary, pictures: list[tuple[str, str]], config: Mapping[
         fault_lines=fault_lines(summary),
         more_faults=len(summary.faults) > FIRST_FAULTS,
         finding=finding(summary),
+        verdict=verdict_text(summary),
+        statements=statement_cells(summary),
+        at_once=simultaneous_lines(summary),
         headlines=_headlines(summary),
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
         bounds=_bound_cells(summary),
@@ -244,7 +257,10 @@ def _headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
 
 
 def _bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
-    """Every lower bound: its name, its ε for both adversaries, its validity and its assumption."""
+    """Every lower bound: its name, its ε for both adversaries, its role and its assumption."""
+    verdict = summary.claims.verdict
+    named = verdict.statement.method if verdict and verdict.statement else None
+    of = {"final": "final model", "all": "every round"}
     sides = (summary.final.bounds, summary.every_round.bounds)
     final, every_round = ({row.method: number(row.epsilon) for row in rows} for rows in sides)
     return [
@@ -252,7 +268,8 @@ def _bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
             row.method,
             final.get(row.method, ""),
             every_round.get(row.method, ""),
-            "yes" if row.valid else "no",
+            ("exploratory" if row.valid else "not valid")
+            + (f"; verdict for {of[verdict.threat]}" if verdict and row.method == named else ""),
             row.assumption,
         )
         for row in {row.method: row for rows in sides for row in rows}.values()

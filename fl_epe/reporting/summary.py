@@ -17,6 +17,7 @@ from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
+    GaussianFit,
     NotMeasured,
     RandomClient,
     Scores,
@@ -26,10 +27,11 @@ from fl_epe.auditing import (
     epsilon_from_record,
     epsilon_of,
     footprint_fit,
+    gaussian_by_group,
     gaussian_test,
-    headline_method,
     installed_versions,
     lower_bound,
+    method_by_design,
     others_share,
     random_client,
     scores_from_record,
@@ -48,13 +50,18 @@ from fl_epe.reporting.summary_types import (
     Status,
     Unmeasured,
 )
+from fl_epe.reporting.verdict import chosen_method, claims
 
 PAPER_METHOD = "jeffreys"
 """The lower bound of the paper's rows; it is not valid."""
 
 
 def summarize(
-    record: AuditRecord, delta: float | None = None, confidence: float = 0.95
+    record: AuditRecord,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    *,
+    simultaneous: bool = False,
 ) -> RunSummary:
     """Every number of the report, from the record alone.
 
@@ -62,12 +69,13 @@ def summarize(
         record: the audit record of a run.
         delta: target δ; the record's by default.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
+        simultaneous: also compute all valid bounds at once, corrected for their number.
     """
     delta = record.delta if delta is None else delta
     config = record.provenance.config
     final, every_round = _final(record, delta, confidence), _every_round(record, delta, confidence)
     status, reasons = _status(divergence(record), final, every_round)
-    return RunSummary(
+    summary = RunSummary(
         status=status,
         reasons=reasons,
         task=config.get("task"),
@@ -94,6 +102,8 @@ def summarize(
         others_out=record.norms.sums is not None,
         stopped=_stopped(config),
     )
+    found = claims(record, summary, coins=_coins(record), simultaneous=simultaneous)
+    return dataclasses.replace(summary, claims=found)
 
 
 def summarize_unmeasured(
@@ -277,7 +287,9 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
             unknown = unknown_rounds_estimate(record, fit)
         if record.observed.residuals is not None and record.mechanism.sum_noise_multiplier:
             knowing = scores_from_record(record, "all", "full-knowledge")
-            full = _statistic(knowing, delta, confidence)
+            full = _statistic(
+                knowing, delta, confidence, method_by_design(knowing, delta, confidence)
+            )
     headline, mean_score = _headline(matched_filter, client)
     return EveryRoundSummary(
         matched_filter=headline,
@@ -310,7 +322,7 @@ def _measured(
     statistic: str,
     delta: float,
     confidence: float,
-    **how: str,
+    **how: Any,
 ) -> Part:
     """The results of a statistic, or why the record has none; never an ε that is not a number."""
     try:
@@ -321,7 +333,9 @@ def _measured(
         count = record.unobserved.count
         found = "no canary was" if count == 0 else f"only {count} canary was"
         return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
-    part = _statistic(scores, delta, confidence, **how)
+    method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
+    part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
+    part = dataclasses.replace(part, gaussian_by_participations=_gaussians(record, scores))
     if math.isnan(part.estimate.epsilon):
         return Unmeasured(f"the estimate from {len(scores.observed)} scores is not a number")
     return part
@@ -334,11 +348,8 @@ def _statistic(
     bound_method: str | None = None,
     variance: str = "known",
 ) -> StatisticSummary:
-    """The results of one statistic; its bound is `headline_method`'s unless one is given."""
+    """The results of one statistic, and its bound by the method that is given, if one is."""
     method = bound_method if scores.boundable else None
-    if scores.boundable and method is None:
-        count = None if scores.dim is not None else len(scores.both()[1])
-        method = headline_method(len(scores.observed), count, delta, confidence=confidence)
     lower = None
     if method is not None:
         lower = lower_bound(scores, delta, confidence=confidence, method=method)
@@ -351,6 +362,14 @@ def _statistic(
         score_std=float(scores.observed.std(ddof=1)),
         gaussian=gaussian_test(scores.observed),
     )
+
+
+def _gaussians(record: AuditRecord, scores: Scores) -> dict[int, GaussianFit]:
+    """Tests of the scores by their canaries' participations."""
+    counts = record.presence.sum(axis=0)
+    if len(scores.observed) != len(counts):  # those that never took part are left out
+        counts = counts[counts > 0]
+    return gaussian_by_group(scores.observed, counts)
 
 
 def _coins(record: AuditRecord) -> bool:

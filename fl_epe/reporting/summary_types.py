@@ -16,6 +16,7 @@ from fl_epe.auditing import (
     finite,
 )
 from fl_epe.reporting.random_client import random_client_dict
+from fl_epe.reporting.verdict_types import Claims
 
 JSON = dict[str, Any]
 
@@ -35,6 +36,8 @@ class StatisticSummary:
         bound_method: of the lower bound, chosen before the scores are seen; ``None`` without one.
         score_mean, score_std: of the observed scores.
         gaussian: test that they are Gaussian; ``None`` if there are too few.
+        gaussian_by_participations: the same test for canaries of equal participations, as all
+            together are a mixture; without groups that are too small.
     """
 
     scores: Scores
@@ -44,6 +47,7 @@ class StatisticSummary:
     score_mean: float
     score_std: float
     gaussian: GaussianFit | None
+    gaussian_by_participations: dict[int, GaussianFit] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> JSON:
         """As JSON values."""
@@ -57,6 +61,15 @@ class StatisticSummary:
             "score_std": self.score_std,
             "gaussian": test and {"statistic": test.statistic, "p_value": test.p_value},
             **_null_dict(self.scores),
+            "gaussian_by_participations": [
+                {
+                    "participations": count,
+                    "canaries": found.count,
+                    "statistic": found.statistic,
+                    "p_value": found.p_value,
+                }
+                for count, found in self.gaussian_by_participations.items()
+            ],
         }
 
 
@@ -279,6 +292,7 @@ class RunSummary:
         others_out: whether they are taken out of what hides one canary.
         stopped: of a run that its rule ended early, the rule, the round, and the ε that was
             watched, with its interval; ``None`` for other runs.
+        claims: the verdict, what each row states, and the dependence of the canaries.
     """
 
     status: Status
@@ -306,6 +320,7 @@ class RunSummary:
     others_share: float = 0.0
     others_out: bool = True
     stopped: JSON | None = None
+    claims: Claims = dataclasses.field(default_factory=Claims)
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
@@ -335,8 +350,9 @@ class RunSummary:
             "canary_share": finite(self.canary_share),
             "others_share": self.others_share,
             "analytical": self.analytical.to_dict(),
-            "final": self.final.to_dict(),
-            "all": self.every_round.to_dict(),
+            **self.claims.to_dict(),
+            "final": self.claims.with_roles("final", self.final.to_dict()),
+            "all": self.claims.with_roles("all", self.every_round.to_dict()),
             "metrics": self.metrics.to_dict(),
             "idle_rounds": self.idle_rounds,
             "faults": list(self.faults),

@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.auditing.bounds import guessing, thresholds, weighted
+from fl_epe.auditing.bounds import guessing, lifted, thresholds, weighted
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
 from fl_epe.auditing.bounds.thresholds import gdp_epsilon
 from fl_epe.auditing.scores import Scores, in_moderate_units
@@ -269,6 +269,7 @@ _FREE = "independent scores, of any distribution"
 _GDP = "Gaussian mechanism (GDP)"
 _GAUSSIAN = "Gaussian scores with the null's variance"
 _COINS = "canaries included by fair coins; 2·m·δ small"
+_RANDOM = "random canaries; the scores may depend on each other in any way"
 _PRIOR = "Jeffreys prior on the error rates"
 
 BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
@@ -326,6 +327,12 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
             "lower confidence limit of the standardised mean difference, read as μ-GDP",
             valid=True,
             assumption=_GAUSSIAN,
+        ),
+        "lifted": Bound(
+            lifted.lifted,
+            "a run counted as one trial (lifted DP, Pillutla et al. 2023); see lifted_lower_bound",
+            valid=True,
+            assumption=_RANDOM,
         ),
         "one-run": Bound(
             guessing.one_run,

@@ -1,0 +1,99 @@
+"""Many lower bounds of one run: which theorem each rests on, and all at once, corrected.
+
+Examples:
+    >>> theorem("lifted", coins=False).startswith("lifted DP")
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, headline_method
+from fl_epe.auditing.score_summary import BoundRow, all_bounds
+from fl_epe.auditing.scores import Scores
+
+ONE_RUN = (
+    "one-run auditing: fair coins included the canaries, so that their labels are independent "
+    "given all scores (Steinke, Nasr and Jagielski 2023)"
+)
+LIFTED = (
+    "lifted DP: the canaries are random, and the run counts as one trial (Pillutla et al. 2023, "
+    "arXiv 2305.18447)"
+)
+NO_THEOREM = (
+    "no theorem for one run: an estimate of a bound, which holds if the scores are independent"
+)
+
+
+def theorem(method: str, *, coins: bool) -> str:
+    """The theorem that a lower bound of one run rests on, in words.
+
+    Args:
+        method: a key of `BOUNDS`.
+        coins: whether each canary was included by an independent fair coin.
+    """
+    if method == "lifted":
+        return LIFTED
+    return ONE_RUN if coins and method in COIN_METHODS else NO_THEOREM
+
+
+def applicable_methods(scores: Scores, *, coins: bool) -> tuple[str, ...]:
+    """The valid methods of `BOUNDS` that these scores allow; none without anything to compare."""
+    if not scores.boundable:
+        return ()
+    guesses = coins and scores.unobserved is not None
+    return tuple(name for name, b in BOUNDS.items() if b.valid and (guesses or not b.needs_coins))
+
+
+def method_by_design(scores: Scores, delta: float, confidence: float) -> str | None:
+    """`headline_method` for these scores, of which it sees the number and the null alone."""
+    if not scores.boundable:
+        return None
+    count = None if scores.dim is not None else len(scores.both()[1])
+    return headline_method(len(scores.observed), count, delta, confidence=confidence)
+
+
+@dataclasses.dataclass(frozen=True)
+class SimultaneousBounds:
+    """Valid lower bounds that hold all at once, at the stated confidence.
+
+    Attributes:
+        confidence: that all of them hold, if the assumptions of all do.
+        each: the confidence of each on its own: 1 − (1 − confidence) / number (Bonferroni).
+        rows: the bounds by adversary.
+    """
+
+    confidence: float
+    each: float
+    rows: dict[str, tuple[BoundRow, ...]]
+
+    @property
+    def largest(self) -> float:
+        """The largest of them: a bound too, as all hold at once."""
+        return max((row.epsilon for rows in self.rows.values() for row in rows), default=0.0)
+
+
+def simultaneous_bounds(
+    scores: Mapping[str, Scores], delta: float, *, confidence: float = 0.95, coins: bool = False
+) -> SimultaneousBounds:
+    """All valid lower bounds of a run for all adversaries, corrected for their number.
+
+    By Bonferroni's inequality, as the bounds come from the same scores and depend on each other in
+    ways that nothing sharper is known for. If an assumption does not hold, such as Gaussian noise
+    for "gdp" and "mean", the bounds without it still hold together.
+
+    Args:
+        scores: of the canaries, by adversary.
+        delta: target δ in (0, 1).
+        confidence: that all bounds hold.
+        coins: whether the canaries were included by independent fair coins.
+    """
+    number = sum(len(applicable_methods(found, coins=coins)) for found in scores.values())
+    each = 1 - (1 - confidence) / max(number, 1)
+    rows = {
+        name: tuple(row for row in all_bounds(found, delta, each, coins) if row.valid)
+        for name, found in scores.items()
+    }
+    return SimultaneousBounds(confidence, each, rows)

@@ -1,0 +1,219 @@
+"""The verdict of a report, what each row of its table states, and what limits them, in words."""
+
+from __future__ import annotations
+
+import math
+
+from fl_epe.auditing import (
+    BOUNDS,
+    AuditRecord,
+    Dependence,
+    Scores,
+    applicable_methods,
+    ceiling,
+    dependence,
+    method_by_design,
+    simultaneous_bounds,
+    theorem,
+)
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
+from fl_epe.reporting.verdict_types import Claims, Role, Statement, Verdict
+from fl_epe.verdict import VerdictRule
+
+_SUSPECT = 0.001  # of a test in every report
+_NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
+
+_SEES = {"final model": "the final model", "every round": "every round's model"}
+_KNOWS = {
+    "displacement": "the first model and every other canary",
+    "matched filter": "the client's rounds, the server's optimizer and every other canary",
+    "paper's cosine": "nothing else",
+    "paper's maximum": "nothing else, nor the client's rounds",
+}
+
+
+def rule_of(record: AuditRecord) -> tuple[VerdictRule, str, bool]:
+    """The verdict that a run was to have, as it was named, and whether its record says so."""
+    named = record.provenance.config.get("verdict")
+    if isinstance(named, str):
+        return VerdictRule.parse(named), named, True
+    return VerdictRule.parse("auto"), "auto", False
+
+
+def chosen_method(
+    record: AuditRecord, scores: Scores, delta: float, confidence: float, *, coins: bool
+) -> str | None:
+    """The method of a headline's bound, from the run's settings and its design alone."""
+    rule, _, _ = rule_of(record)
+    if rule.method == "auto":
+        return method_by_design(scores, delta, confidence)
+    return rule.method if rule.method in applicable_methods(scores, coins=coins) else None
+
+
+def claims(
+    record: AuditRecord, summary: RunSummary, *, coins: bool, simultaneous: bool = False
+) -> Claims:
+    """All that a report says about its bounds, besides their numbers.
+
+    Args:
+        record: the audit record of a run.
+        summary: of the record.
+        coins: whether fair coins decided who took part.
+        simultaneous: whether to compute all bounds at once, which takes as long as all bounds.
+    """
+    rule, named, recorded = rule_of(record)
+    rows = summary.rows()
+    at = 0 if rule.threat == "final" else 1  # the first two rows are the headlines
+    statements = tuple(
+        _statement(record, summary, row, verdict=place == at, coins=coins)
+        for place, row in enumerate(rows)
+    )
+    part = rows[at].part
+    if isinstance(part, Unmeasured):
+        verdict = Verdict(named, recorded, rule.threat, None, None, part.reason)
+    else:
+        why = "" if part.lower_bound is not None else _no_bound(rule, part)
+        verdict = Verdict(named, recorded, rule.threat, part.lower_bound, statements[at], why)
+    parts = {"final": summary.final.displacement, "all": summary.every_round.matched_filter}
+    scores = {
+        name: found.scores for name, found in parts.items() if isinstance(found, StatisticSummary)
+    }
+    at_once = None
+    if simultaneous:
+        at_once = simultaneous_bounds(
+            scores, summary.delta, confidence=summary.confidence, coins=coins
+        )
+    return Claims(verdict, statements, dependence(record), at_once)
+
+
+def _no_bound(rule: VerdictRule, part: StatisticSummary) -> str:
+    if rule.method == "auto" or not part.scores.boundable:
+        return "too few canaries for a bound"
+    return f"the scores do not allow {rule.method!r}"
+
+
+def _statement(
+    record: AuditRecord, summary: RunSummary, row: TableRow, *, verdict: bool, coins: bool
+) -> Statement:
+    part = row.part
+    method = part.bound_method if isinstance(part, StatisticSummary) else None
+    role: Role = "not a bound"
+    if method is not None and BOUNDS[method].valid:
+        role = "verdict" if verdict else "exploratory"
+    most = None
+    if isinstance(part, StatisticSummary) and role != "not a bound" and method is not None:
+        most = ceiling(part.scores, summary.delta, summary.confidence, method)
+    poisson = record.mechanism.participation == "poisson"
+    return Statement(
+        sees=row.sees,
+        knows=_KNOWS[row.name],
+        statistic=row.name,
+        adjacency="add-or-remove" if poisson else "zero-out",
+        unit=str(record.provenance.config.get("unit", "client")),
+        method=method,
+        assumption=BOUNDS[method].assumption if method else "Gaussian scores, for the estimate",
+        theorem=theorem(method, coins=coins) if role != "not a bound" and method else "no theorem",
+        role=role,
+        ceiling=most,
+    )
+
+
+def verdict_text(summary: RunSummary) -> str | None:
+    """The verdict in one sentence; ``None`` without a record."""
+    verdict = summary.claims.verdict
+    if verdict is None:
+        return None
+    seen = "every round's model" if verdict.threat == "all" else "the final model"
+    how = "named before the run" if verdict.recorded else "by the design, as the record names none"
+    if verdict.epsilon is None or verdict.statement is None:
+        return f"Verdict ({how}; {seen}): no bound, because {verdict.reason}."
+    share = f"{100 * summary.confidence:.6g}%"
+    return (
+        f"Verdict ({how}): ε ≥ {number(verdict.epsilon)} at {share} confidence, for an adversary "
+        f"who sees {seen}, by {verdict.statement.method!r}. "
+        f"{most_text(verdict.statement.ceiling or 0.0)}. All other bounds are exploratory."
+    )
+
+
+def most_text(most: float) -> str:
+    """The largest bound that so many canaries could have shown, as a sentence without full stop."""
+    if most <= 0:
+        return "So few canaries could not have shown any ε"
+    if most > _NO_LIMIT:
+        return "The number of canaries did not limit it, as their null distribution is exact"
+    return f"So many canaries could have shown at most ε ≥ {number(most)}"
+
+
+def statement_lines(summary: RunSummary) -> list[str]:
+    """What each row of the table states, a line for each."""
+    return [
+        f"{name}: {'; '.join(f'{key} {value}' for key, value in cells)}."
+        for name, cells in statement_cells(summary)
+    ]
+
+
+def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]]]]:
+    """For each row of the table its name, and what it states by heading."""
+    found = []
+    for row in summary.claims.statements:
+        cells = [
+            ("adjacency", row.adjacency),
+            ("unit", row.unit),
+            ("adversary", f"sees {_SEES.get(row.sees, row.sees)}, knows {row.knows}"),
+            ("assumption", row.assumption),
+        ]
+        if row.method is not None:
+            cells.append(("bound", f"{row.method}, {row.role}"))
+        if row.ceiling is not None:
+            cells.append(("at most", most_text(row.ceiling)))
+        found.append((f"{row.sees}, {row.statistic}", cells))
+    return found
+
+
+def claim_notes(summary: RunSummary) -> list[str]:
+    """The theorem behind the verdict, and the dependence of the scores with what is not known."""
+    lines, verdict = [], summary.claims.verdict
+    if verdict is not None and verdict.statement is not None and verdict.epsilon is not None:
+        lines.append(f"The verdict rests on {verdict.statement.theorem}.")
+    for name, found in summary.claims.dependence.items():
+        lines.append(_dependence_line(name, found))
+    if summary.claims.dependence:
+        lines.append(
+            "One run cannot show dependence that is the same in all its rounds: it looks like a "
+            "larger or smaller ε. The bound “lifted” holds under any dependence."
+        )
+    return lines
+
+
+def _dependence_line(name: str, found: Dependence) -> str:
+    suspect = found.p_value < _SUSPECT
+    who = {"unobserved": "the unobserved canaries", "observed": "the canaries in their rounds"}[
+        name
+    ]
+    start = f"Warning: {who} depend on each other" if suspect else f"Dependence of {who}"
+    return (
+        f"{start}: two scores of a round are correlated by {found.correlation:.2g} "
+        f"± {found.standard_error:.1g}, and a round's mean has {found.mean_variance:.3g} times the "
+        f"variance of independent scores (p = {found.p_value:.2g}). {found.rounds} rounds, worth "
+        f"{found.independent_rounds:.3g}, would show a correlation of {found.detectable:.1g}."
+    )
+
+
+def simultaneous_lines(summary: RunSummary) -> list[str]:
+    """All valid bounds at once; empty unless they were asked for."""
+    found = summary.claims.simultaneous
+    if found is None:
+        return []
+    number_of = sum(len(rows) for rows in found.rows.values())
+    lines = [
+        f"All {number_of} valid bounds at once, at {100 * found.confidence:.6g}% confidence "
+        f"together and {100 * found.each:.5g}% each (Bonferroni):"
+    ]
+    names = {"final": "final model", "all": "every round"}
+    for threat, rows in found.rows.items():
+        shown = ", ".join(f"{row.method} {number(row.epsilon)}" for row in rows)
+        lines.append(f"{names[threat]}: ε ≥ {shown}")
+    if math.isfinite(found.largest):
+        lines.append(f"So ε ≥ {number(found.largest)}, if the assumptions of all hold.")
+    return lines

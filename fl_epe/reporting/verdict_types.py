@@ -1,0 +1,133 @@
+"""What a report says about its rows, its verdict, and the dependence of the canaries."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+from fl_epe.auditing import Dependence, SimultaneousBounds, finite
+
+JSON = dict[str, Any]
+
+Role = Literal["verdict", "exploratory", "not a bound"]
+"""What a lower bound is worth: one is the verdict; others were not named before the run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """What one row of the table says, and for whom.
+
+    Attributes:
+        sees: what the adversary sees, in words.
+        knows: what else the adversary knows.
+        statistic: in words.
+        adjacency: which two runs the row compares.
+        unit: whose privacy: "client", or "example" if each canary stands for one.
+        method: of the lower bound; ``None`` without one.
+        assumption: of the lower bound, or of the estimate without one.
+        theorem: that the lower bound rests on.
+        role: of the lower bound.
+        ceiling: the largest lower bound that so many canaries could have shown; ``None`` without
+            a bound.
+    """
+
+    sees: str
+    knows: str
+    statistic: str
+    adjacency: str
+    unit: str
+    method: str | None
+    assumption: str
+    theorem: str
+    role: Role
+    ceiling: float | None
+
+    def to_dict(self) -> JSON:
+        """As JSON values."""
+        values = dataclasses.asdict(self)
+        unbounded = self.ceiling == math.inf
+        return values | {"ceiling": finite(self.ceiling), "ceiling_unbounded": unbounded}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The one lower bound that was named before the run.
+
+    Attributes:
+        rule: as it was named, such as "auto" or "final:weighted".
+        recorded: whether the record says so; otherwise it is the rule by design, "auto".
+        threat: "final" or "all".
+        epsilon: the bound; ``None`` if the run allows none.
+        statement: of its row; ``None`` if that was not measured.
+        reason: why there is no bound; empty if there is one.
+    """
+
+    rule: str
+    recorded: bool
+    threat: Literal["final", "all"]
+    epsilon: float | None
+    statement: Statement | None
+    reason: str = ""
+
+    def to_dict(self) -> JSON:
+        """As JSON values."""
+        return {
+            "rule": self.rule,
+            "fixed_before_the_run": self.recorded,
+            "threat": self.threat,
+            "epsilon": finite(self.epsilon),
+            "unbounded": self.epsilon == math.inf,
+            "method": self.statement.method if self.statement else None,
+            "reason": self.reason,
+            "statement": self.statement.to_dict() if self.statement else None,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Claims:
+    """What a report says about its bounds, besides their numbers.
+
+    Attributes:
+        verdict: the one that was named; ``None`` without a record.
+        statements: one for each row of the table.
+        dependence: of "unobserved" and "observed" canaries, as far as it was measured.
+        simultaneous: all valid bounds at once, corrected; ``None`` unless asked for.
+    """
+
+    verdict: Verdict | None = None
+    statements: tuple[Statement, ...] = ()
+    dependence: dict[str, Dependence] = dataclasses.field(default_factory=dict)
+    simultaneous: SimultaneousBounds | None = None
+
+    def to_dict(self) -> JSON:
+        """As JSON values, by the keys of ``report.json``."""
+        out: JSON = {
+            "verdict": self.verdict.to_dict() if self.verdict else None,
+            "rows": [statement.to_dict() for statement in self.statements],
+            "dependence": {
+                name: {key: finite(value) for key, value in dataclasses.asdict(found).items()}
+                for name, found in self.dependence.items()
+            },
+        }
+        if (found := self.simultaneous) is not None:
+            out["simultaneous"] = {
+                "confidence": found.confidence,
+                "each": found.each,
+                **{name: [row.to_dict() for row in rows] for name, rows in found.rows.items()},
+            }
+        return out
+
+    def with_roles(self, threat: str, values: JSON) -> JSON:
+        """The results of a threat model, each of its bounds marked "verdict" or "exploratory"."""
+        chosen = self.verdict
+        named = chosen.statement.method if chosen and chosen.statement else None
+        here = chosen is not None and chosen.threat == threat
+
+        def role(row: JSON) -> Role:
+            if not row["valid"]:
+                return "not a bound"
+            return "verdict" if here and row["method"] == named else "exploratory"
+
+        rows = values.get("bounds", [])
+        return values | {"bounds": [row | {"role": role(row)} for row in rows]}

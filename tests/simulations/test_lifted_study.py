@@ -1,0 +1,34 @@
+"""`simulations/studies/lifted.py`: bounds where canaries are correlated on purpose."""
+
+import lifted as study
+
+RUNS = 40
+BY_NAME = {setting.name: setting for setting in study.settings()}
+
+
+def test_plain_bounds_fail_where_canaries_share_a_direction_and_lifted_ones_hold():
+    found = study.coverage(BY_NAME["one direction, ρ = 0.25"], 100, RUNS)
+    assert found["mean"][0] < study.least(RUNS)
+    assert found["lifted"][0] >= study.least(RUNS)
+
+
+def test_a_distribution_free_bound_fails_where_canaries_share_all_noise():
+    found = study.coverage(BY_NAME["one noise"], 200, RUNS)
+    assert found["simultaneous"][0] < study.least(RUNS)
+    assert found["lifted"][0] >= study.least(RUNS)
+
+
+def test_rates_from_several_runs():
+    for runs, held, _ in study.rates(200, 100):
+        independent, betting, bernstein, _ = held
+        assert independent < study.least(100), runs
+        assert min(betting, bernstein) >= study.least(100), runs
+
+
+def test_the_quick_form_prints_three_tables(capsys, monkeypatch):
+    monkeypatch.setattr(study, "RUNS", (1, 2))
+    monkeypatch.setattr(study, "PLAIN", ("mean",))
+    study.main(["--quick"])
+    printed = capsys.readouterr().out
+    assert printed.count("Table") == 3
+    assert printed.count("one loudness") == 3
