@@ -10,7 +10,7 @@ Examples:
     >>> low, high = confidence_sequence([3.0, 2.5, 3.5, 3.0], horizon=4)
     >>> bool(np.all(low < 3) and np.all(high > 3))
     True
-    >>> high[-1] - low[-1] < 1.25 * 2 * 1.96 / 2  # a fixed-time interval is 2·1.96/√4 wide
+    >>> bool(high[-1] - low[-1] < 1.25 * 1.96)  # one for a single look has 2·1.96/√4
     True
 """
 

@@ -12,9 +12,9 @@
 Derivation and measurements: docs/notes/watching.md.
 
 Examples:
-    >>> watched = watch_claim([8.0] * 100, epsilon=1.0, delta=1e-5)
+    >>> watched = watch_claim([3.0] * 100, epsilon=1.0, delta=1e-5)
     >>> watched.violated, watched.used
-    (True, 4)
+    (True, 3)
 """
 
 from __future__ import annotations
