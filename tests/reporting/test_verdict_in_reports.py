@@ -37,6 +37,7 @@ def test_exactly_one_bound_is_the_verdict(threat, place):
 
 def test_an_old_record_falls_back_on_the_rule_by_design():
     old, new = summarize(make_record()), summarize(_named("auto"))
+    assert not summarize(_named("of another version")).claims.verdict.recorded
     assert not old.claims.verdict.recorded
     assert new.claims.verdict.recorded
     assert old.claims.verdict.epsilon == new.claims.verdict.epsilon is not None
