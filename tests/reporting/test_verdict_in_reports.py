@@ -87,7 +87,10 @@ def test_every_bound_has_the_largest_that_it_could_have_shown():
         if row.paper:
             assert statement.ceiling is None
         else:
-            assert row.part.lower_bound <= statement.ceiling
+            bound = row.part.lower_bound
+            assert bound is not None
+            assert statement.ceiling is not None
+            assert bound <= statement.ceiling
     assert "So many canaries could have shown at most ε ≥" in as_text(summary, 1000)
     assert "did not limit" in most_text(np.inf)
     assert "could not have shown" in most_text(0.0)
