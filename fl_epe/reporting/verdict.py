@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 from fl_epe.auditing import (
@@ -16,6 +17,7 @@ from fl_epe.auditing import (
     simultaneous_bounds,
     theorem,
 )
+from fl_epe.checks import ArgumentError
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
 from fl_epe.reporting.verdict_types import Claims, Role, Statement, Verdict
@@ -34,10 +36,14 @@ _KNOWS = {
 
 
 def rule_of(record: AuditRecord) -> tuple[VerdictRule, str, bool]:
-    """The verdict that a run was to have, as it was named, and whether its record says so."""
+    """The verdict that a run was to have, as it was named, and whether its record says so.
+
+    A record that names none, or one that is not known here, falls back on the rule by design.
+    """
     named = record.provenance.config.get("verdict")
     if isinstance(named, str):
-        return VerdictRule.parse(named), named, True
+        with contextlib.suppress(ArgumentError):
+            return VerdictRule.parse(named), named, True
     return VerdictRule.parse("auto"), "auto", False
 
 

@@ -25,8 +25,10 @@ def test_the_shift_has_the_epsilon(epsilon):
 def test_audits_of_that_size_have_the_power_and_smaller_ones_do_not(exact):
     """Checked with other draws than those by which the number was found."""
     found = canaries_for_epsilon(9.0, 2.0, DELTA, method="clopper-pearson", exact=exact)
+    assert found.canaries is not None
     assert found.unobserved == (0 if exact else found.canaries)
     assert found.power >= 0.8
+    assert found.ceiling is not None
     assert found.ceiling > 2.0
     draws = 100
 
@@ -49,6 +51,8 @@ def test_more_power_takes_more_canaries_and_a_true_claim_cannot_be_disproved():
     low, high = (
         canaries_for_epsilon(9.0, 4.0, DELTA, method="mean", power=p).canaries for p in (0.5, 0.95)
     )
+    assert low is not None
+    assert high is not None
     assert low < high
     assert canaries_for_epsilon(4.0, 4.0, DELTA).canaries is None
     assert canaries_for_epsilon(4.0, 4.0, DELTA).power == 0.0
@@ -56,6 +60,7 @@ def test_more_power_takes_more_canaries_and_a_true_claim_cannot_be_disproved():
 
 def test_rounds_have_room_for_the_canaries():
     found = canaries_for_epsilon(30.0, 1.0, DELTA, method="mean", participations=3, room=0.5)
+    assert found.canaries is not None
     assert found.rounds == math.ceil(found.canaries * 3 / 0.5)
     roomy = canaries_for_epsilon(30.0, 1.0, DELTA, method="mean", participations=3, room=1e3)
     assert roomy.rounds == 3

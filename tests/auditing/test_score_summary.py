@@ -63,7 +63,7 @@ def test_table_output(tmp_path, capsys):
     _write(tmp_path / "x.json", "x.json")
     assert main(["estimate", str(tmp_path / "x.json")]) == 0
     printed = capsys.readouterr().out
-    for word in ("two fitted Gaussians", "clopper-pearson", "valid", "Anderson–Darling"):
+    for word in ("two fitted Gaussians", "clopper-pearson", "verdict", "Anderson–Darling"):
         assert word in printed
     for method in COIN_METHODS:  # nobody said that coins were thrown
         assert f" {method} " not in printed

@@ -37,6 +37,7 @@ def test_exactly_one_bound_is_the_verdict(threat, place):
 
 def test_an_old_record_falls_back_on_the_rule_by_design():
     old, new = summarize(make_record()), summarize(_named("auto"))
+    assert not summarize(_named("of another version")).claims.verdict.recorded
     assert not old.claims.verdict.recorded
     assert new.claims.verdict.recorded
     assert old.claims.verdict.epsilon == new.claims.verdict.epsilon is not None
@@ -86,7 +87,10 @@ def test_every_bound_has_the_largest_that_it_could_have_shown():
         if row.paper:
             assert statement.ceiling is None
         else:
-            assert row.part.lower_bound <= statement.ceiling
+            bound = row.part.lower_bound
+            assert bound is not None
+            assert statement.ceiling is not None
+            assert bound <= statement.ceiling
     assert "So many canaries could have shown at most ε ≥" in as_text(summary, 1000)
     assert "did not limit" in most_text(np.inf)
     assert "could not have shown" in most_text(0.0)
