@@ -260,13 +260,8 @@ def _kernels(kind: ClientType, places: NDArray[np.int64]) -> Iterator[Floats | N
 
 def _convolved(mass: Floats, kernel: Floats) -> Floats:
     out = np.zeros((len(mass), mass.shape[1] + len(kernel) - 1))
-    used = np.flatnonzero(kernel)
-    if len(used) <= 8:
-        for place in used.tolist():
-            out[:, place : place + mass.shape[1]] += kernel[place] * mass
-    else:
-        for row, values in zip(out, mass, strict=True):
-            row[:] = np.convolve(values, kernel)
+    for place in np.flatnonzero(kernel).tolist():  # few: no more than an event has rounds
+        out[:, place : place + mass.shape[1]] += kernel[place] * mass
     return out
 
 

@@ -259,7 +259,8 @@ class _View:
         ]
         slope = (ends[0] - ends[1]) / (2 * step)
         variance = float(sample.shares @ each**2) - mean**2
-        wide = self.quantile * float(np.sqrt(max(variance, 0.0) / count)) / slope
+        error = self.quantile * float(np.sqrt(max(variance, 0.0) / count))
+        wide = error / slope if slope > 0 else (np.inf if error > 0 else 0.0)
         low = max(plain.epsilon - float(np.hypot(plain.epsilon - plain.low, wide)), 0.0)
         high = plain.epsilon + float(np.hypot(plain.high - plain.epsilon, wide))
         few = not sample.equal and count * mean**2 / float(sample.shares @ each**2) < _FEW

@@ -112,11 +112,7 @@ def bound(value: Epsilon | None) -> float:
 def by_schedule(workers: int) -> Section:
     """Sections 1 and 2: a random client, the mean one and the most exposed one."""
     rows = measure(
-        workers,
-        schedules=DEFAULT_SCHEDULES,
-        noise_multipliers=(Z,),
-        participations=(R,),
-        replicates=3,
+        workers, schedules=DEFAULT_SCHEDULES, noise_multipliers=(Z,), participations=(R,)
     )
     finals = [known(row.final) for row in rows]
     # The same mean for all, as far as chance allows for eleven intervals.
@@ -304,7 +300,7 @@ def draw_schedules(figure: Figure, rows: list[Row]) -> None:
                 mfc="none",
                 color="#7c2d12",
                 ms=5,
-                label="most exposed of 6,000" if not y else None,
+                label="most exposed of 2,000" if not y else None,
             )
             if name == "every_round":
                 axes.plot(
