@@ -30,7 +30,13 @@ from fl_epe.accounting import (
     unknown_footprint_epsilon,
 )
 from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import epsilon_from_record, footprint_fit, random_client, round_footprints
+from fl_epe.auditing import (
+    ThreatModel,
+    epsilon_from_record,
+    footprint_fit,
+    random_client,
+    round_footprints,
+)
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import (
     BallsInBins,
@@ -50,6 +56,7 @@ SCHEDULES: dict[str, Schedule] = {
     "capped": Capped(Poisson(T, R / T), per_run=6),
 }
 NOISES = (0.25, 0.5, 1.0, 2.0)
+THREATS: tuple[ThreatModel, ...] = ("final", "all")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +82,8 @@ def counts_of(name: str) -> np.ndarray:
     counts = np.arange(T + 1)
     if name == "device classes":
         rates = np.array([8, 1]) * R / T / 1.7
-        return np.array([0.1, 0.9]) @ scipy.stats.binom.pmf(counts, T, rates[:, None])
-    pmf = scipy.stats.binom.pmf(counts, T, R / T)
+        return np.asarray(np.array([0.1, 0.9]) @ scipy.stats.binom.pmf(counts, T, rates[:, None]))
+    pmf = np.asarray(scipy.stats.binom.pmf(counts, T, R / T))
     return pmf if name == "poisson" else np.append(pmf[:6], pmf[6:].sum())
 
 
@@ -91,7 +98,7 @@ def integrated(sizes: np.ndarray, shares: np.ndarray, delta: float, known: bool)
 
     def excess(first: np.ndarray, second: np.ndarray, epsilon: float) -> np.ndarray:
         gap = np.minimum(second + epsilon - first, 0.0)
-        return scale * np.sum(np.exp(first) * -np.expm1(gap), axis=-1)
+        return np.asarray(scale * np.sum(np.exp(first) * -np.expm1(gap), axis=-1))
 
     def delta_at(epsilon: float) -> float:
         if known:
@@ -108,12 +115,8 @@ def integrated(sizes: np.ndarray, shares: np.ndarray, delta: float, known: bool)
 def compare() -> list[Compared]:
     """The engine of the reports beside the integration, for κ = 1."""
     out = []
-    for (name, schedule), z, threat in itertools.product(
-        SCHEDULES.items(), NOISES, ("final", "all")
-    ):
-        record = limit_record(schedule, z, DELTA, num_canaries=10, unobserved=0)
-        law = footprint_law(schedule, round_footprints(record, threat)[0], 10**6)
-        law = law.root() if threat == "all" else law
+    for (name, schedule), z, threat in itertools.product(SCHEDULES.items(), NOISES, THREATS):
+        law = _law(schedule, z, threat)
         shares = counts_of(name)
         counts = np.arange(len(shares))
         sizes = np.sqrt(counts) / z if threat == "all" else counts / (z * np.sqrt(T))
@@ -132,7 +135,7 @@ def compare() -> list[Compared]:
     return out
 
 
-def cover(schedule: Schedule, z: float, threat: str, populations: int) -> dict[str, float]:
+def cover(schedule: Schedule, z: float, threat: ThreatModel, populations: int) -> dict[str, float]:
     """Share of fresh populations whose interval has the ε of the population.
 
     With a schedule both ends of an interval are the ε of the law at an end of κ's interval, and ε
@@ -166,7 +169,7 @@ def cover(schedule: Schedule, z: float, threat: str, populations: int) -> dict[s
 
 
 def cover_without_schedule(
-    schedule: Schedule, z: float, threat: str, populations: int
+    schedule: Schedule, z: float, threat: ThreatModel, populations: int
 ) -> dict[str, float]:
     """As `cover`, of records that do not tell the schedule: the canaries stand for the clients."""
     law = _law(schedule, z, threat)
@@ -193,19 +196,21 @@ def cover_without_schedule(
     return {name: float(np.mean(values)) for name, values in hits.items()}
 
 
-def _first_seed(z: float, threat: str) -> int:
+def _first_seed(z: float, threat: ThreatModel) -> int:
     """Settings do not share randomness."""
     return round(1000 * z) * 10_000 + 5_000 * (threat == "all")
 
 
-def _law(schedule: Schedule, z: float, threat: str) -> FootprintLaw:
+def _law(schedule: Schedule, z: float, threat: ThreatModel) -> FootprintLaw:
     record = limit_record(schedule, z, DELTA, num_canaries=10, unobserved=0)
     law = footprint_law(schedule, round_footprints(record, threat)[0], 10**6)
     assert law is not None
     return law.root() if threat == "all" else law
 
 
-def largest_of(schedule: Schedule, weights: np.ndarray, clients: int, rng) -> float:
+def largest_of(
+    schedule: Schedule, weights: np.ndarray, clients: int, rng: np.random.Generator
+) -> float:
     """The largest footprint of one simulated population.
 
     Of clients who come by coins only the number with each count is drawn, and the rounds of those
@@ -216,8 +221,10 @@ def largest_of(schedule: Schedule, weights: np.ndarray, clients: int, rng) -> fl
         for weight, cohort in zip(weights, schedule.cohorts(clients, rng), strict=True):
             sums[cohort] += weight
         return float(sums.max())
-    kinds = [(1.0, schedule.rate)] if isinstance(schedule, Poisson) else None
-    kinds = kinds or list(zip(schedule.shares, schedule.rates, strict=True))
+    if isinstance(schedule, Poisson):
+        kinds = [(1.0, schedule.rate)]
+    else:
+        kinds = list(zip(schedule.shares, schedule.rates, strict=True))
     sizes = rng.multinomial(clients, [share for share, _ in kinds])
     counts = np.arange(schedule.rounds + 1)
     found = 0.0
@@ -294,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (cover_without_schedule, max(populations // 6, 5), "schedule unknown"),
     ):
         for (name, schedule), z, threat in itertools.product(
-            SCHEDULES.items(), (1.0, 0.5, 0.25), ("final", "all")
+            SCHEDULES.items(), (1.0, 0.5, 0.25), THREATS
         ):
             shares = measured(schedule, z, threat, many)
             cells = ", ".join(f"{key} {value:.3f}" for key, value in shares.items())

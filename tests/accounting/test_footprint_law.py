@@ -112,10 +112,13 @@ def test_bad_arguments_are_named():
 def test_without_a_law_populations_are_simulated():
     schedule = Capped(Poisson(20, 0.2), per_window=1, window=3)
     rng = np.random.default_rng(0)
-    found, simulated = largest_footprint(schedule, np.ones(20), 200, rng=rng)
+    largest = largest_footprint(schedule, np.ones(20), 200, rng=rng)
+    assert largest is not None
+    found, simulated = largest
     assert simulated
     fresh = simulated_law(schedule, np.ones(20), 200, 300, rng)
     assert found <= 7
+    assert fresh is not None
     assert fresh.shares[fresh.footprints > found].sum() * 200 <= 0.15  # mean number above it
     assert simulated_law(schedule, np.ones(20), 10**9) is None
     assert largest_footprint(schedule, np.ones(20), 10**9) is None

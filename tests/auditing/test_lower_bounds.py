@@ -267,7 +267,7 @@ def test_scores_whose_squares_overflow_or_vanish(method, exponent):
     groups = rng.normal(3, 1, 200), rng.normal(0, 1, 200)
     delta = 0.0 if method == "katz-log" else 1e-5
     found, expected = (
-        lower_bound_by(method, *(np.ldexp(group, e) for group in groups), delta)
+        lower_bound_by(method, np.ldexp(groups[0], e), np.ldexp(groups[1], e), delta)
         for e in (exponent, 0)
     )
     assert found == pytest.approx(expected, rel=1e-9)
@@ -289,9 +289,10 @@ def test_no_bound_grows_with_delta(method, dim, shift):
         rng = np.random.default_rng(seed)
         observed, unobserved = rng.normal(shift, 1, 300), rng.normal(0, 1, 300)
         if dim:
-            observed, unobserved = np.tanh(observed / np.sqrt(dim)), None
+            observed = np.tanh(observed / np.sqrt(dim))
+        others = None if dim else unobserved
         bounds = [
-            lower_bound_by(method, observed, unobserved, delta, dim=dim)
+            lower_bound_by(method, observed, others, delta, dim=dim)
             for delta in (1e-9, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1)
         ]
         assert bounds == sorted(bounds, reverse=True)

@@ -81,13 +81,13 @@ def test_a_null_that_is_right_changes_nothing():
 def test_intervals_with_a_measured_null_cover():
     count, others, shift, width, runs = 100, 60, 4.0, 2.0, 400
     rng = np.random.default_rng(0)
-    truth, covered = epsilon_two_gaussians(0, 1, shift, 1, DELTA), 0
+    truth, covered = float(epsilon_two_gaussians(0, 1, shift, 1, DELTA)), 0
     for _ in range(runs):
         observed = width * (shift + rng.standard_normal(count))
         scores = Scores(observed, width * rng.standard_normal(others), standard_null=True)
         found = epsilon_of(with_measured_null(scores), DELTA)
         assert "measured null" in found.method
-        covered += found.low <= truth <= found.high
+        covered += int(found.low <= truth <= found.high)
     assert covered / runs == pytest.approx(0.95, abs=3 * np.sqrt(0.95 * 0.05 / runs))
 
 

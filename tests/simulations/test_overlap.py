@@ -16,7 +16,7 @@ def test_the_length_of_a_sum_has_the_law_of_random_directions():
 
 
 def test_the_quick_form_prints_what_is_judged():
-    lines = []
+    lines: list[str] = []
     overlap.main(quick=True, say=lines.append)
     tables = [table.split("\n") for table in "\n".join(lines).split("\n\n")]
     assert [len(table) for table in tables] == [5, 5, 2]
