@@ -9,7 +9,9 @@ from fl_epe.stop_rule import StopRule
 
 
 @pytest.mark.parametrize(
-    "text", ["epsilon-all-low > 8", "epsilon-all-low>8.0", " epsilon-all-low  >  8e0 "]
+    "text",
+    ["epsilon-all-low > 8", "epsilon-all-low>8.0", " epsilon-all-low  >  8e0 "],
+    ids=["plain", "tight", "loose"],
 )
 def test_a_rule_is_read_and_said(text):
     rule = StopRule.parse(text)
@@ -40,6 +42,10 @@ def test_a_rule_is_met_by_an_interval_on_its_side():
         ("epsilon-all-low > -1", "finite number >= 0, got '-1'"),
         ("", "to be like"),
         ("8 < epsilon-all-low", "to be like"),
+    ],
+    ids=[
+        *("no-end", "final", "low-below", "low-not-above", "high-above", "unit", "word"),
+        *("nan", "inf", "negative", "empty", "turned-round"),
     ],
 )
 def test_another_text_is_refused_with_what_is_wrong(text, message):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy
+from case_ids import in_words
 from every_schedule import CLIENTS, EVERY, RUNS, T, runs_of
 
 from fl_epe.accounting import FootprintLaw, footprint_law, largest_footprint, simulated_law
@@ -18,7 +19,7 @@ WITHOUT_LAW = [
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("schedule", EVERY, ids=repr)
+@pytest.mark.parametrize("schedule", EVERY, ids=in_words)
 def test_simulated_runs_follow_the_law(schedule, weights):
     added = WEIGHTS[weights]
     law = footprint_law(schedule, added, CLIENTS)

@@ -76,6 +76,7 @@ def test_rounds_have_room_for_the_canaries():
         ({"true_epsilon": math.inf}, "true_epsilon=inf"),
         ({"draws": 1}, "draws=1"),
     ],
+    ids=["method", "power", "confidence", "claimed", "true-epsilon", "draws"],
 )
 def test_bad_input_is_named(changes, message):
     given = {"true_epsilon": 8.0, "claimed": 4.0, "delta": DELTA} | changes

@@ -328,9 +328,14 @@ def test_few_dimensions_without_signal(method, dim):
 
 
 @pytest.mark.parametrize("dim", [2, 3, 5, 10, 24, 50])
-@pytest.mark.parametrize("method", [name for name in EXACT if name not in ("jeffreys", "mean")])
+@pytest.mark.parametrize(
+    "method", [name for name in EXACT if name not in ("jeffreys", "mean", "lifted")]
+)
 def test_few_dimensions_with_a_signal(method, dim):
-    """Every method finds it, and none above the ε of the release, from which the cosines follow."""
+    """Each finds it, and none above the ε of the release, from which the cosines follow.
+
+    The bound "lifted" holds under any dependence, and finds so little in no single run.
+    """
     rng = np.random.default_rng(dim)
     delta = 0.0 if method == "katz-log" else 1e-3
     bounds = [

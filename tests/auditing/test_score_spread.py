@@ -32,6 +32,7 @@ def audited(seed, dim, count, z, rounds=1, times=1, unobserved=4, known=True, ag
     return auditor.record(**facts)
 
 
+@pytest.mark.slow
 def test_the_mean_of_overlapping_canaries_varies_as_predicted():
     dim, count, z, runs = 400, 200, 0.3, 100
     means, spreads = [], []

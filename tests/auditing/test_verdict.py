@@ -78,6 +78,7 @@ def test_the_ceiling_is_that_of_a_perfect_attack():
     assert ceiling(scores, DELTA, 0.95, "clopper-pearson") < 3.0
 
 
+@pytest.mark.slow
 def test_bounds_hold_all_at_once():
     """At ε = 0 any positive bound is wrong; without correction more than 5% of runs have one."""
     wrong = plain = 0

@@ -28,7 +28,9 @@ def test_a_run_stops_by_its_rule(tmp_path, capsys):
     assert main(["report", str(output)]) == 0
 
 
-@pytest.mark.parametrize("rule", ["epsilon-all > 8", "epsilon-all-low < 8", "soon"])
+@pytest.mark.parametrize(
+    "rule", ["epsilon-all > 8", "epsilon-all-low < 8", "soon"], ids=["name", "sign", "word"]
+)
 def test_another_rule_is_bad_input(rule, tmp_path, capsys):
     assert main([*SMALL, "--stop-when", rule, "--output", str(tmp_path / "run")]) == 2
     printed = capsys.readouterr().err

@@ -42,7 +42,7 @@ def _note(summary):
         ("epochs", 3),
         ("epochs", 2.5),
         ("min-separation:separation=10", 3),
-        (CLASSES, 3),
+        pytest.param(CLASSES, 3, id="device-classes"),
         ("fixed-size", 3),
         ("capped:of=poisson,per_run=2", 1),
         ("cyclic", 3),

@@ -14,7 +14,7 @@ def test_the_engine_meets_the_integration(monkeypatch):
     assert all(row.mean < row.unknown < row.known for row in rows)
 
 
-@pytest.mark.parametrize("name", ["poisson", "fixed size"])
+@pytest.mark.parametrize("name", ["poisson", pytest.param("fixed size", id="fixed-size")])
 def test_statements_about_the_largest_hold(name):
     found = mixtures.extremes(name, 10**4, 20)
     assert found is not None

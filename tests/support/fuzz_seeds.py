@@ -252,8 +252,8 @@ def cheap_commands() -> Iterator[None]:
 
     known: dict[bytes, Any] = {}
 
-    def summarize_once(record: AuditRecord) -> Any:
-        digest = hashlib.sha256()
+    def summarize_once(record: AuditRecord, **how: Any) -> Any:
+        digest = hashlib.sha256(repr(sorted(how.items())).encode())
         for name, value in sorted(record.by_name().items()):
             digest.update(f"{name} {value!r}".encode())
             for array in value.values() if name == "metrics" else [value]:
@@ -261,7 +261,7 @@ def cheap_commands() -> Iterator[None]:
                     digest.update(array.tobytes())
         key = digest.digest()
         if key not in known:
-            known[key] = summarize(record)
+            known[key] = summarize(record, **how)
         return known[key]
 
     with (
