@@ -184,11 +184,10 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
     """ε of the most exposed canary, and for adversaries who know less or more."""
     lines = []
     if fit := summary.final.footprints:
+        scale = f"{fit.scale:.3f} times ({fit.low:.3f} – {fit.high:.3f})"
         lines.append(
-            f"For an adversary who sees the final model, the most exposed canary has ε = "
-            f"{number(fit.most_exposed.epsilon)}. The canaries' scores are {fit.scale:.3f} times "
-            f"({fit.low:.3f} – {fit.high:.3f}) what their footprints predict."
-            f"{_above_note(summary, fit.most_exposed.epsilon)}"
+            f"For an adversary who sees the final model, the canaries' scores are {scale} what "
+            f"their footprints predict.{_above_note(summary, fit.most_exposed.epsilon)}"
         )
     if unknown := summary.every_round.unknown_rounds:
         lines.append(

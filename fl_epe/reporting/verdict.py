@@ -151,6 +151,12 @@ def most_text(most: float) -> str:
     return f"So many canaries could have shown at most ε ≥ {number(most)}"
 
 
+def _most_words(most: float) -> str:
+    if most <= 0:
+        return "no ε, with so few canaries"
+    return "any ε" if most > _NO_LIMIT else f"ε ≥ {number(most)} at most"
+
+
 def statement_lines(summary: RunSummary) -> list[str]:
     """What each row of the table states, a line for each."""
     return [
@@ -172,7 +178,7 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
         if row.method is not None:
             cells.append(("bound", f"{row.method}, {row.role}"))
         if row.ceiling is not None:
-            cells.append(("at most", most_text(row.ceiling)))
+            cells.append(("could have shown", _most_words(row.ceiling)))
         found.append((f"{row.sees}, {row.statistic}", cells))
     return found
 
