@@ -28,8 +28,14 @@ from fl_epe.config import RunConfig
 from fl_epe.old_names import OLD_NAMES, with_new_names
 from fl_epe.schedules import log_of, parse_schedule
 
-ROUNDS, CLIENTS, CANARIES = 512, 10_000, 1000
-"""Rounds, clients and observed canaries of a plan in the limit that does not say how many."""
+ROUNDS = 512
+"""Rounds of a plan in the limit that does not say how many."""
+
+CLIENTS = 10_000
+"""Clients of a plan in the limit that does not say how many."""
+
+CANARIES = 1000
+"""Observed canaries of a plan in the limit that does not say how many."""
 
 DEFAULT_SCHEDULES = (
     "epochs",
