@@ -67,7 +67,8 @@ class CanaryAudit(Strategy):
             that: anyone who guesses it can subtract the canaries.
         delta: target δ.
         unobserved: canaries that are scored and never take part. By default a quarter of
-            ``num_canaries`` where each takes part once, as the null is then exact; else as many.
+            ``num_canaries`` where each takes part once, as the null is then exact; else as many,
+            and at least 20, as their scores then say how wide the null is.
         participations: how often a canary takes part, at most once in a round; 1 by default.
         rounds: of the run; needed only where ``start`` has no ``num_rounds``.
         inject: "auto" as described (the default), "add" or "replace".

@@ -94,3 +94,16 @@ def test_rounds_that_nobody_knows_are_asked_for_and_the_round_goes_on():
 def test_more_repeats_than_rounds_are_refused():
     with pytest.raises(ValueError, match="epochs=13"):
         run(flower.FedAvg(**PLAIN), participations=13)
+
+
+@pytest.mark.parametrize(
+    ("num_canaries", "participations", "unobserved"),
+    [(80, 1, 20), (4, 1, 2), (80, 3, 80), (4, 3, 20)],
+)
+def test_there_are_unobserved_canaries_enough_for_the_null(
+    num_canaries, participations, unobserved
+):
+    audit = CanaryAudit(
+        flower.FedAvg(), num_canaries=num_canaries, delta=1e-5, participations=participations
+    )
+    assert audit.unobserved == unobserved
