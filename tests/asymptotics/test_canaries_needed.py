@@ -22,6 +22,7 @@ def test_the_shift_has_the_epsilon(epsilon):
 
 
 @pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.slow
 def test_audits_of_that_size_have_the_power_and_smaller_ones_do_not(exact):
     """Checked with other draws than those by which the number was found."""
     found = canaries_for_epsilon(9.0, 2.0, DELTA, method="clopper-pearson", exact=exact)

@@ -104,6 +104,7 @@ def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(method, shif
 
 @pytest.mark.parametrize("method", [*FREE, "one-run"])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, pytest.param(3.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_exceeds_the_truth_for_randomized_response_no_more_often(method, epsilon):
     """All the evidence that ε allows sits in one bit: the hardest mechanism to stay below."""
 

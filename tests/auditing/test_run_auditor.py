@@ -97,6 +97,7 @@ def test_lost_rounds_and_canaries_that_never_took_part():
     assert set(record.observed.ids) | set(record.unobserved.ids) == set(range(COUNT + UNOBSERVED))
 
 
+@pytest.mark.slow
 def test_a_record_in_the_middle_does_not_disturb_the_end():
     auditor, same = noisy_run(), noisy_run()
     auditor.record()

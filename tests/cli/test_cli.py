@@ -115,6 +115,7 @@ def test_the_report_is_rebuilt_from_the_record_alone(finished, tmp_path, capsys)
         assert (tmp_path / name).read_text() == (finished[0] / name).read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
     output = tmp_path / "killed"
     settings = ("--rounds", 6, "--checkpoint-every", 2, "--output", output)

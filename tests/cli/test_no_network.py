@@ -39,6 +39,7 @@ def watched(folder, *program, **settings):
     return done, log.read_text().splitlines() if log.exists() else []
 
 
+@pytest.mark.slow
 def test_a_run_in_process_stays_on_this_machine(tmp_path):
     done, left = watched(tmp_path, "-m", "fl_epe", *TINY)
     assert done.returncode in (0, 3), done.stderr  # 3: too few canaries took part to say an ε

@@ -13,6 +13,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_stops_by_its_rule(tmp_path, capsys):
     output = tmp_path / "run"
     assert main([*SMALL, "--stop-when", "epsilon-all-low > 2", "--output", str(output)]) == 0

@@ -221,6 +221,7 @@ class TestRows:
             assert not row.above
             assert row.unknown_rounds.epsilon < row.every_round.epsilon
 
+    @pytest.mark.slow
     def test_a_planted_violation_is_found(self, tmp_path, monkeypatch):
         """A schedule that lets everybody in twice as often as it says."""
 
@@ -241,6 +242,7 @@ class TestRows:
         page = (tmp_path / "compare.html").read_text()
         assert "Warning: 4 of 4 rows" in page
 
+    @pytest.mark.slow
     def test_honest_schedules_stay_below_their_analytical_epsilon(self, tmp_path):
         """At most the interval's error rate of many seeds lies above.
 

@@ -361,6 +361,7 @@ def test_a_strategy_with_its_own_canaries_takes_no_checkpoint(tmp_path):
         CanaryAudit(strategy, num_canaries=4, delta=DELTA, checkpoint=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
     paths = [str(SERVER.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     given = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

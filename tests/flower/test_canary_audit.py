@@ -355,6 +355,7 @@ def test_any_strategy_with_canaries_of_its_own_will_do():
     assert ["epsilon-final" in metrics[t] for t in (1, 2, 3)] == [False, False, True]
 
 
+@pytest.mark.slow
 def test_a_canary_heavier_than_the_rest_shows():
     plain, _ = run(fixed())
     heavy, _ = run(fixed(), num_examples=1000, max_share=1)

@@ -218,6 +218,7 @@ def test_client_mod_and_server_injection_agree(make, mods):
     assert per_round.mean() > 5 * per_round.std() / np.sqrt(per_round.size)
 
 
+@pytest.mark.slow
 def test_secure_aggregation_is_audited_without_reading_a_reply():
     record, strategy = secure_aggregation.audit(
         clients=12, num_canaries=6, rounds=8, noise_multiplier=0.5, seed=1, delta=1e-2

@@ -364,6 +364,7 @@ class TestCoins:
         assert record.norms.residuals[0] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
     """At z = 0.02 the real updates drown the noise; subtracting them leaves the mechanism."""
     for z in (0.02, 0.1, 0.5):

@@ -125,6 +125,7 @@ def test_threads_and_what_was_trained_before_change_no_bit(theta: np.ndarray):
         assert list(pool.map(lambda i: _delta(theta, i), clients)) == alone
 
 
+@pytest.mark.slow
 def test_another_process_with_other_threads_gives_the_same_bits(theta: np.ndarray):
     code = (
         "import hashlib, torch; torch.set_num_threads(2); torch.manual_seed(9)\n"
