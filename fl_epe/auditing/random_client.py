@@ -112,7 +112,7 @@ class RunSchedules:
         config = record.provenance.config
         names = [field.name for field in dataclasses.fields(RunConfig) if field.name in config]
         if "participation" in names and "clients" in names:
-            with contextlib.suppress(ValueError, TypeError):
+            with contextlib.suppress(ValueError, TypeError, OSError):  # a file from elsewhere
                 run = RunConfig.from_dict({name: config[name] for name in names})
                 return cls(run.canary_schedule(), run.client_schedule(), run.clients)
             return None

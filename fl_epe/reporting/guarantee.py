@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from fl_epe.accounting import UpperBound, analytical_epsilon, tightest, upper_bounds
-from fl_epe.auditing import AuditRecord
-from fl_epe.schedules import Schedule, make_schedule, parse_schedule
+from fl_epe.auditing import AuditRecord, RunSchedules
+from fl_epe.schedules import Schedule
 
 
 def analytical_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, str, str]:
@@ -38,18 +38,11 @@ def analytical_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | No
 
 def _schedule_of(record: AuditRecord) -> Schedule | None:
     """The canaries' schedule by the record's settings; ``None`` if they name none."""
-    config, kind = record.provenance.config, record.mechanism.participation
-    spec, rounds = config.get("participation"), config.get("rounds")
-    if not (isinstance(spec, str) and isinstance(rounds, int)):
+    named = "participation" in record.provenance.config
+    found = RunSchedules.of(record) if named else None
+    if found is None or found.canaries.rounds < record.rounds:
         return None
-    try:
-        named, options = parse_schedule(spec)
-        if named != kind or rounds < record.rounds:
-            return None
-        times = config.get("canary_participations", record.mechanism.canary_participations)
-        return make_schedule(named, rounds, times, **options)
-    except (ValueError, TypeError, OSError):  # a file from elsewhere may hold anything
-        return None
+    return found.canaries if found.canaries.kind == record.mechanism.participation else None
 
 
 def _by_count(
