@@ -140,8 +140,7 @@ def test_bad_arguments_are_named():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize(
-    "rounds",
-    [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 12, ROUNDS],
+    "rounds", [*(pytest.param(rounds, marks=pytest.mark.slow) for rounds in (0, 1, ROUNDS)), 12]
 )
 def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     """The first rounds from the state of a later one, the others seen again."""

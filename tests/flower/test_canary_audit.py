@@ -27,6 +27,7 @@ def adaptive(side, z=0.5):
     return wrapper(flower.FedAvg(**PLAIN), z, REPLIES, initial_clipping_norm=0.1)
 
 
+_ALIKE = pytest.mark.slow
 STRATEGIES: dict[str, Callable[[], flower.Strategy]] = {
     "FedAvg": lambda: flower.FedAvg(**PLAIN),
     "FedAvgM": lambda: flower.FedAvgM(**PLAIN, server_momentum=0.9, server_learning_rate=0.5),
@@ -43,7 +44,13 @@ STRATEGIES: dict[str, Callable[[], flower.Strategy]] = {
 }
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("FedAvg", "FedAdam", "fixed") else pytest.param(name, marks=_ALIKE)
+        for name in STRATEGIES
+    ],
+)
 def test_every_strategy_is_audited_to_a_valid_record(name):
     audit, result = run(STRATEGIES[name]())
     record = audit.record()
@@ -67,7 +74,7 @@ def test_every_strategy_is_audited_to_a_valid_record(name):
     assert "matched filter" in as_text(summarize(record))
 
 
-@pytest.mark.parametrize("name", ["FedAvgM", "FedMedian"])
+@pytest.mark.parametrize("name", ["FedAvgM", pytest.param("FedMedian", marks=_ALIKE)])
 def test_a_report_has_the_record_the_table_and_the_page(name, tmp_path):
     audit, _ = run(STRATEGIES[name]())
     assert "matched filter" in audit.report(tmp_path)
@@ -102,7 +109,11 @@ def test_fed_avg_footprints_explain_the_scores():
 
 
 @pytest.mark.parametrize(
-    "base", [flower.FedAdam(**PLAIN), flower.FedAvgM(**PLAIN, server_momentum=0.9)]
+    "base",
+    [
+        flower.FedAdam(**PLAIN),
+        pytest.param(flower.FedAvgM(**PLAIN, server_momentum=0.9), marks=_ALIKE),
+    ],
 )
 def test_noise_after_the_optimizer_is_warned_of(base):
     audit, _ = run(fixed(base))
