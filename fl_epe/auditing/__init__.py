@@ -56,6 +56,7 @@ from fl_epe.auditing.record_parts import (
 )
 from fl_epe.auditing.run_auditor import RoundFacts, RunAuditor, RunningEstimate
 from fl_epe.auditing.score_file import LAYOUT, read_scores
+from fl_epe.auditing.score_spread import LEAST_FOR_NULL
 from fl_epe.auditing.score_summary import (
     BoundRow,
     ScoreSummary,
@@ -90,6 +91,7 @@ __all__ = [
     "COIN_METHODS",
     "LARGE_OVERLAP",
     "LAYOUT",
+    "LEAST_FOR_NULL",
     "STATISTICS",
     "WATCHED_METHODS",
     "AuditRecord",

@@ -27,6 +27,9 @@ Floats = NDArray[np.float64]
 LEAST_CERTAINTY = 0.999
 """One-sided confidence that a null is wider than N(0, 1), below which scores stay as they are."""
 
+LEAST_FOR_NULL = 20
+"""Unobserved canaries whose scores find a null that is 1.5 times too wide."""
+
 
 def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats, cosine: float = 0.0) -> float:
     """Standard deviation of √k times the mean score of k canaries, each alone with what hides it.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fl_epe.auditing import RunAuditor
+from fl_epe.auditing import LEAST_FOR_NULL, RunAuditor
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import check_probability
 from fl_epe.flower.client_canaries import ClientCanaries
@@ -22,7 +22,6 @@ from fl_epe.seeding import generator
 from fl_epe.verdict import VerdictRule
 
 _SCHEDULE = 0  # stream of the canaries' rounds
-_FOR_THE_NULL = 20  # unobserved canaries whose scores find a null 1.5 times too wide
 _ANY_STRATEGY = {"num_canaries", "delta", "seed", "verdict"}
 _FOR_SERVER_CANARIES = {"participations", "inject", "num_examples", "replies"}
 
@@ -70,7 +69,7 @@ class AuditSettings:
             _refuse(given, _FOR_SERVER_CANARIES, why)
         once = given.get("participations", 1) <= 1 and "clients" not in given
         few = max(2, given["num_canaries"] // 4)  # enough, as the null is then exact
-        many = max(_FOR_THE_NULL, given["num_canaries"])
+        many = max(LEAST_FOR_NULL, given["num_canaries"])
         given.setdefault("unobserved", few if once else many)
         given["leave_out"] = tuple(given.get("leave_out", ()))
         given["fresh_seed"] = "seed" not in given

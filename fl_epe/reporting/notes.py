@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fl_epe.auditing import EpsilonEstimate, combined_p_value, least_canaries
+from fl_epe.auditing import LEAST_FOR_NULL, EpsilonEstimate, combined_p_value, least_canaries
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.random_client import random_client_notes
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
@@ -19,7 +19,6 @@ from fl_epe.reporting.verdict import claim_notes
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
 _MOST_SHARE = 0.5  # from here on a round's mean is more canaries than clients and noise
-_FEW_FOR_NULL = 20  # unobserved canaries, which find a null 1.5 times too wide
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 
@@ -208,12 +207,13 @@ def _above_note(summary: RunSummary, exposed: float) -> str:
     limit = summary.analytical.epsilon
     if limit is None or exposed <= limit:
         return ""
+    more = f" The most exposed canary's ε = {number(exposed)} is more than the analytical ε,"
     if summary.participation == "poisson":
         return (
-            " That is more than the analytical ε, which is for a client whose participations are "
-            "still to be drawn; this canary happened to take part more often than most."
+            f"{more} which is for a client whose participations are still to be drawn; this canary "
+            "happened to take part more often than most."
         )
-    return " That is more than the analytical ε, by the error of the estimate."
+    return f"{more} by the error of the estimate."
 
 
 def _cohort_notes(summary: RunSummary) -> list[str]:
@@ -285,12 +285,12 @@ def _null_notes(summary: RunSummary) -> list[str]:
         ]
     others = part.scores.unobserved
     count = 0 if others is None else len(others)
-    if summary.noise_multiplier or count >= _FEW_FOR_NULL:
+    if summary.noise_multiplier or count >= LEAST_FOR_NULL:
         return []
     return [
         f"Warning: canaries took part several times and no noise is known, so the means of "
         f"successive rounds may agree with each other, which makes ε for every round too large. "
-        f"{count} unobserved canaries are too few to tell; use at least {_FEW_FOR_NULL}."
+        f"{count} unobserved canaries are too few to tell; use at least {LEAST_FOR_NULL}."
     ]
 
 
