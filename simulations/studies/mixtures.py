@@ -31,6 +31,7 @@ from fl_epe.accounting import (
 )
 from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
+    AuditRecord,
     ThreatModel,
     epsilon_from_record,
     footprint_fit,
@@ -149,14 +150,7 @@ def cover(schedule: Schedule, z: float, threat: ThreatModel, populations: int) -
     hits: list[tuple[bool, bool]] = []
     found: list[tuple[float, float]] = []
     for seed in range(populations):
-        record = limit_record(
-            schedule,
-            z,
-            DELTA,
-            num_canaries=CANARIES,
-            unobserved=0,
-            seed=seed + _first_seed(z, threat),
-        )
+        record = _population(schedule, z, threat, seed)
         fit = footprint_fit(record, threat=threat)
         score = epsilon_from_record(record, threat=threat)
         hits.append((fit.low <= 1 <= fit.high, score.low <= exact <= score.high))
@@ -179,14 +173,7 @@ def cover_without_schedule(
     }
     hits: dict[str, list[bool]] = {"known": [], "mean": [], "few": [], "known, canaries alone": []}
     for seed in range(populations):
-        record = limit_record(
-            schedule,
-            z,
-            DELTA,
-            num_canaries=CANARIES,
-            unobserved=0,
-            seed=seed + _first_seed(z, threat),
-        )
+        record = _population(schedule, z, threat, seed)
         found = random_client(record.with_values(participation="deployment"), threat=threat)
         for name, estimate in (("known", found.known), ("mean", found.mean)):
             hits[name].append(estimate.low <= exact[name] <= estimate.high)
@@ -196,9 +183,10 @@ def cover_without_schedule(
     return {name: float(np.mean(values)) for name, values in hits.items()}
 
 
-def _first_seed(z: float, threat: ThreatModel) -> int:
-    """Settings do not share randomness."""
-    return round(1000 * z) * 10_000 + 5_000 * (threat == "all")
+def _population(schedule: Schedule, z: float, threat: ThreatModel, number: int) -> AuditRecord:
+    """A fresh population of canaries; settings do not share randomness."""
+    seed = number + round(1000 * z) * 10_000 + 5_000 * (threat == "all")
+    return limit_record(schedule, z, DELTA, num_canaries=CANARIES, unobserved=0, seed=seed)
 
 
 def _law(schedule: Schedule, z: float, threat: ThreatModel) -> FootprintLaw:
