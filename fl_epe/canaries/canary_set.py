@@ -1,4 +1,4 @@
-"""Canaries: random unit vectors that any process can regenerate from a seed and a number.
+"""Canaries: random unit vectors that any process can make again from a seed and a number.
 
 Examples:
     >>> canaries = CanarySet(dim=1000, count=3, seed=1)
@@ -8,48 +8,57 @@ Examples:
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-from fl_epe.seeding import generator
+from fl_epe.canaries.rotation import Rotation, rotation, size_for
+from fl_epe.canaries.sphere import Sphere
 
-_COLUMNS = 1 << 15  # coordinates made and used at once, so that they stay in the cache
-_FEW = 8  # whole canaries in memory at once; more only cost memory
-_BLOCK = 64  # canaries that one thread works on at once, for more than one vector
+CanaryKind = Literal["rotation", "sphere"]
+"""How the directions of a `CanarySet` are made."""
+
+_LEAST_DIM = 64  # of a rotation
 
 
 class CanarySet:
-    """``count`` independent uniform directions on the unit sphere of R^``dim``.
+    """``count`` random directions on the unit sphere of R^``dim``.
 
-    Canary ``i`` depends on ``(seed, i)`` and ``dim`` alone. So a set is not stored: every process
-    that needs it makes the same bits again. A canary's cosine with any independent vector
-    follows the law of Andrew et al. (2024), Theorem 3.1, with variance exactly ``1 / dim``.
+    Canary ``i`` depends on ``(seed, i)``, ``dim`` and ``kind`` alone. So a set is not stored: every
+    process that needs it makes the same bits again. A canary's cosine with any independent vector
+    has mean 0 and variance ``1 / dim``, and its law is that of Andrew et al. (2024), Theorem 3.1.
 
     Args:
         dim: dimension of the model, at least 1.
         count: number of canaries, at least 1.
         seed: a non-negative integer; keep it secret until training has ended.
+        kind: "rotation", rows of a random rotation, all scores of which cost two fast transforms;
+            or "sphere", independent normal draws as in the paper, each of which is made anew. In
+            fewer than 64 dimensions both are the latter, as sums of signs are too coarse there.
+            See docs/notes/rotation.md.
 
     Raises:
         ValueError: if an argument is out of range.
     """
 
-    def __init__(self, dim: int, count: int, seed: int) -> None:
+    def __init__(self, dim: int, count: int, seed: int, kind: CanaryKind = "rotation") -> None:
         for name, value, least in (("dim", dim, 1), ("count", count, 1), ("seed", seed, 0)):
             if value < least:
                 raise ValueError(f"Expected {name}={value} >= {least}.")
+        if kind not in get_args(CanaryKind):
+            raise ValueError(f"Expected kind={kind!r} to be one of {list(get_args(CanaryKind))}.")
         self.dim = int(dim)
         self.count = int(count)
         self.seed = int(seed)
+        self.kind: CanaryKind = kind
+        self._sphere = Sphere(dim, seed) if kind == "sphere" or dim < _LEAST_DIM else None
 
     def __repr__(self) -> str:
-        return f"CanarySet(dim={self.dim}, count={self.count}, seed=...)"
+        return f"CanarySet(dim={self.dim}, count={self.count}, seed=..., kind={self.kind!r})"
 
     def __len__(self) -> int:
         return self.count
@@ -64,12 +73,6 @@ class CanarySet:
         self._fill(i, out)
         return out
 
-    def _fill(self, i: int, out: NDArray[np.float32]) -> None:
-        rng, square = self._generator(i), 0.0
-        for start in range(0, self.dim, _COLUMNS):
-            square += _draw(rng, out[start : start + _COLUMNS])
-        out /= np.float32(math.sqrt(square))
-
     def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
         """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors."""
         out = np.empty((len(numbers), self.dim), np.float32)
@@ -80,7 +83,7 @@ class CanarySet:
     def combine(
         self, weights: NDArray[np.floating], *, numbers: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
-        """Weighted sums of canaries, with only a few canaries in memory.
+        """Weighted sums of canaries, without making them all.
 
         Args:
             weights: of each canary in each sum, shape ``(m, count)``, or ``len(numbers)`` columns.
@@ -93,77 +96,75 @@ class CanarySet:
             ValueError: if ``weights`` has another number of columns.
             IndexError: if a number is not in [0, count).
         """
-        chosen = range(self.count) if numbers is None else list(numbers)
+        chosen = self._chosen(numbers)
         if weights.ndim != 2 or weights.shape[1] != len(chosen):
             raise ValueError(f"Expected weights.shape={weights.shape} to be (m, {len(chosen)}).")
+        if self._sphere is not None:
+            return self._sphere.combine(weights, chosen)
         out = np.zeros((len(weights), self.dim), np.float32)
-        shares = np.asarray(weights, np.float32)
-        for first in range(0, len(chosen), _FEW):
-            block = slice(first, first + _FEW)
-            out += shares[:, block] @ self.vectors(chosen[block])
+        for family, here, rows, lengths in self._families(chosen):
+            for total, shares in zip(out, weights, strict=True):
+                total += family.combine(shares[here] / lengths, rows)
         return out
 
     def dot(
-        self,
-        x: NDArray[np.floating],
-        *,
-        numbers: Sequence[int] | None = None,
-        threads: int | None = None,
+        self, x: Any, *, numbers: Sequence[int] | None = None, threads: int | None = None
     ) -> NDArray[np.float64]:
-        """Inner products of canaries with ``x``, with only a block of canaries in memory.
+        """Inner products of canaries with ``x``, without making them all.
 
         Args:
-            x: shape ``(dim,)`` or ``(m, dim)``.
+            x: shape ``(dim,)`` or ``(m, dim)``; for "rotation" also a floating-point torch tensor
+                on any device, where it is then used.
             numbers: which canaries; all of them by default.
             threads: how many threads share the work; the result does not depend on it.
 
         Returns:
             float64 array of shape ``(count,)`` or ``(m, count)``, or of ``len(numbers)`` columns.
+            "rotation" is right to about 1e-5 of ``‖x‖ / √dim``.
 
         Raises:
             ValueError: if the last axis of ``x`` is not ``dim`` long.
             IndexError: if a number is not in [0, count).
         """
-        x = np.asarray(x)
+        if self._sphere is not None or not hasattr(x, "new_zeros"):  # which only a tensor has
+            x = np.asarray(x)
         if x.ndim not in (1, 2) or x.shape[-1] != self.dim:
-            raise ValueError(f"Expected x.shape={x.shape} to end with dim={self.dim}.")
-        rows = np.atleast_2d(x if x.dtype == np.float32 else x.astype(np.float64))
-        chosen = range(self.count) if numbers is None else list(numbers)
-        out = np.empty((len(chosen), len(rows)))
-        size = _BLOCK if len(rows) > 1 else 1
+            raise ValueError(f"Expected x.shape={tuple(x.shape)} to end with dim={self.dim}.")
+        chosen = self._chosen(numbers)
+        vectors = x if x.ndim == 2 else x[None]
+        if self._sphere is not None:
+            out = self._sphere.dot(vectors, chosen, threads)
+        else:
+            out = np.empty((len(vectors), len(chosen)))
+            for family, here, rows, lengths in self._families(chosen):
+                for dots, vector in zip(out, vectors, strict=True):
+                    dots[here] = family.products(vector, rows, threads=threads) / lengths
+        return out if x.ndim == 2 else out[0]
 
-        def work(first: int) -> None:
-            block = chosen[first : first + size]
-            out[first : first + len(block)] = self._block_dot(block, rows)
-
-        # One BLAS thread per product: more would compete with our threads and be ten times slower.
-        with (
-            threadpool_limits(1, user_api="blas"),
-            ThreadPoolExecutor(threads or os.cpu_count()) as pool,
-        ):
-            list(pool.map(work, range(0, len(chosen), size)))
-        return np.ascontiguousarray(out.T) if x.ndim == 2 else out[:, 0]
-
-    def _block_dot(self, block: Sequence[int], rows: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Products with a few canaries, in float32 within `_COLUMNS` coordinates, else float64."""
-        generators = [self._generator(i) for i in block]
-        squares = np.zeros(len(block))
-        total = np.zeros((len(block), len(rows)))
-        for start in range(0, self.dim, _COLUMNS):
-            stop = min(start + _COLUMNS, self.dim)
-            columns = np.empty((len(block), stop - start), np.float32)
-            for j, (rng, part) in enumerate(zip(generators, columns, strict=True)):
-                squares[j] += _draw(rng, part)
-            total += columns @ rows[:, start:stop].T
-        return total / np.sqrt(squares)[:, None]
-
-    def _generator(self, i: int) -> np.random.Generator:
-        if not 0 <= i < self.count:
+    def _chosen(self, numbers: Sequence[int] | None) -> NDArray[np.int64]:
+        if numbers is None:
+            return np.arange(self.count)
+        chosen = np.asarray(numbers, np.int64)
+        for i in chosen[(chosen < 0) | (chosen >= self.count)]:
             raise IndexError(f"Expected i={i} in [0, count={self.count}).")
-        return generator(self.seed, i)
+        return chosen
 
+    def _fill(self, i: int, out: NDArray[np.float32]) -> None:
+        self._chosen([i])
+        if self._sphere is not None:
+            self._sphere.fill(i, out)
+            return
+        number, index = divmod(i, size_for(self.dim))
+        family = rotation(self.dim, self.seed, number)
+        family.fill(int(family.rows(np.array([index]))[0]), out)
 
-def _draw(rng: np.random.Generator, out: NDArray[np.float32]) -> float:
-    """Fill ``out`` with normal draws; returns the sum of their squares."""
-    rng.standard_normal(out=out, dtype=np.float32)
-    return float(np.sum(np.square(out, dtype=np.float64)))
+    def _families(
+        self, chosen: NDArray[np.int64]
+    ) -> Iterator[tuple[Rotation, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
+        """Each rotation that is needed: it, where its canaries stand, their rows, their lengths."""
+        size = size_for(self.dim)
+        for number in np.unique(chosen // size):
+            here = np.flatnonzero(chosen // size == number)
+            family = rotation(self.dim, self.seed, int(number))
+            rows = family.rows(chosen[here] % size)
+            yield family, here, rows, family.lengths(rows)

@@ -1,0 +1,109 @@
+"""The Walsh–Hadamard transform of a vector whose length is a power of two.
+
+``y_i = Σ_j (−1)^popcount(i & j) · x_j``: sums and differences alone, O(D log D), its own inverse up
+to the factor D. `transform` makes it from matrix products, the fastest way for NumPy; `butterflies`
+adds and subtracts, for NumPy and torch alike, on any device, where products may round (TF32).
+For whole numbers below 2^24 both are exact, otherwise they agree to about 1e-6 of the spread.
+
+Examples:
+    >>> transform(np.array([1, 0, 0, 2], np.float32))
+    array([ 3., -1., -1.,  3.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.canaries.one_blas_thread import one_blas_thread
+
+_COLUMNS = 1 << 12  # of the last product that one thread works on at once
+
+
+def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[np.float32]:
+    """Transform ``x`` in place, by three products with small Hadamard matrices, and return it.
+
+    Args:
+        x: float32, contiguous, shape ``(2^b,)``.
+        threads: how many threads share the work; the result does not depend on it.
+
+    Raises:
+        ValueError: if the length is not a power of two.
+    """
+    outer, middle, inner = _split(len(x))
+    blocks, columns = x.reshape(outer, middle, inner), x.reshape(outer, middle * inner)
+    left, right = hadamard(middle), hadamard(inner)
+
+    def within(i: int) -> None:
+        np.matmul(left, blocks[i] @ right, out=blocks[i])
+
+    def across(first: int) -> None:
+        part = columns[:, first : first + _COLUMNS]
+        part[...] = hadamard(outer) @ part
+
+    count = threads or os.cpu_count() or 1
+    with one_blas_thread():
+        _share(within, range(outer), count)
+        _share(across, range(0, middle * inner, _COLUMNS), count)
+    return x
+
+
+def _share(work: Callable[[int], None], items: range, threads: int) -> None:
+    if threads == 1 or len(items) == 1:
+        for item in items:
+            work(item)
+        return
+
+    def some(first: int) -> None:
+        for item in items[first::threads]:
+            work(item)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(some, range(threads)))
+
+
+def butterflies(x: Any) -> Any:
+    """Transform ``x`` in place, a NumPy array or a torch tensor, and return it.
+
+    The order of the additions is fixed: every device with IEEE arithmetic has the same bits.
+
+    Args:
+        x: floating-point, contiguous, shape ``(2^b,)``.
+
+    Raises:
+        ValueError: if the length is not a power of two.
+    """
+    _split(len(x))
+    half = 1
+    while half < len(x):
+        pairs = x.reshape(-1, 2, half)
+        total = pairs[:, 0] + pairs[:, 1]
+        pairs[:, 1] = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] = total
+        half *= 2
+    return x
+
+
+@functools.cache
+def hadamard(size: int) -> NDArray[np.float32]:
+    """The matrix of the transform of length ``size``, in Sylvester's order."""
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.ascontiguousarray(matrix)
+
+
+def _split(length: int) -> tuple[int, int, int]:
+    """Three powers of two, about alike, whose product is ``length``."""
+    bits = length.bit_length() - 1
+    if length != 1 << max(bits, 0):
+        raise ValueError(f"Expected length={length} to be a power of two.")
+    outer = bits // 3
+    middle = (bits - outer) // 2
+    return 1 << outer, 1 << middle, 1 << (bits - outer - middle)
