@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
+from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
     ArgumentError,
     check_count,
@@ -46,6 +47,8 @@ class RunConfig:
         unobserved: canaries that never take part and are only tracked.
         inclusion: which canaries take part: 'fixed', exactly num_canaries of them, or 'coin', each
             of num_canaries + unobserved by a fair coin of its own, as the one-run bounds need.
+        canary_kind: how the canaries' directions are made: 'rotation', all of which are scored by
+            two fast transforms, or 'sphere', independent normal draws as in the paper.
         canary_participations: rounds in which each observed canary takes part, on average where
             the schedule is random.
         noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
@@ -82,6 +85,7 @@ class RunConfig:
     num_canaries: int = 1000
     unobserved: int = 1000
     inclusion: str = "fixed"
+    canary_kind: CanaryKind = "rotation"
     canary_participations: float = 1.0
     noise_multiplier: float = 0.25
     clipping: str = "adaptive"
@@ -137,6 +141,7 @@ class RunConfig:
     def _check_choices(self) -> None:
         choices = {
             "inclusion": ("fixed", "coin"),
+            "canary_kind": get_args(CanaryKind),
             "clipping": ("adaptive", "fixed"),
             "server_optimizer": ("sgd", "adam"),
         }

@@ -147,7 +147,8 @@ def _canaries_of(record: AuditRecord) -> CanarySet:
     seed, ids = record.provenance.seeds.get("canary"), record.observed.ids
     if seed is None or ids is None:
         raise ValueError("Expected a record with its canary seed and observed_ids.")
-    return CanarySet(record.dim, int(ids.max()) + record.unobserved.count + 1, seed)
+    count = int(ids.max()) + record.unobserved.count + 1
+    return CanarySet(record.dim, count, seed, record.provenance.canary_kind)
 
 
 def _round_sums(

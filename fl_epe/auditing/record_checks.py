@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+
+from fl_epe.canaries import CanaryKind
 
 _ROUNDING = 1e-3  # of a cosine, computed in float32
 _PLANNED = 10_000  # more participations than rounds: those of a run that ended early
@@ -171,6 +173,12 @@ def _inclusion(name: str, value: Any) -> None:
         raise ValueError(f"Expected {name}={value!r:.40} to be one of {_INCLUSIONS}")
 
 
+def _canary_kind(name: str, value: Any) -> None:
+    if value not in get_args(CanaryKind):
+        kinds = get_args(CanaryKind)
+        raise ValueError(f"Expected {name}={value!r:.40} to be one of {kinds}")
+
+
 def _texts(name: str, value: Any) -> None:
     if not isinstance(value, list) or any(type(text) is not str for text in value):
         raise ValueError(f"Expected {name}={value!r:.40} to be a list of texts")
@@ -250,6 +258,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "canary_participations": _number,
     "server": _server,
     "inclusion": _inclusion,
+    "canary_kind": _canary_kind,
     "config": _config,
     "seeds": _seeds,
     "versions": _versions,

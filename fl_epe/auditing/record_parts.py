@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.canaries import CanaryKind
+
 Floats = NDArray[np.float64]
 
 
@@ -125,12 +127,15 @@ class Provenance:
     Attributes:
         config: settings of the run, as JSON values.
         seeds: seeds by name; the noise seed only if the user chose it.
+        canary_kind: how the canaries were made, see `CanarySet`; "sphere" in records that do not
+            say.
         versions: versions of the packages that decide a result, see `installed_versions`.
         faults: the first messages about lost updates.
     """
 
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     seeds: dict[str, int | None] = dataclasses.field(default_factory=dict)
+    canary_kind: CanaryKind = "sphere"
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     faults: tuple[str, ...] = ()
 

@@ -22,7 +22,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Mechanism, Provenance, installed_versions
 from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
-from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
+from fl_epe.canaries import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import check_positive, check_probability
 from fl_epe.mechanism import ServerSGD, norm
 
@@ -93,12 +93,35 @@ class RunningEstimate:
         Returns:
             The mean that the server turned into ``delta``, as far as that can be undone.
         """
-        mean = delta
-        if isinstance(self._server, ServerSGD):
-            self._velocity, mean = self._server.undo(self._velocity, delta)
+        mean = self.undo(delta)
+        self.note(mean, facts, vectors)
+        return mean
+
+    def undo(self, delta: Vector) -> Vector:
+        """The mean that the server turned into ``delta``, the next one after those before."""
+        if not isinstance(self._server, ServerSGD):
+            return delta
+        self._velocity, mean = self._server.undo(self._velocity, delta)
+        return mean
+
+    def note(
+        self,
+        mean: Vector,
+        facts: RoundFacts,
+        vectors: Vector | None = None,
+        dots: Floats | None = None,
+    ) -> None:
+        """Score those who took part in a round.
+
+        Args:
+            mean: released in it, shape ``(dim,)``.
+            facts: of the round.
+            vectors: as in `RunAuditor.observe`.
+            dots: inner products of all canaries with the mean, if they are known.
+        """
         length, present = norm(mean), list(facts.present)
         if present and length > 0:
-            dots = self._dot(mean, present, vectors)
+            dots = dots[present] if dots is not None else self._dot(mean, present, vectors)
             cosines, length = self._alone(dots, length, present, vectors)
             scale = math.sqrt(len(mean))
             known = math.isfinite(facts.contribution)
@@ -106,7 +129,6 @@ class RunningEstimate:
             self._total[present] += signal * scale * cosines
             self._energy[present] += signal**2
             self._unit = self._unit or signal**2
-        return mean
 
     def _dot(self, x: Vector, present: list[int], vectors: Vector | None) -> Floats:
         if vectors is None:
@@ -212,6 +234,7 @@ class RunAuditor:
             momentum, which the audit undoes, or the name of an optimizer that it cannot undo.
         score_memory: bytes for vectors that wait to be scored together.
         planned: as in `RunningEstimate`.
+        kind: of the canaries, see `CanarySet`.
 
     Raises:
         ValueError: for an argument out of range.
@@ -227,6 +250,7 @@ class RunAuditor:
         server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
         score_memory: int = SCORE_MEMORY,
         planned: float | None = None,
+        kind: CanaryKind = "rotation",
     ) -> None:
         if planned is not None:
             check_positive("planned", planned)
@@ -242,6 +266,7 @@ class RunAuditor:
         self._count, self._unobserved = num_canaries, unobserved
         self._server = server
         self._bytes = score_memory
+        self._kind: CanaryKind = kind
         self._planned = planned
         self._scorer: CanaryScorer | None = None
         self._start: Vector = np.empty(0)
@@ -286,7 +311,7 @@ class RunAuditor:
             raise ValueError(f"Expected a new RunAuditor: this one has seen {self.rounds} rounds.")
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
-        canaries = CanarySet(len(theta), self._count + self._unobserved, self._seed)
+        canaries = CanarySet(len(theta), self._count + self._unobserved, self._seed, self._kind)
         self._scorer = CanaryScorer(canaries, self._bytes)
         self._running = RunningEstimate(canaries, self._server, self._planned)
         self._start = self._last = theta
@@ -320,9 +345,11 @@ class RunAuditor:
             if bad := [i for i in facts.present if not 0 <= i < self._count]:
                 raise IndexError(f"Expected present={bad[0]} in [0, num_canaries={self._count}).")
             delta = theta - self._last
-            mean = running.add(delta, facts, vectors)
+            mean = running.undo(delta)
             self._last = theta
-        scorer.add("mean", mean)
+        dots = scorer.add("mean", mean)
+        if theta is not None:
+            running.note(mean, facts, vectors, dots)
         if self._two_series():
             scorer.add("delta", delta)
         self._facts.append(facts)
@@ -436,7 +463,9 @@ class RunAuditor:
             mechanism=self._mechanism(float(presence.sum() / max(1, len(seen)))),
             clients=ClientLog(absent=self._column("absent").astype(np.int64)),
             metrics={},
-            provenance=Provenance(seeds={"canary": self._seed}, versions=installed_versions()),
+            provenance=Provenance(
+                seeds={"canary": self._seed}, canary_kind=self._kind, versions=installed_versions()
+            ),
         )
         return record.with_values(**facts)
 

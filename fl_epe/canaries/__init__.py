@@ -11,7 +11,7 @@ Examples:
     [True, False, False]
 """
 
-from fl_epe.canaries.canary_set import CanarySet
+from fl_epe.canaries.canary_set import CanaryKind, CanarySet
 from fl_epe.canaries.scorer import SCORE_MEMORY, CanaryScorer
 
-__all__ = ["SCORE_MEMORY", "CanaryScorer", "CanarySet"]
+__all__ = ["SCORE_MEMORY", "CanaryKind", "CanaryScorer", "CanarySet"]

@@ -8,10 +8,11 @@ Examples:
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ CanaryKind = Literal["rotation", "sphere"]
 """How the directions of a `CanarySet` are made."""
 
 _LEAST_DIM = 64  # of a rotation
+_FEW = 8  # rotated canaries are added up one by one
 
 
 class CanarySet:
@@ -63,6 +65,11 @@ class CanarySet:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def fast(self) -> bool:
+        """Whether the scores of a vector cost the same for any number of canaries."""
+        return self._sphere is None
+
     def vector(self, i: int) -> NDArray[np.float32]:
         """Canary ``i`` as a float32 array of shape ``(dim,)`` with unit norm.
 
@@ -102,9 +109,13 @@ class CanarySet:
         if self._sphere is not None:
             return self._sphere.combine(weights, chosen)
         out = np.zeros((len(weights), self.dim), np.float32)
-        for family, here, rows, lengths in self._families(chosen):
+        if len(chosen) <= _FEW:
+            for column, i in zip(weights.T, chosen.tolist(), strict=True):
+                out += np.outer(column, self.vector(i)).astype(np.float32)
+            return out
+        for part in self._families(chosen):
             for total, shares in zip(out, weights, strict=True):
-                total += family.combine(shares[here] / lengths, rows)
+                total += part.family.combine(shares[part.here] / part.lengths, part.rows)
         return out
 
     def dot(
@@ -136,9 +147,10 @@ class CanarySet:
             out = self._sphere.dot(vectors, chosen, threads)
         else:
             out = np.empty((len(vectors), len(chosen)))
-            for family, here, rows, lengths in self._families(chosen):
+            for part in self._families(chosen):
                 for dots, vector in zip(out, vectors, strict=True):
-                    dots[here] = family.products(vector, rows, threads=threads) / lengths
+                    products = part.family.products(vector, part.rows, threads=threads)
+                    dots[part.here] = products / part.lengths
         return out if x.ndim == 2 else out[0]
 
     def _chosen(self, numbers: Sequence[int] | None) -> NDArray[np.int64]:
@@ -158,13 +170,32 @@ class CanarySet:
         family = rotation(self.dim, self.seed, number)
         family.fill(int(family.rows(np.array([index]))[0]), out)
 
-    def _families(
-        self, chosen: NDArray[np.int64]
-    ) -> Iterator[tuple[Rotation, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
-        """Each rotation that is needed: it, where its canaries stand, their rows, their lengths."""
+    @functools.cached_property
+    def _all_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Row of every canary in its family, and the row's length before it is scaled to 1."""
         size = size_for(self.dim)
-        for number in np.unique(chosen // size):
-            here = np.flatnonzero(chosen // size == number)
+        rows, lengths = np.empty(self.count, np.int64), np.empty(self.count)
+        for number, first in enumerate(range(0, self.count, size)):
+            family = rotation(self.dim, self.seed, number)
+            here = slice(first, min(first + size, self.count))
+            rows[here] = family.rows(np.arange(here.stop - first))
+            lengths[here] = family.lengths(rows[here])
+        return rows, lengths
+
+    def _families(self, chosen: NDArray[np.int64]) -> Iterator[_Part]:
+        """Each rotation that is needed, with its canaries among those ``chosen``."""
+        families = chosen // size_for(self.dim)
+        rows, lengths = self._all_rows
+        for number in np.unique(families):
+            here = np.flatnonzero(families == number)
             family = rotation(self.dim, self.seed, int(number))
-            rows = family.rows(chosen[here] % size)
-            yield family, here, rows, family.lengths(rows)
+            yield _Part(family, here, rows[chosen[here]], lengths[chosen[here]])
+
+
+class _Part(NamedTuple):
+    """Some canaries of one family: where they stand, their rows, and the rows' lengths."""
+
+    family: Rotation
+    here: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    lengths: NDArray[np.float64]

@@ -1,6 +1,7 @@
 """`CanaryScorer`: cosines of every canary with the vectors that an adversary sees.
 
-Canaries are expensive to regenerate, so vectors wait until a block of them is scored at once.
+Rotated canaries are scored at once. Independent ones are expensive to make again, so vectors wait
+until a block of them is scored together.
 
 Examples:
     >>> scorer = CanaryScorer(CanarySet(dim=100, count=2, seed=1))
@@ -29,7 +30,7 @@ class CanaryScorer:
 
     Args:
         canaries: observed and unobserved canaries together.
-        score_memory: bytes for vectors that wait to be scored together.
+        score_memory: bytes for vectors that wait to be scored together, for independent canaries.
 
     Raises:
         ValueError: if ``score_memory`` is not positive.
@@ -39,14 +40,17 @@ class CanaryScorer:
         if score_memory < 1:
             raise ValueError(f"Expected score_memory={score_memory} >= 1.")
         self.canaries = canaries
-        self._limit = max(1, score_memory // (4 * canaries.dim))
+        self._limit = 1 if canaries.fast else max(1, score_memory // (4 * canaries.dim))
         self._names: list[str] = []  # of the vectors that wait, in the first rows of `_rows`
-        self._rows = np.empty((self._limit, canaries.dim), np.float32)
+        self._rows = np.empty((0 if canaries.fast else self._limit, canaries.dim), np.float32)
         self._dots: dict[str, list[NDArray[np.float64]]] = {}
         self._norms: dict[str, list[float]] = {}
 
-    def add(self, series: str, vector: NDArray[np.floating]) -> None:
-        """Append a vector to a series; it is scored when enough vectors wait.
+    def add(self, series: str, vector: NDArray[np.floating]) -> NDArray[np.float64] | None:
+        """Append a vector to a series; it is scored at once, or when enough vectors wait.
+
+        Returns:
+            Its inner product with every canary, shape ``(count,)``; ``None`` if it waits.
 
         Raises:
             ValueError: if the vector has the wrong shape or an entry that is not finite.
@@ -58,10 +62,15 @@ class CanaryScorer:
         if not math.isfinite(length):
             raise ValueError(f"Expected {series} to be finite, got norm={length}.")
         self._norms.setdefault(series, []).append(length)
+        if self.canaries.fast:
+            dots = self.canaries.dot(vector)
+            self._dots.setdefault(series, []).append(dots)
+            return dots
         self._rows[len(self._names)] = vector
         self._names.append(series)
         if len(self._names) >= self._limit:
             self.flush()
+        return None
 
     def flush(self) -> None:
         """Score all vectors that wait."""

@@ -227,8 +227,8 @@ def _text(progress: Progress) -> str:
         left = "scoring"
     else:
         left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
-    if progress.stop_when:
-        left = f"{left}  {progress.stop_when}"
+    if progress.epsilon:
+        left = f"{left}  {progress.epsilon}"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
     return (
         f"{loss}acc {progress.accuracy:.1%}  "

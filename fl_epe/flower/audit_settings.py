@@ -7,15 +7,15 @@ import math
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fl_epe.auditing import LEAST_FOR_NULL, RunAuditor
-from fl_epe.canaries import SCORE_MEMORY
+from fl_epe.canaries import SCORE_MEMORY, CanaryKind
 from fl_epe.checks import check_probability
-from fl_epe.flower.client_canaries import ClientCanaries
+from fl_epe.flower.client_canaries import CanarySecret, ClientCanaries
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.self_auditing import OwnAuditor, SelfAuditing
-from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source
+from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source, Vectors
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ShuffledEpochs
 from fl_epe.seeding import generator
@@ -54,6 +54,8 @@ class AuditSettings:
     max_share: float = 0.5
     checkpoint: str | Path | None = None
     verdict: str = "auto"
+    canary_kind: CanaryKind = "rotation"
+    canary_secret: CanarySecret = "seed"  # noqa: S105 - which one, not one
     fresh_seed: bool = False
 
     @classmethod
@@ -64,7 +66,9 @@ class AuditSettings:
             why = f"with {wrapped.description}, which schedules and scores its canaries itself"
             _refuse(given, given.keys() - _ANY_STRATEGY, why)
             given.setdefault("verdict", getattr(_config_of(wrapped), "verdict", "auto"))
-        if "clients" in given:
+        if "clients" not in given:
+            _refuse(given, {"canary_secret"}, "without clients: nothing leaves the server")
+        else:
             why = "with clients, who answer whenever they are asked, with their own weight"
             _refuse(given, _FOR_SERVER_CANARIES, why)
         once = given.get("participations", 1) <= 1 and "clients" not in given
@@ -85,6 +89,12 @@ class AuditSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"Expected {name}={value} in (0, inf).")
+        if self.canary_kind not in get_args(CanaryKind):
+            kinds = list(get_args(CanaryKind))
+            raise ValueError(f"Expected canary_kind={self.canary_kind!r} to be one of {kinds}.")
+        if self.canary_secret not in get_args(CanarySecret):
+            secrets_ = list(get_args(CanarySecret))
+            raise ValueError(f"Expected canary_secret={self.canary_secret!r} in {secrets_}.")
         z = self.noise_multiplier
         if z is not None and not 0 <= z < math.inf:
             raise ValueError(f"Expected noise_multiplier={z} in [0, inf).")
@@ -123,6 +133,7 @@ class AuditSettings:
             self.identity,
             self.leave_out,
             acknowledge=True,
+            kind=self.canary_kind,
         )
 
     def auditor(self) -> RunAuditor | OwnAuditor:
@@ -138,6 +149,7 @@ class AuditSettings:
             server=self.wrapped.server(averages=self.averages),
             score_memory=self.score_memory,
             planned=self.num_canaries * self.participations if self.clients is None else None,
+            kind=self.canary_kind,
         )
 
     def source(self, rounds: int | None, auditor: Callable[[], RunAuditor]) -> Source:
@@ -153,14 +165,17 @@ class AuditSettings:
         if isinstance(self.wrapped.layers[0], SelfAuditing):
             return OwnCanaries()
         if (clients := self._client_canaries()) is not None:
-            return ClientAnswers(self.wrapped, clients, self.canary_norm, self.max_share)
+            directions = _vectors_of(auditor) if self.canary_secret == "server" else None  # noqa: S105
+            return ClientAnswers(
+                self.wrapped, clients, self.canary_norm, self.max_share, directions
+            )
         if rounds is None:
             raise ValueError("Expected rounds=… in CanaryAudit, as start() does not tell them.")
         schedule = ShuffledEpochs(rounds, self.participations)
         return ServerCanaries(
             self.wrapped,
             list(schedule.cohorts(self.num_canaries, generator(self.seed, _SCHEDULE))),
-            lambda numbers: auditor().canaries.vectors(numbers),
+            _vectors_of(auditor),
             self.seed,
             self.inject,
             self.num_examples,
@@ -190,6 +205,7 @@ class AuditSettings:
             "max_share": self.max_share,
             "noise_is_for": self.wrapped.expected_replies(),
             "verdict": self.verdict,
+            "canary_kind": self.canary_kind,
         }
 
 
@@ -197,6 +213,10 @@ def _config_of(wrapped: Wrapped) -> object:
     """The settings of a strategy that has canaries of its own; ``None`` for other strategies."""
     strategy = wrapped.layers[0]
     return getattr(strategy, "config", None) if isinstance(strategy, SelfAuditing) else None
+
+
+def _vectors_of(auditor: Callable[[], RunAuditor]) -> Vectors:
+    return lambda numbers: auditor().canaries.vectors(numbers)
 
 
 def _refuse(given: Mapping[str, Any], names: Collection[str], why: str) -> None:

@@ -16,11 +16,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
+from fl_epe.canaries import CanaryKind
 from fl_epe.flower.attachment import Attachment, Undo, argument
 from fl_epe.flower.audit_log import AuditLog, logger
 from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.averaging import Aggregation, watch_aggregation
+from fl_epe.flower.client_canaries import CanarySecret
 from fl_epe.flower.injection import readable, real_metrics_only
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
@@ -100,6 +102,10 @@ class CanaryAudit(Strategy):
         verdict: the one lower bound that the report names as its verdict: "auto" (the default, by
             the number of canaries and ``delta``), or a method such as "weighted", for every round's
             model; "final:weighted" is for the final model.
+        canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
+        canary_secret: for ``clients``: "seed" (the default) sends the seed of all canaries to the
+            clients that play one; "server" sends each its own direction, as long as the model, in
+            every round, and keeps the seed.
 
     Raises:
         TypeError: for a strategy of another API.
@@ -135,6 +141,8 @@ class CanaryAudit(Strategy):
         max_share: float | None = None,
         checkpoint: str | Path | None = None,
         verdict: str | None = None,
+        canary_kind: CanaryKind | None = None,
+        canary_secret: CanarySecret | None = None,
     ) -> None:
         self.strategy, self.delta = strategy, delta
         self._wrapped = Wrapped.inspect(strategy)
@@ -159,6 +167,8 @@ class CanaryAudit(Strategy):
             max_share=max_share,
             checkpoint=checkpoint,
             verdict=verdict,
+            canary_kind=canary_kind,
+            canary_secret=canary_secret,
         )
         self.num_canaries, self.unobserved = num_canaries, self._settings.unobserved
         self._log = AuditLog(identity)

@@ -32,6 +32,8 @@ SCHEMA = 1
 _AUDIT, _START = "audit", "start"
 _WHAT = "an audit saved by CanaryAudit"
 
+_OLD = {"verdict": "auto", "canary_kind": "sphere"}  # of audits that did not say
+
 
 def digest(theta: NDArray[np.floating]) -> str:
     """The hash by which a model, as a flat vector, is known again."""
@@ -43,7 +45,7 @@ def fingerprint(settings: AuditSettings) -> dict[str, Any]:
     wrapped, clients = settings.wrapped, settings.clients
     names = (
         *("num_canaries", "delta", "participations", "inject", "num_examples", "canary_norm"),
-        *("noise_multiplier", "replies", "averages", "max_share", "seed", "verdict"),
+        *("noise_multiplier", "replies", "averages", "max_share", "seed", "verdict", "canary_kind"),
     )
     values = {
         **{name: getattr(settings, name) for name in names},
@@ -103,7 +105,7 @@ class SavedAudit:
     def check(self, settings: AuditSettings) -> None:
         """Raise a `SettingsError` that names the first argument with another value than before."""
         for name, value in fingerprint(settings).items():
-            before = self.settings.get(name, "auto" if name == "verdict" else None)
+            before = self.settings.get(name, _OLD.get(name))
             if name == "seed" and settings.fresh_seed:
                 continue
             if value != before:

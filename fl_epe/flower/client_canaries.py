@@ -13,19 +13,25 @@ import enum
 import logging
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from numpy.typing import NDArray
 
-from fl_epe.canaries import CanarySet
+from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.flower.layout import Layout
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")
 
-_PREFIX = "canary-"
+CanarySecret = Literal["seed", "server"]
+"""What a client that plays a canary is told: the seed of all canaries, or its own direction."""
+
+_PREFIX = "canary-order-"  # version 0.1, which knows one kind of canary, does not read these orders
+_DIRECTION = "canary-order-direction"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
 _CLIPPING_NORM = "clipping_norm"  # what Flower's client-side wrappers put into the configuration
@@ -40,7 +46,8 @@ class CanaryOrder:
     Attributes:
         number: of the canary in its set.
         count: size of the set.
-        seed: of the set. Only such clients ever see it.
+        seed: of the set, which only such clients ever see; 0 if the direction comes with the order.
+        kind: of the set, see `CanarySet`.
         norm: Euclidean norm of the canary's update; 0 for "as long as the client's own", or far
             above the clip norm where the message names one.
         leave_out: see `Layout.of`.
@@ -51,6 +58,7 @@ class CanaryOrder:
     number: int
     count: int
     seed: int
+    kind: CanaryKind
     norm: float = 0.0
     leave_out: tuple[str, ...] = ()
     acknowledge: bool = False
@@ -128,6 +136,7 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     order = CanaryOrder.take_from(message.content)
     if order is None:
         return call_next(message, context)
+    direction = _take_direction(message.content)
     sent = _copied(message.content)  # an app may train in the arrays that it was sent
     reply = call_next(message, context)
     if reply.has_error():
@@ -135,7 +144,7 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     if any(name in _CLIPPING_MODS for name in _names_inside(call_next)):
         answer = Acknowledgement.OUTSIDE_CLIPPING
     else:
-        answer = _answer(order, sent, reply.content)
+        answer = _answer(order, direction, sent, reply.content)
     if answer is not Acknowledgement.CANARY:
         logger.warning("canary_mod sends the client's own reply: %s", answer.hint)
     if order.acknowledge:
@@ -155,7 +164,17 @@ def _copied(content: RecordDict) -> RecordDict:
     return out
 
 
-def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowledgement:
+def _take_direction(content: RecordDict) -> NDArray[np.float32] | None:
+    if _DIRECTION not in content.array_records:
+        return None
+    arrays = content.array_records[_DIRECTION]
+    del content[_DIRECTION]
+    return np.asarray(next(iter(arrays.values())).numpy(), np.float32)
+
+
+def _answer(
+    order: CanaryOrder, direction: NDArray[np.float32] | None, sent: RecordDict, reply: RecordDict
+) -> Acknowledgement:
     """Put the canary into the reply, if it can be."""
     try:
         before_arrays, answered = _only(sent, "message"), _only(reply, "reply")
@@ -165,8 +184,15 @@ def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowle
         logger.warning("canary_mod: %s", error)
         return Acknowledgement.UNFIT
     length = order.norm or _FAR_ABOVE * _clip_norm(sent) or norm(own - before)
-    update = CanarySet(layout.dim, order.count, order.seed).vector(order.number)
-    model = before + before.dtype.type(length) * update
+    if direction is None:
+        canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
+        direction = canaries.vector(order.number)
+    elif len(direction) != layout.dim:
+        logger.warning(
+            "canary_mod: the direction has %d entries, the model %d", len(direction), layout.dim
+        )
+        return Acknowledgement.UNFIT
+    model = before + before.dtype.type(length) * direction
     reply[next(iter(reply.array_records))] = layout.form(answered, before_arrays).fill(model)
     return Acknowledgement.CANARY
 
@@ -208,6 +234,7 @@ class ClientCanaries:
             for deployments whose nodes come back under new ids; the node id by default.
         leave_out: see `Layout.of`.
         acknowledge: see `CanaryOrder`.
+        kind: of the canaries, see `CanarySet`.
 
     Raises:
         ValueError: for a share outside (0, 1], or an empty or repeating list.
@@ -223,8 +250,10 @@ class ClientCanaries:
         leave_out: tuple[str, ...] = (),
         *,
         acknowledge: bool = False,
+        kind: CanaryKind = "rotation",
     ) -> None:
         self._acknowledge = acknowledge
+        self._kind: CanaryKind = kind
         self._count, self._unobserved, self._seed = count, unobserved, seed
         self._identity = identity or (lambda node_id: node_id)
         self._leave_out = leave_out
@@ -255,7 +284,9 @@ class ClientCanaries:
         if number is None:
             return None
         total = self._count + self._unobserved
-        return CanaryOrder(number, total, self._seed, norm, self._leave_out, self._acknowledge)
+        return CanaryOrder(
+            number, total, self._seed, self._kind, norm, self._leave_out, self._acknowledge
+        )
 
     def _is_chosen(self, identity: int) -> bool:
         if self._share is None or len(self._numbers) >= self._count:
@@ -264,9 +295,17 @@ class ClientCanaries:
         return bool(coin.random() < self._share)
 
 
-def with_order(message: Message, order: CanaryOrder) -> Message:
-    """The message with the order in a configuration of its own; the original stays as it is."""
+def with_order(
+    message: Message, order: CanaryOrder, direction: NDArray[np.float32] | None = None
+) -> Message:
+    """The message with the order in a configuration of its own; the original stays as it is.
+
+    With a ``direction`` of shape ``(dim,)`` this goes out with it, and the seed does not.
+    """
     content = RecordDict(dict(message.content.items()))
+    if direction is not None:
+        order = dataclasses.replace(order, seed=0)
+        content[_DIRECTION] = ArrayRecord([direction])
     configs = content.config_records
     name = next(iter(configs), "config")
     config = ConfigRecord(dict(configs[name].items()) if name in configs else {})

@@ -18,6 +18,7 @@ from fl_epe.auditing import RoundFacts
 from fl_epe.flower import injection
 from fl_epe.flower.client_canaries import (
     Acknowledgement,
+    CanaryOrder,
     ClientCanaries,
     take_acknowledgement,
     with_order,
@@ -27,6 +28,9 @@ from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import generator
+
+Vectors = Callable[[list[int]], NDArray[np.float32]]
+"""Makes the canaries with these numbers, of length 1, shape ``(K, dim)``."""
 
 _FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
@@ -86,7 +90,7 @@ class ServerCanaries(Source):
 
     wrapped: Wrapped
     cohorts: Sequence[Cohort]
-    vectors: Callable[[list[int]], NDArray[np.float32]]
+    vectors: Vectors
     seed: int
     inject: str = "auto"
     weight: float | None = None
@@ -249,6 +253,8 @@ class ClientAnswers(Source):
         clients: which clients, with which canaries.
         length: norm of an update where nothing clips; the client's own by default.
         max_share: largest share of a round's clients that may be asked for a canary.
+        directions: makes the canaries that are sent to their clients; without it these get the
+            seed and make their own.
         ordered: numbers of the canaries that clients were asked for so far.
         answered: those that came.
         refused: why clients answered with their own update, and how often.
@@ -258,6 +264,7 @@ class ClientAnswers(Source):
     clients: ClientCanaries
     length: float | None = None
     max_share: float = 0.5
+    directions: Vectors | None = None
     ordered: set[int] = dataclasses.field(default_factory=set)
     answered: set[int] = dataclasses.field(default_factory=set)
     refused: Counter[Acknowledgement] = dataclasses.field(default_factory=Counter)
@@ -279,7 +286,12 @@ class ClientAnswers(Source):
             raise TooManyCanariesError(len(asked), len(messages) - len(asked), self.max_share)
         self.ordered.update(order.number for order in asked)
         pairs = zip(messages, orders, strict=True)
-        state.sent = [m if order is None else with_order(m, order) for m, order in pairs]
+        state.sent = [m if order is None else self._with_order(m, order) for m, order in pairs]
+
+    def _with_order(self, message: Message, order: CanaryOrder) -> Message:
+        if self.directions is None:
+            return with_order(message, order)
+        return with_order(message, order, self.directions([order.number])[0])
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`. Reads who answered with a canary, and nothing else of the replies."""

@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from fl_epe.canaries import CanaryKind
 from fl_epe.mechanism import norm
 
 
@@ -31,6 +32,7 @@ class Order:
     canary_ids: list[int]
     canary_seed: int
     num_canaries: int
+    canary_kind: CanaryKind
     local_seed: int
     local_epochs: int
     local_batch_size: int

@@ -95,7 +95,7 @@ class Job:
             raise ValueError(f"Expected evaluate_every={every!r:.40} to be a whole number.")
         return cls(
             task=load_task(task, **options),
-            config=RunConfig.from_dict(config),
+            config=RunConfig.from_dict({"canary_kind": "sphere", **config}),  # before 0.2
             seeds=Seeds(**seeds),
             evaluate_every=every,
         )
@@ -113,7 +113,8 @@ class Progress:
         clip_norm: clip norm of the round.
         canaries_seen: observed canaries that have taken part at least once.
         seconds_left: expected time until the last round is done.
-        stop_when: what the rule for an early stop says, in words; empty without one.
+        epsilon: ε of every round so far, its interval for all rounds at once, and what the rule
+            for an early stop says, in words; empty where nothing is known yet.
     """
 
     round: int
@@ -123,7 +124,7 @@ class Progress:
     clip_norm: float
     canaries_seen: int
     seconds_left: float
-    stop_when: str = ""
+    epsilon: str = ""
 
 
 class _EnoughError(Exception):
@@ -227,7 +228,7 @@ class _Session:
             optimizer=config.optimizer().init(dim),
             evaluated=_EVALUATED,
             history=tuple(self.strategy.log.history),
-            watched=config.stop_when is not None,
+            watched=config.stop_when is not None or self.strategy.canary_set(dim).fast,
         )
 
     def _progress(self, done: int, rounds: int) -> Progress:
@@ -241,15 +242,17 @@ class _Session:
             clip_norm=history["clip_norm"][-1] if done else self.job.config.clip_norm,
             canaries_seen=self.strategy.log.canaries_seen(),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
-            stop_when=self._rule_text(),
+            epsilon=self._epsilon_text(),
         )
 
-    def _rule_text(self) -> str:
+    def _epsilon_text(self) -> str:
         """ε so far, and how many canaries more would decide."""
         found, rule = self.strategy.watched(), self.job.config.stop_rule()
-        if found is None or rule is None:
+        if found is None:
             return ""
         text = f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
+        if rule is None:
+            return text
         if self.strategy.may_stop():
             return f"{text}, stopping: {rule}"
         more = self.strategy.more_canaries()

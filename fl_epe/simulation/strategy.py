@@ -84,7 +84,7 @@ class DPFedAvg(Strategy):
         self._state: dict[str, NDArray[np.float64]] = {}
         self._scorer: CanaryScorer | None = None
         self._rule = config.stop_rule()
-        self._running: RunningEstimate | None = None  # where there is a rule
+        self._running: RunningEstimate | None = None  # where it is cheap, or there is a rule
 
     @property
     def rounds_done(self) -> int:
@@ -110,13 +110,14 @@ class DPFedAvg(Strategy):
         self._state = self._optimizer.init(len(theta))
         canaries = self.canary_set(len(theta))
         self._scorer = CanaryScorer(canaries, self._score_memory)
-        if self._rule is not None:  # it is shown the means, which need no undoing
+        if canaries.fast or self._rule is not None:  # it is shown the means: nothing to undo
             self._running = RunningEstimate(canaries, "mean", self._planned())
         return self._scorer
 
     def canary_set(self, dim: int) -> CanarySet:
         """All canaries of the run, for a model of ``dim`` parameters."""
-        return CanarySet(dim, self.config.num_canaries + self.config.unobserved, self.seeds.canary)
+        count = self.config.num_canaries + self.config.unobserved
+        return CanarySet(dim, count, self.seeds.canary, self.config.canary_kind)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -152,6 +153,7 @@ class DPFedAvg(Strategy):
             canary_ids=canary_ids,
             canary_seed=self.seeds.canary,
             num_canaries=config.num_canaries + config.unobserved,
+            canary_kind=config.canary_kind,
             local_seed=self.seeds.local,
             local_epochs=config.local_epochs,
             local_batch_size=config.local_batch_size,
@@ -167,7 +169,7 @@ class DPFedAvg(Strategy):
         parts = self._collect(replies)
         counts = self._count(list(parts.values()))
         self.log.took_part([self._orders[node] for node in parts])
-        clip_norm, mean = self._clip_norm, self._release(list(parts.values()))
+        clip_norm, (mean, dots) = self._clip_norm, self._release(list(parts.values()))
         theta = self._move(mean)
         rng = generator(self.seeds.noise, self.rounds_done, 1)
         voted = counts["cohort"]
@@ -177,7 +179,7 @@ class DPFedAvg(Strategy):
         row = {**counts, "clip_norm": clip_norm, "delta_norm": norm(theta - self._theta)}
         self.log.close_round(row)
         if self._running is not None:
-            self._running.add(mean, self.round_facts())
+            self._running.note(mean, self.round_facts(), dots=dots)
         shown = {name.replace("_", "-"): value for name, value in row.items()}
         return pack(theta=theta), MetricRecord({**shown, "canaries-seen": self.log.canaries_seen()})
 
@@ -214,19 +216,21 @@ class DPFedAvg(Strategy):
             "accuracy": correct / examples if examples else np.nan,
         }
 
-    def _release(self, parts: list[PartialSum]) -> NDArray[np.float64]:
-        """The noisy mean of the round, which the scorer is shown."""
+    def _release(
+        self, parts: list[PartialSum]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """The noisy mean of the round, and what the scorer says of it."""
         assert self._theta is not None  # noqa: S101
         assert self._scorer is not None  # noqa: S101
         dim, n = len(self._theta), self.config.cohort_size
         total = sum((part.total() for part in parts), np.zeros(dim))
         rng = generator(self.seeds.noise, self.rounds_done, 0)
         mean = (total + gaussian_noise(rng, dim, self._noise_multiplier * self._clip_norm)) / n
-        self._scorer.add("mean", mean)
+        dots = self._scorer.add("mean", mean)
         if self.config.full_knowledge:
             clients = sum((part.clients_sum for part in parts), np.zeros(dim))
             self._scorer.add("residual", mean - clients / n)
-        return mean
+        return mean, dots
 
     def _move(self, mean: NDArray[np.float64]) -> NDArray[np.float32]:
         assert self._theta is not None  # noqa: S101
@@ -281,6 +285,7 @@ class DPFedAvg(Strategy):
             provenance=Provenance(
                 self.config.to_dict(),
                 self.seeds.to_dict(),
+                self.config.canary_kind,
                 installed_versions(),
                 tuple(self.log.faults),
             ),
@@ -302,7 +307,7 @@ class DPFedAvg(Strategy):
     # What decides whether a run stops early.
 
     def watched(self) -> EpsilonEstimate | None:
-        """ε after the rounds done, at the target δ, where a rule asks for it.
+        """ε after the rounds done, at the target δ, where it is cheap or a rule asks for it.
 
         Its 95% interval holds at all rounds at once; ``None`` before two canaries took part.
         """

@@ -96,7 +96,7 @@ def execute(task: Task, order: Order, execution: Execution | None = None) -> Par
 
 def _add_canaries(total: ClippedSum, order: Order) -> list[str]:
     """Add the order's canaries; returns a line for each that is lost."""
-    canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed)
+    canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind)
     factor = np.float32(_CANARY_FACTOR * order.clip_norm)
     return [
         f"canary {canary}: its update was not finite"

@@ -10,12 +10,12 @@ DIM = 300
 VECTORS = np.random.default_rng(1).standard_normal((7, DIM))
 
 
-def _tracker(score_memory=1 << 20):
-    return CanaryScorer(CanarySet(DIM, 11, 2), score_memory)
+def _tracker(score_memory=1 << 20, kind="sphere"):
+    return CanaryScorer(CanarySet(DIM, 11, 2, kind), score_memory)
 
 
-def _naive(vector):
-    canaries = CanarySet(DIM, 11, 2)
+def _naive(vector, kind="sphere"):
+    canaries = CanarySet(DIM, 11, 2, kind)
     return np.array([canaries.vector(i) @ vector / np.linalg.norm(vector) for i in range(11)])
 
 
@@ -30,8 +30,23 @@ def test_cosines_do_not_depend_on_how_many_wait(waiting):
     np.testing.assert_allclose(tracker.norms("even"), np.linalg.norm(VECTORS[::2], axis=1))
 
 
-def test_a_zero_vector_has_cosine_zero():
+def test_rotated_canaries_are_scored_at_once():
+    tracker = _tracker(kind="rotation")
+    found = [tracker.add("a", vector) for vector in VECTORS]
+    assert not len(tracker.state()["waiting.names"])
+    np.testing.assert_array_equal(tracker.scored(["a"])["dots.a"], found)
+    np.testing.assert_allclose(tracker.cosines("a")[3], _naive(VECTORS[3], "rotation"), atol=1e-6)
+
+
+def test_independent_canaries_wait():
     tracker = _tracker()
+    assert tracker.add("a", VECTORS[0]) is None
+    assert tracker.state()["waiting.vectors"].shape == (1, DIM)
+
+
+@pytest.mark.parametrize("kind", ["rotation", "sphere"])
+def test_a_zero_vector_has_cosine_zero(kind):
+    tracker = _tracker(kind=kind)
     tracker.add("a", np.zeros(DIM))
     assert not tracker.cosines("a").any()
 
@@ -40,13 +55,13 @@ def test_an_empty_series_is_empty():
     assert _tracker().cosines("nothing").shape == (0, 11)
 
 
-def test_resumed_tracker_goes_on_as_if_never_stopped():
-    whole, first = _tracker(4 * DIM * 3), _tracker(4 * DIM * 3)
+@pytest.mark.parametrize("kind", ["rotation", "sphere"])
+def test_resumed_tracker_goes_on_as_if_never_stopped(kind):
+    whole, first, second = (_tracker(4 * DIM * 3, kind) for _ in range(3))
     for vector in VECTORS:
         whole.add("a", vector)
     for vector in VECTORS[:4]:
         first.add("a", vector)
-    second = _tracker(4 * DIM * 3)
     second.restore(first.state())
     for vector in VECTORS[4:]:
         second.add("a", vector)
@@ -62,7 +77,7 @@ def test_refuses_what_cannot_be_scored():
         tracker.add("delta", np.full(DIM, np.nan))
     with pytest.raises(ValueError, match="score_memory=0"):
         CanaryScorer(CanarySet(DIM, 2, 0), 0)
-    other = CanaryScorer(CanarySet(DIM + 1, 11, 2))
+    other = CanaryScorer(CanarySet(DIM + 1, 11, 2, "sphere"))
     other.add("a", np.zeros(DIM + 1))
     with pytest.raises(ValueError, match=r"shape=\(1, 301\)"):
         tracker.restore(other.state())

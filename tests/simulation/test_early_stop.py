@@ -43,8 +43,8 @@ def test_the_run_stops_when_its_rule_is_met(stopped):
     found = record.provenance.config["stopped"]
     assert found["after"] == record.rounds == progress[-1].round
     assert found["low"] > 1.5
-    assert "stopping: epsilon-all-low > 1.5" in progress[-1].stop_when
-    assert all("more canaries would decide" in p.stop_when for p in progress[2:-1])
+    assert "stopping: epsilon-all-low > 1.5" in progress[-1].epsilon
+    assert all("more canaries would decide" in p.epsilon for p in progress[2:-1])
     assert found["epsilon"] == pytest.approx(
         epsilon_from_record(record, threat="all").epsilon, rel=1e-4
     )
