@@ -35,6 +35,7 @@ from fl_epe.auditing.estimators import (
     unknown_rounds_estimate,
 )
 from fl_epe.auditing.measured import NotMeasured, check_measured
+from fl_epe.auditing.measured_null import MeasuredNull, Misfit, NullTally, misfits, scorer_with_null
 from fl_epe.auditing.normality import (
     GaussianFit,
     anderson_darling,
@@ -105,9 +106,12 @@ __all__ = [
     "FootprintFit",
     "GaussianFit",
     "LowerLimits",
+    "MeasuredNull",
     "Mechanism",
+    "Misfit",
     "Norms",
     "NotMeasured",
+    "NullTally",
     "Provenance",
     "RandomClient",
     "RoundFacts",
@@ -152,12 +156,14 @@ __all__ = [
     "lower_limits",
     "measure_others",
     "method_by_design",
+    "misfits",
     "others_share",
     "play",
     "random_client",
     "read_scores",
     "record_from_scorer",
     "round_footprints",
+    "scorer_with_null",
     "scores_from_record",
     "simultaneous_bounds",
     "summarize_checked",

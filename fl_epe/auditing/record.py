@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.archive import refusal
+from fl_epe.auditing.measured_null import EDGES, MeasuredNull
 from fl_epe.auditing.record_file import WHAT, read_values, write_values
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -37,6 +38,7 @@ _PARTS: dict[str, type] = {
     "mechanism": Mechanism,
     "clients": ClientLog,
     "provenance": Provenance,
+    "null": MeasuredNull,
 }
 _OTHER_NAMES = {
     side: {
@@ -59,6 +61,9 @@ _OTHER_NAMES["norms"] = {
     "part": "canary_part_norm",
     "final": "final_norm",
     "displacement": "displacement_norm",
+}
+_OTHER_NAMES["null"] = {
+    field.name: f"null_{field.name}" for field in dataclasses.fields(MeasuredNull)
 }
 _OTHER_NAMES["clients"] = {"ids": "client_ids", "offsets": "client_offsets"}
 _TOP = ("dim", "delta", "presence", "metrics")
@@ -86,6 +91,7 @@ class AuditRecord:
         metrics: series by name, such as "train_loss" ``(T,)`` or "eval_round" and
             "eval_accuracy", of equal length.
         provenance: settings, seeds, versions and faults.
+        null: of the statistics, measured on many canaries that took no part.
 
     Raises:
         ValueError: for a value out of range or of another shape, by its name in `by_name`.
@@ -101,6 +107,7 @@ class AuditRecord:
     clients: ClientLog = dataclasses.field(default_factory=ClientLog)
     metrics: dict[str, Floats] = dataclasses.field(default_factory=dict)
     provenance: Provenance = dataclasses.field(default_factory=Provenance)
+    null: MeasuredNull = dataclasses.field(default_factory=MeasuredNull)
 
     def __post_init__(self) -> None:
         check_probability("delta", self.delta)
@@ -115,6 +122,9 @@ class AuditRecord:
             shapes |= {f"{side}_{name}": (count,) for name in vectors}
         per_round = ("clip_norms", "mean_norms", "delta_norms", "absent", "contributions")
         shapes |= dict.fromkeys((*per_round, "canary_sum_norms"), (T,))
+        statistics = len(self.null.statistics)
+        shapes |= dict.fromkeys(("null_means", "null_deviations"), (statistics,))
+        shapes["null_counts"] = (statistics, len(EDGES) + 1)
         values = self.by_name()
         for name, shape in shapes.items():
             if values[name] is not None and np.shape(values[name]) != shape:

@@ -205,6 +205,18 @@ def _seeds(name: str, value: Any) -> None:
 _SERVER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2", "epsilon")
 
 
+def _moments(name: str, value: Any) -> None:
+    _array(name, value, "f", 1)
+    if not np.all(np.isfinite(value)):
+        raise ValueError(f"Expected {name} to be finite")
+
+
+def _histograms(name: str, value: Any) -> None:
+    _array(name, value, "i", 2)
+    if np.any(value < 0) or not np.all(value.sum(axis=1) > 0):
+        raise ValueError(f"Expected {name} to count some scores for each statistic")
+
+
 def _server(name: str, value: Any) -> None:
     _table(name, value)
     _text("server.name", value.get("name", ""))
@@ -263,6 +275,10 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "seeds": _seeds,
     "versions": _versions,
     "faults": _texts,
+    "null_statistics": _texts,
+    "null_means": _moments,
+    "null_deviations": _moments,
+    "null_counts": _histograms,
 }
 
 

@@ -77,4 +77,5 @@ def read_values(path: Path) -> dict[str, Any]:
         check_values(values)
     except ValueError as error:
         raise refusal(path, WHAT, error) from error
-    return values | {"faults": tuple(values.get("faults", ()))}
+    texts = ("faults", "null_statistics")
+    return values | {name: tuple(values.get(name, ())) for name in texts}

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.auditing.measured_null import MeasuredNull, NullTally
 from fl_epe.auditing.other_canaries import measure_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import (
@@ -39,21 +40,28 @@ def record_from_scorer(
     clients: ClientLog,
     metrics: dict[str, Floats],
     provenance: Provenance,
+    null: NullTally | None = None,
 ) -> AuditRecord:
     """Score the final model, and collect all cosines and norms.
 
     The ``scorer`` has scored the released means as its series "mean", and where they are known
     "residual" and the model deltas, whose series is ``delta_series``. Of its canaries those of
     ``observed_ids`` took part; the others are unobserved. ``start`` and ``final`` are the initial
-    and the final model; the other arguments are fields of `AuditRecord` and `Norms`.
+    and the final model; ``null`` followed further canaries; the other arguments are fields of
+    `AuditRecord` and `Norms`.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
     """
     known = norm(final) < _LARGEST
+    at_the_end: dict[str, Floats] = {}
     if known:
-        scorer.add("final", final)
-        scorer.add("displacement", final - start)
+        vectors = {"final": ("model", final), "displacement": ("displacement", final - start)}
+        for name, (statistic, vector) in vectors.items():
+            dots, length = scorer.add(name, vector), norm(vector)
+            if dots is not None and scorer.others and length > 0:
+                scale = math.sqrt(len(final)) / length
+                at_the_end[statistic] = scale * dots[scorer.canaries.count :]
     unobserved_ids = np.setdiff1d(np.arange(scorer.canaries.count), observed_ids)
     series = ("final", "displacement", delta_series, "residual")
     cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
@@ -72,6 +80,7 @@ def record_from_scorer(
         clients=clients,
         metrics=metrics,
         provenance=provenance,
+        null=MeasuredNull() if null is None else null.finish(at_the_end),
     )
     return measure_others(record, scorer.canaries)
 

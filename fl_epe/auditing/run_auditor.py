@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import shift_estimate, shift_of_epsilon
+from fl_epe.auditing.measured_null import NullTally, scorer_with_null
 from fl_epe.auditing.other_canaries import SMALLEST_SHARE, alone_square, take_out
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
@@ -73,16 +74,22 @@ class RunningEstimate:
         server: as in `RunAuditor`.
         planned: participations of all canaries together that the run is planned for, at which the
             intervals are tightest; ``None`` if nobody knows. It is no promise.
+        null: follows canaries beyond those, if the products with them are handed to `note`.
     """
 
     def __init__(
-        self, canaries: CanarySet, server: ServerSGD | str, planned: float | None = None
+        self,
+        canaries: CanarySet,
+        server: ServerSGD | str,
+        planned: float | None = None,
+        null: NullTally | None = None,
     ) -> None:
         if planned is not None:
             check_positive("planned", planned)
         self._canaries = canaries
         self._server = server
         self._planned = planned
+        self.null = null
         self._unit = 0.0  # information of the first participation
         self._velocity: Vector = np.zeros(canaries.dim, np.float32)
         self._total, self._energy = np.zeros(len(canaries)), np.zeros(len(canaries))
@@ -117,18 +124,22 @@ class RunningEstimate:
             mean: released in it, shape ``(dim,)``.
             facts: of the round.
             vectors: as in `RunAuditor.observe`.
-            dots: inner products of all canaries with the mean, if they are known.
+            dots: inner products of all canaries with the mean, and of those that `null` follows,
+                if they are known.
         """
         length, present = norm(mean), list(facts.present)
         if present and length > 0:
-            dots = dots[present] if dots is not None else self._dot(mean, present, vectors)
-            cosines, length = self._alone(dots, length, present, vectors)
+            mine = dots[present] if dots is not None else self._dot(mean, present, vectors)
             scale = math.sqrt(len(mean))
+            others = None if dots is None else scale / length * dots[len(self._canaries) :]
+            cosines, length = self._alone(mine, length, present, vectors)
             known = math.isfinite(facts.contribution)
             signal = scale * facts.contribution / length if known else 1.0
             self._total[present] += signal * scale * cosines
             self._energy[present] += signal**2
             self._unit = self._unit or signal**2
+            if self.null is not None and others is not None:
+                self.null.add_round(others, present, signal)
 
     def _dot(self, x: Vector, present: list[int], vectors: Vector | None) -> Floats:
         if vectors is None:
@@ -312,8 +323,9 @@ class RunAuditor:
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
         canaries = CanarySet(len(theta), self._count + self._unobserved, self._seed, self._kind)
-        self._scorer = CanaryScorer(canaries, self._bytes)
-        self._running = RunningEstimate(canaries, self._server, self._planned)
+        self._scorer = scorer = scorer_with_null(canaries, self._bytes)
+        null = NullTally(self._count, scorer.others) if scorer.others else None
+        self._running = RunningEstimate(canaries, self._server, self._planned, null)
         self._start = self._last = theta
 
     def observe(
@@ -351,7 +363,9 @@ class RunAuditor:
         if theta is not None:
             running.note(mean, facts, vectors, dots)
         if self._two_series():
-            scorer.add("delta", delta)
+            dots = scorer.add("delta", delta)
+        if running.null is not None and dots is not None:
+            running.null.add_delta(dots[len(scorer.canaries) :], norm(delta), len(delta))
         self._facts.append(facts)
         self._gains.append((running.sums - before)[:, list(facts.present)])
 
@@ -363,7 +377,7 @@ class RunAuditor:
         Raises:
             ValueError: before `begin`.
         """
-        scorer, _ = self._started()
+        scorer, running = self._started()
         ids = [np.array(list(facts.present), np.int64) for facts in self._facts]
         nothing = np.empty((2, 0))
         return {
@@ -372,6 +386,7 @@ class RunAuditor:
             "present": np.concatenate([np.empty(0, np.int64), *ids]),
             "gains": np.concatenate([nothing, *self._gains], axis=1),
             **scorer.scored(self._series()),
+            **({} if running.null is None else running.null.state()),
         }
 
     def restore(
@@ -412,6 +427,8 @@ class RunAuditor:
             np.add.at(row, ids, gain)
         loud = gains[1][gains[1] > 0]
         running.restore(sums, float(loud[0]) if len(loud) else 0.0, velocity)
+        if running.null is not None:  # rounds that are forgotten stay in it: they are null as well
+            running.null.restore(state)
         parts = [slice(*pair) for pair in itertools.pairwise(ends)]
         self._gains = [gains[:, part] for part in parts]
         columns = [state[name][:rounds].tolist() for name in _NUMBERS]
@@ -446,7 +463,7 @@ class RunAuditor:
         Raises:
             ValueError: before `begin`.
         """
-        scorer, _ = self._started()
+        scorer, running = self._started()
         presence = np.zeros((self.rounds, self._count), bool)
         for row, round_facts in zip(presence, self._facts, strict=True):
             row[list(round_facts.present)] = True
@@ -466,6 +483,7 @@ class RunAuditor:
             provenance=Provenance(
                 seeds={"canary": self._seed}, canary_kind=self._kind, versions=installed_versions()
             ),
+            null=running.null,
         )
         return record.with_values(**facts)
 

@@ -19,11 +19,13 @@ from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
     Mechanism,
+    NullTally,
     Provenance,
     RoundFacts,
     RunningEstimate,
     installed_versions,
     record_from_scorer,
+    scorer_with_null,
 )
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.config import RunConfig
@@ -83,6 +85,7 @@ class DPFedAvg(Strategy):
         self._start: NDArray[np.float32] | None = None
         self._state: dict[str, NDArray[np.float64]] = {}
         self._scorer: CanaryScorer | None = None
+        self._delta_dots: NDArray[np.float64] | None = None  # where deltas are scored
         self._rule = config.stop_rule()
         self._running: RunningEstimate | None = None  # where it is cheap, or there is a rule
 
@@ -109,9 +112,11 @@ class DPFedAvg(Strategy):
         self._start = theta
         self._state = self._optimizer.init(len(theta))
         canaries = self.canary_set(len(theta))
-        self._scorer = CanaryScorer(canaries, self._score_memory)
+        self._scorer = scorer = scorer_with_null(canaries, self._score_memory)
+        observed = len(canaries) if self.config.inclusion == "coin" else self.config.num_canaries
+        null = NullTally(observed, scorer.others) if scorer.others else None
         if canaries.fast or self._rule is not None:  # it is shown the means: nothing to undo
-            self._running = RunningEstimate(canaries, "mean", self._planned())
+            self._running = RunningEstimate(canaries, "mean", self._planned(), null)
         return self._scorer
 
     def canary_set(self, dim: int) -> CanarySet:
@@ -180,6 +185,7 @@ class DPFedAvg(Strategy):
         self.log.close_round(row)
         if self._running is not None:
             self._running.note(mean, self.round_facts(), dots=dots)
+            self._follow_null(dots, row["delta_norm"])
         shown = {name.replace("_", "-"): value for name, value in row.items()}
         return pack(theta=theta), MetricRecord({**shown, "canaries-seen": self.log.canaries_seen()})
 
@@ -238,8 +244,20 @@ class DPFedAvg(Strategy):
         self._state, step = self._optimizer.update(self._state, mean)
         theta = (self._theta + step).astype(np.float32)
         if self._optimizer.weights(1) is None:  # the deltas do not follow from the means
-            self._scorer.add("delta", step)
+            self._delta_dots = self._scorer.add("delta", step)
         return theta
+
+    def _follow_null(self, dots: NDArray[np.float64] | None, delta_norm: float) -> None:
+        """Note what canaries that took no part score in the round, for the maximum over rounds."""
+        assert self._scorer is not None  # noqa: S101
+        null = None if self._running is None else self._running.null
+        if null is None or dots is None:
+            return
+        dim, first = self._scorer.canaries.dim, len(self._scorer.canaries)
+        if self._delta_dots is not None:
+            null.add_delta(self._delta_dots[first:], delta_norm, dim)
+        elif isinstance(self._optimizer, ServerSGD):
+            null.add_step(dots[first:], self._optimizer, delta_norm, dim)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -289,6 +307,7 @@ class DPFedAvg(Strategy):
                 installed_versions(),
                 tuple(self.log.faults),
             ),
+            null=None if self._running is None else self._running.null,
         )
 
     def _mechanism(self) -> Mechanism:
@@ -376,6 +395,8 @@ class DPFedAvg(Strategy):
         if self._running is not None:
             unit = np.array(self._running.unit)
             out |= {WATCHED + "sums": self._running.sums, WATCHED + "unit": unit}
+            null = self._running.null
+            out |= {} if null is None else {WATCHED + n: v for n, v in null.state().items()}
         return out | {SCORER + name: value for name, value in self._scorer.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -386,6 +407,8 @@ class DPFedAvg(Strategy):
         self._state = _under(state, "optimizer.")
         if self._running is not None:
             self._running.restore(state[WATCHED + "sums"], float(state[WATCHED + "unit"]))
+            if self._running.null is not None:
+                self._running.null.restore(_under(state, WATCHED))
         scorer.restore(_under(state, SCORER))
 
 
