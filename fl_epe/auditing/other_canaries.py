@@ -108,8 +108,9 @@ def _own_parts(record: AuditRecord) -> Floats | None:
 def measure_others(record: AuditRecord, canaries: CanarySet | None = None) -> AuditRecord:
     """The record with the cosines that `without_others` needs.
 
-    Rounds in which the others' share is below `SMALLEST_SHARE` are left out. Otherwise each canary
-    of a round is made twice, and the unobserved ones once for some rounds together.
+    Rounds in which the others' share is below `SMALLEST_SHARE` are left out. Otherwise each
+    independent canary of a round is made twice, and the unobserved ones once for some rounds
+    together; rotated ones cost a few transforms a round.
 
     Args:
         record: of a run.
@@ -158,7 +159,7 @@ def _round_sums(
     found = np.zeros((record.rounds, len(ids))), np.zeros((record.rounds, len(others)))
     lengths = np.zeros(record.rounds)
     rounds = np.flatnonzero(others_share(record) >= SMALLEST_SHARE)
-    rows = max(1, _MEMORY // (4 * record.dim))
+    rows = 1 if canaries.fast else max(1, _MEMORY // (4 * record.dim))
     for first in range(0, len(rounds), rows):
         block = rounds[first : first + rows]
         here = record.presence[block].any(axis=0)

@@ -96,7 +96,7 @@ class Rotation:
         """
         if not isinstance(x, np.ndarray):
             return self._products_of_tensor(x, rows)
-        largest = float(np.max(np.abs(x), initial=0.0))
+        largest = max(float(np.max(x)), -float(np.min(x)))
         if largest == 0:
             return np.zeros(len(rows))
         y = np.zeros(self.size, np.float32)
