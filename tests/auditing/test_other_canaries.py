@@ -1,6 +1,7 @@
 """ε for one canary among real clients: the other canaries are taken out of what hides one."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -41,6 +42,13 @@ def audited(count, times=1, server=ServerSGD(), told=1.0, shift=SHIFT):  # noqa:
     return auditor, np.sqrt(shifts**2 @ presence)
 
 
+@functools.cache
+def recorded(*arguments, **settings):
+    """The record of such a run, and the shift of each canary's score."""
+    auditor, shifts = audited(*arguments, **settings)
+    return auditor.record(), shifts
+
+
 def mean_score(record, threat="all", *, raw=False):
     statistic = {"all": "matched-filter", "final": "displacement"}[threat]
     return scores_from_record(record, threat, statistic, raw=raw).observed.mean()
@@ -73,8 +81,7 @@ def test_take_out_is_a_projection_off_the_sum_of_the_others(count):
     ],
 )
 def test_scores_are_those_of_one_canary_however_many_there_are(count, times, server):
-    auditor, shifts = audited(count, times, server)
-    record = auditor.record()
+    record, shifts = recorded(count, times, server)
     # A mean of scores has the error 1/√k; 3 of them, and 1% for cosines that the others share.
     error = 3 / np.sqrt(count) + 0.01 * shifts.mean()
     assert mean_score(record) == pytest.approx(shifts.mean(), abs=error)
@@ -87,7 +94,7 @@ def test_scores_are_those_of_one_canary_however_many_there_are(count, times, ser
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_final_models_do_not_depend_on_the_count_either(times):
-    found = {count: audited(count, times)[0].record() for count in (60, 600)}
+    found = {count: recorded(count, times)[0] for count in (60, 600)}
     error = 3 / np.sqrt(60) + 3 / np.sqrt(600)
     few, many = (mean_score(record, "final") for record in found.values())
     assert many == pytest.approx(few, abs=error)
@@ -96,7 +103,7 @@ def test_final_models_do_not_depend_on_the_count_either(times):
 
 
 def test_unobserved_scores_stay_standard_normal():
-    record = audited(600)[0].record()
+    record = recorded(600)[0]
     for threat, statistic in (("all", "matched-filter"), ("final", "displacement")):
         unobserved = scores_from_record(record, threat, statistic).both()[1]
         assert len(unobserved) == UNOBSERVED
@@ -105,7 +112,7 @@ def test_unobserved_scores_stay_standard_normal():
 
 @pytest.mark.parametrize("told", [0.5, 2.0, np.nan])
 def test_what_the_others_added_is_measured_and_not_assumed(told):
-    right, wrong = audited(200)[0].record(), audited(200, told=told)[0].record()
+    right, wrong = recorded(200)[0], recorded(200, told=told)[0]
     assert wrong.signal_known() == np.isfinite(told)
     assert mean_score(wrong) == pytest.approx(mean_score(right), rel=1e-9)
     # Unknown contributions are replaced by measured ones, which differ a little between rounds.
@@ -115,10 +122,10 @@ def test_what_the_others_added_is_measured_and_not_assumed(told):
 
 
 def test_what_cannot_hide_a_canary_changes_nothing():
-    record = audited(20, shift=0.3)[0].record()
+    record = recorded(20, shift=0.3)[0]
     assert others_share(record).max() < 1e-3
     assert mean_score(record) == mean_score(record, raw=True)
-    record = audited(100, shift=2.0)[0].record()  # others are 2.5%: the score rises by half of it
+    record = recorded(100, shift=2.0)[0]  # others are 2.5%: the score rises by half of it
     share = others_share(record).mean()
     assert 0.015 < share < 0.035
     ratio = mean_score(record) / mean_score(record, raw=True)
@@ -147,7 +154,7 @@ def test_canaries_alone_have_a_cosine_of_one():
 
 
 def test_records_keep_it_and_old_ones_are_read_as_they_were(tmp_path):
-    record = audited(200)[0].record()
+    record = recorded(200)[0]
     assert without_others(without_others(record)).norms.sums is None
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     assert mean_score(loaded) == mean_score(record)
@@ -176,6 +183,6 @@ def test_an_optimizer_that_cannot_be_undone_leaves_the_final_model_raw():
 
 
 def test_a_part_that_no_float_can_hold_is_left_in():
-    record = with_others(audited(200)[0].record())
+    record = with_others(recorded(200)[0])
     mechanism = dataclasses.replace(record.mechanism, contributions=np.full(record.rounds, 1e200))
     assert measure_others(dataclasses.replace(record, mechanism=mechanism)).norms.part == 0.0

@@ -11,6 +11,8 @@ from fl_epe.cli.main import main
 from fl_epe.reporting import as_text, most_text, notes, summarize, write_report
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 CONFIG = {"task": "made up"}
 HEADLINES = (("final", 0), ("all", 1))
 
