@@ -20,13 +20,12 @@ from fl_epe.auditing import (
 from fl_epe.checks import ArgumentError
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
-from fl_epe.reporting.verdict_types import Claims, Role, Statement, Verdict
+from fl_epe.reporting.verdict_types import SEES, Claims, Role, Statement, Verdict
 from fl_epe.verdict import VerdictRule
 
 _SUSPECT = 0.001  # of a test in every report
 _NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
 
-_SEES = {"final model": "the final model", "every round": "every round's model"}
 _KNOWS = {
     "displacement": "the first model and every other canary",
     "matched filter": "the client's rounds, the server's optimizer and every other canary",
@@ -130,7 +129,7 @@ def verdict_text(summary: RunSummary) -> str | None:
     verdict = summary.claims.verdict
     if verdict is None:
         return None
-    seen = "every round's model" if verdict.threat == "all" else "the final model"
+    seen = SEES[verdict.threat]
     how = "named before the run" if verdict.recorded else "by the design, as the record names none"
     if verdict.epsilon is None or verdict.statement is None:
         return f"Verdict ({how}; {seen}): no bound, because {verdict.reason}."
@@ -147,7 +146,7 @@ def most_text(most: float) -> str:
     if most <= 0:
         return "So few canaries could not have shown any ε"
     if most > _NO_LIMIT:
-        return "The number of canaries did not limit it, as their null distribution is exact"
+        return "The number of canaries did not limit it, as the form of their null is known"
     return f"So many canaries could have shown at most ε ≥ {number(most)}"
 
 
@@ -172,7 +171,7 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
         cells = [
             ("adjacency", row.adjacency),
             ("unit", row.unit),
-            ("adversary", f"sees {_SEES.get(row.sees, row.sees)}, knows {row.knows}"),
+            ("adversary", f"sees {_seen(row.sees)}, knows {row.knows}"),
             ("assumption", row.assumption),
         ]
         if row.method is not None:
@@ -181,6 +180,11 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
             cells.append(("could have shown", _most_words(row.ceiling)))
         found.append((f"{row.sees}, {row.statistic}", cells))
     return found
+
+
+def _seen(row: str) -> str:
+    """In words, what the adversary of a row of the table sees."""
+    return SEES["final" if row == "final model" else "all"]
 
 
 def claim_notes(summary: RunSummary) -> list[str]:

@@ -10,6 +10,9 @@ from fl_epe.auditing import Dependence, SimultaneousBounds, finite
 
 JSON = dict[str, Any]
 
+SEES = {"final": "the final model", "all": "every round's model"}
+"""What the adversary of each threat model sees, in words."""
+
 Role = Literal["verdict", "exploratory", "not a bound"]
 """What a lower bound is worth: one is the verdict; others were not named before the run."""
 
