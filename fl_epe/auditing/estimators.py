@@ -89,7 +89,9 @@ def check_together(together: bool, sum_norm: float | None) -> None:
         ArgumentError: a `ValueError`, that names ``sum_norm``.
     """
     if sum_norm is not None and not together:
-        expected("sum_norm", sum_norm, "only for canaries that took part together, which was not said")
+        expected(
+            "sum_norm", sum_norm, "only for canaries that took part together, which was not said"
+        )
 
 
 def epsilon_together(
@@ -123,8 +125,11 @@ def epsilon_together(
     mean = float(scores.observed.mean())
     if sum_norm is not None and not possible(mean, count, dim, sum_norm):
         cosine = mean / np.sqrt(dim)
-        expected("sum_norm", sum_norm, f">= {cosine * count:.4g}, as {count} cosines of {cosine:.3g}"
-                 " on average need")
+        expected(
+            "sum_norm",
+            sum_norm,
+            f">= {cosine * count:.4g}, as {count} cosines of {cosine:.3g} on average need",
+        )
     if not possible(mean, count, dim, sum_norm):
         raise ValueError(
             f"Expected cosines of canaries that share one release, got a mean of "

@@ -46,6 +46,12 @@ def rule_of(record: AuditRecord) -> tuple[VerdictRule, str, bool]:
     return VerdictRule.parse("auto"), "auto", False
 
 
+def _unknown_rule(record: AuditRecord) -> str:
+    """What a record names as its verdict, if that is nothing that is known here; else empty."""
+    named = record.provenance.config.get("verdict")
+    return "" if named is None or rule_of(record)[2] else str(named)
+
+
 def chosen_method(
     record: AuditRecord, scores: Scores, delta: float, confidence: float, *, coins: bool
 ) -> str | None:
@@ -68,6 +74,7 @@ def claims(
         simultaneous: whether to compute all bounds at once, which takes as long as all bounds.
     """
     rule, named, recorded = rule_of(record)
+    unknown = _unknown_rule(record)
     rows = summary.rows()
     at = 0 if rule.threat == "final" else 1  # the first two rows are the headlines
     statements = tuple(
@@ -76,10 +83,12 @@ def claims(
     )
     part = rows[at].part
     if isinstance(part, Unmeasured):
-        verdict = Verdict(named, recorded, rule.threat, None, None, part.reason)
+        verdict = Verdict(named, recorded, rule.threat, None, None, part.reason, unknown)
     else:
         why = "" if part.lower_bound is not None else _no_bound(rule, part)
-        verdict = Verdict(named, recorded, rule.threat, part.lower_bound, statements[at], why)
+        verdict = Verdict(
+            named, recorded, rule.threat, part.lower_bound, statements[at], why, unknown
+        )
     parts = {"final": summary.final.displacement, "all": summary.every_round.matched_filter}
     scores = {
         name: found.scores for name, found in parts.items() if isinstance(found, StatisticSummary)
@@ -131,6 +140,8 @@ def verdict_text(summary: RunSummary) -> str | None:
         return None
     seen = SEES[verdict.threat]
     how = "named before the run" if verdict.recorded else "by the design, as the record names none"
+    if verdict.unknown:
+        how = f"by the design, as the record names {verdict.unknown!r}, which is none known here"
     if verdict.epsilon is None or verdict.statement is None:
         return f"Verdict ({how}; {seen}): no bound, because {verdict.reason}."
     share = f"{100 * summary.confidence:.6g}%"

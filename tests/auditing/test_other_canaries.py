@@ -145,7 +145,9 @@ def test_the_running_estimate_is_the_reports():
 @pytest.mark.parametrize("threat", ["all", "final"])
 def test_footprint_regression_is_as_wide_as_the_mean_score_where_footprints_are_equal(threat):
     record = audited(600, 5)[0].record(**NOISE)  # all of them in all rounds
-    scores = scores_from_record(record, threat, {"all": "matched-filter"}.get(threat, "displacement"))
+    scores = scores_from_record(
+        record, threat, {"all": "matched-filter"}.get(threat, "displacement")
+    )
     assert scores.spread > 1.5
     measured = dataclasses.replace(scores, null=(1.3, 30))
     for one in (scores, measured):
