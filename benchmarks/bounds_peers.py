@@ -7,9 +7,9 @@ for "katz-log", so that its true ε is 0 or infinite). Each cell has the median 
 of trials in which the bound exceeds the true ε. The column "ms" is the mean time of one bound.
 
 Measured 2026-11-21, 2 cores, CPU, one thread, 400 trials. The share of a valid bound is at most
-0.05 plus three standard errors of 0.011. The two tables' clopper-pearson and bayesian, and lifted for
-two groups, are of 2026-11-22, beside other jobs: their times are those of before. All other rows
-for two groups but order-statistic were measured again then, and are the same.
+0.05 plus three standard errors of 0.011. The two tables' clopper-pearson
+and bayesian, and lifted for two groups, are of 2026-11-22, beside other jobs: their times are
+those of before. All other rows for two groups but order-statistic were measured again then, and are the same.
 
 two groups       valid       μ=0 ε=0  μ=0.3 ε=1.132    μ=1 ε=4.377    μ=2 ε=9.997    μ=4 ε=24.38  ms
 jeffreys         no     0.000  0.233   0.415  0.050   1.978  0.000   3.867  0.000   5.407  0.000   2
@@ -21,7 +21,7 @@ bayesian         no     0.000  0.045   0.187  0.000   1.399  0.000   3.015  0.00
 gdp              yes    0.000  0.000   0.234  0.003   3.182  0.003   8.286  0.005  20.109  0.003   5
 bayesian-gdp     no     0.000  0.030   0.609  0.028   3.684  0.040   8.998  0.048  21.845  0.072  14
 mean             yes    0.000  0.043   0.702  0.037   3.818  0.043   9.225  0.045  22.901  0.048   1
-lifted           yes    0.000  0.000   0.000  0.000   0.000  0.000   0.000  0.000   2.527  0.000   –
+lifted           yes    0.000  0.000   0.000  0.000   0.000  0.000   0.000  0.000   2.527  0.000   -
 one-run          yes    0.000  0.040   0.266  0.000   1.667  0.000   3.421  0.000   5.307  0.000   1
 one-run-fdp      yes    0.000  0.040   0.409  0.003   2.401  0.000   5.433  0.000   9.586  0.000   1
 order-statistic  yes    0.000  0.037   0.657  0.037   3.755  0.045   9.119  0.048  22.198  0.048  17
