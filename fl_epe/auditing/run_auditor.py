@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,7 @@ class RunningEstimate:
         self._server = server
         self._planned = planned
         self._unit = 0.0  # information of the first participation
+        self._variance = self._first = 0.0  # of the total, and of its first participation
         self._velocity: Vector = np.zeros(canaries.dim, np.float32)
         self._total, self._energy = np.zeros(len(canaries)), np.zeros(len(canaries))
 
@@ -106,7 +107,18 @@ class RunningEstimate:
             self._total[present] += signal * scale * cosines
             self._energy[present] += signal**2
             self._unit = self._unit or signal**2
+            self._note_variance(signal * scale * cosines, signal**2)
         return mean
+
+    def _note_variance(self, gains: Floats, square: float) -> None:
+        """What a round adds to the variance of the total.
+
+        The length of what hides its canaries moves all their scores together. Its relative
+        variance is at most 1/(2d), as of noise alone (`score_spread.mean_spread`).
+        """
+        variance = square * len(gains) + float(gains.sum()) ** 2 / (2 * self._canaries.dim)
+        self._variance += variance
+        self._first = self._first or variance / len(gains)
 
     def _dot(self, x: Vector, present: list[int], vectors: Vector | None) -> Floats:
         if vectors is None:
@@ -141,15 +153,40 @@ class RunningEstimate:
         """Information of the first participation, by which the plan is measured; 0 before it."""
         return self._unit
 
+    def recount(self, rounds: Iterable[NDArray[np.float64]]) -> None:
+        """Set `variance` from what each round added to `sums`, each of shape ``(2, present)``."""
+        self._variance = self._first = 0.0
+        for gains, squares in rounds:
+            if np.any(squares):
+                self._note_variance(gains, float(squares.mean()))
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Variance of the total, and that of the first participation, shape ``(2,)``."""
+        return np.array([self._variance, self._first])
+
     def restore(
-        self, sums: NDArray[np.float64], unit: float, velocity: Vector | None = None
+        self,
+        sums: NDArray[np.float64],
+        unit: float,
+        velocity: Vector | None = None,
+        *,
+        variance: NDArray[np.float64] | None = None,
     ) -> None:
-        """Go on from `sums` and `unit` of rounds before, and the server's velocity (0 by default).
+        """Go on from `sums`, `unit` and `variance` of rounds before.
 
         What was shown of rounds that are forgotten is not among the intervals that hold together.
+
+        Args:
+            sums: as `sums`.
+            unit: as `unit`.
+            velocity: of the server's momentum; 0 by default.
+            variance: as `variance`; by default as if canaries did not overlap.
         """
         self._total, self._energy = sums.astype(np.float64)
         self._unit = unit
+        pair = np.array([self._energy.sum(), unit]) if variance is None else variance
+        self._variance, self._first = pair.tolist()
         if velocity is not None:
             self._velocity = velocity
 
@@ -161,9 +198,10 @@ class RunningEstimate:
         return WatchedMean(
             float(self._total.sum()),
             float(self._energy.sum()),
-            length * self._unit,
+            length * self._first,
             planned=self._planned is not None,
             confidence=confidence,
+            variance=self._variance,
         )
 
     def epsilon(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
@@ -384,8 +422,10 @@ class RunAuditor:
         for row, gain in zip(sums, gains, strict=True):
             np.add.at(row, ids, gain)
         loud = gains[1][gains[1] > 0]
-        running.restore(sums, float(loud[0]) if len(loud) else 0.0, velocity)
         parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+        unit = float(loud[0]) if len(loud) else 0.0
+        running.restore(sums, unit, velocity)
+        running.recount([gains[:, part] for part in parts])
         self._gains = [gains[:, part] for part in parts]
         columns = [state[name][:rounds].tolist() for name in _NUMBERS]
         self._facts = [

@@ -138,6 +138,7 @@ class WatchedMean:
         horizon: as in `Boundary`.
         planned: as in `Boundary`.
         confidence: coverage of the two-sided interval, over all looks.
+        variance: of the total, in which ``horizon`` is then counted; the information by default.
     """
 
     total: float
@@ -145,6 +146,7 @@ class WatchedMean:
     horizon: float
     planned: bool = True
     confidence: float = 0.95
+    variance: float | None = None
 
     def boundary(self) -> Boundary:
         """Of each side."""
@@ -160,7 +162,8 @@ class WatchedMean:
         """The lower and the upper end, infinite before the first score."""
         if not self.information > 0:
             return -math.inf, math.inf
-        half = float(self.boundary().at(self.information)) / self.information
+        variance = self.information if self.variance is None else self.variance
+        half = float(self.boundary().at(variance)) / self.information
         return self.mean - half, self.mean + half
 
     def more_until_above(self, target: float) -> float:
@@ -180,13 +183,16 @@ class WatchedMean:
         if not now > 0 or not distance > 0:
             return math.inf
 
+        ratio = 1.0 if self.variance is None else self.variance / now
+
         def short(information: float) -> float:
-            return float(boundary.at(information)) - distance * information
+            return float(boundary.at(ratio * information)) - distance * information
 
         if short(now) < 0:
             return 0.0
         # Within the plan the boundary over the information falls, and from its end on again.
-        for low, high in ((now, self.horizon), (max(now, self.horizon * (1 + 1e-9)), math.inf)):
+        planned = self.horizon / ratio
+        for low, high in ((now, planned), (max(now, planned * (1 + 1e-9)), math.inf)):
             end = high if math.isfinite(high) else 2 * low
             while math.isinf(high) and short(end) >= 0 and end < _LONGEST * now:
                 end *= 2

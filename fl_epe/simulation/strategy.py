@@ -369,8 +369,9 @@ class DPFedAvg(Strategy):
         out = self.log.state() | {"clip_norm": np.array(self._clip_norm), "start": self._start}
         out |= {f"optimizer.{name}": value for name, value in self._state.items()}
         if self._running is not None:
-            unit = np.array(self._running.unit)
-            out |= {WATCHED + "sums": self._running.sums, WATCHED + "unit": unit}
+            running = self._running
+            out |= {WATCHED + "sums": running.sums, WATCHED + "unit": np.array(running.unit)}
+            out[WATCHED + "variance"] = running.variance
         return out | {SCORER + name: value for name, value in self._scorer.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -380,7 +381,9 @@ class DPFedAvg(Strategy):
         self._clip_norm = float(state["clip_norm"])
         self._state = _under(state, "optimizer.")
         if self._running is not None:
-            self._running.restore(state[WATCHED + "sums"], float(state[WATCHED + "unit"]))
+            variance = state.get(WATCHED + "variance")  # older checkpoints have none
+            sums, unit = state[WATCHED + "sums"], float(state[WATCHED + "unit"])
+            self._running.restore(sums, unit, variance=variance)
         scorer.restore(_under(state, SCORER))
 
 

@@ -9,7 +9,7 @@ from gaussian_scores import ALPHA, DELTA, DIM, bound_of, gaussian_scores
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, epsilon_lower_bound, lower_bound_by
+from fl_epe.auditing import BOUNDS, Scores, epsilon_lower_bound, lower_bound, lower_bound_by
 from fl_epe.auditing.bounds.by_name import NoBoundWarning, _warn_of_jeffreys
 
 COINS = {"one-run", "one-run-fdp", "order-statistic"}
@@ -360,3 +360,17 @@ def test_weighted_is_sharp_for_loud_scores_in_few_dimensions(dim):
         bound_of(method, cosines, None, dim=dim) for method in ("weighted", "simultaneous")
     )
     assert weighted > 0.85 * simultaneous
+
+
+def test_the_mean_allows_for_scores_that_move_together():
+    """Each run's scores have a common shift, so that √k times their mean has deviation 2."""
+    rng, violated, runs, count = np.random.default_rng(3), np.zeros(2), 400, 50
+    for _ in range(runs):
+        common = np.sqrt(3 / count) * rng.standard_normal()
+        observed = 2 + common + rng.standard_normal(count)
+        exact = Scores(observed, dim=10**8, spread=2.0)
+        groups = Scores(observed, rng.standard_normal(count), spread=2.0)
+        truth = float(epsilon_two_gaussians(0.0, 1.0, 2.0, 1.0, 1e-5))
+        violated += [lower_bound(s, 1e-5, method="mean") > truth for s in (exact, groups)]
+    limit = 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
+    assert np.all(violated / runs < limit)

@@ -10,6 +10,7 @@ from scipy import stats
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.auditing import (
     AuditRecord,
+    epsilon_of,
     footprint_fit,
     measure_others,
     others_share,
@@ -21,6 +22,11 @@ from fl_epe.auditing.other_canaries import take_out
 from fl_epe.mechanism import ServerSGD
 
 DIM, ROUNDS, UNOBSERVED, SEED = 3000, 5, 60, 4
+NOISE = {  # what hides canaries in `audited`, as a record says it
+    "sum_noise_multiplier": 1.0,
+    "cohort_size": 1.0,
+    "clip_norms": np.full(ROUNDS, 1 / np.sqrt(DIM)),
+}
 SHIFT = 6.0  # √d times the norm of a canary's share, over that of what hides it
 
 
@@ -134,13 +140,51 @@ def test_what_cannot_hide_a_canary_changes_nothing():
 
 def test_the_running_estimate_is_the_reports():
     auditor = audited(200, 3, ServerSGD(0.5, 0.9))[0]
-    last, record = auditor.epsilon_so_far(), auditor.record()
+    last, record = auditor.epsilon_so_far(), auditor.record(**NOISE)
     found = epsilon_from_record(record, threat="all")
     assert last.epsilon == pytest.approx(found.epsilon, rel=1e-4)
     assert last.low < found.low < found.high < last.high  # as it may be watched
     # Nobody said how many participations were planned.
     assert last.high - last.low < 1.75 * (found.high - found.low)
     assert found.epsilon > 1.2 * epsilon_from_record(record, threat="all", raw=True).epsilon
+
+
+@pytest.mark.parametrize("threat", ["all", "final"])
+def test_footprint_regression_is_as_wide_as_the_mean_score_where_footprints_are_equal(threat):
+    record = audited(600, 5)[0].record(**NOISE)  # all of them in all rounds
+    scores = scores_from_record(
+        record, threat, {"all": "matched-filter"}.get(threat, "displacement")
+    )
+    assert scores.spread > 1.5
+    measured = dataclasses.replace(scores, null=(1.3, 30))
+    for one in (scores, measured):
+        mean = epsilon_of(one, record.delta)
+        fit = footprint_fit(record, threat=threat, scores=one).mean
+        assert [fit.low, fit.epsilon, fit.high] == pytest.approx(
+            [mean.low, mean.epsilon, mean.high], rel=1e-6
+        )
+
+
+def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
+    auditor, shifts = audited(600)  # 120 a round
+    watched = auditor._running.watched()
+    # Each round's length has the relative variance 1/(2d), and moves the sum of 120 scores of 6.
+    wanted = 1 + 120 * np.mean(shifts**2) / (2 * DIM)
+    assert wanted > 1.6
+    assert watched.variance / watched.information == pytest.approx(wanted, rel=0.05)
+    low, high = watched.interval()
+    plain_low, plain_high = dataclasses.replace(
+        watched, variance=None, horizon=watched.horizon / wanted
+    ).interval()
+    assert high - low == pytest.approx(np.sqrt(wanted) * (plain_high - plain_low), rel=0.05)
+
+
+def test_a_restored_auditor_watches_with_the_same_interval():
+    auditor = audited(600)[0]
+    again = RunAuditor(600, UNOBSERVED, seed=SEED, delta=1e-5, server=ServerSGD())
+    start, last = np.zeros(DIM), auditor._last
+    again.restore(auditor.state(), ROUNDS, start=start, last=last)
+    assert again.epsilon_so_far() == auditor.epsilon_so_far()
 
 
 def test_canaries_alone_have_a_cosine_of_one():
