@@ -186,6 +186,7 @@ def cover_without_schedule(
 def _population(schedule: Schedule, z: float, threat: ThreatModel, number: int) -> AuditRecord:
     """A fresh population of canaries; settings do not share randomness."""
     seed = number + round(1000 * z) * 10_000 + 5_000 * (threat == "all")
+    seed += list(SCHEDULES.values()).index(schedule) * 10**8
     return limit_record(schedule, z, DELTA, num_canaries=CANARIES, unobserved=0, seed=seed)
 
 
