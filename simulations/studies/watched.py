@@ -76,7 +76,8 @@ from numpy.typing import NDArray
 
 from fl_epe import RoundFacts, epsilon_two_gaussians
 from fl_epe.auditing import RunningEstimate, confidence_sequence
-from fl_epe.auditing.sequential import EXACT, Boundary, crossing_probability
+from fl_epe.auditing.round_agreement import EXACT
+from fl_epe.auditing.sequential import Boundary, crossing_probability
 from fl_epe.canaries import CanarySet
 from fl_epe.schedules import BallsInBins, Capped, DeviceClasses, Poisson, Schedule, presence
 
@@ -252,11 +253,12 @@ class Held:
         return len(self._vectors)
 
     def vectors(self, numbers: list[int]) -> NDArray[np.float32]:
+        """Shape ``(len(numbers), DIM)``."""
         return self._vectors[numbers]
 
 
 def agreeing(cosine: float, shift: float, count: int, runs: int, seed: int = 4) -> list[float]:
-    """Shares of runs: as N(0, 1), ever, above; and the width at the end."""
+    """Shares of runs: as N(0, 1), ever, above, mechanism; and the width at the end."""
     found = []
     for run in range(runs):
         rng = np.random.default_rng((seed, run))
@@ -268,7 +270,8 @@ def agreeing(cosine: float, shift: float, count: int, runs: int, seed: int = 4) 
         lengths = np.linalg.norm(hidden, axis=1)
         cosines = hidden @ hidden.T / np.outer(lengths, lengths)
         signal = np.sqrt(DIM) * shift / np.hypot(lengths, shift)
-        wrong = [False, False, False]
+        expected = np.sqrt(DIM) * shift / np.hypot(np.sqrt(DIM), shift)
+        wrong = [False, False, False, False]
         for t in range(TURNS):
             numbers = np.flatnonzero(here[t]).tolist()
             vectors = canaries.vectors(numbers)
@@ -287,11 +290,20 @@ def agreeing(cosine: float, shift: float, count: int, runs: int, seed: int = 4) 
             wrong[0] |= plain.interval()[0] > truth
             wrong[1] |= low > truth
             wrong[2] |= high < truth
+            designed = expected * np.mean(np.sqrt(np.count_nonzero(weights, axis=0) / spread))
+            wrong[3] |= low * np.mean(np.sqrt(energy)) > designed
         found.append([*wrong, float(np.sqrt(spread.mean()))])
     return [float(value) for value in np.mean(found, axis=0)]
 
 
-AGREEING = ((0.0, 2.0, 30), (0.0, 12.0, 30), (0.05, 2.0, 30), (0.3, 2.0, 30), (1.0, 2.0, 30))
+AGREEING = (
+    (0.0, 2.0, 30),
+    (0.0, 12.0, 30),
+    (0.0, 30.0, 30),
+    (0.05, 2.0, 30),
+    (0.3, 2.0, 30),
+    (1.0, 2.0, 30),
+)
 
 
 def main(runs: int, rounds: int) -> None:
@@ -321,11 +333,14 @@ def main(runs: int, rounds: int) -> None:
     for name, setting in UNEVEN.items():
         shares = "".join(f"{share:7.1%}" for share in uneven(setting, runs).values())
         print(f"   {name:24}{shares}")
-    print("6. rounds that agree\n         ρ  share  width  as N(0, 1)   ever  above")
+    print("6. rounds that agree\n         ρ  share  width  as N(0, 1)   ever  above  mechanism")
     for cosine, shift_of_one, count in AGREEING:
-        plain, ever, above, wide = agreeing(cosine, shift_of_one, count, runs)
+        plain, ever, above, mechanism, wide = agreeing(cosine, shift_of_one, count, runs)
         share = count * TIMES / TURNS * shift_of_one**2 / DIM
-        print(f"   {cosine:7}{share:7.2f}{wide:7.2f}{plain:12.1%}{ever:7.1%}{above:7.1%}")
+        print(
+            f"   {cosine:7}{share:7.2f}{wide:7.2f}{plain:12.1%}{ever:7.1%}{above:7.1%}"
+            f"{mechanism:11.1%}"
+        )
 
 
 if __name__ == "__main__":
