@@ -47,7 +47,7 @@ Correlation of 0.01 is enough for the bounds that use Gaussian noise, as the err
 the truth not to fail by much in these settings; nothing guarantees that.
 
 The price is high at μ = 1 with one run, where the truth is 4.38: independent scores give 2.65 by
-"weighted", and "lifted" 0.06. With μ = 4 they give 18.9 and 15.5, where the truth is 24.4 (table 4).
+"weighted", and "lifted" 0.06. With μ = 4 they give 18.9 and 15.5, where the truth is 24.4: table 4.
 """
 
 from __future__ import annotations

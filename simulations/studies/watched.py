@@ -21,7 +21,7 @@ Scores are N(μ, 1), one canary after the other, as in the limit of a large mode
    footprint of the canaries that took part so far, times κ, which is 1. (Where κ falls from 1.5 to
    0.5, times its mean over the participations so far.) "end" is the share in which it is ever above
    that truth at the end of the run. "above" is as "ever", for the upper end below the truth.
-6. Overlap and agreement: 2,000 runs of 12 rounds in 3,000 dimensions through `RunningEstimate`. ρ
+6. Overlap and agreement: 500 runs of 12 rounds in 3,000 dimensions through `RunningEstimate`. ρ
    is the cosine of what hides the canaries in two rounds, "share" the canaries' energy over it. The
    truth is the mean footprint so far over the width of scores without the canary, for the means as
    they were. "as N(0, 1)" is the lower end as it would be without the measured width.
@@ -335,7 +335,7 @@ def main(runs: int, rounds: int) -> None:
         print(f"   {name:24}{shares}")
     print("6. rounds that agree\n         ρ  share  width  as N(0, 1)   ever  above  mechanism")
     for cosine, shift_of_one, count in AGREEING:
-        plain, ever, above, mechanism, wide = agreeing(cosine, shift_of_one, count, runs)
+        plain, ever, above, mechanism, wide = agreeing(cosine, shift_of_one, count, runs // 4)
         share = count * TIMES / TURNS * shift_of_one**2 / DIM
         print(
             f"   {cosine:7}{share:7.2f}{wide:7.2f}{plain:12.1%}{ever:7.1%}{above:7.1%}"
