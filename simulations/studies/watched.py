@@ -60,6 +60,22 @@ Expected::
           0.25  2.383  1.216      57.6%      66.4%
            0.3  2.435  1.243      57.1%      66.5%
            0.4  2.613  1.333      58.5%      69.8%
+    5. uneven runs
+                                  ever    end  above
+       five times                 1.7%   0.7%   2.0%
+       Poisson, 3 on average      1.4%   0.5%   1.4%
+       device classes             1.8%   0.9%   1.8%
+       capped at 6                1.5%   0.8%   2.1%
+       most rounds empty          0.9%   0.9%   0.5%
+       30% of rounds lost         0.5%   0.3%   0.7%
+       scores fall to a tenth     0.1%  13.8%   0.0%
+    6. rounds that agree
+             ρ  share  width  as N(0, 1)   ever  above  mechanism
+           0.0   0.01   1.00        1.4%   1.2%   2.0%       1.2%
+           0.0   0.48   1.00        1.8%   0.0%   2.8%       0.2%
+           0.0   3.00   1.00        4.8%   0.0%   8.4%       0.2%
+
+(and two rows more in 5, three in 6; of those in 6 see docs/notes/watching.md).
 """
 
 from __future__ import annotations
