@@ -85,6 +85,7 @@ class DPFedAvg(Strategy):
         self._scorer: CanaryScorer | None = None
         self._rule = config.stop_rule()
         self._running: RunningEstimate | None = None  # where there is a rule
+        self._sketches: list[NDArray[np.float64]] = []  # of each round, where there is a rule
 
     @property
     def rounds_done(self) -> int:
@@ -178,6 +179,7 @@ class DPFedAvg(Strategy):
         self.log.close_round(row)
         if self._running is not None:
             self._running.add(mean, self.round_facts())
+            self._sketches.append(self._running.sketch)
         shown = {name.replace("_", "-"): value for name, value in row.items()}
         return pack(theta=theta), MetricRecord({**shown, "canaries-seen": self.log.canaries_seen()})
 
@@ -372,6 +374,7 @@ class DPFedAvg(Strategy):
             running = self._running
             out |= {WATCHED + "sums": running.sums, WATCHED + "unit": np.array(running.unit)}
             out[WATCHED + "variance"] = running.variance
+            out[WATCHED + "sketches"] = np.array(self._sketches, np.float32)
         return out | {SCORER + name: value for name, value in self._scorer.state().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -381,9 +384,15 @@ class DPFedAvg(Strategy):
         self._clip_norm = float(state["clip_norm"])
         self._state = _under(state, "optimizer.")
         if self._running is not None:
-            variance = state.get(WATCHED + "variance")  # older checkpoints have none
-            sums, unit = state[WATCHED + "sums"], float(state[WATCHED + "unit"])
-            self._running.restore(sums, unit, variance=variance)
+            nothing = np.zeros((self.rounds_done, len(self._running.sketch)))
+            sketches = np.asarray(state.get(WATCHED + "sketches", nothing), np.float64)
+            self._sketches = list(sketches)
+            self._running.restore(
+                state[WATCHED + "sums"],
+                float(state[WATCHED + "unit"]),
+                variance=state.get(WATCHED + "variance"),  # older checkpoints have none
+                rounds=[(row, self.log.canary_ids(t).tolist()) for t, row in enumerate(sketches)],
+            )
         scorer.restore(_under(state, SCORER))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import AuditRecord, footprint_fit
+from fl_epe.auditing import SKETCH_PARTS, AuditRecord, footprint_fit
 from fl_epe.mechanism import ServerSGD
 
 DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7
@@ -167,7 +167,9 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
     numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 3 * COUNT  # and no vector
-    assert sum(array.nbytes for array in state.values()) <= 8 * numbers
+    sketches = state["sketches"].nbytes
+    assert sketches == 4 * ROUNDS * SKETCH_PARTS
+    assert sum(array.nbytes for array in state.values()) <= 8 * numbers + sketches
     again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
     velocity = (models[rounds] - models[rounds - 1]) / np.float32(0.5) if rounds else None
     again.restore(state, rounds, start=models[0], last=models[rounds], velocity=velocity)
