@@ -28,6 +28,8 @@ MOST_CANARIES = 8_192
 """To look for the least number of canaries."""
 
 _DIM = 10**8  # of the exact null; larger ones have the same null but for rounding
+_LARGEST = 1e6  # of a true ε: beyond it every audit with a few canaries shows any claim
+_FRESH = 3  # times as many audits say what the power of the chosen number is
 _STEP = 2**0.25  # numbers of canaries that are tried are this far apart
 
 
@@ -44,7 +46,8 @@ class CanaryAdvice:
         participations: rounds in which each canary takes part.
         canaries: observed canaries; ``None`` if `MOST_CANARIES` are not enough.
         unobserved: as many unobserved ones; 0 with the exact null.
-        power: probability that the bound exceeds the claim, as simulated.
+        power: probability that the bound exceeds the claim, in audits that did not choose the
+            number.
         power_error: its standard error.
         ceiling: the largest bound that so many canaries can show.
         rounds: least number of rounds that have room for the canaries; ``None`` if not asked.
@@ -72,8 +75,8 @@ def shift_of(epsilon: float, delta: float) -> float:
         ValueError: if ε is negative or not finite, or δ is not in (0, 1).
     """
     check_probability("delta", delta)
-    if not 0 <= epsilon < math.inf:
-        expected("true_epsilon", epsilon, "in [0, inf)")
+    if not 0 <= epsilon <= _LARGEST:
+        expected("true_epsilon", epsilon, f"in [0, {_LARGEST:g}]")
 
     def excess(log_shift: float) -> float:
         return float(epsilon_two_gaussians(0, 1, math.exp(log_shift), 1, delta)) - epsilon
@@ -107,7 +110,9 @@ def canaries_for_epsilon(
         exact: whether the null is exact; otherwise there are as many unobserved canaries.
         participations: of each canary; for ``rounds`` alone.
         room: canaries that fit into a round on average; for ``rounds`` alone.
-        draws: simulated audits; the power's standard error is at most 0.5/√draws.
+        draws: simulated audits that choose the number; three times as many others then say what
+            its power is, with a standard error of at most 0.29/√draws, and the number is raised
+            until that is enough.
         seed: of the draws.
 
     Raises:
@@ -123,11 +128,18 @@ def canaries_for_epsilon(
     if draws < 2 or participations < 1:
         expected("draws", draws, ">= 2, with participations >= 1")
     audits = _Audits(shift_of(true_epsilon, delta), delta, confidence, method, exact, draws, seed)
-    enough = None
+    enough, reached, tested = None, 0.0, _FRESH * draws
     if claimed < true_epsilon:
         enough = _least(lambda count: audits.enough(count, claimed, power))
-    won = [audits.wins(enough, claimed, draw) for draw in range(draws)] if enough else [False]
-    reached = float(np.mean(won))
+    # The draws that chose a number flatter it: others say whether it is enough.
+    numbers = _numbers()
+    while enough is not None:
+        won = [audits.wins(enough, claimed, draws + draw) for draw in range(tested)]
+        reached = float(np.mean(won))
+        if reached >= power:
+            break
+        enough = next((number for number in numbers if number > enough), None)
+        reached = 0.0 if enough is None else reached
     chosen = audits.method_for(enough) if enough else None
     return CanaryAdvice(
         true_epsilon=true_epsilon,
@@ -140,7 +152,7 @@ def canaries_for_epsilon(
         canaries=enough,
         unobserved=0 if exact or not enough else enough,
         power=reached,
-        power_error=math.sqrt(max(reached * (1 - reached), 0.25 / draws) / draws),
+        power_error=math.sqrt(max(reached * (1 - reached), 0.25 / tested) / tested),
         ceiling=ceiling(audits.scores(enough, 0), delta, confidence, chosen)
         if enough and chosen
         else None,
@@ -150,10 +162,15 @@ def canaries_for_epsilon(
     )
 
 
+def _numbers() -> list[int]:
+    """The numbers of canaries that are tried, ascending."""
+    steps = range(round(math.log(MOST_CANARIES / 2) / math.log(_STEP)) + 1)
+    return sorted({round(2 * _STEP**step) for step in steps})
+
+
 def _least(enough: Callable[[int], bool]) -> int | None:
     """The least of a series of numbers that is enough, if more is never worse; else ``None``."""
-    steps = range(round(math.log(MOST_CANARIES / 2) / math.log(_STEP)) + 1)
-    numbers = sorted({round(2 * _STEP**step) for step in steps})
+    numbers = _numbers()
     first = 0
     while not enough(numbers[first]):  # doubling, as large audits take long
         if numbers[first] == numbers[-1]:

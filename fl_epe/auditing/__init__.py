@@ -55,6 +55,7 @@ from fl_epe.auditing.record_parts import (
     Provenance,
     installed_versions,
 )
+from fl_epe.auditing.round_agreement import SKETCH_PARTS
 from fl_epe.auditing.run_auditor import RoundFacts, RunAuditor, RunningEstimate
 from fl_epe.auditing.score_file import LAYOUT, read_scores
 from fl_epe.auditing.score_spread import LEAST_FOR_NULL
@@ -93,6 +94,7 @@ __all__ = [
     "LARGE_OVERLAP",
     "LAYOUT",
     "LEAST_FOR_NULL",
+    "SKETCH_PARTS",
     "STATISTICS",
     "WATCHED_METHODS",
     "AuditRecord",

@@ -324,20 +324,36 @@ def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
     if callable(record := getattr(found, "record", None)):
         found = record()
     if isinstance(found, AuditRecord):
+        found = found.in_order()
         last = [np.flatnonzero(rounds)[-1] for rounds in found.presence.T if rounds.any()]
         scores = _scores_of_record(found)
+        _check_watchable(scores)
         return scores.observed[np.argsort(last, kind="stable")].tolist(), scores.dim
     if isinstance(found, Scores):
-        if not found.standard_null:
-            raise ValueError(
-                "Expected scores with a known null, such as cosines with their dim, for"
-                " stop_early=True: unobserved scores are compared all at once."
-            )
+        _check_watchable(found)
         return found.observed.tolist(), found.dim
     if isinstance(found, Iterable) and not isinstance(found, str | bytes):
         return found, None
     kinds = "scores one by one, Scores, an AuditRecord, or an object with record()"
     raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+
+
+def _check_watchable(scores: Scores) -> None:
+    """Refuse scores that cannot be looked at one by one, as their null is not N(0, 1)."""
+    if not scores.standard_null:
+        others = 0 if scores.unobserved is None else scores.unobserved.size
+        raise ValueError(
+            f"Expected scores with a known null for stop_early=True, got {scores.observed.size} "
+            f"observed and {others} unobserved {scores.statistic} with dim=None. Two groups are "
+            "compared all at once: leave out stop_early, or give cosines with their dim."
+        )
+    if scores.null is not None:
+        width, count = scores.null
+        raise ValueError(
+            f"Expected scores with a known null for stop_early=True, but the {count} unobserved "
+            f"ones of this run are {width:.3g} times as wide as N(0, 1), and their width is only "
+            "measured: leave out stop_early."
+        )
 
 
 def play(
@@ -390,7 +406,7 @@ def _scores_of_record(record: AuditRecord) -> Scores:
         raise ValueError(f"Expected {participants=} >= 2 among the canaries{why}")
     if (most := taken.max()) > 1 and unobserved < 2:
         raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
-    scores = scores_from_record(record, "all", "matched-filter")
+    scores = scores_from_record(record.in_order(), "all", "matched-filter")
     # No coins decided who took part, and the exact null needs no unobserved canaries.
     return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
 

@@ -36,7 +36,7 @@ from fl_epe.auditing.statistics import (
     footprints,
     scores_from_record,
 )
-from fl_epe.checks import check_probability, check_scores
+from fl_epe.checks import check_probability, check_scores, expected
 
 Floats = NDArray[np.float64]
 
@@ -74,13 +74,24 @@ def epsilon_from_cosines(
         ValueError: for NaN or infinite cosines, fewer than two, or an argument out of range.
     """
     scores = Scores.from_cosines(cosines, dim)
+    check_together(together, sum_norm)
     if not together:
-        if sum_norm is not None:
-            raise ValueError(f"Expected together=True with sum_norm={sum_norm}, got False.")
         return epsilon_of(scores, delta, variance, confidence)
     if variance != "known":
         raise ValueError(f"Expected variance={variance!r} to be 'known' with together=True.")
     return epsilon_together(scores, delta, confidence, sum_norm=sum_norm)
+
+
+def check_together(together: bool, sum_norm: float | None) -> None:
+    """Refuse a length of the canaries' sum without their word that they share a release.
+
+    Raises:
+        ArgumentError: a `ValueError`, that names ``sum_norm``.
+    """
+    if sum_norm is not None and not together:
+        expected(
+            "sum_norm", sum_norm, "only for canaries that took part together, which was not said"
+        )
 
 
 def epsilon_together(
@@ -112,6 +123,13 @@ def epsilon_together(
     if sum_norm is not None and not 0 < sum_norm <= count * (1 + 1e-6):
         raise ValueError(f"Expected 0 < sum_norm={sum_norm} <= {count}, the number of canaries.")
     mean = float(scores.observed.mean())
+    if sum_norm is not None and not possible(mean, count, dim, sum_norm):
+        cosine = mean / np.sqrt(dim)
+        expected(
+            "sum_norm",
+            sum_norm,
+            f">= {cosine * count:.4g}, as {count} cosines of {cosine:.3g} on average need",
+        )
     if not possible(mean, count, dim, sum_norm):
         raise ValueError(
             f"Expected cosines of canaries that share one release, got a mean of "
@@ -179,10 +197,9 @@ def epsilon_from_record(
         raise ValueError(f"Expected threat={threat!r} to be 'final' or 'all'.")
     statistic = statistic or next(iter(STATISTICS[threat]))
     if statistic == "likelihood-ratio":
-        record = with_others(record) if raw else without_others(record)
-        return unknown_rounds_estimate(
-            record, footprint_fit(record, delta, threat="all", confidence=confidence)
-        )
+        record = with_others(record) if raw else record
+        fit = footprint_fit(record, delta, threat="all", confidence=confidence)
+        return unknown_rounds_estimate(without_others(record), fit)
     scores = scores_from_record(record, threat, statistic, raw=raw)
     return epsilon_of(scores, delta, variance, confidence)
 
@@ -217,8 +234,9 @@ def footprint_fit(
     """Fit ``score_i = κ·m_i + N(0, 1)`` to the displacement or the matched filter.
 
     The footprints ``m_i`` (`statistics.footprints`) account for a canary's rounds and their clip
-    norms. κ is fitted by least squares, with its exact interval. Pass the threat's default
-    ``scores`` if you have them.
+    norms. κ is fitted by least squares, with its exact interval: wider where canaries overlap
+    (`Scores.spread`) or the null was measured, as that of the mean score. Pass the threat's
+    default ``scores`` if you have them.
 
     Raises:
         ValueError: if an argument is out of range or the footprints cannot be computed.
@@ -226,20 +244,22 @@ def footprint_fit(
     delta = record.delta if delta is None else delta
     check_probability("confidence", confidence)
     check_probability("delta", delta)
-    record = without_others(record)
-    expected = footprints(record, threat)
+    sizes = footprints(record, threat)
     if scores is None:
         scores = scores_from_record(record, threat, next(iter(STATISTICS[threat])))
-    energy = float(np.sum(expected**2))
+    energy = float(np.sum(sizes**2))
     if energy == 0:
         raise ValueError("Expected footprints > 0, got 0 for every canary.")
-    half = scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(energy)
-    scales = np.sum(scores.observed * expected) / energy + np.array([0.0, -half, half])
+    fitted = float(np.sum(scores.observed * sizes)) / energy
+    # The length of what hides all canaries moves κ as it moves the mean score.
+    common = max(scores.spread**2 - 1, 0.0) / (len(sizes) * float(sizes.mean()) ** 2)
+    deviation = np.sqrt(min(scores.spread, 1.0) ** 2 / energy + common)
+    scales = fitted + _around(fitted, float(deviation), scores.null, confidence)
     mean, most_exposed = (
         _estimate_at(
             scales * footprint, delta, confidence, f"footprint regression, {name} footprint"
         )
-        for name, footprint in (("mean", expected.mean()), ("largest", expected.max()))
+        for name, footprint in (("mean", sizes.mean()), ("largest", sizes.max()))
     )
     scale, low, high = scales.tolist()
     return FootprintFit(scale, low, high, mean, most_exposed)
@@ -342,16 +362,32 @@ def _known_variance(
     add as squares.
     """
     mean = float(scores.observed.mean())
-    half = scipy.special.ndtri((1 + confidence) / 2) * scores.spread / np.sqrt(scores.observed.size)
-    below = above = half
+    deviation = float(scores.spread / np.sqrt(scores.observed.size))
     if scores.null is not None:
-        width, count = scores.null
-        narrow, wide = null_interval(width, count, confidence)
-        below = np.hypot(half, mean * (1 - width / wide))
-        above = np.hypot(half, mean * (width / narrow - 1))
         method += ", measured null"
-    ends = np.array([mean, mean - below, mean + above])
+    ends = mean + _around(mean, deviation, scores.null, confidence)
     return _estimate_at(ends, delta, confidence, method)
+
+
+def _around(
+    value: float, deviation: float, null: tuple[float, int] | None, confidence: float
+) -> Floats:
+    """0, and the distances to both ends of the interval for a Gaussian ``value``.
+
+    Args:
+        value: in units of the null's standard deviation.
+        deviation: of the value, for a known null.
+        null: as `Scores.null`; ``None`` for a known null.
+        confidence: coverage.
+    """
+    half = float(scipy.special.ndtri((1 + confidence) / 2)) * deviation
+    if null is None:
+        return np.array([0.0, -half, half])
+    width, count = null
+    narrow, wide = null_interval(width, count, confidence)
+    below = np.hypot(half, value * (1 - width / wide))
+    above = np.hypot(half, value * (width / narrow - 1))
+    return np.array([0.0, -below, above])
 
 
 def _estimate_at(means: Floats, delta: float, confidence: float, method: str) -> EpsilonEstimate:

@@ -150,8 +150,8 @@ def random_client(
         ValueError: as `footprint_fit`.
     """
     delta = record.delta if delta is None else delta
-    record = without_others(record)
     fit = footprint_fit(record, delta, threat=threat, confidence=confidence, scores=scores)
+    record = without_others(record)
     weights, realised = round_footprints(record, threat)
     schedules = schedules or RunSchedules.of(record)
     view = _View(fit, delta, confidence, threat)

@@ -223,6 +223,20 @@ class AuditRecord:
         """The record with other values, by their names in `by_name`."""
         return self.from_names({**self.by_name(), **values})
 
+    def in_order(self) -> AuditRecord:
+        """The record with its canaries by their ids, in which order every run writes them.
+
+        Bounds that split the scores at random depend on the order, and a report must not.
+        """
+        observed, first = _by_id(self.observed)
+        unobserved, _ = _by_id(self.unobserved)
+        return dataclasses.replace(
+            self,
+            observed=observed,
+            unobserved=unobserved,
+            presence=np.ascontiguousarray(self.presence[:, first]),
+        )
+
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
         """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.
 
@@ -251,3 +265,17 @@ class AuditRecord:
             return cls.from_names({name: values[name] for name in _PLACES if name in values})
         except (TypeError, ValueError) as error:
             raise refusal(Path(path), WHAT, error) from error
+
+
+def _by_id(side: CanaryCosines) -> tuple[CanaryCosines, slice | NDArray[np.int64]]:
+    """A side with its canaries by their ids, and the order; canaries come last in every array."""
+    if side.ids is None or np.all(np.diff(side.ids) > 0):
+        return side, slice(None)
+    order = np.argsort(side.ids, kind="stable")
+    values = {field.name: getattr(side, field.name) for field in dataclasses.fields(side)}
+    given = {
+        name: np.ascontiguousarray(value[..., order])
+        for name, value in values.items()
+        if value is not None
+    }
+    return dataclasses.replace(side, **given), order

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from fl_epe.auditing.other_canaries import SMALLEST_SHARE, alone_square, take_ou
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Mechanism, Provenance, installed_versions
+from fl_epe.auditing.round_agreement import RoundAgreement
 from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
 from fl_epe.canaries import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import check_positive, check_probability
@@ -62,7 +63,8 @@ class RunningEstimate:
 
     The matched filter of `epsilon_from_record`, for the rounds so far; it costs one inner product
     for each canary that takes part in a round, and one more where the other canaries of the round
-    have to be taken out.
+    have to be taken out. Where canaries take part several times and the means of their rounds
+    agree, scores are wider than N(0, 1) and are divided by their width (`RoundAgreement`).
 
     Its interval is a confidence sequence and may be watched: with the stated probability the
     intervals of *all* rounds hold. They are for the κ of `footprint_fit`, which in a round of
@@ -91,8 +93,11 @@ class RunningEstimate:
         self._planned = planned
         self.null = null
         self._unit = 0.0  # information of the first participation
+        self._variance = self._first = 0.0  # of the total, and of its first participation
         self._velocity: Vector = np.zeros(canaries.dim, np.float32)
         self._total, self._energy = np.zeros(len(canaries)), np.zeros(len(canaries))
+        self._agreement = RoundAgreement(canaries.dim, len(canaries))
+        self._sketch = self._agreement.nothing()
 
     def add(self, delta: Vector, facts: RoundFacts, vectors: Vector | None = None) -> Vector:
         """Score those who took part in a round that moved the model by ``delta``.
@@ -128,41 +133,71 @@ class RunningEstimate:
                 if they are known.
         """
         length, present = norm(mean), list(facts.present)
+        self._sketch = self._agreement.nothing()
         if present and length > 0:
             mine = dots[present] if dots is not None else self._dot(mean, present, vectors)
+            others = dots[len(self._canaries) :] / length if dots is not None else None
+            shared = self._shared(mine, length, present, vectors)
+            cosines, hidden = mine / length, mean
+            if shared is not None:
+                cosines, length, hidden = self._alone(mean, mine, length, shared, present, vectors)
             scale = math.sqrt(len(mean))
-            others = None if dots is None else scale / length * dots[len(self._canaries) :]
-            cosines, length = self._alone(mine, length, present, vectors)
             known = math.isfinite(facts.contribution)
             signal = scale * facts.contribution / length if known else 1.0
             self._total[present] += signal * scale * cosines
             self._energy[present] += signal**2
             self._unit = self._unit or signal**2
+            self._note_variance(signal * scale * cosines, signal**2)
+            if (left := norm(hidden)) > 0:
+                self._sketch = self._agreement.sketch(hidden) * (signal / left)
+                self._agreement.add(self._sketch, present)
             if self.null is not None and others is not None:
-                self.null.add_round(others, present, signal)
+                self.null.add_round(scale * others, present, signal)
+
+    def _note_variance(self, gains: Floats, square: float) -> None:
+        """What a round adds to the variance of the total.
+
+        The length of what hides its canaries moves all their scores together. Its relative
+        variance is at most 1/(2d), as of noise alone (`score_spread.mean_spread`).
+        """
+        variance = square * len(gains) + float(gains.sum()) ** 2 / (2 * self._canaries.dim)
+        self._variance += variance
+        self._first = self._first or variance / len(gains)
 
     def _dot(self, x: Vector, present: list[int], vectors: Vector | None) -> Floats:
         if vectors is None:
             return self._canaries.dot(x, numbers=present)
         return np.asarray(vectors @ x, np.float64)
 
-    def _alone(
+    def _shared(
         self, dots: Floats, length: float, present: list[int], vectors: Vector | None
-    ) -> tuple[Floats, float]:
-        """Cosines with the mean less the other canaries, and its expected norm.
+    ) -> Vector | None:
+        """Sum of the round's canaries; ``None`` if they have no share of the mean to speak of."""
+        if len(present) * dots.mean() ** 2 < SMALLEST_SHARE * length**2:
+            return None
+        if vectors is not None:
+            return np.asarray(vectors.sum(axis=0))
+        return np.asarray(self._canaries.combine(np.ones((1, len(present))), numbers=present)[0])
+
+    def _alone(
+        self,
+        mean: Vector,
+        dots: Floats,
+        length: float,
+        total: Vector,
+        present: list[int],
+        vectors: Vector | None,
+    ) -> tuple[Floats, float, Vector]:
+        """Cosines with the mean less the other canaries, its expected norm, and it without any.
 
         The same as `without_others` does with a record.
         """
-        square, count = length**2, len(present)
-        if (count - 1) * dots.mean() ** 2 < SMALLEST_SHARE * square:
-            return dots / length, length
-        if vectors is None:
-            total = self._canaries.combine(np.ones((1, count)), numbers=present)[0]
-        else:
-            total = vectors.sum(axis=0)
-        shared = square, float(dots.sum()), norm(total) ** 2
+        shared = length**2, float(dots.sum()), norm(total) ** 2
+        hidden = mean - (shared[1] / shared[2]) * total
+        if (len(present) - 1) * dots.mean() ** 2 < SMALLEST_SHARE * length**2:
+            return dots / length, length, hidden
         left, squares = take_out(dots, self._dot(total, present, vectors), 1.0, *shared)
-        return left / np.sqrt(squares), math.sqrt(alone_square(*shared, 1.0))
+        return left / np.sqrt(squares), math.sqrt(alone_square(*shared, 1.0)), hidden
 
     @property
     def sums(self) -> NDArray[np.float64]:
@@ -174,15 +209,50 @@ class RunningEstimate:
         """Information of the first participation, by which the plan is measured; 0 before it."""
         return self._unit
 
+    def recount(self, rounds: Iterable[NDArray[np.float64]]) -> None:
+        """Set `variance` from what each round added to `sums`, each of shape ``(2, present)``."""
+        self._variance = self._first = 0.0
+        for gains, squares in rounds:
+            if np.any(squares):
+                self._note_variance(gains, float(squares.mean()))
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Variance of the total, and that of the first participation, shape ``(2,)``."""
+        return np.array([self._variance, self._first])
+
+    @property
+    def sketch(self) -> NDArray[np.float64]:
+        """Of the last round's mean, from which `restore` learns how rounds agree."""
+        return self._sketch
+
     def restore(
-        self, sums: NDArray[np.float64], unit: float, velocity: Vector | None = None
+        self,
+        sums: NDArray[np.float64],
+        unit: float,
+        velocity: Vector | None = None,
+        *,
+        variance: NDArray[np.float64] | None = None,
+        rounds: Iterable[tuple[NDArray[np.float64], Sequence[int]]] = (),
     ) -> None:
-        """Go on from `sums` and `unit` of rounds before, and the server's velocity (0 by default).
+        """Go on from rounds before.
 
         What was shown of rounds that are forgotten is not among the intervals that hold together.
+
+        Args:
+            sums: their `sums`.
+            unit: their `unit`.
+            velocity: of the server after them; 0 by default.
+            variance: their `variance`; by default as if canaries did not overlap.
+            rounds: the `sketch` of each and who took part; without it they count as rounds that
+                do not agree with any other.
         """
         self._total, self._energy = sums.astype(np.float64)
         self._unit = unit
+        pair = np.array([self._energy.sum(), unit]) if variance is None else variance
+        self._variance, self._first = pair.tolist()
+        for sketch, present in rounds:
+            self._agreement.add(sketch, present)
         if velocity is not None:
             self._velocity = velocity
 
@@ -191,12 +261,16 @@ class RunningEstimate:
         if np.count_nonzero(self._energy) < 2:
             return None
         length = UNPLANNED if self._planned is None else _MARGIN * self._planned
+        energy = float(self._energy.sum())
+        width = self._agreement.width(energy)
         return WatchedMean(
-            float(self._total.sum()),
-            float(self._energy.sum()),
-            length * self._unit,
+            float(self._total.sum()) / width.value,
+            energy,
+            length * self._first,
             planned=self._planned is not None,
             confidence=confidence,
+            variance=self._variance,
+            width=width,
         )
 
     def epsilon(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
@@ -210,10 +284,11 @@ class RunningEstimate:
             return None
         seen = self._energy > 0
         roots = np.sqrt(self._energy[seen])
-        shift = float(np.mean(self._total[seen] / roots))
+        shift = float(np.mean(self._total[seen] / roots)) / watched.width.value
         low, high = (end * float(roots.mean()) for end in watched.interval())
         ends = min(low, shift), max(high, shift)  # footprints may differ
-        return shift_estimate(shift, ends, delta, confidence, WATCHED)
+        method = WATCHED if watched.width.value == 1 else f"{WATCHED}, measured width"
+        return shift_estimate(shift, ends, delta, confidence, method)
 
     def more_canaries(self, epsilon: float, delta: float, confidence: float = 0.95) -> float:
         """How many participations more would show that ε exceeds ``epsilon``, or that it does not.
@@ -285,6 +360,7 @@ class RunAuditor:
         self._running: RunningEstimate | None = None
         self._facts: list[RoundFacts] = []
         self._gains: list[NDArray[np.float64]] = []  # of each round, to `RunningEstimate.sums`
+        self._sketches: list[NDArray[np.float64]] = []  # of each round
 
     @property
     def rounds(self) -> int:
@@ -368,6 +444,7 @@ class RunAuditor:
             running.null.add_delta(dots[len(scorer.canaries) :], norm(delta), len(delta))
         self._facts.append(facts)
         self._gains.append((running.sums - before)[:, list(facts.present)])
+        self._sketches.append(running.sketch if theta is not None else 0 * running.sketch)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Named arrays from which `restore` goes on: a number for each canary and round.
@@ -385,6 +462,7 @@ class RunAuditor:
             "ends": np.cumsum([len(numbers) for numbers in ids], dtype=np.int64),
             "present": np.concatenate([np.empty(0, np.int64), *ids]),
             "gains": np.concatenate([nothing, *self._gains], axis=1),
+            "sketches": np.array(self._sketches, np.float32),
             **scorer.scored(self._series()),
             **({} if running.null is None else running.null.state()),
         }
@@ -425,11 +503,20 @@ class RunAuditor:
         sums = np.zeros((2, self._count + self._unobserved))
         for row, gain in zip(sums, gains, strict=True):
             np.add.at(row, ids, gain)
-        loud = gains[1][gains[1] > 0]
-        running.restore(sums, float(loud[0]) if len(loud) else 0.0, velocity)
         if running.null is not None:  # rounds that are forgotten stay in it: they are null as well
             running.null.restore(state)
         parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+        # Earlier versions kept no sketches.
+        empty = np.zeros((rounds, len(running.sketch)), np.float32)
+        sketches = np.asarray(state.get("sketches", empty))[:rounds].astype(np.float64)
+        if rounds and sketches.shape != empty.shape:
+            raise ValueError(f"Expected sketches.shape={sketches.shape} to be {empty.shape}.")
+        seen = [(row, ids[part].tolist()) for row, part in zip(sketches, parts, strict=True)]
+        loud = gains[1][gains[1] > 0]
+        unit = float(loud[0]) if len(loud) else 0.0
+        running.restore(sums, unit, velocity, rounds=seen)
+        running.recount([gains[:, part] for part in parts])
+        self._sketches = list(sketches)
         self._gains = [gains[:, part] for part in parts]
         columns = [state[name][:rounds].tolist() for name in _NUMBERS]
         self._facts = [

@@ -68,6 +68,8 @@ def _split(table: _Table) -> tuple[Floats, Floats | None]:
         took_part = np.array([_member(m, table.place(i)) for i, m in enumerate(members)], bool)
         others = numbers[~took_part]
         return numbers[took_part], others if len(others) else None
+    if "score" in named:
+        raise ValueError(f"'score' needs a column 'member', found {shown(sorted(named))}")
     if "observed" not in named:
         raise ValueError(f"found {shown(sorted(named))}")
     observed = _numbers("observed", _without_end(named["observed"]), table.place)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of, epsilon_together
+from fl_epe.auditing.estimators import check_together, epsilon_of, epsilon_together
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
 from fl_epe.auditing.one_release import overlap
@@ -185,8 +185,7 @@ def summarize_checked(
     """`summarize_scores` of what `bare_scores` returns."""
     if scores.dim is None and together:
         raise ValueError("Expected dim with together=True, got dim=None.")
-    if sum_norm is not None and not together:
-        raise ValueError(f"Expected together=True with sum_norm={sum_norm}, got False.")
+    check_together(together, sum_norm)
     bare = scores
     shared = None
     if scores.dim is not None:

@@ -24,6 +24,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.auditing.round_agreement import EXACT, Width
 from fl_epe.checks import check_positive, check_probability, expected
 
 Floats = NDArray[np.float64]
@@ -138,6 +139,9 @@ class WatchedMean:
         horizon: as in `Boundary`.
         planned: as in `Boundary`.
         confidence: coverage of the two-sided interval, over all looks.
+        variance: of the total, in which ``horizon`` is then counted; the information by default.
+        width: of scores without what they are to show, by whose value ``total`` was divided; the
+            interval allows for the error of the width.
     """
 
     total: float
@@ -145,6 +149,8 @@ class WatchedMean:
     horizon: float
     planned: bool = True
     confidence: float = 0.95
+    variance: float | None = None
+    width: Width = EXACT
 
     def boundary(self) -> Boundary:
         """Of each side."""
@@ -160,8 +166,20 @@ class WatchedMean:
         """The lower and the upper end, infinite before the first score."""
         if not self.information > 0:
             return -math.inf, math.inf
-        half = float(self.boundary().at(self.information)) / self.information
-        return self.mean - half, self.mean + half
+        below, above = self._sides(self.information)
+        return self.mean - below, self.mean + above
+
+    @property
+    def _ratio(self) -> float:
+        return 1.0 if self.variance is None else self.variance / self.information
+
+    def _sides(self, information: float) -> tuple[float, float]:
+        """How far the interval reaches below and above the mean; errors add as squares."""
+        half = float(self.boundary().at(self._ratio * information)) / information
+        narrower, wider = (
+            self.mean * (self.width.value / end - 1) for end in (self.width.high, self.width.low)
+        )
+        return math.hypot(half, narrower), math.hypot(half, wider)
 
     def more_until_above(self, target: float) -> float:
         """Information that would bring the lower end above ``target`` if the mean stays.
@@ -169,24 +187,25 @@ class WatchedMean:
         Returns:
             0 if it is above already; infinite if it never gets there.
         """
-        return self._more(self.mean - target)
+        return self._more(self.mean - target, 0)
 
     def more_until_below(self, target: float) -> float:
         """Information that would bring the upper end below ``target`` if the mean stays."""
-        return self._more(target - self.mean)
+        return self._more(target - self.mean, 1)
 
-    def _more(self, distance: float) -> float:
-        now, boundary = self.information, self.boundary()
+    def _more(self, distance: float, side: int) -> float:
+        now = self.information
         if not now > 0 or not distance > 0:
             return math.inf
 
         def short(information: float) -> float:
-            return float(boundary.at(information)) - distance * information
+            return (self._sides(information)[side] - distance) * information
 
         if short(now) < 0:
             return 0.0
         # Within the plan the boundary over the information falls, and from its end on again.
-        for low, high in ((now, self.horizon), (max(now, self.horizon * (1 + 1e-9)), math.inf)):
+        planned = self.horizon / self._ratio
+        for low, high in ((now, planned), (max(now, planned * (1 + 1e-9)), math.inf)):
             end = high if math.isfinite(high) else 2 * low
             while math.isinf(high) and short(end) >= 0 and end < _LONGEST * now:
                 end *= 2

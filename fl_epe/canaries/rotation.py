@@ -114,8 +114,9 @@ class Rotation:
         y[: self.dim] = x / largest
         y[: self.dim] *= x.new_tensor(self._second[: self.dim])
         y = butterflies(butterflies(y) * x.new_tensor(self._first))
-        chosen = y[x.new_tensor(rows).long()] if len(rows) < self.size else y
-        return np.asarray(chosen.cpu().numpy(), np.float64) * largest
+        whole = y[:1].long().dtype  # as this room knows no torch
+        chosen = y[x.new_tensor(rows, dtype=whole)].cpu().numpy()
+        return np.asarray(chosen, np.float64) * largest
 
     def combine(self, weights: Floats, rows: Rows) -> NDArray[np.float32]:
         """The sum of rows before they are scaled, with these weights, shape ``(dim,)``."""

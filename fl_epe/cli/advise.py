@@ -178,7 +178,7 @@ class _Canaries:
         check_types(self)
         if (self.true_epsilon is None) == (self.noise_multiplier is None):
             raise ArgumentError(
-                "Expected either {true_epsilon} or {noise_multiplier} to be given.",
+                "Expected {true_epsilon} or {noise_multiplier} to be given, and only one of them.",
                 true_epsilon=self.true_epsilon,
                 noise_multiplier=self.noise_multiplier,
             )

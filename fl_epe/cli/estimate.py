@@ -7,6 +7,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fl_epe.auditing import (
     COIN_METHODS,
     LAYOUT,
@@ -105,6 +107,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
         expected("verdict", rule.method, "to go with --coins")
     try:
         runs = [_scores(path, arguments) for path in arguments.file]
+        _check_independent(runs, arguments.file)
         results = [_summary(scores, arguments, rule) for scores in runs]
     except NotMeasured as error:
         if not arguments.json:
@@ -123,6 +126,17 @@ def _estimate(arguments: argparse.Namespace) -> int:
         many["simultaneous"] = _at_once(dict(zip(names, runs, strict=True)), arguments)
     (_print_json if arguments.json else _print_tables)(arguments, results, many)
     return 0
+
+
+def _check_independent(runs: list[Scores], files: list[Path]) -> None:
+    """Refuse a file that is there twice: a copy is not another run."""
+    seen: dict[bytes, Path] = {}
+    for scores, path in zip(runs, files, strict=True):
+        content = np.sort(scores.observed).tobytes()
+        if content in seen:
+            why = f"to be another run than {seen[content]}: their observed scores are the same"
+            expected("path", str(path), why)
+        seen[content] = path
 
 
 def _scores(path: Path, arguments: argparse.Namespace) -> Scores:

@@ -22,7 +22,7 @@ def canary_lines(found: Sequence[CanaryAdvice], power: float) -> list[str]:
     first = found[0]
     lines = [
         f"To show ε > {number(first.claimed)} at δ = {first.delta:.2g} with "
-        f"{100 * first.confidence:.6g}% confidence, in {100 * power:.6g}% of runs or more:"
+        f"{100 * first.confidence:.6g}% confidence, in about {100 * power:.6g}% of runs:"
     ]
     for one in found:
         times = "once" if one.participations == 1 else f"{one.participations} times"

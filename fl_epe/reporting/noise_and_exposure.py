@@ -10,8 +10,9 @@ from rich.table import Table
 from fl_epe.asymptotics import CapEffect, ExposedClient, Exposure, NoiseAdvice
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.tables import plain_table
+from fl_epe.reporting.verdict_types import SEES
 
-_SEES = {"final": "the final model", "all": "every round's model, and knows who took part when"}
+_KNOWS = {"final": "", "all": ", and knows who took part when"}
 _MEANT = {"mean": "the mean client", "most-exposed": "the most exposed client"}
 
 
@@ -21,7 +22,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
     return [
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}{_interval(advice)}",
         f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
-        f"sees {_SEES[advice.threat]}",
+        f"sees {SEES[advice.threat]}{_KNOWS[advice.threat]}",
         f"This is for {_MEANT[advice.who]}, who takes part {_times(advice.participations)}",
         f"A run with {advice.num_canaries:,} canaries would report about "
         f"{number(advice.measured_low)} – {number(advice.measured_high)} ({confidence} interval)",

@@ -19,6 +19,7 @@ from fl_epe.reporting.verdict import claim_notes
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
 _MOST_SHARE = 0.5  # from here on a round's mean is more canaries than clients and noise
+_MOVING = 1.1  # times as much as independent scores: bounds at 95% then hold at 93%
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 
@@ -39,6 +40,7 @@ def notes(summary: RunSummary) -> list[str]:
         *_cohort_notes(summary),
         *_others_notes(summary),
         *_overlap_warnings(summary),
+        *_together_notes(summary),
         *_null_notes(summary),
         *_few_notes(summary),
         *claim_notes(summary),
@@ -267,6 +269,20 @@ def _overlap_warnings(summary: RunSummary) -> list[str]:
         f"Warning: the other canaries are {share:.0%} of the energy of a round's mean update, more "
         "than clients and noise together. They are taken out of the scores, but not out of the "
         "training that they changed. Use fewer canaries, or spread them over more rounds."
+    ]
+
+
+def _together_notes(summary: RunSummary) -> list[str]:
+    """How far the length of what hides canaries moves all their scores together."""
+    parts = summary.final.displacement, summary.every_round.matched_filter
+    spreads = [part.scores.spread for part in parts if not isinstance(part, Unmeasured)]
+    if max(spreads, default=1.0) < _MOVING:
+        return []
+    return [
+        f"The length of what hides the canaries moves all their scores together: their mean "
+        f"varies {max(spreads):.2f} times as much as that of independent scores. The intervals "
+        "and the bound “mean” allow for that; other lower bounds but “lifted” count the scores as "
+        "independent, and may exceed ε more often than they say."
     ]
 
 

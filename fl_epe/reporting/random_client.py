@@ -6,8 +6,7 @@ from typing import Any
 
 from fl_epe.auditing import EpsilonEstimate, RandomClient, finite
 from fl_epe.reporting.numbers import number
-
-_SEES = {"final": "the final model", "all": "every round's model"}
+from fl_epe.reporting.verdict_types import SEES
 
 
 def random_client_dict(found: RandomClient) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def random_client_notes(found: RandomClient | None, threat: str, canaries: int) 
     """Who is meant by the ε of the table, and what others have, one sentence each."""
     if found is None:
         return []
-    sees = _SEES[threat]
+    sees = SEES[threat]
     if found.equal:
         return [
             f"An adversary who sees {sees}: all clients leave the same trace there (up to 1%), so "

@@ -71,6 +71,7 @@ def summarize(
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
         simultaneous: also compute all valid bounds at once, corrected for their number.
     """
+    record = record.in_order()
     delta = record.delta if delta is None else delta
     config = record.provenance.config
     final, every_round = _final(record, delta, confidence), _every_round(record, delta, confidence)

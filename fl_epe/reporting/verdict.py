@@ -20,13 +20,12 @@ from fl_epe.auditing import (
 from fl_epe.checks import ArgumentError
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
-from fl_epe.reporting.verdict_types import Claims, Role, Statement, Verdict
+from fl_epe.reporting.verdict_types import SEES, Claims, Role, Statement, Verdict
 from fl_epe.verdict import VerdictRule
 
 _SUSPECT = 0.001  # of a test in every report
 _NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
 
-_SEES = {"final model": "the final model", "every round": "every round's model"}
 _KNOWS = {
     "displacement": "the first model and every other canary",
     "matched filter": "the client's rounds, the server's optimizer and every other canary",
@@ -45,6 +44,12 @@ def rule_of(record: AuditRecord) -> tuple[VerdictRule, str, bool]:
         with contextlib.suppress(ArgumentError):
             return VerdictRule.parse(named), named, True
     return VerdictRule.parse("auto"), "auto", False
+
+
+def _unknown_rule(record: AuditRecord) -> str:
+    """What a record names as its verdict, if that is nothing that is known here; else empty."""
+    named = record.provenance.config.get("verdict")
+    return "" if named is None or rule_of(record)[2] else str(named)
 
 
 def chosen_method(
@@ -69,6 +74,7 @@ def claims(
         simultaneous: whether to compute all bounds at once, which takes as long as all bounds.
     """
     rule, named, recorded = rule_of(record)
+    unknown = _unknown_rule(record)
     rows = summary.rows()
     at = 0 if rule.threat == "final" else 1  # the first two rows are the headlines
     statements = tuple(
@@ -77,10 +83,12 @@ def claims(
     )
     part = rows[at].part
     if isinstance(part, Unmeasured):
-        verdict = Verdict(named, recorded, rule.threat, None, None, part.reason)
+        verdict = Verdict(named, recorded, rule.threat, None, None, part.reason, unknown)
     else:
         why = "" if part.lower_bound is not None else _no_bound(rule, part)
-        verdict = Verdict(named, recorded, rule.threat, part.lower_bound, statements[at], why)
+        verdict = Verdict(
+            named, recorded, rule.threat, part.lower_bound, statements[at], why, unknown
+        )
     parts = {"final": summary.final.displacement, "all": summary.every_round.matched_filter}
     scores = {
         name: found.scores for name, found in parts.items() if isinstance(found, StatisticSummary)
@@ -130,8 +138,10 @@ def verdict_text(summary: RunSummary) -> str | None:
     verdict = summary.claims.verdict
     if verdict is None:
         return None
-    seen = "every round's model" if verdict.threat == "all" else "the final model"
+    seen = SEES[verdict.threat]
     how = "named before the run" if verdict.recorded else "by the design, as the record names none"
+    if verdict.unknown:
+        how = f"by the design, as the record names {verdict.unknown!r}, which is none known here"
     if verdict.epsilon is None or verdict.statement is None:
         return f"Verdict ({how}; {seen}): no bound, because {verdict.reason}."
     share = f"{100 * summary.confidence:.6g}%"
@@ -147,7 +157,7 @@ def most_text(most: float) -> str:
     if most <= 0:
         return "So few canaries could not have shown any ε"
     if most > _NO_LIMIT:
-        return "The number of canaries did not limit it, as their null distribution is exact"
+        return "The number of canaries did not limit it, as the form of their null is known"
     return f"So many canaries could have shown at most ε ≥ {number(most)}"
 
 
@@ -172,7 +182,7 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
         cells = [
             ("adjacency", row.adjacency),
             ("unit", row.unit),
-            ("adversary", f"sees {_SEES.get(row.sees, row.sees)}, knows {row.knows}"),
+            ("adversary", f"sees {_seen(row.sees)}, knows {row.knows}"),
             ("assumption", row.assumption),
         ]
         if row.method is not None:
@@ -181,6 +191,11 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
             cells.append(("could have shown", _most_words(row.ceiling)))
         found.append((f"{row.sees}, {row.statistic}", cells))
     return found
+
+
+def _seen(row: str) -> str:
+    """In words, what the adversary of a row of the table sees."""
+    return SEES["final" if row == "final model" else "all"]
 
 
 def claim_notes(summary: RunSummary) -> list[str]:

@@ -10,6 +10,9 @@ from fl_epe.auditing import Dependence, SimultaneousBounds, finite
 
 JSON = dict[str, Any]
 
+SEES = {"final": "the final model", "all": "every round's model"}
+"""What the adversary of each threat model sees, in words."""
+
 Role = Literal["verdict", "exploratory", "not a bound"]
 """What a lower bound is worth: one is the verdict; others were not named before the run."""
 
@@ -61,6 +64,7 @@ class Verdict:
         epsilon: the bound; ``None`` if the run allows none.
         statement: of its row; ``None`` if that was not measured.
         reason: why there is no bound; empty if there is one.
+        unknown: what the record names instead, if that is no bound that is known here.
     """
 
     rule: str
@@ -69,6 +73,7 @@ class Verdict:
     epsilon: float | None
     statement: Statement | None
     reason: str = ""
+    unknown: str = ""
 
     def to_dict(self) -> JSON:
         """As JSON values."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.archive import Archive, read_archive, refusal, write_archive
+from fl_epe.auditing import SKETCH_PARTS
 
 SCHEMA = 2
 """Version of the file; since 2 it has checksums. A newer one is refused."""
@@ -117,7 +118,7 @@ def check_state(path: Path, state: State, fits: Shape) -> None:
         _check_log(state, fits, done)
         _check_scores(state, fits, done)
         if fits.watched:
-            _check_watched(state, fits)
+            _check_watched(state, fits, done)
     except ValueError as error:
         raise refusal(path, WHAT, error) from error
 
@@ -178,11 +179,13 @@ def _check_log(state: State, fits: Shape, done: int) -> None:
         )
 
 
-def _check_watched(state: State, fits: Shape) -> None:
+def _check_watched(state: State, fits: Shape, done: int) -> None:
     sums = _take(state, f"{WATCHED}sums", "f", (2, fits.canaries), finite=True)
     unit = _take(state, f"{WATCHED}unit", "f", (), finite=True)
     if np.any(sums[1] < 0) or unit < 0 or (unit == 0 and np.any(sums != 0)):
         raise ValueError(f"{WATCHED}unit={unit} and {WATCHED}sums are not those of one run")
+    if f"{WATCHED}sketches" in state:  # earlier versions did not keep them
+        _take(state, f"{WATCHED}sketches", "f", (done, min(fits.dim, SKETCH_PARTS)), finite=True)
 
 
 def _check_scores(state: State, fits: Shape, done: int) -> None:

@@ -88,6 +88,7 @@ class DPFedAvg(Strategy):
         self._delta_dots: NDArray[np.float64] | None = None  # where deltas are scored
         self._rule = config.stop_rule()
         self._running: RunningEstimate | None = None  # where it is cheap, or there is a rule
+        self._sketches: list[NDArray[np.float64]] = []  # of each round, where ε is watched
 
     @property
     def rounds_done(self) -> int:
@@ -185,6 +186,7 @@ class DPFedAvg(Strategy):
         self.log.close_round(row)
         if self._running is not None:
             self._running.note(mean, self.round_facts(), dots=dots)
+            self._sketches.append(self._running.sketch)
             self._follow_null(dots, row["delta_norm"])
         shown = {name.replace("_", "-"): value for name, value in row.items()}
         return pack(theta=theta), MetricRecord({**shown, "canaries-seen": self.log.canaries_seen()})
@@ -393,9 +395,11 @@ class DPFedAvg(Strategy):
         out = self.log.state() | {"clip_norm": np.array(self._clip_norm), "start": self._start}
         out |= {f"optimizer.{name}": value for name, value in self._state.items()}
         if self._running is not None:
-            unit = np.array(self._running.unit)
-            out |= {WATCHED + "sums": self._running.sums, WATCHED + "unit": unit}
-            null = self._running.null
+            running = self._running
+            out |= {WATCHED + "sums": running.sums, WATCHED + "unit": np.array(running.unit)}
+            out[WATCHED + "variance"] = running.variance
+            out[WATCHED + "sketches"] = np.array(self._sketches, np.float32)
+            null = running.null
             out |= {} if null is None else {WATCHED + n: v for n, v in null.state().items()}
         return out | {SCORER + name: value for name, value in self._scorer.state().items()}
 
@@ -406,7 +410,15 @@ class DPFedAvg(Strategy):
         self._clip_norm = float(state["clip_norm"])
         self._state = _under(state, "optimizer.")
         if self._running is not None:
-            self._running.restore(state[WATCHED + "sums"], float(state[WATCHED + "unit"]))
+            nothing = np.zeros((self.rounds_done, len(self._running.sketch)))
+            sketches = np.asarray(state.get(WATCHED + "sketches", nothing), np.float64)
+            self._sketches = list(sketches)
+            self._running.restore(
+                state[WATCHED + "sums"],
+                float(state[WATCHED + "unit"]),
+                variance=state.get(WATCHED + "variance"),  # older checkpoints have none
+                rounds=[(row, self.log.canary_ids(t).tolist()) for t, row in enumerate(sketches)],
+            )
             if self._running.null is not None:
                 self._running.null.restore(_under(state, WATCHED))
         scorer.restore(_under(state, SCORER))

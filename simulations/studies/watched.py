@@ -1,6 +1,6 @@
 """How often does an ε that is shown after every round mislead, and how soon may one stop?
 
-    python simulations/studies/watched.py    # a minute on one core
+    python simulations/studies/watched.py    # three minutes on one core
 
 Scores are N(μ, 1), one canary after the other, as in the limit of a large model (δ = 10⁻⁵).
 
@@ -15,6 +15,16 @@ Scores are N(μ, 1), one canary after the other, as in the limit of a large mode
 4. Exponents Δ of the boundary c·t^Δ: c at a one-sided 2.5%, the width at the end over that of one
    look, and the share of the fixed design's canaries at which the mean path meets the boundary, if
    its power is 95% or 90%.
+
+5. Uneven runs: 2,000 runs of 60 rounds with 100 canaries who take part as a schedule says. "ever"
+   is the share of runs in which the lower end is ever above the truth of that moment: the mean
+   footprint of the canaries that took part so far, times κ, which is 1. (Where κ falls from 1.5 to
+   0.5, times its mean over the participations so far.) "end" is the share in which it is ever above
+   that truth at the end of the run. "above" is as "ever", for the upper end below the truth.
+6. Overlap and agreement: 500 runs of 12 rounds in 3,000 dimensions through `RunningEstimate`. ρ
+   is the cosine of what hides the canaries in two rounds, "share" the canaries' energy over it. The
+   truth is the mean footprint so far over the width of scores without the canary, for the means as
+   they were. "as N(0, 1)" is the lower end as it would be without the measured width.
 
 Expected::
 
@@ -50,21 +60,42 @@ Expected::
           0.25  2.383  1.216      57.6%      66.4%
            0.3  2.435  1.243      57.1%      66.5%
            0.4  2.613  1.333      58.5%      69.8%
+    5. uneven runs
+                                  ever    end  above
+       five times                 1.7%   0.7%   2.0%
+       Poisson, 3 on average      1.4%   0.5%   1.4%
+       device classes             1.8%   0.9%   1.8%
+       capped at 6                1.5%   0.8%   2.1%
+       most rounds empty          0.9%   0.9%   0.5%
+       30% of rounds lost         0.5%   0.3%   0.7%
+       scores fall to a tenth     0.1%  13.8%   0.0%
+    6. rounds that agree
+             ρ  share  width  as N(0, 1)   ever  above  mechanism
+           0.0   0.01   1.00        1.4%   1.2%   2.0%       1.2%
+           0.0   0.48   1.00        1.8%   0.0%   2.8%       0.2%
+           0.0   3.00   1.00        4.8%   0.0%   8.4%       0.2%
+
+(and two rows more in 5, three in 6; of those in 6 see docs/notes/watching.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import confidence_sequence
+from fl_epe import RoundFacts, epsilon_two_gaussians
+from fl_epe.auditing import RunningEstimate, confidence_sequence
+from fl_epe.auditing.round_agreement import EXACT
 from fl_epe.auditing.sequential import Boundary, crossing_probability
+from fl_epe.canaries import CanarySet
+from fl_epe.schedules import BallsInBins, Capped, DeviceClasses, Poisson, Schedule, presence
 
 DELTA = 1e-5
 RUNS, ROUNDS = 2000, 1000
@@ -159,8 +190,140 @@ def heights(error: float = 0.025) -> Iterator[tuple[float, float]]:
         yield exponent, float(scipy.optimize.brentq(excess, 1.96, 4.0, xtol=1e-6))
 
 
+PERIOD, WATCHED = 60, 100  # rounds and canaries of the uneven runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Uneven:
+    """Runs in which canaries, or rounds, differ.
+
+    Attributes:
+        schedule: who takes part when.
+        canaries: how many.
+        falls: each round's expected score is this much smaller at the end than at the start.
+        lost: share of rounds that are lost.
+        drifts: whether κ falls from 1.5 to 0.5, instead of being 1.
+    """
+
+    schedule: Schedule
+    canaries: int = WATCHED
+    falls: float = 1.0
+    lost: float = 0.0
+    drifts: bool = False
+
+
+UNEVEN = {
+    "five times": Uneven(BallsInBins(PERIOD, 5)),
+    "Poisson, 3 on average": Uneven(Poisson(PERIOD, 3 / PERIOD)),
+    "device classes": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9))),
+    "capped at 6": Uneven(Capped(Poisson(PERIOD, 5 / PERIOD), per_run=6)),
+    "most rounds empty": Uneven(Poisson(PERIOD, 1 / PERIOD), canaries=8),
+    "30% of rounds lost": Uneven(Poisson(PERIOD, 3 / PERIOD), lost=0.3),
+    "scores fall to a tenth": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), falls=10),
+    "scores rise tenfold": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), falls=0.1),
+    "κ falls": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), drifts=True),
+}
+
+
+def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
+    """Share of runs in which an end of the interval is ever on the wrong side of the truth."""
+    rng = np.random.default_rng(seed)
+    signal = np.geomspace(1, 1 / setting.falls, PERIOD)
+    kappa = np.linspace(1.5, 0.5, PERIOD) if setting.drifts else np.ones(PERIOD)
+    planned = setting.canaries * setting.schedule.participations()
+    wrong = {"ever": 0, "end": 0, "above": 0}
+    for _ in range(runs):
+        here = presence(setting.schedule, setting.canaries, rng)
+        here &= (rng.random(PERIOD) >= setting.lost)[:, None]
+        count = here.sum(axis=1)
+        scores = count * kappa * signal + np.sqrt(count) * rng.standard_normal(PERIOD)
+        gained, shown = np.cumsum(signal**2 * count), np.cumsum(signal * scores)
+        true = np.cumsum(signal**2 * count * kappa)
+        some = np.flatnonzero(np.cumsum(here, axis=0).astype(bool).sum(axis=1) >= 2)
+        if not len(some):
+            continue
+        footprints = np.sqrt(np.cumsum(signal[:, None] ** 2 * here, axis=0))[some]
+        mean = footprints.sum(axis=1) / np.count_nonzero(footprints, axis=1)
+        unit = signal[np.flatnonzero(count)[0]] ** 2
+        half = Boundary(0.025, 1.1 * planned * unit).at(gained[some])
+        truth = mean * true[some] / gained[some]
+        low, high = (mean * (shown[some] + side * half) / gained[some] for side in (-1, 1))
+        wrong["ever"] += bool(np.any(low > truth))
+        wrong["end"] += bool(np.any(low > truth[-1]))
+        wrong["above"] += bool(np.any(high < truth))
+    return {name: found / runs for name, found in wrong.items()}
+
+
+DIM, TURNS, TIMES = 3000, 12, 4  # of runs with vectors: dimensions, rounds, participations
+
+
+class Held:
+    """Random directions that are held in memory, as `CanarySet` would make them."""
+
+    def __init__(self, rng: np.random.Generator, count: int) -> None:
+        self.dim = DIM
+        self._vectors = rng.standard_normal((count, DIM), np.float32)
+        self._vectors /= np.linalg.norm(self._vectors, axis=1)[:, None]
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def vectors(self, numbers: list[int]) -> NDArray[np.float32]:
+        """Shape ``(len(numbers), DIM)``."""
+        return self._vectors[numbers]
+
+
+def agreeing(cosine: float, shift: float, count: int, runs: int, seed: int = 4) -> list[float]:
+    """Shares of runs: as N(0, 1), ever, above, mechanism; and the width at the end."""
+    found = []
+    for run in range(runs):
+        rng = np.random.default_rng((seed, run))
+        canaries = Held(rng, count)
+        running = RunningEstimate(cast(CanarySet, canaries), "mean", count * TIMES)
+        here = np.array([rng.permutation(TURNS) < TIMES for _ in range(count)]).T
+        hidden = np.sqrt(1 - cosine) * rng.standard_normal((TURNS, DIM), np.float32)
+        hidden += np.sqrt(cosine) * rng.standard_normal(DIM, np.float32)
+        lengths = np.linalg.norm(hidden, axis=1)
+        cosines = hidden @ hidden.T / np.outer(lengths, lengths)
+        signal = np.sqrt(DIM) * shift / np.hypot(lengths, shift)
+        expected = np.sqrt(DIM) * shift / np.hypot(np.sqrt(DIM), shift)
+        wrong = [False, False, False, False]
+        for t in range(TURNS):
+            numbers = np.flatnonzero(here[t]).tolist()
+            vectors = canaries.vectors(numbers)
+            mean = hidden[t] + shift * vectors.sum(axis=0)
+            running.add(mean, RoundFacts(numbers, shift), vectors)
+            watched = running.watched()
+            if watched is None:
+                continue
+            weights = signal[: t + 1, None] * here[: t + 1][:, here[: t + 1].any(axis=0)]
+            energy = np.sum(weights**2, axis=0)
+            spread = np.sum(weights * (cosines[: t + 1, : t + 1] @ weights), axis=0) / energy
+            truth = np.mean(np.sqrt(energy / spread)) / np.mean(np.sqrt(energy))
+            total = watched.total * watched.width.value
+            plain = dataclasses.replace(watched, total=total, width=EXACT)
+            low, high = watched.interval()
+            wrong[0] |= plain.interval()[0] > truth
+            wrong[1] |= low > truth
+            wrong[2] |= high < truth
+            designed = expected * np.mean(np.sqrt(np.count_nonzero(weights, axis=0) / spread))
+            wrong[3] |= low * np.mean(np.sqrt(energy)) > designed
+        found.append([*wrong, float(np.sqrt(spread.mean()))])
+    return [float(value) for value in np.mean(found, axis=0)]
+
+
+AGREEING = (
+    (0.0, 2.0, 30),
+    (0.0, 12.0, 30),
+    (0.0, 30.0, 30),
+    (0.05, 2.0, 30),
+    (0.3, 2.0, 30),
+    (1.0, 2.0, 30),
+)
+
+
 def main(runs: int, rounds: int) -> None:
-    """Print the three tables."""
+    """Print the tables."""
     print(f"1. lower end ever above the truth in {rounds} rounds, share of {runs} runs")
     for name, share in misleading(runs, rounds).items():
         print(f"   {name:14} {share:7.2%}")
@@ -182,6 +345,18 @@ def main(runs: int, rounds: int) -> None:
         ]
         times = f"{early[0]:10.1%} {early[1]:10.1%}"
         print(f"   {exponent:7} {height:6.3f} {height / once:6.3f} {times}")
+    print("5. uneven runs\n                              ever    end  above")
+    for name, setting in UNEVEN.items():
+        shares = "".join(f"{share:7.1%}" for share in uneven(setting, runs).values())
+        print(f"   {name:24}{shares}")
+    print("6. rounds that agree\n         ρ  share  width  as N(0, 1)   ever  above  mechanism")
+    for cosine, shift_of_one, count in AGREEING:
+        plain, ever, above, mechanism, wide = agreeing(cosine, shift_of_one, count, runs // 4)
+        share = count * TIMES / TURNS * shift_of_one**2 / DIM
+        print(
+            f"   {cosine:7}{share:7.2f}{wide:7.2f}{plain:12.1%}{ever:7.1%}{above:7.1%}"
+            f"{mechanism:11.1%}"
+        )
 
 
 if __name__ == "__main__":

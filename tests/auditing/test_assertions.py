@@ -396,3 +396,16 @@ def test_the_default_bound_depends_on_how_many_canaries_there_are():
     for count, delta, method in ((1000, 1e-5, "weighted"), (1000, 1e-3, "clopper-pearson")):
         scores = Scores(rng.standard_normal(count) + 4, rng.standard_normal(count))
         assert find_evidence(scores, 0.1, delta).method == method
+
+
+def test_two_groups_and_a_measured_null_cannot_be_watched():
+    rng = np.random.default_rng(0)
+    two = Scores(rng.normal(size=7), rng.normal(size=9), statistic="maximum over rounds")
+    wanted = (
+        "got 7 observed and 9 unobserved maximum over rounds with dim=None.*leave out stop_early"
+    )
+    with pytest.raises(ValueError, match=wanted):
+        assert_private(two, 1.0, 1e-5, stop_early=True)
+    wide = Scores(rng.normal(size=7), rng.normal(size=30), standard_null=True, null=(1.4, 30))
+    with pytest.raises(ValueError, match=r"30 unobserved.*1.4 times as wide.*leave out stop_early"):
+        assert_private(wide, 1.0, 1e-5, stop_early=True)

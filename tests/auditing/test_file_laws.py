@@ -27,15 +27,27 @@ json_values = st.recursive(
 )
 
 
-def table(shape, elements=scores):
-    return arrays.arrays(np.float64, shape, elements=elements)
+def table(shape, most=1.0, least=0.0, odd=()):
+    """Numbers between ``least`` and ``most``, drawn at once: one at a time takes a second a record.
+
+    Among them are both ends, both zeros, and those whose bits are easily lost.
+    """
+    special = [least, most, 0.0, -0.0, 5e-324, most / 3, np.nextafter(most, 0), *odd]
+
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        return np.where(
+            rng.random(shape) < 0.5, rng.choice(special, shape), rng.uniform(least, most, shape)
+        )
+
+    return st.integers(0, 2**64).map(draw)
 
 
 @st.composite
 def records(draw):
     """Valid records of any shape, with or without what may be left out."""
     T, k, u = draw(st.integers(1, 5)), draw(st.integers(2, 5)), draw(st.integers(0, 4))
-    norms = table(T, st.floats(0, 1e6))
+    norms = table(T, 1e6)
     maybe = st.booleans()
     values = {
         "dim": draw(st.integers(1, 10**9)),
@@ -45,26 +57,29 @@ def records(draw):
         "sum_noise_multiplier": draw(st.none() | st.just(0.0) | st.floats(1e-6, 100)),
         "participation": draw(words),
         "server": {"name": "sgd", "learning_rate": draw(st.floats(0, 10)), "momentum": 0.0},
-        "observed": draw(table((T, k))),
-        "unobserved": draw(table((T, u))),
+        "observed": draw(table((T, k), 1.0, -1.0)),
+        "unobserved": draw(table((T, u), 1.0, -1.0)),
         "presence": draw(arrays.arrays(np.bool_, (T, k))),
-        "clip_norms": draw(table(T, st.floats(0, 10) | st.just(np.nan))),
+        "clip_norms": draw(table(T, 10.0, odd=[np.nan])),
         "mean_norms": draw(norms),
         "delta_norms": draw(norms),
-        "observed_final": draw(table(k)),
-        "unobserved_final": draw(table(u)),
-        "observed_displacement": draw(table(k)),
-        "unobserved_displacement": draw(table(u)),
+        "observed_final": draw(table(k, 1.0, -1.0)),
+        "unobserved_final": draw(table(u, 1.0, -1.0)),
+        "observed_displacement": draw(table(k, 1.0, -1.0)),
+        "unobserved_displacement": draw(table(u, 1.0, -1.0)),
         "final_norm": draw(st.floats(0, 1e6)),
         "absent": draw(st.none() | arrays.arrays(np.int64, T, elements=st.integers(0, 2**40))),
-        "metrics": draw(st.dictionaries(names, table(T), max_size=2)),
+        "metrics": draw(st.dictionaries(names, table(T, 1.0, -1.0), max_size=2)),
         "config": draw(st.dictionaries(words, json_values, max_size=3)),
         "seeds": draw(st.dictionaries(words, st.none() | st.integers(0, 2**130), max_size=3)),
         "versions": draw(st.dictionaries(words, words, max_size=2)),
         "faults": tuple(draw(st.lists(words, max_size=3))),
     }
     if draw(maybe):
-        values |= {"observed_delta": draw(table((T, k))), "unobserved_delta": draw(table((T, u)))}
+        values |= {
+            "observed_delta": draw(table((T, k), 1.0, -1.0)),
+            "unobserved_delta": draw(table((T, u), 1.0, -1.0)),
+        }
     if draw(maybe):
         values |= {"client_ids": draw(arrays.arrays(np.int64, 7)), "contributions": draw(norms)}
     return make_record(**values)

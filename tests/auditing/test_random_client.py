@@ -1,6 +1,7 @@
 """ε of a random client of a run: what it is made of, and what it falls back to."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ DELTA = 1e-5
 SCHEDULE = Poisson(60, 0.05)
 
 
+@functools.cache
 def drawn(seed=0, z=0.5, schedule=SCHEDULE, canaries=1000):
     return limit_record(
         schedule, z, DELTA, num_canaries=canaries, unobserved=0, population=20_000, seed=seed

@@ -1,14 +1,16 @@
 """`RunAuditor`: models in, record out, without any framework."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import AuditRecord, footprint_fit
+from fl_epe.auditing import SKETCH_PARTS, AuditRecord, footprint_fit
 from fl_epe.mechanism import ServerSGD
 
-DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 20_000, 200, 100, 20, 7
+DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7
 DELTA = 1e-5
 
 
@@ -40,6 +42,11 @@ def noisy_run(
         theta = (theta + step).astype(dtype)
         auditor.observe(theta, facts)
     return auditor
+
+
+@functools.cache
+def state_of_a_run():
+    return noisy_run().state()
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -160,7 +167,9 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
     numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 3 * COUNT  # and no vector
-    assert sum(array.nbytes for array in state.values()) <= 8 * numbers
+    sketches = state["sketches"].nbytes
+    assert sketches == 4 * ROUNDS * SKETCH_PARTS
+    assert sum(array.nbytes for array in state.values()) <= 8 * numbers + sketches
     again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
     velocity = (models[rounds] - models[rounds - 1]) / np.float32(0.5) if rounds else None
     again.restore(state, rounds, start=models[0], last=models[rounds], velocity=velocity)
@@ -191,7 +200,7 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
 )
 def test_a_state_that_does_not_fit_is_refused(change, message):
     given = {"count": COUNT, "unobserved": UNOBSERVED, "rounds": ROUNDS} | change
-    state = {**noisy_run().state(), **{k: v for k, v in change.items() if k not in ("rounds",)}}
+    state = {**state_of_a_run(), **{k: v for k, v in change.items() if k not in ("rounds",)}}
     again = RunAuditor(given["count"], given["unobserved"], seed=SEED, delta=DELTA)
     theta = np.zeros(DIM, np.float32)
     with pytest.raises(ValueError, match=message):

@@ -140,3 +140,21 @@ def test_missing_file_and_bad_options(tmp_path, capsys):
     ):
         assert main(["estimate", str(tmp_path / "x.npz"), *option]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_scores_without_their_members_are_not_taken_for_observed_ones(tmp_path):
+    """A column "observed" beside "score" says who took part: it holds no scores."""
+    path = tmp_path / "scores.csv"
+    path.write_text("score,observed\n0.3,1\n0.1,0\n0.2,1\n0.0,0\n")
+    with pytest.raises(ValueError, match="'score' needs a column 'member'"):
+        read_scores(path)
+
+
+def test_a_copy_of_a_file_is_not_another_run(tmp_path, capsys):
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path in paths:
+        path.write_text("observed,unobserved\n1.3,0.1\n1.1,0.2\n1.2,0.3\n")
+    assert main(["estimate", *map(str, paths)]) == 2
+    found = capsys.readouterr().err
+    assert "b.csv" in found
+    assert "another run" in found

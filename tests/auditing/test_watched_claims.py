@@ -30,7 +30,7 @@ def false_alarms(method, draw, epsilon, confidence, runs=120, count=100):
 
 
 @pytest.mark.parametrize("method", WATCHED_METHODS)
-@pytest.mark.parametrize("shift", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("shift", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 2.0])
 def test_a_true_claim_is_spared_however_often_one_looks(method, shift):
     """Of Gaussian mechanisms, at the smallest ε that is true of them."""
 

@@ -1,5 +1,6 @@
 """A comparison: its plan, its measurements and its rows."""
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -32,6 +33,21 @@ SMALL = Plan(
     clients=200,
     num_canaries=50,
 )
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """What `SMALL` finds, and the file of its results: measured once for all tests."""
+    folder = tmp_path_factory.mktemp("measured")
+    found = carry_out(SMALL, folder)
+    return found, (folder / "results.jsonl").read_text()
+
+
+@pytest.fixture
+def small(measured, tmp_path):
+    """What `SMALL` finds, and a folder in which it is found already."""
+    (tmp_path / "results.jsonl").write_text(measured[1])
+    return dict(measured[0]), tmp_path
 
 
 def _rows(plan, directory):
@@ -111,20 +127,20 @@ class TestPlan:
 
 
 class TestMeasurements:
-    def test_what_is_there_is_not_measured_again(self, tmp_path, monkeypatch):
-        first = carry_out(SMALL, tmp_path)
+    def test_what_is_there_is_not_measured_again(self, small, monkeypatch):
+        first, tmp_path = small
         assert len(first) == 12
         monkeypatch.setattr("fl_epe.compare.runner.measure", None)
         assert carry_out(SMALL, tmp_path) == first
         monkeypatch.undo()
         asked = []
-        plan = dataclasses.replace(SMALL, replicates=2)
+        plan = dataclasses.replace(SMALL, noise_multipliers=(0.3, 0.6, 0.9))
         more = carry_out(plan, tmp_path, on_cell=lambda done, total: asked.append((done, total)))
-        assert asked == [(done, 24) for done in range(12, 25)]
+        assert asked == [(done, 18) for done in range(12, 19)]
         assert {cell: more[cell] for cell in first} == first
 
-    def test_a_line_cut_off_is_measured_again(self, tmp_path):
-        first = carry_out(SMALL, tmp_path)
+    def test_a_line_cut_off_is_measured_again(self, small):
+        first, tmp_path = small
         path = tmp_path / "results.jsonl"
         whole = path.read_text()
         path.write_text(whole[:-30])
@@ -143,8 +159,8 @@ class TestMeasurements:
         with pytest.raises(ValueError, match="workers=0"):
             carry_out(plan, tmp_path, workers=0)
 
-    def test_what_cannot_be_is_said(self, tmp_path):
-        rows = _rows(SMALL, tmp_path)
+    def test_what_cannot_be_is_said(self, small):
+        rows = rows_of(SMALL, small[0])
         impossible = [row for row in rows if row.skipped]
         assert {(row.schedule, row.participations) for row in impossible} == {
             ("min-separation:separation=9", 2)
@@ -271,6 +287,12 @@ def test_measure_is_pure(tmp_path):
     assert measure.measure(SMALL, cell, tmp_path) == measure.measure(SMALL, cell, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory):
+    """What the plan of `TestMostExposed` finds."""
+    return carry_out(TestMostExposed.PLAN, tmp_path_factory.mktemp("exposed"))
+
+
 class TestMostExposed:
     """Above the analytical ε where participations are drawn, and explained there."""
 
@@ -282,8 +304,8 @@ class TestMostExposed:
         num_canaries=200,
     )
 
-    def test_it_is_marked_and_explained(self, tmp_path):
-        cyclic, drawn = rows = _rows(self.PLAN, tmp_path)
+    def test_it_is_marked_and_explained(self, exposed):
+        cyclic, drawn = rows = rows_of(self.PLAN, exposed)
         assert not cyclic.exposed_above
         assert drawn.exposed_above
         assert not drawn.above
@@ -297,17 +319,18 @@ class TestMostExposed:
         assert f"took part {drawn.most_participations} times where 2 were expected" in note
         assert f"is {number(most)}." in note
 
-    def test_no_mark_without_a_need(self, tmp_path):
-        rows = _rows(dataclasses.replace(self.PLAN, schedules=("cyclic",)), tmp_path)
-        assert not any("†" in note for note in notes_of(self.PLAN, rows))
+    def test_no_mark_without_a_need(self, exposed):
+        plan = dataclasses.replace(self.PLAN, schedules=("cyclic",))
+        rows = rows_of(plan, {cell: exposed[cell] for cell in plan.cells()})
+        assert not any("†" in note for note in notes_of(plan, rows))
 
-    def test_a_limit_on_participations_that_is_broken_is_not_explained_away(self, tmp_path):
-        row = _rows(self.PLAN, tmp_path)[0]
+    def test_a_limit_on_participations_that_is_broken_is_not_explained_away(self, exposed):
+        row = rows_of(self.PLAN, exposed)[0]
         exposed = dataclasses.replace(row.every_round, most_exposed=1e6)
         assert not exposed.exposed_above
 
-    def test_results_of_earlier_versions(self, tmp_path):
-        results = carry_out(self.PLAN, tmp_path)
+    def test_results_of_earlier_versions(self, exposed):
+        results = copy.deepcopy(exposed)
         rows = rows_of(self.PLAN, results)
         for result in results.values():
             del result["diverged"]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -20,6 +21,7 @@ from killed_server import CANARIES, ROUNDS, Later
 
 from fl_epe import AuditRecord, RunConfig, epsilon_from_record
 from fl_epe.archive import write_archive
+from fl_epe.auditing import SKETCH_PARTS
 from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, canary_mod
 
 KILLED = 5
@@ -50,6 +52,27 @@ def start(strategy, arrays, rounds=ROUNDS, kill=None, app=None, **settings):
         except KilledError:
             assert kill is not None
     return audit, models
+
+
+@pytest.fixture(scope="module")
+def whole() -> AuditRecord:
+    """The record of a run that nothing interrupted."""
+    return start(Later(), model())[0].record()
+
+
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory):
+    """The checkpoint of a run that was killed, and its models: made once, copied for each test."""
+    folder = tmp_path_factory.mktemp("killed")
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=folder)
+    return folder, models
+
+
+@pytest.fixture
+def killed(killed_once, tmp_path):
+    """The models of a run that was killed; its checkpoint is in ``tmp_path``."""
+    shutil.copytree(killed_once[0], tmp_path, dirs_exist_ok=True)
+    return killed_once[1]
 
 
 def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
@@ -105,31 +128,26 @@ def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum, bac
     assert again.record().provenance.config["resumed_after"] == [back]
 
 
-def test_all_rounds_may_be_given_again_and_later_ones_have_no_canary(tmp_path):
-    whole, _ = start(Later(), model())
-    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
-    again, _ = start(Later(KILLED), models[KILLED], ROUNDS, checkpoint=tmp_path)
+def test_all_rounds_may_be_given_again_and_later_ones_have_no_canary(tmp_path, whole, killed):
+    again, _ = start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path)
     record = again.record()
     assert record.rounds == ROUNDS + KILLED
     assert not record.presence[ROUNDS:].any()
-    np.testing.assert_array_equal(record.presence[:ROUNDS], whole.record().presence)
-    np.testing.assert_allclose(
-        record.observed.means[:ROUNDS], whole.record().observed.means, atol=1e-6
-    )
+    np.testing.assert_array_equal(record.presence[:ROUNDS], whole.presence)
+    np.testing.assert_allclose(record.observed.means[:ROUNDS], whole.observed.means, atol=1e-6)
 
 
-def test_a_server_may_be_killed_again_and_again(tmp_path):
-    whole, _ = start(Later(), model())
+def test_a_server_may_be_killed_again_and_again(tmp_path, whole):
     arrays = model()
     for done in range(ROUNDS):
         audit, models = start(
             Later(done), arrays, ROUNDS - done, kill=1, checkpoint=tmp_path, seed=1
         )
         arrays = models[1]
-    _check_same(audit.record(), whole.record())
+    _check_same(audit.record(), whole)
     # Once more, after the last round: nothing is left but the report.
     after, _ = start(Later(ROUNDS), arrays, 0, checkpoint=tmp_path)
-    _check_same(after.record(), whole.record())
+    _check_same(after.record(), whole)
     assert "matched filter" in after.report()
 
 
@@ -165,24 +183,19 @@ def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
     assert norms.means[KILLED + 1] != pytest.approx(norms.deltas[KILLED + 1] / 0.5, rel=1e-2)
 
 
-def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path):
-    whole, _ = start(Later(), model())
-    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path, whole, killed):
     audit = CanaryAudit(
         Later(KILLED), num_canaries=CANARIES, delta=DELTA, rounds=ROUNDS, checkpoint=tmp_path
     )
     with InProcessGrid(drifting_app(), NODES) as grid:
-        audit.attach().start(grid, models[KILLED], num_rounds=ROUNDS - KILLED)
-    _check_same(audit.record(), whole.record())
+        audit.attach().start(grid, killed[KILLED], num_rounds=ROUNDS - KILLED)
+    _check_same(audit.record(), whole)
 
 
-def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path):
-    whole, _ = start(Later(), model())
-    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
-
+def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed):
     class Finds(Later):
         def start(self, grid):  # type: ignore[override]
-            return super().start(grid, models[self.done], ROUNDS - self.done)
+            return super().start(grid, killed[self.done], ROUNDS - self.done)
 
     Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
     given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path}
@@ -191,15 +204,14 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path):
             CanaryAudit(Finds(KILLED), delta=0.5, **given).start(grid)
         audit = CanaryAudit(Finds(KILLED), delta=DELTA, **given)
         audit.start(grid)
-    _check_same(audit.record(), whole.record())
+    _check_same(audit.record(), whole)
 
 
-def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(tmp_path):
-    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(tmp_path, killed):
     kept = (tmp_path / "audit.npz").read_bytes()
     audit = CanaryAudit(Later(KILLED), num_canaries=12, delta=DELTA, rounds=3, checkpoint=tmp_path)
     with InProcessGrid(drifting_app(), NODES) as grid:
-        audit.attach().start(grid, models[KILLED], num_rounds=3)
+        audit.attach().start(grid, killed[KILLED], num_rounds=3)
     assert audit.record().presence.sum(axis=0).tolist() == [1] * 12
     assert "Expected num_canaries=12 to be 24, as in the audit in the checkpoint" in audit.faults[0]
     assert (tmp_path / "audit-1.npz").read_bytes() == kept
@@ -228,8 +240,7 @@ def _other_model() -> ArrayRecord:
 @pytest.mark.parametrize(
     "arrays", [pytest.param(_other_model(), id="other"), pytest.param(model(), id="initial")]
 )
-def test_another_run_begins_afresh_and_the_first_is_moved_aside(tmp_path, caplog, arrays):
-    start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+def test_another_run_begins_afresh_and_the_first_is_moved_aside(tmp_path, caplog, arrays, killed):
     kept = {name: (tmp_path / f"{name}.npz").read_bytes() for name in ("audit", "start")}
     with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
         audit, _ = start(Later(), arrays, 4, checkpoint=tmp_path, seed=None, num_canaries=12)
@@ -249,8 +260,7 @@ def test_another_run_begins_afresh_and_the_first_is_moved_aside(tmp_path, caplog
 
 @pytest.mark.parametrize("name", ["audit", "start"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
-def test_a_damaged_file_is_moved_aside_and_never_read_in_part(tmp_path, name, damage):
-    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+def test_a_damaged_file_is_moved_aside_and_never_read_in_part(tmp_path, name, damage, killed):
     path = tmp_path / f"{name}.npz"
     content = bytearray(path.read_bytes())
     if damage == "missing":
@@ -260,7 +270,7 @@ def test_a_damaged_file_is_moved_aside_and_never_read_in_part(tmp_path, name, da
     else:
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    audit, _ = start(Later(), models[KILLED], 6, checkpoint=tmp_path)
+    audit, _ = start(Later(), killed[KILLED], 6, checkpoint=tmp_path)
     record = audit.record()
     assert record.rounds == 6
     assert np.all(record.presence.sum(axis=0) == 1)
@@ -287,24 +297,22 @@ def test_a_damaged_file_is_moved_aside_and_never_read_in_part(tmp_path, name, da
         ("clients", {"clients": 0.5}),
     ],
 )
-def test_another_setting_is_refused_before_training(tmp_path, name, change):
-    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+def test_another_setting_is_refused_before_training(tmp_path, name, change, killed):
     kept = (tmp_path / "audit.npz").read_bytes()
     with pytest.raises(ValueError, match=f"Expected .*{name}.* the audit in the checkpoint"):
-        start(Later(KILLED), models[KILLED], ROUNDS, checkpoint=tmp_path, **change)
+        start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path, **change)
     assert (tmp_path / "audit.npz").read_bytes() == kept
 
 
-def test_another_strategy_or_number_of_rounds_is_refused(tmp_path):
-    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+def test_another_strategy_or_number_of_rounds_is_refused(tmp_path, killed):
     for strategy, name in ((flower.FedAvg(**PLAIN), "strategy="), (Later(0, 0.5), "optimizer")):
         with pytest.raises(ValueError, match=name):
-            start(strategy, models[KILLED], checkpoint=tmp_path)
+            start(strategy, killed[KILLED], checkpoint=tmp_path)
     with pytest.raises(ValueError, match=r"num_rounds=4 to be 8 as before, or 3, as"):
-        start(Later(), models[KILLED], 4, checkpoint=tmp_path)
+        start(Later(), killed[KILLED], 4, checkpoint=tmp_path)
 
 
-def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplog):
+def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplog, whole):
     calls = []
 
     def full(path, *arguments, **named):
@@ -314,12 +322,9 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplo
         write_archive(path, *arguments, **named)
 
     monkeypatch.setattr("fl_epe.flower.checkpoint.write_archive", full)
-    whole, _ = start(Later(), model())
     with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
         audit, models = start(Later(), model(), checkpoint=tmp_path)
-    np.testing.assert_allclose(
-        audit.record().observed.means, whole.record().observed.means, atol=1e-6
-    )
+    np.testing.assert_allclose(audit.record().observed.means, whole.observed.means, atol=1e-6)
     lost = [fault for fault in audit.faults if "No space left on device" in fault]
     assert [fault.partition(",")[0] for fault in lost] == ["round 1", "round 4", "round 5"]
     assert caplog.text.count("No space left") == 1
@@ -328,10 +333,9 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplo
 
 
 @pytest.mark.parametrize("name", ["round_of", "check", "start", "save", "look"])
-def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name):
+def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name, killed):
     from fl_epe.flower import checkpoint
 
-    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
     kept = (tmp_path / "audit.npz").read_bytes()
     owner = checkpoint.SavedAudit if name in ("round_of", "check") else checkpoint.Checkpoint
 
@@ -339,7 +343,7 @@ def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name):
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(owner, name, broken)
-    audit, last = start(Later(), models[KILLED], ROUNDS, checkpoint=tmp_path)
+    audit, last = start(Later(), killed[KILLED], ROUNDS, checkpoint=tmp_path)
     assert len(last) == ROUNDS + 1
     assert any("ours" in fault for fault in audit.faults)
     assert kept in {path.read_bytes() for path in tmp_path.glob("audit*.npz")}
@@ -351,7 +355,8 @@ def test_what_is_kept_is_small_and_its_owner_s_alone(tmp_path):
     assert sorted(os.listdir(folder)) == ["audit.npz", "start.npz"]
     for path in folder.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert (folder / "audit.npz").stat().st_size < 4 * DIM  # less than one model
+    sketches = 4 * SKETCH_PARTS * ROUNDS
+    assert (folder / "audit.npz").stat().st_size < 4 * DIM + sketches  # else less than one model
     assert (folder / "start.npz").stat().st_size < 4 * DIM + 4096
 
 

@@ -1,5 +1,7 @@
 """What a report says of a random client: the headline, and who has more."""
 
+import functools
+
 import pytest
 
 from fl_epe.asymptotics import limit_record
@@ -10,6 +12,7 @@ from fl_epe.schedules import Poisson, ShuffledEpochs
 DELTA = 1e-5
 
 
+@functools.cache
 def _summary(schedule, **changes):
     record = limit_record(schedule, 0.5, DELTA, num_canaries=200, unobserved=50)
     record = record.with_values(**changes)

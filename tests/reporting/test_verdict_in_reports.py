@@ -9,7 +9,10 @@ from records import make_record, record_of
 from fl_epe.asymptotics import limit_record
 from fl_epe.cli.main import main
 from fl_epe.reporting import as_text, most_text, notes, summarize, write_report
+from fl_epe.reporting.verdict import verdict_text
 from fl_epe.schedules import Poisson, ShuffledEpochs
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 CONFIG = {"task": "made up"}
 HEADLINES = (("final", 0), ("all", 1))
@@ -175,3 +178,24 @@ class TestEstimate:
     def test_a_verdict_that_cannot_be_is_refused(self, files, capsys, verdict):
         assert main(["estimate", files[0], "--verdict", verdict]) == 2
         assert "--verdict=" in capsys.readouterr().err
+
+
+def test_the_order_in_which_a_record_holds_its_canaries_changes_no_number():
+    rng = np.random.default_rng(5)
+    orders = rng.permutation(40), rng.permutation(30)
+    record = make_record(observed_ids=np.arange(40), unobserved_ids=np.arange(40, 70))
+    other = record.with_values(
+        **{
+            name: value[..., order]
+            for side, order in zip(("observed", "unobserved"), orders, strict=True)
+            for name, value in record.by_name().items()
+            if value is not None and (name == side or name.startswith(side + "_"))
+        },
+        presence=record.presence[:, orders[0]],
+    )
+    assert summarize(other).to_dict() == summarize(record).to_dict()
+
+
+def test_a_verdict_of_another_version_is_named():
+    words = verdict_text(summarize(_named("of another version")))
+    assert "the record names 'of another version', which is none known here" in words

@@ -25,10 +25,15 @@ def test_rates_from_several_runs():
         assert min(betting, bernstein) >= study.least(100), runs
 
 
-def test_the_quick_form_prints_three_tables(capsys, monkeypatch):
+def test_the_quick_form_prints_four_tables(capsys, monkeypatch):
     monkeypatch.setattr(study, "RUNS", (1, 2))
     monkeypatch.setattr(study, "PLAIN", ("mean",))
     study.main(["--quick"])
     printed = capsys.readouterr().out
-    assert printed.count("Table") == 3
+    assert printed.count("Table") == 4
     assert printed.count("one loudness") == 3
+
+
+def test_independent_scores_pay_for_what_lifted_does_not_assume():
+    weighted, one = study.price(4, 200, 3)
+    assert 10 < one < weighted < 24.4

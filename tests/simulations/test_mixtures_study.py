@@ -31,6 +31,22 @@ def test_intervals_cover():
     assert shares["sd of regression"] < shares["sd of mean score"]
 
 
+@pytest.mark.parametrize("name", ["device classes", "capped"])
+def test_intervals_cover_where_participations_differ_more(name, capsys):
+    mixtures.main(["--only", f"{name}, all, z = 0.25", "--populations", "20", "--first", "300"])
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{name}, all, z = 0.25, 20 populations: ")
+    assert float(printed.split()[-1].rstrip("%")) >= 80  # fewer once in 400
+
+
+def test_schedules_do_not_share_randomness():
+    poisson, capped = (
+        mixtures._population(mixtures.SCHEDULES[name], 0.5, "final", 0)
+        for name in ("poisson", "capped")
+    )
+    assert not np.any(poisson.observed.displacement == capped.observed.displacement)
+
+
 def test_the_largest_of_clients_by_coins_is_drawn_from_their_law():
     schedule = mixtures.SCHEDULES["poisson"]
     rng = np.random.default_rng(0)

@@ -38,11 +38,31 @@ def test_three_fifths_of_the_canaries_are_enough():
         assert declared > 0.85
 
 
+def test_uneven_runs_mislead_rarely():
+    runs = 300
+    limit = 0.025 + 3 * math.sqrt(0.025 * 0.975 / runs)
+    for name in ("five times", "device classes", "most rounds empty"):
+        shares = watched.uneven(watched.UNEVEN[name], runs)
+        assert max(shares.values()) < limit, name
+
+
+def test_rounds_that_agree_mislead_only_without_the_measured_width():
+    runs = 40
+    plain, ever, above, _, width = watched.agreeing(0.3, 2.0, 30, runs)
+    assert 1.3 < width < 1.5  # √(1 + 3 · 0.3) at the end
+    assert plain > 0.9
+    limit = 0.025 + 3 * math.sqrt(0.025 * 0.975 / runs)
+    assert max(ever, above) < limit
+
+
 def test_the_quick_form_prints_every_table(capsys):
     watched.main(20, 30)
     printed = capsys.readouterr().out
-    assert [line[:2] for line in printed.splitlines() if line[0] != " "] == ["1.", "2.", "3.", "4."]
-    assert printed.count("%") == 4 + 2 + 2 * 12 + 2 + 2 * 6
+    assert [line[:2] for line in printed.splitlines() if line[0] != " "] == [
+        f"{table}." for table in range(1, 7)
+    ]
+    uneven, agreeing = 3 * len(watched.UNEVEN), 4 * len(watched.AGREEING)
+    assert printed.count("%") == 4 + 2 + 2 * 12 + 2 + 2 * 6 + 1 + uneven + agreeing
 
 
 def test_the_docstring_has_what_needs_no_simulation():

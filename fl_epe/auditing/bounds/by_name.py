@@ -121,8 +121,12 @@ def lower_bound_by(
     dim: int | None = None,
     confidence: float = 0.95,
     seed: int = 0,
+    spread: float = 1.0,
 ) -> float:
-    """`epsilon_lower_bound` without its warning, for tables that mark what is not valid."""
+    """`epsilon_lower_bound` without its warning, for tables that mark what is not valid.
+
+    ``spread`` is that of `Scores`, for scores that move together; "mean" allows for it.
+    """
     bound = BOUNDS.get(method)
     if bound is None:
         raise ValueError(f"Expected method={method!r} to be one of {', '.join(BOUNDS)}.")
@@ -142,7 +146,9 @@ def lower_bound_by(
         members, others = in_moderate_units(members, others)
     if np.ptp(members if others is None else np.concatenate([members, others])) == 0:
         return 0.0
-    return bound.compute(Sample(members, others, dim, delta, 1 - confidence, seed))
+    return bound.compute(
+        Sample(members, others, dim, delta, 1 - confidence, seed, max(spread, 1.0))
+    )
 
 
 def lower_bound(
@@ -162,7 +168,9 @@ def lower_bound(
         members, others, dim = scores.cosines, None, scores.dim
     if others is None and dim is None and scores.dim is not None:
         raise ValueError(f"Expected unobserved scores for method={method!r}, got unobserved=None.")
-    return lower_bound_by(method, members, others, delta, dim=dim, confidence=confidence)
+    return lower_bound_by(
+        method, members, others, delta, dim=dim, confidence=confidence, spread=scores.spread
+    )
 
 
 def headline_method(
@@ -231,7 +239,8 @@ def mean(sample: Sample) -> float:
 
 def _known_shift(sample: Sample) -> float:
     scores = np.sqrt(sample.known_dim()) * sample.observed
-    return float(scores.mean() + scipy.special.ndtri(sample.alpha) / np.sqrt(scores.size))
+    deviation = sample.spread / np.sqrt(scores.size)
+    return float(scores.mean() + scipy.special.ndtri(sample.alpha) * deviation)
 
 
 def _pooled_shift(sample: Sample) -> float:
@@ -246,7 +255,9 @@ def _pooled_shift(sample: Sample) -> float:
     # For large t noncentrality / t rises with t, so the ratio at the cap is a lower bound.
     capped = min(t, _LARGEST_T)
     noncentrality = scipy.special.nctdtrinc(freedom, 1 - sample.alpha, capped)
-    return float(noncentrality * (t / capped) * error)
+    shift = float(noncentrality * (t / capped) * error)
+    wider = np.sqrt(sample.spread**2 / observed.size + 1 / unobserved.size) / error
+    return float(t * error - wider * (t * error - shift)) if wider > 1 else shift
 
 
 def _squares(scores: FloatArray) -> float:

@@ -34,6 +34,7 @@ class Sample:
         delta: δ of the ε that is bounded.
         alpha: one minus the one-sided confidence.
         seed: of the random splits that some bounds make.
+        spread: standard deviation of √k times the mean observed score, in units of one score's.
     """
 
     observed: FloatArray
@@ -42,6 +43,7 @@ class Sample:
     delta: float
     alpha: float
     seed: int
+    spread: float = 1.0
 
     def both(self) -> tuple[FloatArray, FloatArray]:
         """Observed and unobserved scores, for a bound that needs both.
