@@ -22,10 +22,15 @@ the output does not last, hand the files of the call before to ``--resume``. In 
 All data are the twins of `fl_epe.data`; all random streams have seeds (``--seed``).
 
 This was never run on a GPU so far, for lack of one. Without one, or with ``--quick``, everything is
-done at a reduced size: it shows that the benchmark works, and says nothing of speed. On two cores
-of a Xeon shared with other work, 2026-11-22, with torch 2.13.0::
+done at a reduced size: that shows that the benchmark works, and says nothing of speed. On two cores
+of a Xeon, torch 2.13.0, 2026-11-22, it gives::
 
-QUICK_TABLE
+    distance of updates     float32     bf16    (4 clients)
+        cnn                 3.6e-06    7.6e-02
+        lstm                1.3e-07    1.1e-04
+    distance of 2,000 scores from those of NumPy: 1.5e-06 deviations (d = 171,804)
+    6 rounds of 4 clients and 1 canary, z = 0.2317, δ = 1e-5: loss 9.208 → 9.128,
+        ε 6.34 (2.32 – 11.1) for the final model, 19.8 (14.0 – 26.2) for every round; theorem 27.0
 """
 
 from __future__ import annotations
