@@ -179,7 +179,8 @@ def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) 
     prepared = Prepared(task)
     prepared.prepare(range(cohort))
     fresh_memory(device)
-    torch.use_deterministic_algorithms(False)  # an `Execution` that asks for them sets them
+    if torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(False)  # an `Execution` that asks for them sets them
     with noted() as notes:
         trainer, theta = CohortTrainer(prepared, execution), task.initial(1)
 
@@ -211,8 +212,8 @@ def agreement(task: Task, execution: Execution, local: LocalTraining) -> Answer:
 
 def fresh_memory(device: torch.device) -> None:
     """Give back what earlier trainers used, and measure the peak from here."""
-    gc.collect()
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 

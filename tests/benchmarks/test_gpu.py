@@ -143,6 +143,7 @@ def test_a_call_stops_at_its_budget_and_the_next_goes_on(tmp_path, capsys):
     assert (tmp_path / "second" / "quick.json").read_text() == before
 
 
+@pytest.mark.usefixtures("linear")
 def test_a_failure_leaves_the_rest_and_is_tried_again(tmp_path, monkeypatch, capsys):
     def fail(*_):
         raise RuntimeError("no memory")
@@ -158,6 +159,7 @@ def test_a_failure_leaves_the_rest_and_is_tried_again(tmp_path, monkeypatch, cap
     assert values["cells"]["copy"]["gb_per_s"] > 0
 
 
+@pytest.mark.usefixtures("linear")
 def test_results_of_another_seed_are_not_mixed(tmp_path):
     command = [*QUICK, "--sections", "copy", "--output", str(tmp_path)]
     assert gpu.main(command) == 0
