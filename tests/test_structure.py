@@ -77,10 +77,10 @@ def test_a_room_is_entered_by_its_door(module):
 
 
 def test_every_room_has_its_tests():
-    """A folder of tests for each room of the package, and one for the simulations."""
+    """A folder of tests for each room of the package, for the simulations and the benchmarks."""
     rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     folders = {path.parent.name for path in TESTS.glob("*/test_*.py")}
-    assert folders == rooms | {"simulations"}
+    assert folders == rooms | {"benchmarks", "simulations"}
 
 
 def test_no_two_files_of_tests_have_one_name():

@@ -1,9 +1,9 @@
 """Local training of many clients at once: a model for each, and `torch.func.vmap` over them.
 
-This is meant for GPUs, on which it has not been timed yet. On a CPU it is slower than one client
-after another. On one thread of a Xeon (torch 2.13, medians of interleaved runs) the EMNIST CNN took
-1.96 times as long in chunks of 4 clients and 2.06 in chunks of 12, and the StackOverflow LSTM 1.65
-in chunks of 2 and 1.9 in chunks of 4.
+This is meant for GPUs, on which it has not been timed yet; `benchmarks/gpu.py` does it. On a CPU it
+is slower than one client after another. On one thread of a Xeon (torch 2.13, medians of interleaved
+runs) the EMNIST CNN took 1.96 times as long in chunks of 4 clients and 2.06 in chunks of 12, and
+the StackOverflow LSTM 1.65 in chunks of 2 and 1.9 in chunks of 4.
 """
 
 from __future__ import annotations

@@ -1,0 +1,251 @@
+"""What `gpu.py` measures besides whole runs: copies, scoring, training. Each answer is JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import logging
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from gpu_run import Prepared
+
+from fl_epe.canaries import CanarySet
+from fl_epe.canaries.walsh_hadamard import butterflies, hadamard
+from fl_epe.mechanism import ClippedSum
+from fl_epe.tasks import Task
+from fl_epe.training import CohortTrainer, Execution, LocalTraining
+
+_WARM_UP, _FEWEST, _MOST = 2, 3, 30
+_CLIP_NORM = 0.1
+_ROOMY = 16.0  # clip norm that cuts nothing off, and whose grid is fine
+_AGREEMENT = 4  # clients whose updates are compared
+
+Answer = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        chunks: how many clients are trained at once.
+        precisions: of `Execution`.
+        least_clients: a cohort of smaller chunks has that many clients.
+        copied: bytes of the array that is copied.
+        seconds: a measurement is repeated for that long.
+        rounds: rounds of the paper's size in each precision; the first does not count.
+    """
+
+    chunks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    precisions: tuple[str, ...] = ("float32", "tf32", "bf16")
+    least_clients: int = 8
+    copied: int = 1 << 30
+    seconds: float = 2.0
+    rounds: int = 4
+
+
+QUICK = Sizes((1, 2), ("float32", "bf16"), 2, 1 << 24, 0.0, 2)
+
+
+def machine(device: torch.device) -> Answer:
+    """Where the numbers are from."""
+    gpu = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if gpu else f"CPU {platform.machine()}",
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def timed(work: Callable[[], object], device: torch.device, at_least: float) -> list[float]:
+    """Seconds of each of several calls, after two that do not count.
+
+    On a GPU between two of its events, from an idle device to an idle device.
+    """
+    for _ in range(_WARM_UP):
+        work()
+    times: list[float] = []
+    while len(times) < _FEWEST or (sum(times) < at_least and len(times) < _MOST):
+        times.append(_once(work, device))
+    return times
+
+
+def _once(work: Callable[[], object], device: torch.device) -> float:
+    if device.type != "cuda":
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+    torch.cuda.synchronize(device)
+    event: Any = torch.cuda.Event  # which has no types
+    start, end = event(enable_timing=True), event(enable_timing=True)
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize(device)
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def spread(times: list[float]) -> Answer:
+    """Median, least and largest of some seconds."""
+    return {"seconds": statistics.median(times), "range": [min(times), max(times)]}
+
+
+def copy_bandwidth(device: torch.device, sizes: Sizes) -> Answer:
+    """GB/s of a copy on the device, counting what is read and what is written."""
+    source = torch.zeros(sizes.copied // 4, device=device)
+    target = torch.empty_like(source)
+    answer = spread(timed(lambda: target.copy_(source), device, sizes.seconds))
+    return answer | {"gb_per_s": 2 * sizes.copied / answer["seconds"] / 1e9}
+
+
+def scoring(dim: int, device: torch.device, sizes: Sizes, seed: int, few: int) -> Answer:
+    """All scores of a round by rotation on the device, and how far they are from the CPU's.
+
+    "transforms" are two fast transforms alone, as `CanarySet.dot` makes them of a tensor, and
+    "products" the same from matrix products. "few" is a call of `CanarySet.dot` for the canaries of
+    a usual run, "every" one for as many as there are. "gb_per_s" counts what two transforms must
+    read and write at least, once each.
+    """
+    x = np.random.default_rng(seed).standard_normal(dim, np.float32)
+    on_device = torch.tensor(x, device=device)
+    size = 1 << (dim - 1).bit_length()
+    began = time.perf_counter()
+    canaries, all_of_them = CanarySet(dim, few, seed), CanarySet(dim, size, seed)
+    canaries.dot(on_device)
+    set_up = time.perf_counter() - began
+    padded = torch.zeros(size, device=device)
+    padded[:dim] = on_device / on_device.abs().max()
+    multiply = products(size, device)
+    works: dict[str, Callable[[], object]] = {
+        "transforms": lambda: [butterflies(padded).mul_(size**-0.5) for _ in range(2)],
+        "products": lambda: [multiply(padded).mul_(size**-0.5) for _ in range(2)],
+        "few": lambda: canaries.dot(on_device),
+        "every": lambda: all_of_them.dot(on_device),
+    }
+    answer: Answer = {"dim": dim, "size": size, "few_count": few, "set_up": set_up}
+    for name, work in works.items():
+        answer[name] = spread(timed(work, device, sizes.seconds))
+    answer["gb_per_s"] = 2 * 2 * 4 * size / answer["transforms"]["seconds"] / 1e9
+    answer["from_cpu"] = {
+        name: _from_cpu(some, x, device, seed)
+        for name, some in (("few", canaries), ("every", all_of_them))
+    }
+    return answer
+
+
+def products(size: int, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The transform of a vector of this length by three matrix products, on the device."""
+    bits = size.bit_length() - 1
+    outer, middle = 1 << bits // 3, 1 << (bits - bits // 3) // 2
+    inner = size // (outer * middle)
+    first, left, right = (torch.tensor(hadamard(n), device=device) for n in (outer, middle, inner))
+
+    def transform(x: torch.Tensor) -> torch.Tensor:
+        within = left @ (x.view(outer, middle, inner) @ right)
+        return (first @ within.view(outer, -1)).view(-1)
+
+    return transform
+
+
+def _from_cpu(canaries: CanarySet, x: np.ndarray, device: torch.device, seed: int) -> float:
+    """The largest difference between scores here and on the CPU, in deviations of a score."""
+    sparse = np.zeros_like(x)
+    places = np.random.default_rng((seed, 1)).choice(len(x), 300, replace=False)
+    sparse[places] = 1 / x[places]  # heavy tails
+    far = 0.0
+    for vector in (x, sparse):
+        deviation = float(np.linalg.norm(vector.astype(np.float64))) / np.sqrt(len(x))
+        there = canaries.dot(torch.tensor(vector, device=device))
+        far = max(far, float(np.abs(there - canaries.dot(vector)).max() / deviation))
+    return far
+
+
+def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) -> Answer:
+    """Clients a second that a `CohortTrainer` trains, clips and adds up; their data is ready."""
+    device = execution.torch_device()
+    cohort = max(execution.clients_at_once(), sizes.least_clients)
+    prepared = Prepared(task)
+    prepared.prepare(range(cohort))
+    fresh_memory(device)
+    if torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(False)  # an `Execution` that asks for them sets them
+    with noted() as notes:
+        trainer, theta = CohortTrainer(prepared, execution), task.initial(1)
+
+        def train() -> None:
+            total = ClippedSum(len(theta), _CLIP_NORM)
+            counts = trainer.train(theta, range(cohort), local, total, seed=1, round_number=1)
+            if counts.faults:
+                raise RuntimeError(f"A client was lost: {counts.faults[0]}")
+
+        answer = spread(timed(train, device, sizes.seconds))
+        answer["peak_gb"] = peak_gb(device)
+    return answer | {"clients": cohort, "per_s": cohort / answer["seconds"], "notes": notes}
+
+
+def agreement(task: Task, execution: Execution, local: LocalTraining) -> Answer:
+    """How far the sum of a few clients' updates is from the CPU's in float32, relatively."""
+    sums = []
+    prepared = Prepared(task)
+    prepared.prepare(range(_AGREEMENT))
+    with noted() as notes:
+        for how in (Execution(device="cpu", chunk=1), execution):
+            theta, total = task.initial(1), ClippedSum(task.dim, _ROOMY)
+            trainer = CohortTrainer(prepared, how)
+            trainer.train(theta, range(_AGREEMENT), local, total, seed=1, round_number=1)
+            sums.append(total.total())
+    off = np.linalg.norm(sums[1] - sums[0]) / np.linalg.norm(sums[0])
+    return {"relative": float(off), "notes": notes}
+
+
+def fresh_memory(device: torch.device) -> None:
+    """Give back what earlier trainers used, and measure the peak from here."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_gb(device: torch.device) -> float | None:
+    """The most memory that tensors took on a GPU; ``None`` on a CPU."""
+    return torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None
+
+
+class _Notes(logging.Handler):
+    """Keeps messages, each once."""
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message."""
+        if record.getMessage() not in self._notes:
+            self._notes.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[str]]:
+    """What the trainer logs meanwhile (a chunk that failed), and torch's warnings."""
+    notes: list[str] = []
+    logger, handler = logging.getLogger("fl_epe.training.cohort"), _Notes(notes)
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield notes
+    finally:
+        logger.removeHandler(handler)
+    notes += sorted({str(warning.message).partition("\n")[0] for warning in caught})
