@@ -2,7 +2,7 @@
 
 Examples:
     >>> canaries = CanarySet(dim=1000, count=3, seed=1)
-    >>> canaries.dot(canaries.vector(1)).round(1)
+    >>> canaries.dot(canaries.vector(1)).round(1) + 0.0
     array([0., 1., 0.])
 """
 
