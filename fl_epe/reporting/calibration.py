@@ -51,11 +51,13 @@ class Cell:
     """A cell of the panel's table.
 
     Attributes:
-        text: what was measured, and what was expected.
+        text: what was measured.
+        expected: of it, in brackets, where it is not in the row's heading.
         fits: whether they agree.
     """
 
     text: str
+    expected: str = ""
     fits: bool = True
 
 
@@ -96,7 +98,7 @@ def calibration_line(null: MeasuredNull, least: Mapping[str, float]) -> str | No
         named = " and ".join(f"“{name}”" for name in wrong)
         return f"{begin}it is not the exact one for {named}, see the warnings."
     told = [
-        f"“{NAMES[name]}” has the mean {mean:+.3f} and the deviation {width:.3f}"
+        f"“{NAMES[name]}” has the mean {_signed(mean, 3)} and the deviation {width:.3f}"
         for name, mean, width in _moments(null)
         if name in ("displacement", "matched-filter")
     ]
@@ -123,18 +125,18 @@ def calibration_table(
     """The panel's table: names of the statistics, and rows of a heading and a cell for each."""
     columns = list(_moments(null))
     wrong = {(misfit.statistic, misfit.what) for misfit in misfits(null, least)}
-    narrow = {name: f" ({width:.3f} to 1)" for name, width in _narrow(least).items()}
+    narrow = {name: f"({width:.3f} to 1)" for name, width in _narrow(least).items()}
     places = {name: place for place, name in enumerate(null.statistics)}
     rows = [
         ("canaries", [Cell(f"{null.size(places[name]):,}") for name, _, _ in columns]),
         (
             "mean (0 expected)",
-            [Cell(f"{mean:+.4f}", (name, "mean") not in wrong) for name, mean, _ in columns],
+            [Cell(_signed(mean, 4), fits=(name, "mean") not in wrong) for name, mean, _ in columns],
         ),
         (
             "deviation (1 expected)",
             [
-                Cell(f"{width:.4f}{narrow.get(name, '')}", (name, "deviation") not in wrong)
+                Cell(f"{width:.4f}", narrow.get(name, ""), (name, "deviation") not in wrong)
                 for name, _, width in columns
             ],
         ),
@@ -143,9 +145,10 @@ def calibration_table(
         cells = []
         for name, _, _ in columns:
             low, high, expected = _tail(null, places[name], limit)
-            text = f"{low:,} and {high:,} ({_count(expected)} ± {_count(np.sqrt(expected))})"
-            cells.append(Cell(text, (name, f"tail beyond {limit:g}") not in wrong))
-        rows.append((f"below −{limit:g} and above {limit:g}", cells))
+            usual = f"({_count(expected)} ± {_count(np.sqrt(expected))})"
+            fits = (name, f"tail beyond {limit:g}") not in wrong
+            cells.append(Cell(f"{low:,} and {high:,}", usual, fits))
+        rows.append((f"below −{limit:g}, above {limit:g}", cells))
     return [NAMES[name] for name, _, _ in columns], rows
 
 
@@ -181,7 +184,7 @@ _INSTEAD = "Compare with unobserved canaries instead (epsilon_from_scores)"
 def _about_mean(misfit: Misfit) -> str:
     size = "large" if misfit.measured > 0 else "small"
     return (
-        f"part have the mean {misfit.measured:+.3f}, where 0 is expected. Those of canaries that "
+        f"part have the mean {_signed(misfit.measured, 3)}, where 0 is expected. Those of canaries that "
         f"took part are shifted as well, so that ε, its interval and its bounds are too {size}. "
         f"{_INSTEAD}, or run again with --canary-kind sphere."
     )
@@ -261,7 +264,7 @@ def calibration_alternative(null: MeasuredNull) -> str:
             continue
         low, high, expected = _tail(null, places[name], 4.0)
         parts.append(
-            f"{NAMES[name]}: mean {mean:+.3f}, deviation {width:.3f}, {low:,} scores below −4 and "
+            f"{NAMES[name]}: mean {_signed(mean, 3)}, deviation {width:.3f}, {low:,} scores below −4 and "
             f"{high:,} above 4 where {_count(expected)} are expected in each"
         )
     return (
@@ -283,6 +286,11 @@ def _tail(null: MeasuredNull, place: int, limit: float) -> tuple[int, int, float
     where = int(np.searchsorted(null.limits, limit))
     low, high = null.tails(place)
     return int(low[where]), int(high[where]), float(null.expected(place)[where])
+
+
+def _signed(value: float, digits: int) -> str:
+    """With a minus that is as wide as a plus, and none before 0."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
 
 def _count(value: float) -> str:

@@ -78,7 +78,16 @@ def beyond(limit: float, times: float) -> Law:
     """N(0, 1), with so many times the scores beyond a limit on both sides."""
     cells, edges = normal().cells, MeasuredNull.edges
     outside = np.concatenate([edges <= -limit, [False]]) | np.concatenate([[False], edges >= limit])
-    return Law(cells * np.where(outside, times, 1.0) / (1 + (times - 1) * cells[outside].sum()))
+    share, density = scipy.special.ndtr(-limit), np.exp(-(limit**2) / 2) / np.sqrt(2 * np.pi)
+    square = limit * density + share  # E[x²] beyond the limit, on one side
+    fourth = limit**3 * density + 3 * square
+    total = 1 + 2 * (times - 1) * share
+    return Law(
+        cells * np.where(outside, times, 1.0) / total,
+        0.0,
+        (1 + 2 * (times - 1) * square) / total,
+        (3 + 2 * (times - 1) * fourth) / total,
+    )
 
 
 def draw(rng: np.random.Generator, size: int, laws: tuple[Law, ...]) -> MeasuredNull:
