@@ -184,8 +184,8 @@ _INSTEAD = "Compare with unobserved canaries instead (epsilon_from_scores)"
 def _about_mean(misfit: Misfit) -> str:
     size = "large" if misfit.measured > 0 else "small"
     return (
-        f"part have the mean {_signed(misfit.measured, 3)}, where 0 is expected. Those of canaries that "
-        f"took part are shifted as well, so that ε, its interval and its bounds are too {size}. "
+        f"part have the mean {_signed(misfit.measured, 3)}, where 0 is expected. Those of canaries "
+        f"that took part are shifted as well, so that ε, its interval and its bounds are too {size}. "
         f"{_INSTEAD}, or run again with --canary-kind sphere."
     )
 
@@ -264,8 +264,8 @@ def calibration_alternative(null: MeasuredNull) -> str:
             continue
         low, high, expected = _tail(null, places[name], 4.0)
         parts.append(
-            f"{NAMES[name]}: mean {_signed(mean, 3)}, deviation {width:.3f}, {low:,} scores below −4 and "
-            f"{high:,} above 4 where {_count(expected)} are expected in each"
+            f"{NAMES[name]}: mean {_signed(mean, 3)}, deviation {width:.3f}, {low:,} scores "
+            f"below −4 and {high:,} above 4 where {_count(expected)} are expected in each"
         )
     return (
         "Histograms of scores of canaries that took no part, on a logarithmic scale, beside the "
