@@ -32,8 +32,8 @@ ABOUT_MAXIMUM = (
 ABOUT_OVERLAP = (
     "Canaries that took part are a visible part of what was released. Rotated ones hardly overlap "
     "with each other, so that those that took no part may spread less than 1, as the brackets "
-    "behind the deviation say, and leave fewer scores in the tails. In ε the other canaries are "
-    "taken out, so that nothing is wrong with it."
+    "behind the deviation say, and leave fewer scores in the tails. In ε, but for "
+    "the paper's rows, the other canaries are taken out, so that nothing is wrong with it."
 )
 """What the panel says of measured nulls that are expected to be narrower."""
 
@@ -185,8 +185,8 @@ def _about_mean(misfit: Misfit) -> str:
     size = "large" if misfit.measured > 0 else "small"
     return (
         f"part have the mean {_signed(misfit.measured, 3)}, where 0 is expected. Those of canaries "
-        f"that took part are shifted as well, so that ε, its interval and its bounds are too {size}. "
-        f"{_INSTEAD}, or run again with --canary-kind sphere."
+        f"that took part are shifted as well, so that ε, its interval and its bounds are too "
+        f"{size}. {_INSTEAD}, or run again with --canary-kind sphere."
     )
 
 

@@ -19,7 +19,7 @@ from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.mechanism import ServerSGD, norm
 
 OBSERVED, COUNT, DIM = 3, 50, 1000
-PRESENT = ([0, 2], [0], [], [2])
+PRESENT: tuple[list[int], ...] = ([0, 2], [0], [], [2])
 SIGNALS = (1.0, 0.5, 2.0, 3.0)
 SERVER = ServerSGD(learning_rate=0.5, momentum=0.9)
 
@@ -235,6 +235,7 @@ def test_the_model_s_null_is_of_cosines_with_it():
     scorer, tally = CanaryScorer(canaries, others=20), NullTally(4, 20)
     model = np.random.default_rng(2).standard_normal(DIM).astype(np.float32)
     dots = scorer.add("model", model)
+    assert dots is not None
     scale = np.sqrt(DIM) / norm(model)
     found = _by_name(tally.finish({"model": scale * dots[4:]}))
     others = canaries.with_count(24)

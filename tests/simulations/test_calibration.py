@@ -4,9 +4,11 @@ import calibration
 import numpy as np
 import pytest
 
+from fl_epe.auditing import MeasuredNull
+
 
 def test_the_laws_have_their_moments():
-    middles = np.concatenate([[-6.1], (calibration.MeasuredNull.edges[1:] - 0.125), [6.1]])
+    middles = np.concatenate([[-6.1], (MeasuredNull.edges[1:] - 0.125), [6.1]])
     for law in (
         calibration.normal(0.1, 1.2),
         calibration.gradual(0.0166, 1.5),
