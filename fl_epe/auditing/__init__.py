@@ -43,7 +43,13 @@ from fl_epe.auditing.normality import (
     gaussian_by_group,
 )
 from fl_epe.auditing.one_release import LARGE_OVERLAP
-from fl_epe.auditing.other_canaries import measure_others, others_share, with_others, without_others
+from fl_epe.auditing.other_canaries import (
+    least_deviations,
+    measure_others,
+    others_share,
+    with_others,
+    without_others,
+)
 from fl_epe.auditing.random_client import ExposedOfMany, RandomClient, RunSchedules, random_client
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import record_from_scorer
@@ -152,6 +158,7 @@ __all__ = [
     "headline_method",
     "installed_versions",
     "least_canaries",
+    "least_deviations",
     "lifted_lower_bound",
     "lower_bound",
     "lower_bound_by",

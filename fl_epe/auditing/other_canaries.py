@@ -86,6 +86,35 @@ def others_share(record: AuditRecord) -> Floats:
     return np.asarray(np.minimum(share, 1.0))
 
 
+def least_deviations(record: AuditRecord) -> dict[str, float]:
+    """The deviation that a measured null may have where other canaries are part of the release.
+
+    Rotated canaries are nearly orthogonal to each other, so that those that took no part see only
+    the rest: of d entries out of D = 2^m they have √(1 − share·d/D) of the exact null's deviation,
+    or more if they come from other rotations. What hides an observed canary is not narrower, as the
+    others are taken out (`without_others`).
+
+    Returns:
+        By the names of the statistics in `MeasuredNull`, without the maximum.
+    """
+    kept = record.dim / (1 << (record.dim - 1).bit_length())
+    count, square = record.presence.sum(axis=1), record.norms.means**2
+    energy = count * _measured(record) ** 2
+    shares = np.divide(energy, square, out=np.zeros(record.rounds), where=square > 0)
+    known = _added(record)
+    weights = np.divide(count * known**2, square, out=np.zeros(record.rounds), where=square > 0)
+    mean = float(weights @ shares / weights.sum()) if weights.sum() > 0 else 0.0
+    found = {"matched-filter": mean}
+    own = _own_parts(record)
+    for name, length in (
+        ("displacement", record.norms.displacement),
+        ("model", record.norms.final),
+    ):
+        usable = math.isfinite(length) and length > 0
+        found[name] = mean if own is None or not usable else float(np.sum(own**2)) / length**2
+    return {name: math.sqrt(1 - kept * min(max(share, 0.0), 1.0)) for name, share in found.items()}
+
+
 def _measured(record: AuditRecord) -> Floats:
     """Mean of what the canaries of a round added to its mean, along their directions, ``(T,)``."""
     dots = np.sum(record.presence * record.observed.means, axis=1) * record.norms.means
@@ -98,11 +127,15 @@ def _own_parts(record: AuditRecord) -> Floats | None:
     mechanism = record.mechanism
     if mechanism.server.get("name") != "sgd":
         return None
-    known = mechanism.contributions
+    return np.asarray(record.round_weights() * _added(record) @ record.presence)
+
+
+def _added(record: AuditRecord) -> Floats:
+    """What a canary should have added to each round's mean, or has, ``(T,)``."""
+    known = record.mechanism.contributions
     if known is None:
-        known = mechanism.clip_norms / mechanism.cohort_size
-    added = np.where(np.isfinite(known), known, np.maximum(_measured(record), 0.0))
-    return np.asarray(record.round_weights() * added @ record.presence)
+        known = record.mechanism.clip_norms / record.mechanism.cohort_size
+    return np.where(np.isfinite(known), known, np.maximum(_measured(record), 0.0))
 
 
 def measure_others(record: AuditRecord, canaries: CanarySet | None = None) -> AuditRecord:

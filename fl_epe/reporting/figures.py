@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing import AuditRecord, Scores, scores_from_record
+from fl_epe.reporting.calibration import draw_calibration
 from fl_epe.reporting.status import NOT_MEASURED, measured_parts
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
 
@@ -142,6 +143,10 @@ def _draw_epsilons(figure: Figure, record: AuditRecord, summary: RunSummary) -> 
     figure.legend(loc="outside lower center", ncols=3, fontsize=7, frameon=False)
 
 
+def _draw_calibration(figure: Figure, record: AuditRecord, summary: RunSummary) -> None:
+    draw_calibration(figure, summary.null)
+
+
 FIGURES: dict[str, tuple[str, Callable[[Figure, AuditRecord, RunSummary], None]]] = {
     "epsilon": (
         "Empirical ε with its interval, its lower bound, and the analytical value.",
@@ -157,6 +162,11 @@ FIGURES: dict[str, tuple[str, Callable[[Figure, AuditRecord, RunSummary], None]]
         _draw_all,
     ),
     "rounds": ("Clip norm, loss and accuracy over the rounds.", _draw_rounds),
+    "calibration": (
+        "Scores of canaries that took no part, and what is expected of them: points on the line "
+        "are as they should be.",
+        _draw_calibration,
+    ),
 }
 """Caption and drawing function by file name."""
 
@@ -169,5 +179,6 @@ def shown(record: AuditRecord, summary: RunSummary) -> list[str]:
         "scores_final": isinstance(final.displacement, StatisticSummary),
         "scores_all": isinstance(every.matched_filter, StatisticSummary),
         "rounds": record.rounds > 0,
+        "calibration": bool(summary.null.statistics),
     }
     return [name for name in FIGURES if measured[name]]

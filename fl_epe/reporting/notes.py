@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fl_epe.auditing import LEAST_FOR_NULL, EpsilonEstimate, combined_p_value, least_canaries
+from fl_epe.reporting.calibration import calibration_warnings
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.random_client import random_client_notes
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
@@ -42,6 +43,7 @@ def notes(summary: RunSummary) -> list[str]:
         *_overlap_warnings(summary),
         *_together_notes(summary),
         *_null_notes(summary),
+        *_calibration_warnings(summary),
         *_few_notes(summary),
         *claim_notes(summary),
     ]
@@ -308,6 +310,13 @@ def _null_notes(summary: RunSummary) -> list[str]:
         f"successive rounds may agree with each other, which makes ε for every round too large. "
         f"{count} unobserved canaries are too few to tell; use at least {LEAST_FOR_NULL}."
     ]
+
+
+def _calibration_warnings(summary: RunSummary) -> list[str]:
+    """Where the null was measured, and is not the exact one."""
+    part = summary.every_round.matched_filter
+    divided = isinstance(part, StatisticSummary) and part.scores.null is not None
+    return calibration_warnings(summary.null, summary.least_deviations, divided=divided)
 
 
 def _few_notes(summary: RunSummary) -> list[str]:

@@ -18,6 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, EpsilonEstimate, ScoreSummary
+from fl_epe.reporting.calibration import (
+    calibration_alternative,
+    calibration_line,
+    calibration_notes,
+    calibration_table,
+)
 from fl_epe.reporting.figures import FIGURES, render, shown
 from fl_epe.reporting.notes import analytical_text, finding, notes
 from fl_epe.reporting.numbers import number
@@ -87,9 +93,11 @@ def _write(
         else:
             path.unlink(missing_ok=True)
     pictures = [
-        (FIGURES[name][0], base64.b64encode(image).decode()) for name, image in images.items()
+        (FIGURES[name][0], base64.b64encode(image).decode())
+        for name, image in images.items()
+        if name != "calibration"  # stands beside its table
     ]
-    page = _page(summary, pictures, config)
+    page = _page(summary, pictures, config, _calibration(summary, images.get("calibration")))
     (directory / "report.html").write_text(page, encoding="utf-8")
 
 
@@ -129,6 +137,8 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
         for text in lines:
             say(f"{bullet} {text}")
     console.print(epsilon_table(summary))
+    if calibration := calibration_line(summary.null, summary.least_deviations):
+        say(f"{bullet} {calibration}")
     for text in (*statement_lines(summary), *simultaneous_lines(summary)):
         say(f"{bullet} {text}")
     for note in notes(summary):
@@ -212,7 +222,29 @@ def score_notes(result: ScoreSummary) -> list[str]:
     return lines
 
 
-def _page(summary: RunSummary, pictures: list[tuple[str, str]], config: Mapping[str, Any]) -> str:
+def _calibration(summary: RunSummary, image: bytes | None) -> dict[str, Any] | None:
+    """What the calibration panel shows; ``None`` without a measured null."""
+    null, least = summary.null, summary.least_deviations
+    if image is None:
+        return None
+    names, rows = calibration_table(null, least)
+    return {
+        "line": calibration_line(null, least),
+        "names": names,
+        "rows": rows,
+        "about": calibration_notes(null, least),
+        "image": base64.b64encode(image).decode(),
+        "alternative": calibration_alternative(null),
+        "caption": FIGURES["calibration"][0],
+    }
+
+
+def _page(
+    summary: RunSummary,
+    pictures: list[tuple[str, str]],
+    config: Mapping[str, Any],
+    calibration: Mapping[str, Any] | None,
+) -> str:
     import jinja2
 
     source = importlib.resources.files("fl_epe") / "reporting" / "templates" / "report.html.j2"
@@ -232,6 +264,7 @@ def _page(summary: RunSummary, pictures: list[tuple[str, str]], config: Mapping[
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
         bounds=_bound_cells(summary),
         notes=notes(summary),
+        calibration=calibration,
         pictures=pictures,
         config={name: value for name, value in config.items() if name != "plan"},
         versions=summary.versions,

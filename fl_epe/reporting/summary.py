@@ -30,6 +30,7 @@ from fl_epe.auditing import (
     gaussian_by_group,
     gaussian_test,
     installed_versions,
+    least_deviations,
     lower_bound,
     method_by_design,
     others_share,
@@ -102,6 +103,8 @@ def summarize(
         others_share=_others_share(record),
         others_out=record.norms.sums is not None,
         stopped=_stopped(config),
+        null=record.null,
+        least_deviations=least_deviations(record) if record.null.statistics else {},
     )
     found = claims(record, summary, coins=_coins(record), simultaneous=simultaneous)
     return dataclasses.replace(summary, claims=found)

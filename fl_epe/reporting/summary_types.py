@@ -11,10 +11,12 @@ from fl_epe.auditing import (
     EpsilonEstimate,
     FootprintFit,
     GaussianFit,
+    MeasuredNull,
     RandomClient,
     Scores,
     finite,
 )
+from fl_epe.reporting.calibration import null_dict
 from fl_epe.reporting.random_client import random_client_dict
 from fl_epe.reporting.verdict_types import Claims
 
@@ -293,6 +295,8 @@ class RunSummary:
         stopped: of a run that its rule ended early, the rule, the round, and the ε that was
             watched, with its interval; ``None`` for other runs.
         claims: the verdict, what each row states, and the dependence of the canaries.
+        null: of the statistics, measured on canaries that took no part; empty if it was not.
+        least_deviations: that the statistics' nulls may have where canaries overlap.
     """
 
     status: Status
@@ -321,6 +325,8 @@ class RunSummary:
     others_out: bool = True
     stopped: JSON | None = None
     claims: Claims = dataclasses.field(default_factory=Claims)
+    null: MeasuredNull = dataclasses.field(default_factory=MeasuredNull)
+    least_deviations: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
@@ -359,6 +365,7 @@ class RunSummary:
             "plan": list(self.plan),
             "lost_count_as_zero": self.lost_count_as_zero,
             "versions": self.versions,
+            **null_dict(self.null, self.least_deviations),
             **({"stopped": self.stopped} if self.stopped else {}),
         }
 

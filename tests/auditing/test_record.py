@@ -201,6 +201,10 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         client_offsets=np.arange(0, 14, 2),
         metrics={"eval_loss": np.ones(2)},
         faults=("one",),
+        null_statistics=("displacement",),
+        null_means=rng.random(1),
+        null_deviations=rng.random(1),
+        null_counts=rng.integers(0, 9, (1, 50)),
     )
     sides = {"observed": record.observed, "unobserved": record.unobserved}
     arrays: dict[str, np.ndarray | None] = {name: side.means for name, side in sides.items()}
@@ -219,6 +223,9 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         "client_ids": record.clients.ids,
         "client_offsets": record.clients.offsets,
         "absent": record.clients.absent,
+        "null_means": record.null.means,
+        "null_deviations": record.null.deviations,
+        "null_counts": record.null.counts,
         "metrics.eval_loss": record.metrics["eval_loss"],
     }
     with np.load(record.save(tmp_path / "record.npz")) as archive:
@@ -244,6 +251,8 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         "config": {"task": "made up"},
         "versions": {"fl-epe": "0"},
         "faults": ["one"],
+        "canary_kind": "sphere",
+        "null_statistics": ["displacement"],
     }
     assert seeds == {"canary": 2**127, "noise": None}
 

@@ -82,6 +82,11 @@ EDITS = {
     "norms-negative": ("mean_norms", np.full(T, -1.0), "mean_norms to be lengths >= 0"),
     "norms-nan": ("mean_norms", np.full(T, np.nan), "mean_norms to be lengths >= 0"),
     "absent-negative": ("absent", np.full(T, -2), "absent to be counts >= 0, found -2"),
+    "kind": ("canary_kind", "cube", "canary_kind='cube' to be one of"),
+    "null-names": ("null_statistics", [1], "null_statistics=.* to be a list of texts"),
+    "null-shape": ("null_means", np.zeros(3), r"null_means.shape=\(3,\) to be \(0,\)"),
+    "null-nan": ("null_deviations", np.full(1, np.nan), "null_deviations to be finite"),
+    "null-counts": ("null_counts", np.zeros((1, 50), int), "null_counts to count some scores"),
     "offsets": ("client_offsets", np.arange(T + 1), None),
 }
 

@@ -68,6 +68,7 @@ def test_a_run_leaves_everything_behind(finished):
     output, printed = finished
     files = {path.name for path in output.iterdir()}
     pictures = {"epsilon.png", "scores_final.png", "scores_all.png", "rounds.png"}
+    pictures.add("calibration.png")
     assert files == {"record.npz", "report.json", "report.html", *pictures}
     for word in ("every round", "final model", "95% interval", "lower bound", "analytical"):
         assert word in printed
