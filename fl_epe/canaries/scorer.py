@@ -6,7 +6,7 @@ until a block of them is scored together.
 Examples:
     >>> scorer = CanaryScorer(CanarySet(dim=100, count=2, seed=1))
     >>> scorer.add("mean", scorer.canaries.vector(0)).round(1) + 0.0
-    array([1. , -0.1])
+    array([ 1. , -0.1])
     >>> scorer.cosines("mean").shape
     (1, 2)
 """
