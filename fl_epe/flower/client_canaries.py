@@ -58,7 +58,7 @@ class CanaryOrder:
     number: int
     count: int
     seed: int
-    kind: CanaryKind
+    kind: CanaryKind = "rotation"
     norm: float = 0.0
     leave_out: tuple[str, ...] = ()
     acknowledge: bool = False

@@ -206,7 +206,9 @@ def test_a_tensor_is_scored_like_an_array(dim):
     canaries = CanarySet(dim, 500, 3)
     x = np.random.default_rng(0).standard_normal(dim).astype(np.float32)
     found = canaries.dot(torch.from_numpy(x))
-    np.testing.assert_allclose(found, canaries.dot(x), atol=1e-5 * np.linalg.norm(x) / dim**0.5)
+    np.testing.assert_allclose(
+        found, canaries.dot(x), atol=1e-5 * float(np.linalg.norm(x)) / dim**0.5
+    )
     assert found.dtype == np.float64
     assert not canaries.dot(torch.zeros(dim)).any()
 
@@ -216,4 +218,4 @@ def test_a_whole_family_is_scored_in_its_order_by_a_tensor():
     canaries = CanarySet(100, LEAST_SIZE, 3)
     x = np.random.default_rng(0).standard_normal(100).astype(np.float32)
     found = canaries.dot(torch.from_numpy(x))
-    np.testing.assert_allclose(found, canaries.dot(x), atol=1e-5 * np.linalg.norm(x) / 10)
+    np.testing.assert_allclose(found, canaries.dot(x), atol=1e-5 * float(np.linalg.norm(x)) / 10)

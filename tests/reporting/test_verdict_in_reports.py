@@ -198,4 +198,5 @@ def test_the_order_in_which_a_record_holds_its_canaries_changes_no_number():
 
 def test_a_verdict_of_another_version_is_named():
     words = verdict_text(summarize(_named("of another version")))
+    assert words is not None
     assert "the record names 'of another version', which is none known here" in words

@@ -11,7 +11,19 @@ from fl_epe.simulation.messages import Order, PartialSum
 
 def test_orders_survive_the_wire():
     order = Order(
-        np.arange(3, dtype=np.float32), 2, 0.5, [1, 2], [], 2**127 + 1, 24, 2**100, 1, 16, 0.1, True
+        np.arange(3, dtype=np.float32),
+        2,
+        0.5,
+        [1, 2],
+        [],
+        2**127 + 1,
+        24,
+        "sphere",
+        2**100,
+        1,
+        16,
+        0.1,
+        True,
     )
     decoded = Order.decode(order.encode())
     assert np.array_equal(decoded.theta, order.theta)

@@ -252,6 +252,7 @@ def test_a_worker_trains_in_chunks_too():
         canary_ids=[0, 2],
         canary_seed=5,
         num_canaries=3,
+        canary_kind="rotation",
         local_seed=3,
         local_epochs=1,
         local_batch_size=4,
