@@ -135,8 +135,8 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
         type=_positive_mebibytes,
         default=str(SCORE_MEMORY >> 20),
         metavar="MIB",
-        help="memory for rounds that wait to be scored together. Every canary is made anew for "
-        "each such block, so raise it for large models and many rounds "
+        help="memory for rounds that wait to be scored together, with --canary-kind sphere: every "
+        "canary is made anew for each such block, so raise it for large models and many rounds "
         f"(default: {SCORE_MEMORY >> 20})",
     )
 

@@ -83,6 +83,8 @@ def check_training(settings: Mapping[str, Any], dim: int, machine: Mapping[str, 
     del sizes["local_epochs"]
     check_memory(kept, "scores and cohorts of all rounds", **sizes)
     blocks = -(-rounds * 4 * dim // max(1, score_memory))
+    if settings.get("canary_kind") != "sphere":
+        blocks = 1  # rotated canaries are scored together
     passes = rounds * cohort * epochs + (canaries + unobserved) * blocks
     sizes = {"rounds": rounds, "clients_per_round": cohort, "local_epochs": epochs} | sizes
     check_time(passes * dim * _SECONDS_A_COORDINATE, "training on one core", **sizes)

@@ -84,7 +84,8 @@ class CanaryAudit(Strategy):
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
-        score_memory: bytes for model deltas that wait to be scored together; 384 MiB by default.
+        score_memory: bytes for model deltas that wait to be scored together, with
+            ``canary_kind="sphere"``; 384 MiB by default.
         replies: "model" or "delta", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
         averages: whether the strategy averages its replies by weight and does nothing else. By
@@ -97,8 +98,7 @@ class CanaryAudit(Strategy):
             The model says after which round; later ones, which are not in it, are forgotten.
             ``seed=None`` takes the seed that is kept, other arguments must be as they were. With
             another model it is another run: what is in the folder is moved aside, and a new audit
-            begins. Every round's models are scored at once then, which takes more time than
-            scoring many together. One folder for one run at a time.
+            begins. One folder for one run at a time.
         verdict: the one lower bound that the report names as its verdict: "auto" (the default, by
             the number of canaries and ``delta``), or a method such as "weighted", for every round's
             model; "final:weighted" is for the final model.

@@ -143,8 +143,8 @@ class RunOptions(TypedDict, total=False):
             on from there. It holds the canary seed and is readable by its owner alone.
         checkpoint_every: rounds between checkpoints; 10 by default.
         on_round: called after every round.
-        score_memory: bytes for rounds that wait to be scored together; all canaries are made anew
-            for each such block.
+        score_memory: bytes for rounds that wait to be scored together, if ``canary_kind`` is
+            "sphere"; all canaries are made anew for each such block.
     """
 
     checkpoint: Path | None

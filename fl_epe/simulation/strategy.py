@@ -52,7 +52,7 @@ class DPFedAvg(Strategy):
         config: everything that decides the result.
         seeds: the random streams; fresh ones from the operating system by default.
         node_timeout: seconds to wait for nodes that hold all clients.
-        score_memory: bytes for released means that wait to be scored.
+        score_memory: bytes for released means that wait to be scored, for independent canaries.
         client_sizes: examples of each client of a cohort, to balance the work of nodes that hold
             all clients; by default all are alike. No influence on the result.
     """

@@ -131,7 +131,8 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
         # Noise in the mean grows as cohorts shrink: the server's steps stay as long as they were.
         "server_learning_rate": table.server_learning_rate * options.scale,
     }
-    settings |= pairs(options.settings)
+    # The paper's canaries; --set canary_kind=rotation scores them in a hundredth of the time.
+    settings |= {"canary_kind": "sphere", **pairs(options.settings)}
     server_learning_rate = settings.pop("server_learning_rate")
     return Plan(
         schedules=("epochs",),

@@ -13,9 +13,9 @@ the number of rounds, so a run at a smaller scale has a larger ε-final than the
 "limit, final" says what to expect where noise outweighs the updates.
 
 The full size has not been run, for lack of a GPU. Training takes about 3.3e16 floating-point
-operations: 86 hours of one core, or an hour on a GPU that sustains 10 TFLOP/s. Scoring makes every
-canary again for each block of rounds, which takes 74 s for 2,000 canaries; ``--score-memory``
-allows larger blocks.
+operations: 86 hours of one core, or an hour on a GPU that sustains 10 TFLOP/s. Canaries
+are the paper's, independent, and made again for each block of rounds, which takes 74 s for 2,000 of
+them; ``--score-memory`` allows larger blocks, and ``--set canary_kind=rotation`` needs none.
 
 At scale 1/16 with at most 64 sentences a user (``--task-option max_examples=64``), two cores, eight
 minutes for both rows, seed 0: 128 rounds of 10 users, 62 + 62 canaries::
