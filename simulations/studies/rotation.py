@@ -4,10 +4,10 @@
     python simulations/studies/rotation.py training       # one part
     python simulations/studies/rotation.py --quick        # few seeds, small: half a minute
 
-Each part makes the same runs twice, with canaries of both kinds and seeds of their own, and compares
-mean and spread of every statistic over the seeds: Welch's test for means, the Brown–Forsythe test
-for spreads. A part has many comparisons, so its last line has the smallest of their p-values, times
-their number (Bonferroni), and how many are below 0.05, of which 5% is expected.
+Each part makes the same runs twice, with canaries of both kinds and seeds of their own, and
+compares mean and spread of every statistic over the seeds: Welch's test for means, the
+Brown–Forsythe test for spreads. A part has many comparisons, so its last line has the smallest of
+their p-values, times their number (Bonferroni), and how many are below 0.05: 5% are expected.
 
 - "mechanism": one release, the sum of k canaries and Gaussian noise, with k unobserved canaries.
 - "limit": 20 rounds of noise and canaries, through `RunAuditor`; three ways, the third being
@@ -67,6 +67,7 @@ Hidden = Callable[[np.random.Generator], NDArray[np.float32]]
 DELTA = 1e-6
 SIZES = ((10_000, 100), (100_000, 316), (1_000_000, 1000))
 NOISES = ((4.22, 1.0), (1.54, 3.0), (0.541, 10.0))  # z, and ε at DELTA
+QUICK_SEEDS = 12
 ENTRIES = 4_000_000  # of independent canaries that are made as vectors
 BOUNDS = ("clopper-pearson", "gdp", "mean")
 HEADLINE = "weighted"  # takes a hundred times longer, so not in every table
@@ -418,7 +419,7 @@ def main(arguments: list[str] | None = None, say: Callable[[str], object] = prin
     for part in options.parts or PARTS:
         rows = []
         for title, table in PARTS[part](
-            12 if options.quick else options.seeds, quick=options.quick
+            QUICK_SEEDS if options.quick else options.seeds, quick=options.quick
         ):
             say(f"{part}: {title}; mean ± deviation, p of means, p of spreads")
             for row in table:

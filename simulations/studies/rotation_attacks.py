@@ -4,19 +4,21 @@
     python simulations/studies/rotation_attacks.py --quick   # seconds
 
 Table 1: without the seed and without a canary. Is a release of noise and 20 rotated canaries
-(μ = 8 each) told from one with independent canaries, or from noise of the same length alone? The
-adversary tries statistics that know the family: the largest value of the transform of the release,
-of its squares, and of the release with signs of the adversary's own; and the fourth moment. AUC over
-the runs; 0.5 is a blind guess, and its error is 0.29/√(runs of each)·√2 or so.
+(μ = 8 each) told from one with independent canaries ("r / s"), or from noise of the same length
+alone ("r / no", and "s / no" for independent canaries)? The adversary tries statistics that know
+the family: the largest value of the transform of the release, of its squares, and of the release
+with signs of the adversary's own; and the fourth moment. AUC over the runs: 0.5 is a blind guess,
+and its standard error 0.41/√(runs of each).
 
 Table 2: with one canary of the run, as a client has it whose server sends directions
 (``canary_secret="server"``). Entries of a canary are t_j·g_j in steps of a unit, g = H·s with signs
-s. If the product of all s is −1, as in half of the families, g_j/2 is odd everywhere, and g_j/2
-modulo 4 is 1 or 3 as an affine function of the bits of j says: the sum of g over j, j^a, j^b and
+s. If the product of all s is −1, as in half of the families, g_j/2 is odd everywhere, and whether
+it is 1 or 3 modulo 4 is an affine function of the bits of j: the sum of g over j, j^a, j^b and
 j^a^b is a multiple of 8. So |g_j| modulo 8 gives the sign of g_j up to an affine function, which is
-only another order of the rows and their signs, and hence t, g and all D canaries. "found" is how many
-of the other 19 canaries in a release have one of the 100 largest |scores| of the D rows that the
-adversary computes; "noisy" is the same with a direction to which the server has added 3% of noise.
+only another order of the rows and their signs, and hence t, g and all D canaries. "found" is how
+many of the other 19 canaries in a release are among the 100 largest |scores| of the D rows that the
+adversary computes, "score" their mean |score|. With "noise" the server has added so much, relative
+to its length, to the direction.
 
 EXPECTED
 """
@@ -109,7 +111,7 @@ def whole_numbers(canary: Vector) -> NDArray[np.int64] | None:
 
 
 def family_from_one(canary: Vector) -> tuple[Floats, Floats] | None:
-    """t and g from one canary, up to a sign and an order of the rows; ``None`` if it fails."""
+    """The signs t, and g, up to an order of the rows; ``None`` if the attack fails."""
     whole = whole_numbers(canary)
     if whole is None or not np.all(whole % 2):
         return None

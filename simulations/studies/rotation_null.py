@@ -15,13 +15,14 @@ cutting, and lengths aside, which vary by √((1 − d/D)/(2d))):
 - the mean square of all D scores is 1, exactly. So that of k of them has the variance
   2/k·(1 − (k − 1)/(D − 1)): a finite population's.
 
-Table 1: as many scores as there are, d = 1,000,000 (D = 2^20): deviation, kurtosis (with its error
-2·√6/√k or so), p-values of Kolmogorov–Smirnov and the Anderson–Darling statistic against N(0, 1)
-(2.49 is its 5% point), tails beyond 3, 4 and 4.5 deviations over what N(0, 1) has (counts of 2,700,
-63 and 6.8), Q, and the largest correlation of two canaries for this x.
-Table 2: k canaries, d = D = 2^16 or d = 40,000, over 100 seeds: √k times the deviation of their mean
-score (1 if independent), the deviation of their mean square over √(2/k), and how often KS and AD
-reject at 5%. With x of two equal entries nearly every canary has a mirror image among 60,000.
+Table 1: a million scores, d = 1,000,000 (D = 2^20): deviation, kurtosis (its standard error is
+0.005), p-value of Kolmogorov–Smirnov and the Anderson–Darling statistic against N(0, 1) (2.49 is
+its 5% point), tails beyond 3, 4 and 4.5 deviations over what N(0, 1) has (2,700, 63 and 6.8
+scores), Q, and the largest correlation of two canaries for this x.
+Table 2: k canaries, d = D = 2^16 or d = 40,000, over 100 seeds: √k times the deviation of their
+mean score (1 if independent), the deviation of their mean square over √(2/k) and what the above
+says, and how often KS and AD reject at 5%. With x of two equal entries nearly every canary has a
+mirror image among 60,000; with one entry scores are multiples of 2/√D or 4/√D.
 Table 3: pairs of rows with one given difference among 500 canaries of 65,536, over 400 seeds: mean
 and variance, beside those of random permutations.
 Table 4: canaries that are much of a release: the deviation of unobserved scores, beside independent
