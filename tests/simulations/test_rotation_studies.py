@@ -10,7 +10,7 @@ from fl_epe import CanarySet
 
 
 def test_independent_products_have_the_law_of_sphere_canaries():
-    dim, count, taking_part, runs = 300, 8, 5, 400
+    dim, count, taking_part, runs = 300, 8, 5, 200
     both = []
     for kind in range(2):
         found = []
@@ -38,7 +38,7 @@ def test_a_difference_of_means_or_spreads_is_found():
     assert rotation.Row.of("", one, rng.standard_normal(200)).p_mean > 1e-3
 
 
-@pytest.mark.parametrize("part", ["embedding", "training"])
+@pytest.mark.parametrize("part", ["embedding", pytest.param("training", marks=pytest.mark.slow)])
 def test_both_kinds_agree_in_the_quick_form(part, capsys, monkeypatch):
     monkeypatch.setattr(
         rotation,
