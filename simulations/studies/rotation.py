@@ -44,6 +44,7 @@ from fl_epe.auditing import (
     RoundFacts,
     RunAuditor,
     Scores,
+    ThreatModel,
     anderson_darling,
     epsilon_from_scores,
     footprint_fit,
@@ -71,7 +72,13 @@ QUICK_SEEDS = 12
 ENTRIES = 4_000_000  # of independent canaries that are made as vectors
 BOUNDS = ("clopper-pearson", "gdp", "mean")
 HEADLINE = "weighted"  # takes a hundred times longer, so not in every table
-ROTATION, SPHERE, LIMIT = range(3)  # streams
+KINDS: tuple[CanaryKind, CanaryKind] = ("rotation", "sphere")
+ROTATION, SPHERE = range(2)  # streams
+ATTACKS: tuple[tuple[ThreatModel, str], ...] = (
+    ("final", "displacement"),
+    ("all", "matched-filter"),
+    ("all", "maximum"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +196,8 @@ def release(kind: int, dim: int, count: int, seed: int, hidden: Hidden) -> Float
     if kind == SPHERE and 2 * count * dim > ENTRIES:
         vector_length = float(np.linalg.norm(hidden(rng)))
         return independent_products(rng, dim, 2 * count, count, vector_length)
-    name: CanaryKind = "rotation" if kind == ROTATION else "sphere"
     canary_seed = int(rng.integers(1 << 62))
-    return products(CanarySet(dim, 2 * count, canary_seed, name), count, hidden(rng))
+    return products(CanarySet(dim, 2 * count, canary_seed, KINDS[kind]), count, hidden(rng))
 
 
 def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
@@ -219,12 +225,8 @@ def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
 def of_record(record: AuditRecord) -> Statistics:
     """Every statistic of a run."""
     found: Statistics = {}
-    for threat, statistic in (
-        ("final", "displacement"),
-        ("all", "matched-filter"),
-        ("all", "maximum"),
-    ):
-        scores = scores_from_record(record, threat, statistic)  # type: ignore[arg-type]
+    for threat, statistic in ATTACKS:
+        scores = scores_from_record(record, threat, statistic)
         name = "final" if threat == "final" else statistic
         if scores.unobserved is None:
             raise ValueError(f"Expected unobserved canaries in the record, got {scores}.")
@@ -234,9 +236,7 @@ def of_record(record: AuditRecord) -> Statistics:
         found[f"{name}: null's deviation"] = float(scores.unobserved.std(ddof=1))
         found[f"{name}: null's largest"] = float(scores.unobserved.max())
         found[f"{name}: ε"] = epsilon_from_record(
-            record,
-            threat=threat,
-            statistic=statistic,  # type: ignore[arg-type]
+            record, threat=threat, statistic=statistic
         ).epsilon
         if statistic != "maximum":
             for method in BOUNDS:
@@ -256,7 +256,7 @@ def noisy_run(
     kind: CanaryKind, dim: int, schedule: ShuffledEpochs, momentum: float, count: int, seed: int
 ) -> AuditRecord:
     """A run of noise of deviation 1 and canaries, through `RunAuditor`."""
-    rng = generator(seed, ROTATION if kind == "rotation" else SPHERE, dim)
+    rng = generator(seed, KINDS.index(kind), dim)
     server = ServerSGD(1.0, momentum)
     canary_seed = int(rng.integers(1 << 62))
     auditor = RunAuditor(count, count, seed=canary_seed, delta=1e-5, server=server, kind=kind)
@@ -287,10 +287,10 @@ def limit(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
         schedule = ShuffledEpochs(20, participations)
         runs = {
             kind: [
-                of_record(noisy_run(kind, dim, schedule, momentum, count, seed))  # type: ignore[arg-type]
+                of_record(noisy_run(kind, dim, schedule, momentum, count, seed))
                 for seed in range(seeds)
             ]
-            for kind in ("rotation", "sphere")
+            for kind in KINDS
         }
         limits = [
             of_record(
@@ -341,14 +341,14 @@ def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
     """Real training."""
     for z in (0.3,) if quick else (0.3, 0.0):
         both = []
-        for stream, kind in enumerate(("rotation", "sphere")):
+        for stream, kind in enumerate(KINDS):
             config = RunConfig(
                 clients=24,
                 rounds=10,
                 clients_per_round=12,
                 num_canaries=60,
                 unobserved=60,
-                canary_kind=kind,  # type: ignore[arg-type]
+                canary_kind=kind,
                 canary_participations=2 if z else 1,
                 noise_multiplier=z,
                 clipping="fixed",

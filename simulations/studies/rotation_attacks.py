@@ -42,7 +42,7 @@ Vector = NDArray[np.float32]
 TOGETHER, SCORE, LARGEST = 20, 8.0, 100
 
 
-def padded(x: Floats, size: int) -> Vector:
+def padded(x: NDArray[np.floating], size: int) -> Vector:
     """``x`` in float32, with zeros up to ``size``."""
     out = np.zeros(size, np.float32)
     out[: len(x)] = x
@@ -79,14 +79,14 @@ def auc(one: Floats, other: Floats) -> float:
 
 def blind(dim: int, runs: int) -> list[str]:
     """The rows of the first table."""
+    kinds: tuple[CanaryKind | None, ...] = ("rotation", "sphere", None)
     found = {}
-    for kind in ("rotation", "sphere", None):
-        found[kind] = np.array(
-            [
-                blind_statistics(released(dim, kind, seed), np.random.default_rng(seed))  # type: ignore[arg-type]
-                for seed in range(runs)
-            ]
-        )
+    for kind in kinds:
+        drawn = (released(dim, kind, seed) for seed in range(runs))
+        statistics = [
+            blind_statistics(x, np.random.default_rng(seed)) for seed, x in enumerate(drawn)
+        ]
+        found[kind] = np.array(statistics)
     names = ("transform", "of squares", "own signs", "fourth moment")
     return [
         f"{name:16}{auc(found['rotation'][:, i], found['sphere'][:, i]):>8.2f}"
@@ -123,8 +123,9 @@ def family_from_one(canary: Vector) -> tuple[Floats, Floats] | None:
 def all_scores(x: Vector, signs: Floats, g: Floats) -> Vector:
     """|Score| of ``x`` with every row of the family, by the row's distance from the known one."""
     size = size_for(len(x))
-    product = transform(padded(x * signs, size)) * (transform(padded(g, size)) / size)
-    return np.asarray(np.abs(transform(product)) / np.linalg.norm(g))
+    product = transform(padded(x * signs, size))
+    product *= transform(padded(g, size)) / np.float32(size)
+    return np.asarray(np.abs(transform(product)) / np.float32(np.linalg.norm(g)))
 
 
 def with_one_canary(dim: int, seed: int, noise: float) -> tuple[bool, float, float]:
