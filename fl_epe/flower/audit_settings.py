@@ -71,6 +71,8 @@ class AuditSettings:
         else:
             why = "with clients, who answer whenever they are asked, with their own weight"
             _refuse(given, _FOR_SERVER_CANARIES, why)
+        if given.get("canary_secret") == "server":
+            given.setdefault("canary_kind", "sphere")
         once = given.get("participations", 1) <= 1 and "clients" not in given
         few = max(2, given["num_canaries"] // 4)  # enough, as the null is then exact
         many = max(LEAST_FOR_NULL, given["num_canaries"])
@@ -95,6 +97,11 @@ class AuditSettings:
         if self.canary_secret not in get_args(CanarySecret):
             secrets_ = list(get_args(CanarySecret))
             raise ValueError(f"Expected canary_secret={self.canary_secret!r} in {secrets_}.")
+        if self.canary_secret == "server" and self.canary_kind == "rotation":  # noqa: S105
+            raise ValueError(
+                "Expected canary_kind='sphere' with canary_secret='server', got 'rotation': from"
+                " one rotated canary a client can compute the others, see docs/notes/rotation.md."
+            )
         z = self.noise_multiplier
         if z is not None and not 0 <= z < math.inf:
             raise ValueError(f"Expected noise_multiplier={z} in [0, inf).")

@@ -102,7 +102,8 @@ class CanaryAudit(Strategy):
         verdict: the one lower bound that the report names as its verdict: "auto" (the default, by
             the number of canaries and ``delta``), or a method such as "weighted", for every round's
             model; "final:weighted" is for the final model.
-        canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
+        canary_kind: "rotation" (the default) or "sphere", see `CanarySet`; with
+            ``canary_secret="server"`` always "sphere", as one rotated canary gives away the others.
         canary_secret: for ``clients``: "seed" (the default) sends the seed of all canaries to the
             clients that play one; "server" sends each its own direction, as long as the model, in
             every round, and keeps the seed.

@@ -107,3 +107,11 @@ def test_there_are_unobserved_canaries_enough_for_the_null(
         flower.FedAvg(), num_canaries=num_canaries, delta=1e-5, participations=participations
     )
     assert audit.unobserved == unobserved
+
+
+def test_directions_that_the_server_sends_are_independent():
+    sent = {"num_canaries": 10, "delta": DELTA, "clients": 0.1, "canary_secret": "server"}
+    assert CanaryAudit(fixed(), **sent)._settings.canary_kind == "sphere"
+    assert CanaryAudit(fixed(), num_canaries=10, delta=DELTA)._settings.canary_kind == "rotation"
+    with pytest.raises(ValueError, match="canary_kind='sphere' with canary_secret='server'"):
+        CanaryAudit(fixed(), **sent, canary_kind="rotation")
