@@ -113,7 +113,8 @@ def test_the_server_keeps_the_seed_and_sends_directions():
     assert {order["canary-order-seed"] for order in told} == {"0"}
     assert all((len(names) == 2) == (node in (1, 2, 3)) for node, _, names, _ in heard)
     assert all(len(inside) == 1 for *_, inside in heard)  # the app sees the model alone
-    shared, _ = run(server_side(), drifting_app([canary_mod]), clients=[1, 2, 3])
+    mod = drifting_app([canary_mod])
+    shared, _ = run(server_side(), mod, clients=[1, 2, 3], canary_kind="sphere")
     np.testing.assert_array_equal(kept.record().presence, shared.record().presence)
     np.testing.assert_allclose(
         kept.record().observed.means, shared.record().observed.means, atol=1e-6
