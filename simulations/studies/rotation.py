@@ -87,7 +87,7 @@ Expected (2026-11-22, two cores shared with other work, 200 seeds; some rows)::
         28 comparisons: smallest p × number 0.39; 10.7% below 0.05, 0.0% below 0.01
         28 comparisons: smallest p × number 0.39; 10.7% below 0.05, 0.0% below 0.01
 
-With ``--quick`` (12 seeds)::
+With fewer, ``limit --quick`` (12) and ``training --seeds 60``::
 
     limit: d = 70,000, 1 participations, momentum 0: rotation, sphere
         final: null's deviation     0.9535 ± 0.0754      1.0021 ± 0.0976    0.187  0.265
@@ -119,13 +119,20 @@ With ``--quick`` (12 seeds)::
         60 comparisons: smallest p × number 0.94; 6.7% below 0.05, 0.0% below 0.01
         240 comparisons: smallest p × number 1.00; 4.6% below 0.05, 0.0% below 0.01
     training: digits, d = 7,850, z = 0.3
-        final: null's deviation     1.0292 ± 0.0908      0.9646 ± 0.0925    0.099  0.609
-        final: ε                    9.0584 ± 0.5814      9.1793 ± 0.8986    0.700  0.337
-        matched-filter: null's deviation    0.9924 ± 0.1018      1.0392 ± 0.0911    0.248  0.574
-        matched-filter: ε          30.3535 ± 1.2280     29.8590 ± 1.3410    0.356  0.538
-        maximum: null's deviation    0.0095 ± 0.0008      0.0091 ± 0.0006    0.170  0.513
-        60 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
-        60 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
+        final: null's deviation     0.9914 ± 0.0923      0.9881 ± 0.0887    0.840  0.486
+        final: ε                    9.3729 ± 0.7700      9.1769 ± 0.8583    0.191  0.296
+        matched-filter: null's deviation    0.9951 ± 0.0921      0.9992 ± 0.1064    0.819  0.235
+        matched-filter: ε          30.3913 ± 1.1904     30.1016 ± 1.0972    0.168  0.227
+        maximum: null's deviation    0.0094 ± 0.0008      0.0094 ± 0.0009    0.841  0.633
+        60 comparisons: smallest p × number 1.00; 3.3% below 0.05, 0.0% below 0.01
+    training: digits, d = 7,850, z = 0
+        final: null's deviation     0.9953 ± 0.1063      0.9880 ± 0.0925    0.689  0.172
+        final: ε                   24.6938 ± 1.3191     24.1104 ± 1.7572    0.042  0.015
+        matched-filter: null's deviation    0.9992 ± 0.0965      0.9927 ± 0.1023    0.720  0.663
+        matched-filter: ε         549.3382 ± 41.3389   540.4558 ± 45.3449   0.264  0.761
+        maximum: null's deviation    0.0102 ± 0.0010      0.0101 ± 0.0009    0.546  0.598
+        60 comparisons: smallest p × number 0.84; 11.7% below 0.05, 0.0% below 0.01
+        120 comparisons: smallest p × number 1.00; 7.5% below 0.05, 0.0% below 0.01
 """
 
 from __future__ import annotations
