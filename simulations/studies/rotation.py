@@ -22,7 +22,117 @@ Independent canaries are `CanarySet` with "sphere" up to 4 million entries, and 
 their exact law: in coordinates whose first axis is the noise, the canaries' matrix is
 lower triangular, with normal entries and chi-distributed ones (Bartlett).
 
-EXPECTED
+Expected (2026-11-22, two cores shared with other work, 200 seeds; some rows)::
+
+    mechanism: d = 10,000, 100 canaries, ε = 1
+        ε, known variance           0.9802 ± 0.4232      0.9966 ± 0.4468    0.706  0.170
+        ε, fitted (the paper)       2.2707 ± 1.2947      2.2271 ± 1.2147    0.728  0.870
+        bound: gdp                  0.1816 ± 0.3351      0.1710 ± 0.2607    0.725  0.724
+        null: deviation             0.9900 ± 0.0752      0.9995 ± 0.0662    0.181  0.173
+        28 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
+    mechanism: d = 10,000, 100 canaries, ε = 3
+        ε, known variance           2.9700 ± 0.4824      2.9925 ± 0.5046    0.650  0.215
+        ε, fitted (the paper)       4.5178 ± 1.5253      4.4729 ± 1.4189    0.761  0.932
+        bound: gdp                  1.7580 ± 0.6290      1.7933 ± 0.6133    0.570  0.656
+        null: deviation             0.9901 ± 0.0752      0.9993 ± 0.0662    0.197  0.131
+        30 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
+    mechanism: d = 10,000, 100 canaries, ε = 10
+        ε, known variance           9.7479 ± 0.6126      9.7926 ± 0.6211    0.470  0.494
+        ε, fitted (the paper)      12.0520 ± 2.2488     11.9843 ± 2.0440    0.753  0.719
+        bound: gdp                  8.1793 ± 0.7765      8.2035 ± 0.8077    0.760  0.662
+        null: deviation             0.9892 ± 0.0746      0.9989 ± 0.0661    0.173  0.091
+        28 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
+    mechanism: d = 100,000, 316 canaries, ε = 1
+        ε, known variance           1.0164 ± 0.2675      0.9992 ± 0.2673    0.522  0.597
+        ε, fitted (the paper)       1.6485 ± 0.6206      1.7279 ± 0.6515    0.213  0.573
+        bound: gdp                  0.4363 ± 0.3279      0.3966 ± 0.3021    0.209  0.144
+        null: deviation             1.0014 ± 0.0406      1.0028 ± 0.0410    0.742  0.938
+        28 comparisons: smallest p × number 0.19; 25.0% below 0.05, 3.6% below 0.01
+    mechanism: d = 100,000, 316 canaries, ε = 3
+        ε, known variance           3.0221 ± 0.3019      3.0023 ± 0.3034    0.514  0.617
+        ε, fitted (the paper)       3.7926 ± 0.7474      3.8823 ± 0.7768    0.240  0.638
+        bound: gdp                  2.3769 ± 0.3818      2.3077 ± 0.3965    0.076  0.463
+        null: deviation             1.0010 ± 0.0405      1.0028 ± 0.0407    0.645  0.999
+        30 comparisons: smallest p × number 0.31; 26.7% below 0.05, 0.0% below 0.01
+    mechanism: d = 100,000, 316 canaries, ε = 10
+        ε, known variance           9.9571 ± 0.3773      9.9313 ± 0.3837    0.498  0.705
+        ε, fitted (the paper)      11.1621 ± 1.1792     11.2317 ± 1.1622    0.552  0.959
+        bound: gdp                  9.1597 ± 0.4913      9.0369 ± 0.4979    0.013  0.837
+        null: deviation             0.9973 ± 0.0404      1.0030 ± 0.0400    0.158  0.848
+        28 comparisons: smallest p × number 0.38; 28.6% below 0.05, 0.0% below 0.01
+    mechanism: d = 1,000,000, 1000 canaries, ε = 1
+        ε, known variance           1.0135 ± 0.1495      1.0182 ± 0.1480    0.748  0.686
+        ε, fitted (the paper)       1.3470 ± 0.2951      1.3686 ± 0.3088    0.476  0.654
+        bound: gdp                  0.6968 ± 0.1836      0.7046 ± 0.1954    0.683  0.535
+        null: deviation             0.9991 ± 0.0231      0.9999 ± 0.0216    0.753  0.266
+        28 comparisons: smallest p × number 0.16; 3.6% below 0.05, 3.6% below 0.01
+    mechanism: d = 1,000,000, 1000 canaries, ε = 3
+        ε, known variance           3.0209 ± 0.1687      3.0267 ± 0.1669    0.728  0.679
+        ε, fitted (the paper)       3.4249 ± 0.3474      3.4526 ± 0.3654    0.438  0.740
+        bound: gdp                  2.6602 ± 0.2115      2.6749 ± 0.2253    0.501  0.424
+        null: deviation             0.9990 ± 0.0231      0.9999 ± 0.0216    0.684  0.266
+        30 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
+    mechanism: d = 1,000,000, 1000 canaries, ε = 10
+        ε, known variance           9.9970 ± 0.2113     10.0060 ± 0.2094    0.671  0.690
+        ε, fitted (the paper)      10.5928 ± 0.5094     10.6314 ± 0.5282    0.457  0.901
+        bound: gdp                  9.5441 ± 0.2705      9.5637 ± 0.2826    0.478  0.571
+        null: deviation             0.9975 ± 0.0230      0.9999 ± 0.0216    0.278  0.264
+        28 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
+        258 comparisons: smallest p × number 1.00; 9.3% below 0.05, 0.8% below 0.01
+    embedding: embedding, d = 960,384, 10 clients, 6.2% not 0
+        ε, known variance          26.2833 ± 0.5198     26.2672 ± 0.4912    0.751  0.392
+        ε, fitted (the paper)      28.3005 ± 1.9688     28.0471 ± 1.5704    0.156  0.229
+        bound: gdp                 25.1985 ± 0.7339     25.1419 ± 0.6167    0.405  0.014
+        null: deviation             0.9993 ± 0.0391      1.0010 ± 0.0402    0.665  0.231
+        28 comparisons: smallest p × number 0.39; 10.7% below 0.05, 0.0% below 0.01
+        28 comparisons: smallest p × number 0.39; 10.7% below 0.05, 0.0% below 0.01
+
+With fewer, ``limit --quick`` (12) and ``training --seeds 60``::
+
+    limit: d = 70,000, 1 participations, momentum 0: rotation, sphere
+        final: null's deviation     0.9535 ± 0.0754      1.0021 ± 0.0976    0.187  0.265
+        final: ε                    0.6587 ± 0.4965      0.9922 ± 0.5344    0.128  0.930
+        matched-filter: null's deviation    0.9862 ± 0.0807      1.0345 ± 0.0925    0.187  0.684
+        matched-filter: ε           4.1397 ± 0.6196      3.9709 ± 0.8876    0.595  0.227
+        maximum: null's deviation    0.0019 ± 0.0003      0.0020 ± 0.0002    0.383  0.083
+        60 comparisons: smallest p × number 1.00; 5.0% below 0.05, 0.0% below 0.01
+    limit: d = 70,000, 1 participations, momentum 0: rotation, the limit
+        final: null's deviation     0.9535 ± 0.0754      0.9897 ± 0.0996    0.234  0.348
+        final: ε                    0.6587 ± 0.4965      0.7675 ± 0.4069    0.520  0.389
+        matched-filter: null's deviation    0.9862 ± 0.0807      1.0167 ± 0.0962    0.325  0.481
+        matched-filter: ε           4.1397 ± 0.6196      4.2150 ± 1.0120    0.784  0.081
+        maximum: null's deviation    0.0019 ± 0.0003      0.0020 ± 0.0003    0.529  0.897
+        60 comparisons: smallest p × number 0.71; 5.0% below 0.05, 0.0% below 0.01
+    limit: d = 65,536, 3 participations, momentum 0.9: rotation, sphere
+        final: null's deviation     1.0106 ± 0.1066      0.9713 ± 0.1426    0.453  0.355
+        final: ε                    2.5001 ± 0.5646      2.4935 ± 0.7128    0.980  0.501
+        matched-filter: null's deviation    0.9929 ± 0.1341      1.0160 ± 0.1279    0.670  0.510
+        matched-filter: ε           8.5145 ± 1.0650      8.1139 ± 0.8178    0.313  0.590
+        maximum: null's deviation    0.0030 ± 0.0003      0.0030 ± 0.0003    0.895  0.970
+        60 comparisons: smallest p × number 0.74; 1.7% below 0.05, 0.0% below 0.01
+    limit: d = 65,536, 3 participations, momentum 0.9: rotation, the limit
+        final: null's deviation     1.0106 ± 0.1066      0.9793 ± 0.1145    0.425  0.522
+        final: ε                    2.5001 ± 0.5646      2.4948 ± 0.4502    0.978  0.625
+        matched-filter: null's deviation    0.9929 ± 0.1341      1.0358 ± 0.1105    0.350  0.517
+        matched-filter: ε           8.5145 ± 1.0650      8.0801 ± 0.8778    0.237  0.418
+        maximum: null's deviation    0.0030 ± 0.0003      0.0030 ± 0.0004    0.805  0.425
+        60 comparisons: smallest p × number 0.94; 6.7% below 0.05, 0.0% below 0.01
+        240 comparisons: smallest p × number 1.00; 4.6% below 0.05, 0.0% below 0.01
+    training: digits, d = 7,850, z = 0.3
+        final: null's deviation     0.9914 ± 0.0923      0.9881 ± 0.0887    0.840  0.486
+        final: ε                    9.3729 ± 0.7700      9.1769 ± 0.8583    0.191  0.296
+        matched-filter: null's deviation    0.9951 ± 0.0921      0.9992 ± 0.1064    0.819  0.235
+        matched-filter: ε          30.3913 ± 1.1904     30.1016 ± 1.0972    0.168  0.227
+        maximum: null's deviation    0.0094 ± 0.0008      0.0094 ± 0.0009    0.841  0.633
+        60 comparisons: smallest p × number 1.00; 3.3% below 0.05, 0.0% below 0.01
+    training: digits, d = 7,850, z = 0
+        final: null's deviation     0.9953 ± 0.1063      0.9880 ± 0.0925    0.689  0.172
+        final: ε                   24.6938 ± 1.3191     24.1104 ± 1.7572    0.042  0.015
+        matched-filter: null's deviation    0.9992 ± 0.0965      0.9927 ± 0.1023    0.720  0.663
+        matched-filter: ε         549.3382 ± 41.3389   540.4558 ± 45.3449   0.264  0.761
+        maximum: null's deviation    0.0102 ± 0.0010      0.0101 ± 0.0009    0.546  0.598
+        60 comparisons: smallest p × number 0.84; 11.7% below 0.05, 0.0% below 0.01
+        120 comparisons: smallest p × number 1.00; 7.5% below 0.05, 0.0% below 0.01
 """
 
 from __future__ import annotations
