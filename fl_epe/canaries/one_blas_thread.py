@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -12,10 +14,19 @@ def one_blas_thread() -> Iterator[None]:
 
     Without threadpoolctl nothing is limited.
     """
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:  # a machine with NumPy and torch alone
+    controller = _controller()
+    if controller is None:
         yield
         return
-    with threadpool_limits(1, user_api="blas"):
+    with controller.limit(limits=1, user_api="blas"):
         yield
+
+
+@functools.cache
+def _controller() -> Any:
+    """Of the libraries that are loaded when it is first asked for; looking for them is slow."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:  # a machine with NumPy and torch alone
+        return None
+    return ThreadpoolController()

@@ -27,7 +27,7 @@ LEAST_SIZE = 1 << 16
 
 _BLOCK = 1 << 15  # entries of a canary that are made at once, so that they stay in the cache
 _STREAM = 1 << 61  # apart from the numbers of independent canaries
-_ROUNDS = 3  # of the shuffle of the rows' numbers
+_ROUNDS = 4  # of the shuffle of rows; after three some differences come in bunches
 
 
 @functools.lru_cache(maxsize=2)
