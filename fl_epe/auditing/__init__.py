@@ -35,7 +35,14 @@ from fl_epe.auditing.estimators import (
     unknown_rounds_estimate,
 )
 from fl_epe.auditing.measured import NotMeasured, check_measured
-from fl_epe.auditing.measured_null import MeasuredNull, Misfit, NullTally, misfits, scorer_with_null
+from fl_epe.auditing.measured_null import (
+    NULL_CANARIES,
+    MeasuredNull,
+    Misfit,
+    NullTally,
+    misfits,
+    scorer_with_null,
+)
 from fl_epe.auditing.normality import (
     GaussianFit,
     anderson_darling,
@@ -100,6 +107,7 @@ __all__ = [
     "LARGE_OVERLAP",
     "LAYOUT",
     "LEAST_FOR_NULL",
+    "NULL_CANARIES",
     "SKETCH_PARTS",
     "STATISTICS",
     "WATCHED_METHODS",

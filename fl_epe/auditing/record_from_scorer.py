@@ -56,8 +56,8 @@ def record_from_scorer(
     known = norm(final) < _LARGEST
     at_the_end: dict[str, Floats] = {}
     if known:
-        vectors = {"final": ("model", final), "displacement": ("displacement", final - start)}
-        for name, (statistic, vector) in vectors.items():
+        for name, statistic in (("final", "model"), ("displacement", "displacement")):
+            vector = final if name == "final" else final - start
             dots, length = scorer.add(name, vector), norm(vector)
             if dots is not None and scorer.others and length > 0:
                 scale = math.sqrt(len(final)) / length

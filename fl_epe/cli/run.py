@@ -230,7 +230,5 @@ def _text(progress: Progress) -> str:
     if progress.epsilon:
         left = f"{left}  {progress.epsilon}"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
-    return (
-        f"{loss}acc {progress.accuracy:.1%}  "
-        f"clip {progress.clip_norm:.3g}  canaries {progress.canaries_seen}  {left}"
-    )
+    clip = "" if progress.epsilon else f"clip {progress.clip_norm:.3g}  "  # a line is short
+    return f"{loss}acc {progress.accuracy:.1%}  {clip}canaries {progress.canaries_seen}  {left}"

@@ -7,7 +7,7 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import SKETCH_PARTS, AuditRecord, footprint_fit
+from fl_epe.auditing import NULL_CANARIES, SKETCH_PARTS, AuditRecord, footprint_fit
 from fl_epe.mechanism import ServerSGD
 
 DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7
@@ -55,7 +55,8 @@ def test_a_gaussian_mechanism_is_found_through_the_optimizer(momentum, dtype):
     auditor = noisy_run(ServerSGD(0.5, momentum), dtype=dtype)
     record = auditor.record(noise_multiplier=0.5, sum_noise_multiplier=0.5)
     truth = gaussian_epsilon(np.sqrt(0.5**2 + 10 / DIM), DELTA)
-    for estimate in (epsilon_from_record(record, threat="all"), auditor.epsilon_so_far()):
+    every = epsilon_from_record(record, threat="all", confidence=0.999)
+    for estimate in (every, auditor.epsilon_so_far()):
         assert estimate.low < truth < estimate.high
     fit = footprint_fit(record, threat="final")
     assert fit.low < 1 < fit.high
@@ -169,7 +170,10 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 3 * COUNT  # and no vector
     sketches = state["sketches"].nbytes
     assert sketches == 4 * ROUNDS * SKETCH_PARTS
-    assert sum(array.nbytes for array in state.values()) <= 8 * numbers + sketches
+    kept = sum(array.nbytes for name, array in state.items() if not name.startswith("null."))
+    assert kept <= 8 * numbers + sketches
+    null = sum(array.nbytes for name, array in state.items() if name.startswith("null."))
+    assert null <= 4 * 3 * NULL_CANARIES + 8 * (COUNT + 1)  # whatever the model and the rounds
     again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
     velocity = (models[rounds] - models[rounds - 1]) / np.float32(0.5) if rounds else None
     again.restore(state, rounds, start=models[0], last=models[rounds], velocity=velocity)

@@ -73,7 +73,7 @@ def test_a_run_leaves_everything_behind(finished):
     for word in ("every round", "final model", "95% interval", "lower bound", "analytical"):
         assert word in printed
     assert max(map(len, printed.split("Report:")[0].splitlines())) <= 80
-    assert re.search(r"round 6/6 +loss \d.*acc .*clip .*canaries 20", printed)
+    assert re.search(r"round 6/6 +loss \d.*acc .*canaries 20 +scoring +ε", printed)
 
 
 def test_the_json_has_its_keys(finished):
@@ -94,7 +94,7 @@ def test_the_json_has_its_keys(finished):
 
 def test_the_page_is_self_contained(finished):
     page = (finished[0] / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 4
+    assert page.count("data:image/png;base64,") == 5
     assert not re.search(r"(src|href)=\"(?!data:)", page)
     assert "http" not in page
 

@@ -105,7 +105,7 @@ STATES = {
     "history": ("history.loss", np.zeros(9), "history.loss is float64 of shape"),
     "series": ("series.eval_loss", np.zeros(9), "series.eval_round and the others"),
     "scores": ("tracker.dots.mean", np.zeros((1, 99)), "tracker.dots.mean is float64 of shape"),
-    "names": ("tracker.waiting.names", np.array(["x"] * 3), "tracker.waiting.names has 'x'"),
+    "names": ("tracker.waiting.names", np.array(["x"] * 3), "tracker.waiting.vectors is float32"),
 }
 
 
