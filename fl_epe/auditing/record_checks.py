@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from fl_epe.checks import LARGEST
+
 _ROUNDING = 1e-3  # of a cosine, computed in float32
 _PLANNED = 10_000  # more participations than rounds: those of a run that ended early
 _LARGEST = 1e100  # of what is squared
@@ -187,6 +189,13 @@ def _versions(name: str, value: Any) -> None:
         _text(f"{name}.{key[:40]}", version)
 
 
+def _counts(name: str, value: Any) -> None:
+    _table(name, value)
+    for key, count in value.items():
+        if type(count) is not int or not 0 <= count <= LARGEST:
+            raise ValueError(f"Expected {name}.{key[:40]}={count!r:.40} to be a number of times")
+
+
 def _seeds(name: str, value: Any) -> None:
     _table(name, value)
     for key, seed in value.items():
@@ -254,6 +263,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "seeds": _seeds,
     "versions": _versions,
     "faults": _texts,
+    "fault_counts": _counts,
 }
 
 
