@@ -231,8 +231,8 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
                 **dataclasses.asdict(_Machine(**given(arguments, _Machine))),
             )
     except RunStoppedError as stopped:
-        print_stopped(console, f"{_where(stopped)} {how_to_go_on}")
-        return exit_status(Stopped(signals[0]))
+        print_stopped(console, how_to_go_on, _where(stopped))
+        return exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
     except KeyboardInterrupt as interrupt:
         print_stopped(console, how_to_go_on)
         return exit_status(interrupt)
@@ -241,25 +241,35 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
     except OSError as error:
         return _unsaved(console, record, error, output)
     remove_checkpoint(output / CHECKPOINT)
-    return show_report(console, record, output)
+    try:
+        return show_report(console, record, output)
+    except OSError as error:
+        _show(console, record)
+        text = f"The report could not be written ({error}), and is above. {output / RECORD} is"
+        say(f"{text} whole: free some space, then fl-epe report {output} makes it again.")
+        return FAILED
 
 
 def _where(stopped: RunStoppedError) -> str:
-    after = f"It stopped after round {stopped.rounds_done} of {stopped.rounds}"
-    return f"{after}." if stopped.kept else f"{after}, which could not be kept."
+    after = f" after round {stopped.rounds_done} of {stopped.rounds}"
+    return after if stopped.kept else f"{after}, which could not be kept"
 
 
 def _unsaved(console: Console, record: AuditRecord, error: OSError, output: Path) -> int:
-    """Show what the disk has no room for: nothing but the record's file is lost."""
+    """Show what the disk has no room for, and say what is left."""
+    _show(console, record)
+    say(
+        f"{output / RECORD} could not be written ({error}): the record and the files of the report "
+        "are lost, but for what is above. The checkpoint is left: free some space, then "
+        f"fl-epe resume {output} goes on from there and writes them."
+    )
+    return FAILED
+
+
+def _show(console: Console, record: AuditRecord) -> None:
     from fl_epe.reporting import print_report, summarize
 
     print_report(console, summarize(record))
-    say(
-        f"{output / RECORD} could not be written ({error}), nor could the report: what is above "
-        "is all of it that is left. The trained model and its scores are in the checkpoint: free "
-        f"some space, then fl-epe resume {output} writes them in seconds."
-    )
-    return FAILED
 
 
 def _text(progress: Progress) -> str:

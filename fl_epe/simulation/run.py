@@ -390,9 +390,11 @@ def _train(grid: Grid, session: _Session, arrays: ArrayRecord) -> ArrayRecord:
         return enough.arrays
     except AskedError as asked:
         raise session.stopped() from asked
-    except BaseException:
+    except BaseException as error:
         if watched.was_waiting:
             session.keep()
+            if session.stop is not None and isinstance(error, KeyboardInterrupt):
+                raise session.stopped() from error
         raise
     return result.arrays if left else arrays
 

@@ -1,15 +1,19 @@
 """What ends a command early: signals, and a second process in the same folder."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from fl_epe.cli.main import main
 from fl_epe.cli.stopping import LOCK, Stopped, exit_status, locked, signals_as_interrupts
+from fl_epe.simulation import RunStoppedError, StopRequest
+from fl_epe.simulation.checkpoint import read_state
 
 PATIENCE = 600
 """Seconds to wait for a run: only one that hangs takes so long, on any machine."""
@@ -128,9 +132,17 @@ def test_a_run_that_is_terminated_says_how_to_go_on(tmp_path):
     )
     lines = iter(process.stdout.readline, "")
     assert any("round 0/100" in line for line in lines)
+    end = time.monotonic() + PATIENCE
+    while not (output / "checkpoint-previous.npz").exists():  # until a round is kept
+        assert time.monotonic() < end
+        time.sleep(0.01)
     process.terminate()
     printed, _ = process.communicate(timeout=PATIENCE)
-    assert f"Stopped. Go on with: fl-epe resume {output}" in printed
     assert process.returncode == 128 + signal.SIGTERM
-    assert [path.name for path in output.iterdir()] == ["checkpoint.npz"]
-    assert output.joinpath("checkpoint.npz").stat().st_mode & 0o077 == 0
+    said = rf"Stopped after round (\d+) of 100\. Go on with: fl-epe resume {re.escape(str(output))}"
+    (done,) = re.findall(said, printed)
+    kept = {path.name for path in output.iterdir()}
+    assert kept == {"checkpoint.npz", "checkpoint-previous.npz"}
+    assert int(read_state(output / "checkpoint.npz")["rounds_done"]) == int(done) > 0
+    for name in kept:
+        assert (output / name).stat().st_mode & 0o077 == 0
