@@ -139,7 +139,7 @@ def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> It
         path: where the file goes; its folder is made if it is missing.
         private: for its owner alone (mode 0600).
         previous: a path for the file whose place is taken, if there is one. At every moment there
-            is a whole file under ``path`` or ``previous``.
+            is a whole file under ``path`` or ``previous``, even if the other one is damaged later.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART)
@@ -152,25 +152,31 @@ def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> It
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
-            _keep_as(path, previous)
-        part.replace(path)
+            _replace_and_keep(part, path, previous)
+        else:
+            part.replace(path)
         _sync_folder(path.parent)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
 
 
-def _keep_as(path: Path, previous: Path) -> None:
-    """Give a file a second name, or another one where the file system knows no second names."""
+def _replace_and_keep(part: Path, path: Path, previous: Path) -> None:
+    """Put ``part`` in the place of ``path``, which becomes ``previous``.
+
+    At every moment two whole files stand under the two names. Where the file system knows no second
+    names for a file there is one for a moment.
+    """
     link = previous.with_name(previous.name + PART)
     link.unlink(missing_ok=True)
     try:
         link.hardlink_to(path)
     except OSError:
         path.replace(previous)
+        part.replace(path)
         return
-    link.replace(previous)  # does nothing if both are names of one file already
-    link.unlink(missing_ok=True)
+    part.replace(path)
+    link.replace(previous)
 
 
 def _sync_folder(folder: Path) -> None:

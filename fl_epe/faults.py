@@ -29,12 +29,18 @@ class FaultKind(enum.StrEnum):
     NO_AUDIT = "audit stood back"
     OTHER = "other"
 
+    @classmethod
+    def of_error(cls, code: int) -> FaultKind:
+        """What Flower's error code in place of an answer means."""
+        return cls.NO_ANSWER if code in _UNAVAILABLE else cls.NODE_FAILED
+
     @property
     def meaning(self) -> str:
         """What happened, and what was done about it, in a sentence."""
         return _MEANINGS[self]
 
 
+_UNAVAILABLE = {3, 4, 5}  # a message, a reply, a node: what a SuperLink says of one that is gone
 _MEANINGS = {
     FaultKind.CLIENT_FAILED: "Its data or its training raised an error; it counts as absent.",
     FaultKind.CLIENT_NOT_FINITE: "It had NaN or infinite entries; the client counts as absent.",

@@ -7,22 +7,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from numpy.typing import NDArray
 
-from fl_epe.faults import FaultKind
-
 CLIENT_RAISED = 2
 """Flower's error code for a client app that raised."""
-
-_UNAVAILABLE = {3, 4, 5}  # a message, a reply, a node: what a SuperLink says of one that is gone
-
-
-def failure_kind(error: Error) -> FaultKind:
-    """What an error in place of an answer means."""
-    return FaultKind.NO_ANSWER if error.code in _UNAVAILABLE else FaultKind.NODE_FAILED
 
 
 def ensure_task_identity(node_id: int) -> None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fl_epe.archive import UNREADABLE
 from fl_epe.faults import Fault, FaultKind
 from fl_epe.schedules import Cohort
-from fl_epe.simulation.flower_internals import failure_kind
 from fl_epe.simulation.messages import RefusedError
 
 logger = logging.getLogger(__name__)
@@ -73,6 +72,14 @@ class Directory:
             self._held[node] = held
         return faults
 
+    def refresh_until_some(self, grid: Grid) -> list[Fault]:
+        """`refresh`, and where no node is left wait for one, so that no round is noise alone."""
+        faults, end = self.refresh(grid), time.monotonic() + self._wait
+        while not self._held and time.monotonic() < end:
+            time.sleep(1)
+            faults += self.refresh(grid)
+        return faults
+
     def _ask(
         self, grid: Grid, nodes: Sequence[int], faults: list[Fault]
     ) -> dict[int, NDArray[np.int64]]:
@@ -85,7 +92,9 @@ class Directory:
             node = reply.metadata.src_node_id
             try:
                 if reply.has_error():
-                    raise RefusedError(failure_kind(reply.error), str(reply.error.reason))
+                    raise RefusedError(
+                        FaultKind.of_error(reply.error.code), str(reply.error.reason)
+                    )
                 found[node] = self._checked(reply)
             except RefusedError as error:
                 faults.append(Fault(error.kind, f"node {node}: {error}"))

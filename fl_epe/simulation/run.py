@@ -210,7 +210,8 @@ class _Session:
         self._before = 0  # rounds done before this session
         self._kept = 0  # rounds in the newest checkpoint
         self._kept_at = self._began
-        self._last: ArrayRecord | None = None  # the model after the rounds done
+        self._last: ArrayRecord | None = None  # the model after the rounds that are whole
+        self._whole = 0  # how many that are
 
     def initial(self) -> ArrayRecord:
         """The initial model, or that of the checkpoint."""
@@ -249,7 +250,7 @@ class _Session:
         """Evaluate, save a checkpoint and report progress. Also called before the first round."""
         done, rounds = self.strategy.rounds_done, self.job.config.rounds
         metrics, enough = None, done < rounds and self.strategy.may_stop()
-        self._last = arrays
+        self._last, self._whole = arrays, done
         if done > self._before or not done:
             if done % self.job.evaluate_every == 0 or done == rounds or enough:
                 metrics = self._evaluate(done, arrays)
@@ -278,7 +279,8 @@ class _Session:
         path, done = self._checkpoint, self.strategy.rounds_done
         if path is None or done == self._kept:
             return path is not None
-        assert self._last is not None  # noqa: S101 - a round was done
+        if self._last is None or self._whole != done:
+            return False  # in the midst of a round
         series = {f"series.{name}": np.array(values) for name, values in self._series.items()}
         state = {"theta": self._last["theta"].numpy(), **series, **self.strategy.state()}
         try:

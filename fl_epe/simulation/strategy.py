@@ -32,7 +32,6 @@ from fl_epe.mechanism import ServerSGD, gaussian_noise, norm
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation.checkpoint import SCORER, WATCHED
-from fl_epe.simulation.flower_internals import failure_kind
 from fl_epe.simulation.messages import Order, PartialSum, RefusedError, pack
 from fl_epe.simulation.nodes import Directory
 from fl_epe.simulation.round_log import RoundLog
@@ -131,7 +130,7 @@ class DPFedAvg(Strategy):
         if server_round == 1:
             self._directory.wait_for_all(grid)
         else:
-            for fault in self._directory.refresh(grid):
+            for fault in self._directory.refresh_until_some(grid):
                 self.log.fault(*fault)
         self._theta = theta
         t = self.rounds_done
@@ -221,7 +220,7 @@ class DPFedAvg(Strategy):
     def _read(self, node: int, reply: Message) -> PartialSum:
         """What a node answers; raises a `RefusedError` if it cannot be used."""
         if reply.has_error():
-            raise RefusedError(failure_kind(reply.error), str(reply.error.reason))
+            raise RefusedError(FaultKind.of_error(reply.error.code), str(reply.error.reason))
         if node not in self._orders:
             raise RefusedError(FaultKind.REFUSED, "nobody asked it")
         part = PartialSum.decode(reply.content)

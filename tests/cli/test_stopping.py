@@ -12,7 +12,6 @@ import pytest
 
 from fl_epe.cli.main import main
 from fl_epe.cli.stopping import LOCK, Stopped, exit_status, locked, signals_as_interrupts
-from fl_epe.simulation import RunStoppedError, StopRequest
 from fl_epe.simulation.checkpoint import read_state
 
 PATIENCE = 600
