@@ -141,7 +141,7 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
         say(f"{heading}:")
         for text in lines:
             say(f"{bullet} {text}")
-    if summary.fault_counts:
+    if fault_rows(summary):
         console.print(fault_table(summary))
     console.print(epsilon_table(summary))
     for text in (*statement_lines(summary), *simultaneous_lines(summary)):

@@ -13,8 +13,8 @@ every array, every setting, every fault.
 
 - "in process": `simulate` on a small task, six configurations in turn (participation, optimizer,
   clipping, statistics, intervals of checkpoints, one of them by time);
-- "ray": two of the same under Flower's Ray simulation, with two workers; the killed process is the
-  one that holds the server app;
+- "ray": one of the same (which, the seed says) under Flower's Ray simulation, with two workers; the
+  killed process is the one that holds the server app;
 - "plug-in": a server app around Flower's FedAvg with `CanaryAudit(checkpoint=…)`, which keeps its
   own model. It may be killed between the two files, so that model and audit differ by a round: then
   the audit goes back, says so among its faults, and all else must be equal. Its newest audit is
@@ -368,10 +368,10 @@ def whole(start: Start, folder: Path) -> AuditRecord:
 def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
     """Kill and resume ``runs`` runs of a part; yields the tally after each of them."""
     rng, tally = np.random.default_rng(seed), Tally()
-    kinds = {"in process": len(CONFIGS), "ray": 2, "plug-in": 1}[part]
+    kinds = {"in process": len(CONFIGS), "ray": 1, "plug-in": 1}[part]
     references: dict[int, AuditRecord] = {}
     for number in range(runs):
-        which = number % kinds
+        which = seed % len(CONFIGS) if part == "ray" else number % kinds
         folder = root / f"{part}-{number}"
         folder.mkdir()
         if part == "plug-in":
@@ -407,8 +407,8 @@ def main(parts: list[str], runs: int | None, seed: int, quick: bool) -> Counter[
             begun, tally = time.monotonic(), Tally()
             count = runs or (few if quick else full).get(part, 2)
             for tally in measure(part, count, seed, Path(root)):
-                if sys.stderr.isatty():
-                    print(f"{part}: {tally}", end="\r", file=sys.stderr)
+                end = "\r" if sys.stderr.isatty() else "\n"
+                print(f"{part}: {tally}", end=end, file=sys.stderr, flush=True)
             same[part] = tally.same
             print(f"{part:10} {tally} ({time.monotonic() - begun:.0f} s)", flush=True)
             for line in tally.different:

@@ -201,6 +201,7 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         client_offsets=np.arange(0, 14, 2),
         metrics={"eval_loss": np.ones(2)},
         faults=("one",),
+        fault_counts={"client failed": 3},
     )
     sides = {"observed": record.observed, "unobserved": record.unobserved}
     arrays: dict[str, np.ndarray | None] = {name: side.means for name, side in sides.items()}
@@ -244,6 +245,7 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         "config": {"task": "made up"},
         "versions": {"fl-epe": "0"},
         "faults": ["one"],
+        "fault_counts": {"client failed": 3},
     }
     assert seeds == {"canary": 2**127, "noise": None}
 

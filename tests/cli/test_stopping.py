@@ -11,7 +11,15 @@ import time
 import pytest
 
 from fl_epe.cli.main import main
-from fl_epe.cli.stopping import LOCK, Stopped, exit_status, locked, signals_as_interrupts
+from fl_epe.cli.stopping import (
+    LOCK,
+    Stopped,
+    exit_status,
+    locked,
+    signals_as_interrupts,
+    signals_ask,
+)
+from fl_epe.simulation import StopRequest
 from fl_epe.simulation.checkpoint import read_state
 
 PATIENCE = 600
@@ -100,6 +108,27 @@ def test_a_signal_that_is_ignored_stays_ignored():
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_the_first_signal_asks_and_the_second_ends():
+    stop = StopRequest()
+    with signals_ask(stop) as came, stop.listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert came == [signal.SIGTERM, signal.SIGINT]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_where_nobody_listens_or_everybody_waits_a_signal_ends_at_once():
+    stop = StopRequest()
+    with pytest.raises(Stopped), signals_ask(stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+    stop = StopRequest()
+    with pytest.raises(Stopped), signals_ask(stop), stop.listening(), stop.waiting():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not stop.asked
 
 
 def test_outside_the_main_thread_nothing_changes():
