@@ -170,7 +170,7 @@ def spawn(start: Start, folder: Path) -> tuple[int, int]:
         os.dup2(log.fileno(), 2)
     status = 1
     try:
-        start(folder, lambda done: os.write(writer, bytes([done])) and None)
+        start(folder, lambda done: _tell(writer, done))
         status = 0
     finally:
         if status:
@@ -178,6 +178,10 @@ def spawn(start: Start, folder: Path) -> tuple[int, int]:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _tell(writer: int, done: int) -> None:
+    os.write(writer, bytes([done]))
 
 
 def end(process: int, folder: Path) -> bool:
@@ -301,11 +305,13 @@ def drifting_app() -> ClientApp:
         rng = np.random.default_rng((17, int(context.node_config["partition-id"]), done))
         model = message.content.array_records["arrays"]["w"].numpy()
         step = 0.1 * rng.standard_normal(model.shape) / np.sqrt(model.size)
-        content = {
-            "arrays": ArrayRecord({"w": Array((model + step).astype(np.float32))}),
-            "metrics": MetricRecord({"num-examples": 10}),
-        }
-        return Message(RecordDict(content), reply_to=message)
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({"w": Array((model + step).astype(np.float32))}),
+                "metrics": MetricRecord({"num-examples": 10}),
+            }
+        )
+        return Message(content, reply_to=message)
 
     return app
 

@@ -160,7 +160,7 @@ class Stopping(Tiny):
         return super().client(client_id)
 
 
-LOCK, TRAINED, REQUEST = threading.Lock(), [], []
+LOCK, TRAINED, REQUEST = threading.Lock(), list[int](), list[StopRequest]()
 
 
 @pytest.mark.parametrize("where", ["main", "thread"])
