@@ -9,6 +9,7 @@ moment one of them is whole, and where the first turns out to be broken the seco
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -59,6 +60,11 @@ def previous_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}-previous{path.suffix}")
 
 
+def damaged(path: Path) -> Path:
+    """Where a newest checkpoint is kept that turned out to be broken."""
+    return path.with_name(f"{path.stem}-damaged{path.suffix}")
+
+
 def has_checkpoint(path: Path) -> bool:
     """Whether there is an unfinished run, in whatever state."""
     return path.exists() or previous_of(path).exists()
@@ -66,17 +72,19 @@ def has_checkpoint(path: Path) -> bool:
 
 def remove_checkpoint(path: Path) -> None:
     """Remove the files of a run that is finished."""
+    damaged(path).unlink(missing_ok=True)
     previous_of(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
 
 
-def from_newest(path: Path, read: Callable[[Path], T], *, warn: bool = True) -> T:
+def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) -> T:
     """What ``read`` makes of the newest checkpoint, or of the one before it if that is broken.
 
     Args:
         path: of the newest.
         read: raises an `UnreadableFileError` if the file at a path cannot be used.
-        warn: log a warning that names both where the older one is used.
+        go_on: where the older one is used, log a warning that names both, and rename the broken
+            one, so that the next checkpoint does not put it in the place of the sound one.
 
     Raises:
         FileNotFoundError: if there is neither.
@@ -93,8 +101,10 @@ def from_newest(path: Path, read: Callable[[Path], T], *, warn: bool = True) -> 
         except UnreadableFileError as other:
             text = f"{error} The one before it cannot be used either: {other}"
             raise UnreadableFileError(text) from error
-        if warn:
+        if go_on:
             logger.warning("%s The run goes on from the checkpoint before it, %s.", error, older)
+            with contextlib.suppress(OSError):  # it is missing, or the folder cannot be written
+                path.replace(damaged(path))
         return found
 
 

@@ -458,7 +458,7 @@ def load_job(path: Path) -> Job:
         FileNotFoundError: if there is none.
         ValueError: if the file is not a checkpoint, is damaged, or has a newer schema.
     """
-    return from_newest(path, _job_in, warn=False)  # `run_on_grid` warns
+    return from_newest(path, _job_in, go_on=False)  # `run_on_grid` warns
 
 
 def _job_in(path: Path) -> Job:

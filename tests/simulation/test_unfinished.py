@@ -99,9 +99,12 @@ def test_the_one_before_is_used_and_named(path, whole, damage, caplog):
     with caplog.at_level(logging.WARNING):
         record = simulate(JOB, checkpoint=path, on_round=lambda done: seen.append(done.round))
     assert seen[0] == 2
+    assert rounds_in(previous_of(path)) == 2  # the broken one is not in its place
     assert f"{str(path)!r} to" in caplog.text
     assert f"goes on from the checkpoint before it, {previous_of(path)}" in caplog.text
     check_same(record, whole)
+    remove_checkpoint(path)
+    assert not list(path.parent.iterdir())
 
 
 def test_where_both_are_broken_both_are_named(path):
