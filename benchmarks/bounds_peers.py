@@ -9,7 +9,8 @@ of trials in which the bound exceeds the true ε. The column "ms" is the mean ti
 Measured 2026-11-21, 2 cores, CPU, one thread, 400 trials. The share of a valid bound is at most
 0.05 plus three standard errors of 0.011. The two tables' clopper-pearson
 and bayesian, and lifted for two groups, are of 2026-11-22, beside other jobs: their times are
-those of before. All other rows for two groups but order-statistic were measured again then, and are the same.
+those of before. All other rows for two groups but order-statistic were measured again then, and are
+the same.
 
 two groups       valid       μ=0 ε=0  μ=0.3 ε=1.132    μ=1 ε=4.377    μ=2 ε=9.997    μ=4 ε=24.38  ms
 jeffreys         no     0.000  0.233   0.415  0.050   1.978  0.000   3.867  0.000   5.407  0.000   2

@@ -192,7 +192,7 @@ class AuditedRun:
         rng = generator(seeds.noise, t, 1)
         voted = counts.clients + self._presence[t].sum() * config.canaries_vote
         self._clip_norm = self._rule.update(clip_norm, counts.unclipped, voted, rng)
-        self.faults += counts.faults
+        self.faults += [fault.text for fault in counts.faults]
         loss = counts.loss_sum / max(1, counts.examples)
         row = (clip_norm, norm(mean), moved, loss, counts.clients, sum(seconds.values()))
         for name, value in zip(_SERIES, row, strict=True):

@@ -51,6 +51,9 @@ LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
 """Environment variable: most MiB that a file may unpack to."""
 
 CHECKSUMS = "checksums"
+PART = ".part"
+"""After the name of a file while it is being written."""
+
 UNREADABLE = (
     ArithmeticError,  # an integer of 400 digits as a float, for one
     AttributeError,
@@ -126,17 +129,20 @@ def require_file(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, private: bool) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of ``path`` at the end, in one step.
 
     Until then it is ``PATH.part``; one that a killed process left is replaced, an error removes it.
+    When this ends, the content and the name are on the disk, and survive a loss of power.
 
     Args:
         path: where the file goes; its folder is made if it is missing.
         private: for its owner alone (mode 0600).
+        previous: a path for the file whose place is taken, if there is one. At every moment there
+            is a whole file under ``path`` or ``previous``, even if the other one is damaged later.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)
     mode = 0o600 if private else 0o666
     try:
@@ -145,10 +151,42 @@ def whole_file(path: Path, *, private: bool) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        if previous is not None and path.exists():
+            _replace_and_keep(part, path, previous)
+        else:
+            part.replace(path)
+        _sync_folder(path.parent)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _replace_and_keep(part: Path, path: Path, previous: Path) -> None:
+    """Put ``part`` in the place of ``path``, which becomes ``previous``.
+
+    At every moment two whole files stand under the two names. Where the file system knows no second
+    names for a file there is one for a moment.
+    """
+    link = previous.with_name(previous.name + PART)
+    link.unlink(missing_ok=True)
+    try:
+        link.hardlink_to(path)
+    except OSError:
+        path.replace(previous)
+        part.replace(path)
+        return
+    part.replace(path)
+    link.replace(previous)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk, where the system can do that."""
+    with contextlib.suppress(OSError):  # Windows opens no folders, some file systems sync none
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_archive(
@@ -158,6 +196,7 @@ def write_archive(
     *,
     compress: bool = True,
     private: bool = True,
+    previous: Path | None = None,
 ) -> None:
     """Write arrays and JSON values as members of a ``.npz`` with checksums, in one step.
 
@@ -167,10 +206,14 @@ def write_archive(
         texts: JSON values by name, each a member of its own.
         compress: deflate the members.
         private: for its owner alone (mode 0600).
+        previous: where the file goes whose place is taken, see `whole_file`; it is lost by default.
     """
     packing = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     found: dict[str, str] = {}
-    with whole_file(path, private=private) as file, zipfile.ZipFile(file, "w", packing) as archive:
+    with (
+        whole_file(path, private=private, previous=previous) as file,
+        zipfile.ZipFile(file, "w", packing) as archive,
+    ):
         for name, array in arrays.items():
             found[name] = _write_member(archive, name, np.asanyarray(array))
         for name, value in texts.items():

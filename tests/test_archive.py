@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,6 +214,39 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_the_file_before_is_kept(tmp_path, monkeypatch, links):
+    if not links:  # as on FAT
+
+        def refused(self, target):
+            raise PermissionError(1, "Operation not permitted", str(self))
+
+        monkeypatch.setattr(Path, "hardlink_to", refused)
+    path, previous = tmp_path / "a.npz", tmp_path / "a-previous.npz"
+    for number in range(4):
+        write_archive(path, {"x": np.array(number)}, {}, previous=previous)
+        found = [int(read_archive(p, "a").array("x")) for p in (path, previous) if p.exists()]
+        assert found == [number, number - 1][: number + 1]
+    path.write_bytes(b"damaged")
+    assert int(read_archive(previous, "a").array("x")) == 2
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, previous.name}
+
+
+def test_at_every_moment_two_whole_files_stand(tmp_path, monkeypatch):
+    path, previous = tmp_path / "a.npz", tmp_path / "a-previous.npz"
+    for number in range(2):
+        write_archive(path, {"x": np.array(number)}, {}, previous=previous)
+    seen = []
+
+    def watched(self, target):
+        os.replace(self, target)
+        seen.append([int(read_archive(p, "a").array("x")) for p in (path, previous)])
+
+    monkeypatch.setattr(Path, "replace", watched)
+    write_archive(path, {"x": np.array(2)}, {}, previous=previous)
+    assert seen == [[2, 0], [2, 1]]
 
 
 def test_folders_are_no_archives(tmp_path):

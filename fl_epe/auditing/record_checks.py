@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from fl_epe.canaries import CanaryKind
+from fl_epe.checks import LARGEST
 
 _ROUNDING = 1e-3  # of a cosine, computed in float32
 _PLANNED = 10_000  # more participations than rounds: those of a run that ended early
@@ -195,6 +196,13 @@ def _versions(name: str, value: Any) -> None:
         _text(f"{name}.{key[:40]}", version)
 
 
+def _counts(name: str, value: Any) -> None:
+    _table(name, value)
+    for key, count in value.items():
+        if type(count) is not int or not 0 <= count <= LARGEST:
+            raise ValueError(f"Expected {name}.{key[:40]}={count!r:.40} to be a number of times")
+
+
 def _seeds(name: str, value: Any) -> None:
     _table(name, value)
     for key, seed in value.items():
@@ -279,6 +287,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "null_means": _moments,
     "null_deviations": _moments,
     "null_counts": _histograms,
+    "fault_counts": _counts,
 }
 
 

@@ -131,6 +131,8 @@ class Provenance:
             say.
         versions: versions of the packages that decide a result, see `installed_versions`.
         faults: the first messages about lost updates.
+        fault_counts: how often each kind of fault happened, see `fl_epe.faults.FaultKind`; empty
+            in records of before they were counted.
     """
 
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -138,6 +140,7 @@ class Provenance:
     canary_kind: CanaryKind = "sphere"
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     faults: tuple[str, ...] = ()
+    fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def installed_versions() -> dict[str, str]:

@@ -60,9 +60,9 @@ def print_report_path(console: Console, page: Path) -> None:
     console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 
 
-def print_stopped(console: Console, how_to_go_on: str) -> None:
-    """Print that a command was stopped, and a sentence on how to go on, on one line."""
-    console.print(f"\nStopped. {how_to_go_on}", soft_wrap=True, highlight=False)
+def print_stopped(console: Console, how_to_go_on: str, where: str = "") -> None:
+    """Print that a command was stopped, where, and a sentence on how to go on, on one line."""
+    console.print(f"\nStopped{where}. {how_to_go_on}", soft_wrap=True, highlight=False)
 
 
 def print_json(values: dict[str, Any]) -> None:

@@ -9,19 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import ArgumentError, check_count
+from fl_epe.checks import ArgumentError, check_count, check_positive
 from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory, print_stopped, terminal
+from fl_epe.cli.errors import FAILED, say
 from fl_epe.cli.options import a_path, add_command, add_options, given, whole_number
 from fl_epe.cli.report import show_report
 from fl_epe.cli.sizes import check_training
-from fl_epe.cli.stopping import exit_status, locked
+from fl_epe.cli.stopping import Stopped, exit_status, locked, signals_ask
 from fl_epe.compare import CHECKPOINT, RECORD
 from fl_epe.config import RunConfig
+from fl_epe.interval import Interval
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import task_names
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fl_epe.auditing import AuditRecord
     from fl_epe.flower import Job, Progress
+    from fl_epe.simulation import RunStoppedError
 
 _DEFAULTS = {
     field.name: field.default
@@ -81,16 +87,22 @@ class _Machine:
     Attributes:
         backend: threads of this process, or Flower's Ray simulation.
         workers: nodes that share the clients out; no influence on the result.
-        checkpoint_every: rounds between checkpoints, from which 'fl-epe resume' goes on.
+        checkpoint_every: how often a checkpoint is kept, from which 'fl-epe resume' goes on: a
+            number of rounds (10), or a time (30s, 5min, 2h). There is always one before the first
+            round, after the last one, and when a run is stopped.
+        round_timeout: seconds to wait for the answers of a round; a client that has not answered
+            by then counts as absent.
     """
 
     backend: Literal["in-process", "ray"] = "in-process"
     workers: int = min(os.cpu_count() or 1, 8)
-    checkpoint_every: int = 10
+    checkpoint_every: str = "10"
+    round_timeout: float = 3600.0
 
     def __post_init__(self) -> None:
         check_count("workers", self.workers)
-        check_count("checkpoint_every", self.checkpoint_every)
+        Interval.parse(self.checkpoint_every)
+        check_positive("round_timeout", self.round_timeout)
 
 
 def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -170,7 +182,9 @@ def _check_free(output: Path) -> None:
             "Expected {output} to be free: it holds a finished run. Name another folder.",
             output=str(output),
         )
-    if (output / CHECKPOINT).exists():
+    from fl_epe.simulation import has_checkpoint
+
+    if has_checkpoint(output / CHECKPOINT):
         raise ValueError(
             f"Expected output={str(output)!r} to be free: it holds an unfinished run. "
             f"Go on with it: fl-epe resume {output}"
@@ -202,24 +216,60 @@ def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
     from fl_epe.flower import simulate
+    from fl_epe.simulation import RunStoppedError, StopRequest, remove_checkpoint
 
-    console = terminal()
-    checkpoint = output / CHECKPOINT
+    console, stop = terminal(), StopRequest()
+    how_to_go_on = f"Go on with: fl-epe resume {output}"
     try:
-        with ProgressLine(console) as line:
+        with ProgressLine(console) as line, signals_ask(stop) as signals:
             record = simulate(
                 job,
-                checkpoint=checkpoint,
+                checkpoint=output / CHECKPOINT,
+                stop=stop,
                 on_round=lambda done: line.show("round", done.round, done.rounds, _text(done)),
                 score_memory=arguments.score_memory,
                 **dataclasses.asdict(_Machine(**given(arguments, _Machine))),
             )
-    except KeyboardInterrupt as stop:
-        print_stopped(console, f"Go on with: fl-epe resume {output}")
-        return exit_status(stop)
-    record.save(output / RECORD)
-    checkpoint.unlink(missing_ok=True)
-    return show_report(console, record, output)
+    except RunStoppedError as stopped:
+        print_stopped(console, how_to_go_on, _where(stopped))
+        return exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
+    except KeyboardInterrupt as interrupt:
+        print_stopped(console, how_to_go_on)
+        return exit_status(interrupt)
+    try:
+        record.save(output / RECORD)
+    except OSError as error:
+        return _unsaved(console, record, error, output)
+    remove_checkpoint(output / CHECKPOINT)
+    try:
+        return show_report(console, record, output)
+    except OSError as error:
+        _show(console, record)
+        text = f"The report could not be written ({error}), and is above. {output / RECORD} is"
+        say(f"{text} whole: free some space, then fl-epe report {output} makes it again.")
+        return FAILED
+
+
+def _where(stopped: RunStoppedError) -> str:
+    after = f" after round {stopped.rounds_done} of {stopped.rounds}"
+    return after if stopped.kept else f"{after}, which could not be kept"
+
+
+def _unsaved(console: Console, record: AuditRecord, error: OSError, output: Path) -> int:
+    """Show what the disk has no room for, and say what is left."""
+    _show(console, record)
+    say(
+        f"{output / RECORD} could not be written ({error}): the record and the files of the report "
+        "are lost, but for what is above. The checkpoint is left: free some space, then "
+        f"fl-epe resume {output} goes on from there and writes them."
+    )
+    return FAILED
+
+
+def _show(console: Console, record: AuditRecord) -> None:
+    from fl_epe.reporting import print_report, summarize
+
+    print_report(console, summarize(record))
 
 
 def _text(progress: Progress) -> str:

@@ -1,7 +1,8 @@
 """What ends a command early: signals, and another process in the same folder.
 
-`signals_as_interrupts` makes SIGTERM and SIGHUP end a command as Ctrl-C does; `locked` keeps a
-second process out of a run's folder for as long as the first lives.
+`signals_as_interrupts` makes SIGTERM and SIGHUP end a command as Ctrl-C does; `signals_ask` makes
+all three end a run so that its rounds are kept; `locked` keeps a second process out of a run's
+folder for as long as the first lives.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_epe.simulation import StopRequest
 
 if sys.platform != "win32":
     import fcntl
@@ -63,6 +68,40 @@ def signals_as_interrupts() -> Iterator[None]:
 
 def _stop(number: int, frame: types.FrameType | None) -> None:
     raise Stopped(number)
+
+
+@contextlib.contextmanager
+def signals_ask(stop: StopRequest) -> Iterator[list[int]]:
+    """While it lasts, the first signal asks a run to stop; a second one ends it as it stands.
+
+    SIGINT too: Ctrl-C. Where the main thread waits for clients, or where no run listens, the first
+    one raises `Stopped` at once.
+
+    Yields:
+        The numbers of the signals that came.
+    """
+    came: list[int] = []
+
+    def handle(number: int, frame: types.FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1 or stop.may_raise() or not stop.ask():
+            raise Stopped(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {
+        number: handler
+        for number in (signal.SIGINT, *_SIGNALS)
+        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
+    }
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

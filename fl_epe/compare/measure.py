@@ -140,6 +140,7 @@ def _by_training(
     from fl_epe.config import RunConfig
     from fl_epe.flower import Job, simulate
     from fl_epe.seeding import Seeds
+    from fl_epe.simulation import remove_checkpoint
     from fl_epe.tasks import load_task
 
     task = load_task(str(plan.task), **plan.task_options)
@@ -163,7 +164,7 @@ def _by_training(
         job, workers=machine.nodes, checkpoint=checkpoint, score_memory=machine.score_memory
     )
     record.save(path)
-    checkpoint.unlink(missing_ok=True)
+    remove_checkpoint(checkpoint)
     return config.canary_schedule(), task.num_clients, record
 
 

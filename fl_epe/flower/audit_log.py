@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from fl_epe.faults import FaultKind
 from fl_epe.flower.round_state import RoundState
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
@@ -33,6 +34,7 @@ class AuditLog:
         self.answers: Counter[int] = Counter()
         self.faults: list[str] = []
         self._fault_rounds: list[int] = []
+        self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
         self._by_round: dict[int, list[int]] = {}
         self.first_failure: str | None = None
         self._warned: set[str] = set()
@@ -41,35 +43,55 @@ class AuditLog:
         """Count the real replies of a round; errors and missing replies are faults."""
         # A SuperLink answers in the name of a node that died, under its own id.
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in state.sent}
-        answered = set()
+        answered, heard = set(), set[str]()
         for reply in replies:
             node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+            about = reply.metadata.reply_to_message_id
+            if about and about in heard:
+                self.fault(state.index, f"node {node}: it answered twice", FaultKind.TWICE)
+            heard.add(about)
             if reply.has_error():
-                self.fault(state.index, f"node {node}: {reply.error.reason}")
+                kind = FaultKind.of_error(reply.error.code)
+                self.fault(state.index, f"node {node}: {reply.error.reason}", kind)
             else:
                 answered.add(self._identity(node))
         self.answers.update(answered)
         self._by_round.setdefault(state.index, []).extend(sorted(answered))
         silent = len(state.sent) - len(replies)
         if silent > 0:
-            self.fault(state.index, f"{silent} of {len(state.sent)} clients did not answer")
+            text = f"{silent} of {len(state.sent)} clients did not answer"
+            self.fault(state.index, text, FaultKind.NO_ANSWER, silent)
 
-    def fault(self, index: int, text: str) -> None:
-        """Keep a message about the round with this index."""
+    def fault(
+        self, index: int, text: str, kind: FaultKind = FaultKind.OTHER, times: int = 1
+    ) -> None:
+        """Keep a message about the round with this index, and count it by its kind."""
+        self._counts[index, str(kind)] += times
         if len(self.faults) < _FAULTS_KEPT:
             self.faults.append(f"round {index + 1}, {text}")
             self._fault_rounds.append(index)
 
-    def failed(self, index: int, what: str, why: Exception | str) -> None:
+    @property
+    def fault_counts(self) -> dict[str, int]:
+        """How often each kind of fault happened."""
+        total: Counter[str] = Counter()
+        for (_, kind), count in self._counts.items():
+            total[kind] += count
+        return dict(total)
+
+    def failed(
+        self, index: int, what: str, why: Exception | str, kind: FaultKind = FaultKind.NO_AUDIT
+    ) -> None:
         """Keep what could not be done and why; the first of its kind is also logged.
 
         Args:
             index: of the round, from 0.
             what: could not be done; its words are the kind.
             why: an error, or a sentence.
+            kind: by which it is counted.
         """
         reason = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
-        self.fault(index, f"{what}: {reason}")
+        self.fault(index, f"{what}: {reason}", kind)
         self.first_failure = self.first_failure or f"round {index + 1}, {what}: {reason}"
         if what not in self._warned:
             self._warned.add(what)
@@ -82,6 +104,7 @@ class AuditLog:
         clients = {client: i for i, client in enumerate(self.answers)}
         return {
             "faults": list(zip(self._fault_rounds, self.faults, strict=True)),
+            "counts": [[*key, count] for key, count in self._counts.items()],
             "first_failure": self.first_failure,
             "clients": list(clients),
             "answers": [
@@ -92,6 +115,9 @@ class AuditLog:
 
     def restore(self, state: Mapping[str, Any], rounds: int) -> None:
         """Put the first ``rounds`` rounds in what `state` returned before what is kept here."""
+        for index, kind, count in state.get("counts", ()):
+            if index < rounds:
+                self._counts[int(index), str(kind)] += int(count)
         kept = [(int(index), str(text)) for index, text in state["faults"] if index < rounds]
         own = zip(self._fault_rounds, self.faults, strict=True)
         kept += [fault for fault in own if fault not in kept]

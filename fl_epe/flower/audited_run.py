@@ -24,6 +24,7 @@ from fl_epe.auditing import (
     RunAuditor,
     epsilon_from_record,
 )
+from fl_epe.faults import FaultKind
 from fl_epe.flower.audit_log import AuditLog, logger
 from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.averaging import Aggregation
@@ -102,7 +103,7 @@ class AuditedRun:
             if (saved := self._checkpoint.saved) is not None:
                 if not isinstance(arrays, ArrayRecord):
                     saved.check(self._settings)
-                elif done := saved.round_of(arrays):
+                elif (done := saved.goes_on_after(arrays, self._settings)) is not None:
                     saved.check(self._settings)
                     saved.check_rounds(done, num_rounds)
                     self._awaited = arrays
@@ -120,12 +121,15 @@ class AuditedRun:
         if (saved := self._checkpoint.saved) is None:
             return
         try:
-            if done := saved.round_of(arrays):
+            if (done := saved.goes_on_after(arrays, self._settings)) is not None:
                 saved.check(self._settings)
                 self._restore(saved, done, arrays)
                 announce(saved, done, self._num_rounds)
                 return
             logger.warning("Audit: the one in the checkpoint is of another run; a new one begins")
+            if (problem := self._checkpoint.problem) is not None:
+                kept = f"the one before it knows {saved.index} rounds, and not this model"
+                self._failed(f"the newest audit cannot be read, {kept}", problem)
         except Exception as error:  # noqa: BLE001 - a new audit is better than none
             self._failed("the saved audit cannot go on, and a new one begins", error)
         if self.index == 0:
@@ -181,7 +185,8 @@ class AuditedRun:
             )
             self._checkpoint.save(saved, self._start)
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._log.failed(self.index - 1, "the audit could not be saved", error)
+            text = "the audit could not be saved"
+            self._log.failed(max(0, self.index - 1), text, error, FaultKind.NOT_SAVED)
 
     def _note_model(self, theta: NDArray[np.floating] | None) -> None:
         """Remember the model after ``index`` rounds; ``None`` if it is that of the round before."""
@@ -227,6 +232,8 @@ class AuditedRun:
         if not math.isfinite(norm(state.before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
         self._note_model(state.before)
+        if self.index == 0:
+            self._save()  # before anything is sent
         try:
             self.source.configure(state, messages)
         except TooManyCanariesError as error:
@@ -288,7 +295,7 @@ class AuditedRun:
             return self.source.join(state, replies)
         finally:
             for reason in state.unreadable:
-                self._log.fault(state.index, reason)
+                self._log.fault(state.index, reason, FaultKind.REFUSED)
 
     def _fit_layout(self, state: RoundState, replies: Sequence[Message]) -> None:
         """Before the first canary: leave alone what clients keep to themselves."""
@@ -359,13 +366,14 @@ class AuditedRun:
     def _released(self, index: int, arrays: ArrayRecord | None) -> NDArray[np.floating] | None:
         assert self._layout is not None  # noqa: S101 - `close_round` looks first
         if not arrays:
-            self._log.fault(index, "the strategy released no model")
+            self._log.fault(index, "the strategy released no model", FaultKind.NO_MODEL)
             return None
         theta = self._layout.flatten(arrays)
         self._last_is_finite = math.isfinite(norm(theta))
         if self._last_is_finite:
             return theta
-        self._log.fault(index, "the strategy released a model with NaN or infinite entries")
+        text = "the strategy released a model with NaN or infinite entries"
+        self._log.fault(index, text, FaultKind.NO_MODEL)
         return None
 
     @property
@@ -422,6 +430,7 @@ class AuditedRun:
             "sum_noise_multiplier": of_sum,
             "participation": self._source.participation if self._source else "deployment",
             "faults": tuple(self.faults()),
+            "fault_counts": self._log.fault_counts,
             "config": self.config(),
         }
         losses = [loss for loss in self._losses if loss is not None]

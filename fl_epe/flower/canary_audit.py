@@ -440,13 +440,24 @@ class CanaryAudit(Strategy):
         record = self.record()
         if directory is None:
             return as_text(summarize(record))
-        record.save(Path(directory) / "record.npz")
-        return as_text(write_report(record, Path(directory)))
+        folder, lost = Path(directory), list[str]()
+        writers: dict[str, Callable[[], object]] = {
+            "record.npz": lambda: record.save(folder / "record.npz"),
+            "the report's files": lambda: write_report(record, folder),
+        }
+        for name, write in writers.items():
+            try:
+                write()
+            except OSError as error:  # what is measured is said, whatever the disk does
+                self._failed(f"{name} could not be written", error, max(0, self._run.index - 1))
+                lost.append(f"{name} could not be written: {error}")
+        return "\n".join([as_text(summarize(record)), *lost])
 
     def _unmeasured_report(self, directory: str | Path | None) -> str:
         from fl_epe.reporting import as_text, summarize_unmeasured, write_unmeasured
 
         known: dict[str, Any] = {"delta": self.delta, "faults": self._log.faults}
+        known["fault_counts"] = self._log.fault_counts
         with contextlib.suppress(Exception):  # the reason is said without it
             known["config"] = self._run.config()
         reason = self._log.first_failure or "the audit saw no round"

@@ -1,7 +1,8 @@
 """The audit of a run that may be killed: what is kept of it on disk after every round.
 
-A folder holds ``audit.npz``, replaced in one step after each round, and ``start.npz`` with the
-initial model, written once. Both have checksums and are readable by their owner alone, because the
+A folder holds ``audit.npz``, replaced in one step before the first round and after each,
+``audit-previous.npz``, which is that of a round before, and ``start.npz`` with the initial model,
+written once. Both have checksums and are readable by their owner alone, because the
 first holds the canary seed. Neither holds vectors that wait to be scored, nor a model other than
 the initial one: a model is known again by its hash.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from fl_epe.flower.sources import SettingsError
 SCHEMA = 1
 """Version of the files; a newer one is not read."""
 
-_AUDIT, _START = "audit", "start"
+_AUDIT, _PREVIOUS, _START = "audit", "audit-previous", "start"
 _WHAT = "an audit saved by CanaryAudit"
 
 _OLD = {"verdict": "auto", "canary_kind": "sphere"}  # of audits that did not say
@@ -102,6 +103,21 @@ class SavedAudit:
             return None
         return max((t for t, model in enumerate(self.models) if model == found), default=None)
 
+    def goes_on_after(self, arrays: ArrayRecord, settings: AuditSettings) -> int | None:
+        """After how many rounds the audit goes on with this model; ``None`` for another run.
+
+        The initial model is that of a new run, unless no round was done yet.
+        """
+        done = self.round_of(arrays)
+        if done == 0 and self.index > 0:
+            return None
+        if done == 0:
+            try:
+                self.check(settings)
+            except SettingsError:
+                return None  # nothing is lost
+        return done
+
     def check(self, settings: AuditSettings) -> None:
         """Raise a `SettingsError` that names the first argument with another value than before."""
         for name, value in fingerprint(settings).items():
@@ -173,29 +189,46 @@ class Checkpoint:
     Attributes:
         saved: what `look` found.
         settled: whether it was decided what to do with that.
+        problem: why it is not the newest audit; ``None`` if it is.
     """
 
     def __init__(self, directory: Path, failed: Callable[[str, Exception | str], None]) -> None:
         self._directory, self._failed = directory, failed
         self.saved: SavedAudit | None = None
         self.settled = False
+        self.problem: Exception | None = None
         self._mine = False
 
     def look(self) -> None:
-        """Read what is in the folder into ``saved``; what is damaged is moved aside."""
-        self.saved, self.settled, self._mine = None, False, False
-        path = self._path(_AUDIT)
-        try:
-            if not path.exists():
-                return
-            archive = read_archive(path, _WHAT)
-            if not archive.has_checksums:
-                raise refusal(path, _WHAT, "it has no checksums")
-            self.saved = SavedAudit.of(archive.text("audit"), archive.arrays())
-            self.start()
-        except UNREADABLE as error:
-            self._failed("the saved audit cannot be read, and a new one begins", error)
+        """Read what is in the folder into ``saved``; what is damaged is moved aside.
+
+        Where the newest audit is damaged, the one of the round before is taken.
+        """
+        self.saved, self.settled, self._mine, self.problem = None, False, False, None
+        found = [name for name in (_AUDIT, _PREVIOUS) if self._path(name).exists()]
+        problem: Exception | None = None
+        for name in found:
+            try:
+                self.saved = self._read(self._path(name))
+                self.start()
+            except UNREADABLE as error:
+                self.saved, problem = None, problem or error
+                continue
+            if problem is not None:
+                self.problem = problem
+                text = "Audit: %s The one before it, after round %d, is taken"
+                logger.warning(text, problem, self.saved.index)
+                self._set_aside([_AUDIT])
+            return
+        if problem is not None:
+            self._failed("the saved audit cannot be read, and a new one begins", problem)
             self._set_aside()
+
+    def _read(self, path: Path) -> SavedAudit:
+        archive = read_archive(path, _WHAT)
+        if not archive.has_checksums:
+            raise refusal(path, _WHAT, "it has no checksums")
+        return SavedAudit.of(archive.text("audit"), archive.arrays())
 
     def start(self) -> ArrayRecord:
         """The initial model of the saved audit.
@@ -224,27 +257,30 @@ class Checkpoint:
         """
         if not self._mine:
             self._set_aside()
-            if self._path(_AUDIT).exists():
+            if self._path(_AUDIT).exists() or self._path(_PREVIOUS).exists():
                 raise OSError(f"{self._path(_AUDIT)} is of another run, and cannot be moved aside")
             arrays = {f"{i}": array.numpy() for i, array in enumerate(start.values())}
             names = {"names": list(start)}
             write_archive(self._path(_START), arrays, {"model": names}, compress=False)
-        write_archive(self._path(_AUDIT), audit.scores, {"audit": audit.to_json()}, compress=False)
+        texts, previous = {"audit": audit.to_json()}, self._path(_PREVIOUS)
+        write_archive(self._path(_AUDIT), audit.scores, texts, compress=False, previous=previous)
         self._mine = True
 
-    def _set_aside(self) -> None:
+    def _set_aside(self, names: Sequence[str] = (_START, _PREVIOUS, _AUDIT)) -> None:
         """Rename what is in the folder, so that another run can be kept there."""
-        self.saved = None
+        if _START in names:
+            self.saved = None
         try:
-            if not self._path(_AUDIT).exists():
+            found = [name for name in names if self._path(name).exists()]
+            if not set(found) & {_AUDIT, _PREVIOUS}:
                 return  # an initial model alone is no audit
             number = 1
-            while any(self._path(name, number).exists() for name in (_AUDIT, _START)):
+            while any(self._path(name, number).exists() for name in (_AUDIT, _PREVIOUS, _START)):
                 number += 1
-            for name in (_START, _AUDIT):
-                if self._path(name).exists():
-                    self._path(name).rename(self._path(name, number))
-            logger.warning("Audit: %s is now %s", *(self._path(_AUDIT, n) for n in (0, number)))
+            for name in found:
+                self._path(name).rename(self._path(name, number))
+            named = self._path(found[-1]), self._path(found[-1], number)
+            logger.warning("Audit: %s is now %s", *named)
         except OSError as error:
             self._failed("the saved audit cannot be moved aside", error)
 

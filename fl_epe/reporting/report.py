@@ -27,7 +27,7 @@ from fl_epe.reporting.calibration import (
 from fl_epe.reporting.figures import FIGURES, render, shown
 from fl_epe.reporting.notes import analytical_text, finding, notes
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, status_line
+from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, fault_rows, status_line
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 from fl_epe.reporting.tables import plain_table
@@ -65,6 +65,7 @@ def write_unmeasured(
     delta: float,
     config: Mapping[str, Any] | None = None,
     faults: Sequence[str] = (),
+    fault_counts: Mapping[str, int] | None = None,
 ) -> RunSummary:
     """Write ``report.json`` and ``report.html`` of a run that left no record; returns the summary.
 
@@ -74,8 +75,11 @@ def write_unmeasured(
         delta: target δ.
         config: settings of the run, as JSON values; a ``plan`` among them is shown.
         faults: what went wrong, in sentences.
+        fault_counts: how often each kind of fault happened.
     """
-    summary = summarize_unmeasured(reason, delta=delta, config=config, faults=faults)
+    summary = summarize_unmeasured(
+        reason, delta=delta, config=config, faults=faults, fault_counts=fault_counts
+    )
     _write(directory, summary, {}, config or {})
     return summary
 
@@ -114,6 +118,15 @@ def epsilon_table(summary: RunSummary) -> Table:
     return table
 
 
+def fault_table(summary: RunSummary) -> Table:
+    """How often each kind of fault happened, as a table for the terminal."""
+    total = sum(summary.fault_counts.values())
+    table = plain_table(f"Faults by kind, {total} in all", ("kind", "count"))
+    for kind, count, _ in fault_rows(summary):
+        table.add_row(kind, str(count))
+    return table
+
+
 def as_text(summary: RunSummary, width: int = 100) -> str:
     """The finding in a sentence, the table and the notes, as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False)
@@ -136,6 +149,8 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
         say(f"{heading}:")
         for text in lines:
             say(f"{bullet} {text}")
+    if fault_rows(summary):
+        console.print(fault_table(summary))
     console.print(epsilon_table(summary))
     if calibration := calibration_line(summary.null, summary.least_deviations):
         say(f"{bullet} {calibration}")
@@ -255,6 +270,7 @@ def _page(
         summary=summary,
         status_line=status_line(summary),
         fault_lines=fault_lines(summary),
+        fault_rows=fault_rows(summary),
         more_faults=len(summary.faults) > FIRST_FAULTS,
         finding=finding(summary),
         verdict=verdict_text(summary),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fl_epe.faults import FaultKind
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
 
 NOT_MEASURED = "not measured"
@@ -32,6 +33,13 @@ def fault_lines(summary: RunSummary) -> list[str]:
     if (more := len(summary.faults) - FIRST_FAULTS) > 0:
         lines.append(f"… and {more} more; report.json has all.")
     return lines
+
+
+def fault_rows(summary: RunSummary) -> list[tuple[str, int, str]]:
+    """Each kind of fault that happened: its name, how often, and what was done about it."""
+    known = {str(kind): kind.meaning for kind in FaultKind}
+    counts = sorted(summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [(kind, count, known.get(kind, "")) for kind, count in counts if count]
 
 
 def measured_parts(summary: RunSummary) -> list[StatisticSummary]:

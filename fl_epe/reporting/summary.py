@@ -105,6 +105,7 @@ def summarize(
         stopped=_stopped(config),
         null=record.null,
         least_deviations=least_deviations(record) if record.null.statistics else {},
+        fault_counts=record.provenance.fault_counts,
     )
     found = claims(record, summary, coins=_coins(record), simultaneous=simultaneous)
     return dataclasses.replace(summary, claims=found)
@@ -116,6 +117,7 @@ def summarize_unmeasured(
     delta: float,
     config: Mapping[str, Any] | None = None,
     faults: Sequence[str] = (),
+    fault_counts: Mapping[str, int] | None = None,
 ) -> RunSummary:
     """The summary of a run that left no record, as the audit saw no model that it could read.
 
@@ -124,6 +126,7 @@ def summarize_unmeasured(
         delta: target δ.
         config: settings of the run, as JSON values; a ``plan`` among them is shown.
         faults: what went wrong, in sentences.
+        fault_counts: how often each kind of fault happened.
     """
     config, nothing = config or {}, Unmeasured(reason.strip().rstrip("."))
     no_theorem = AnalyticalSummary(
@@ -159,6 +162,7 @@ def summarize_unmeasured(
         plan=_plan(config),
         lost_count_as_zero=False,
         versions=installed_versions(),
+        fault_counts=dict(fault_counts or {}),
     )
 
 

@@ -287,6 +287,7 @@ class RunSummary:
         metrics: the course of the training.
         idle_rounds: number of rounds in which the model did not move.
         faults: first messages about what went wrong: lost updates, rounds without an audit.
+        fault_counts: how often each kind of fault happened.
         plan: what an audit was going to do, in sentences.
         lost_count_as_zero: whether lost updates count as zero; if not, the strategy decides.
         versions: of the packages that matter.
@@ -327,6 +328,7 @@ class RunSummary:
     claims: Claims = dataclasses.field(default_factory=Claims)
     null: MeasuredNull = dataclasses.field(default_factory=MeasuredNull)
     least_deviations: dict[str, float] = dataclasses.field(default_factory=dict)
+    fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
@@ -362,6 +364,7 @@ class RunSummary:
             "metrics": self.metrics.to_dict(),
             "idle_rounds": self.idle_rounds,
             "faults": list(self.faults),
+            "fault_counts": self.fault_counts,
             "plan": list(self.plan),
             "lost_count_as_zero": self.lost_count_as_zero,
             "versions": self.versions,

@@ -1,22 +1,31 @@
-"""The file of an unfinished run: its job and its state, from which it goes on.
+"""The files of an unfinished run: its job and its state, from which it goes on.
 
-It is an archive with checksums (`fl_epe.archive`), readable by its owner alone, because the job
+A file is an archive with checksums (`fl_epe.archive`), readable by its owner alone, because the job
 holds the canary seed. The job is a JSON text; the state is named arrays.
+
+There are two: ``checkpoint.npz``, and the one before it as ``checkpoint-previous.npz``. At every
+moment one of them is whole, and where the first turns out to be broken the second is used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.archive import Archive, read_archive, refusal, write_archive
+from fl_epe.archive import Archive, UnreadableFileError, read_archive, refusal, write_archive
 from fl_epe.auditing import SKETCH_PARTS
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SCHEMA = 2
 """Version of the file; since 2 it has checksums. A newer one is refused."""
@@ -29,11 +38,14 @@ SCORER = "tracker."
 WATCHED = "watched."
 """Before the names of what a run that may stop early knows of ε."""
 
+KINDS, COUNTS = "fault_kinds", "fault_counts"
+"""Names of the arrays that count faults by their kind."""
+
 _JOB = "job"
 
 
 def write_checkpoint(path: Path, job: str, state: Mapping[str, NDArray[Any]]) -> None:
-    """Write an unfinished run, in one step.
+    """Write an unfinished run, in one step; the file that was there becomes `previous_of` it.
 
     Args:
         path: where to; its folder is made if it is missing.
@@ -41,7 +53,60 @@ def write_checkpoint(path: Path, job: str, state: Mapping[str, NDArray[Any]]) ->
         state: named arrays; none before the first checkpoint with a model.
     """
     text = {"schema": SCHEMA, **json.loads(job)}
-    write_archive(path, state, {_JOB: text}, compress=False)
+    write_archive(path, state, {_JOB: text}, compress=False, previous=previous_of(path))
+
+
+def previous_of(path: Path) -> Path:
+    """Where the checkpoint before the one at ``path`` is kept."""
+    return path.with_name(f"{path.stem}-previous{path.suffix}")
+
+
+def damaged(path: Path) -> Path:
+    """Where a newest checkpoint is kept that turned out to be broken."""
+    return path.with_name(f"{path.stem}-damaged{path.suffix}")
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Whether there is an unfinished run, in whatever state."""
+    return path.exists() or previous_of(path).exists()
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove the files of a run that is finished."""
+    damaged(path).unlink(missing_ok=True)
+    previous_of(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
+def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) -> T:
+    """What ``read`` makes of the newest checkpoint, or of the one before it if that is broken.
+
+    Args:
+        path: of the newest.
+        read: raises an `UnreadableFileError` if the file at a path cannot be used.
+        go_on: where the older one is used, log a warning that names both, and rename the broken
+            one, so that the next checkpoint does not put it in the place of the sound one.
+
+    Raises:
+        FileNotFoundError: if there is neither.
+        UnreadableFileError: if none can be used; the text names the newest.
+    """
+    older = previous_of(path)
+    try:
+        return read(path)
+    except (FileNotFoundError, UnreadableFileError) as error:
+        if not older.exists():
+            raise
+        try:
+            found = read(older)
+        except UnreadableFileError as other:
+            text = f"{error} The one before it cannot be used either: {other}"
+            raise UnreadableFileError(text) from error
+        if go_on:
+            logger.warning("%s The run goes on from the checkpoint before it, %s.", error, older)
+            with contextlib.suppress(OSError):  # it is missing, or the folder cannot be written
+                path.replace(damaged(path))
+        return found
 
 
 def read_job(path: Path) -> str:
@@ -164,6 +229,10 @@ def _check_model(state: State, fits: Shape) -> None:
 def _check_log(state: State, fits: Shape, done: int) -> None:
     _take(state, "presence", "b", (fits.rounds, fits.observed))
     _take(state, "faults", "U", (-1,))
+    if KINDS in state:  # older files lack them
+        kinds = _take(state, KINDS, "U", (-1,))
+        if np.any(_take(state, COUNTS, "i", kinds.shape) < 0):
+            raise ValueError(f"{COUNTS} are not >= 0")
     ids = _take(state, "client_ids", "i", (-1,))
     offsets = _take(state, "client_offsets", "i", (fits.rounds + 1,))
     if offsets[0] != 0 or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import queue
+import threading
 import types
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -26,8 +28,9 @@ class InProcessGrid(Grid):
     """Runs a `ClientApp` on ``nodes`` nodes of this process, one thread for each.
 
     Each node gets records of its own, as from a wire; the arrays in them are not copied. A client
-    app that raises answers with an error message, as on a real node. Use as a context manager, or
-    call `close`.
+    app that raises answers with an error message, as on a real node. One that hangs beyond the
+    timeout of `send_and_receive` loses that answer alone: its node goes on in a new thread. Use as
+    a context manager, or call `close`.
 
     Args:
         client_app: answers the messages.
@@ -52,7 +55,7 @@ class InProcessGrid(Grid):
             )
             for i in range(nodes)
         }
-        self._pool = ThreadPoolExecutor(nodes, thread_name_prefix="fl-epe-node")
+        self._threads = {node: _NodeThread(self._answer) for node in self._contexts}
         self._numbers = itertools.count(1)
         self._replies: dict[str, Future[Message]] = {}
 
@@ -63,8 +66,11 @@ class InProcessGrid(Grid):
         self.close()
 
     def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the threads, those that work when they are done; one that hung is left alone."""
+        for thread in self._threads.values():
+            thread.end()
+        for thread in self._threads.values():
+            thread.join()
 
     def set_run(self, run: object) -> None:
         """Nothing to do: there is only one run."""
@@ -98,7 +104,7 @@ class InProcessGrid(Grid):
             number = str(next(self._numbers))
             message = with_own_records(original, decoded)
             set_message_id(message, number)
-            self._replies[number] = self._pool.submit(self._answer, message)
+            self._replies[number] = self._threads[message.metadata.dst_node_id].submit(message)
             ids.append(number)
         return ids
 
@@ -111,9 +117,16 @@ class InProcessGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send, wait for the replies (at most ``timeout`` seconds) and return those that came."""
+        messages = list(messages)
         ids = list(self.push_messages(messages))
         wait([self._replies[i] for i in ids], timeout)
-        return self.pull_messages(ids)
+        replies = self.pull_messages(ids)
+        for message, number in zip(messages, ids, strict=True):
+            if self._replies.pop(number, None) is not None:  # not in time
+                node = message.metadata.dst_node_id
+                self._threads[node].end()
+                self._threads[node] = _NodeThread(self._answer)
+        return replies
 
     def _answer(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
@@ -122,3 +135,39 @@ class InProcessGrid(Grid):
         except Exception as error:  # noqa: BLE001 - whatever a client app does, the server goes on
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(CLIENT_RAISED, reason), reply_to=message)
+
+
+class _NodeThread:
+    """Answers the messages of a node, one after the other.
+
+    It is a daemon: a client that hangs for ever does not keep the process from ending.
+    """
+
+    def __init__(self, answer: Callable[[Message], Message]) -> None:
+        self._work: queue.SimpleQueue[tuple[Message, Future[Message]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._run, args=(answer,), daemon=True, name="fl-epe-node"
+        )
+        self._thread.start()
+
+    def submit(self, message: Message) -> Future[Message]:
+        """Answer a message after those before it."""
+        reply: Future[Message] = Future()
+        self._work.put((message, reply))
+        return reply
+
+    def end(self) -> None:
+        """Take no more messages; those that wait are still answered."""
+        self._work.put(None)
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        self._thread.join()
+
+    def _run(self, answer: Callable[[Message], Message]) -> None:
+        while (task := self._work.get()) is not None:
+            message, reply = task
+            try:
+                reply.set_result(answer(message))
+            except BaseException as error:  # noqa: BLE001 - as an executor does: who waits gets it
+                reply.set_exception(error)

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.canaries import CanaryKind
+from fl_epe.faults import Fault, FaultKind
 from fl_epe.mechanism import norm
+
+
+class RefusedError(ValueError):
+    """An answer that cannot be used.
+
+    Attributes:
+        kind: of the fault.
+    """
+
+    def __init__(self, kind: FaultKind, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 def pack(**arrays: NDArray[Any]) -> ArrayRecord:
@@ -73,7 +88,7 @@ class PartialSum:
         examples: predictions made by the clients while they trained.
         loss_sum: their summed loss.
         correct: how many of them were right.
-        faults: a line for each update that was lost.
+        faults: one for each update that was lost.
     """
 
     clients_sum: NDArray[np.float64]
@@ -84,7 +99,7 @@ class PartialSum:
     examples: int = 0
     loss_sum: float = 0.0
     correct: int = 0
-    faults: list[str] = dataclasses.field(default_factory=list)
+    faults: list[Fault] = dataclasses.field(default_factory=list)
 
     _NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")
 
@@ -98,7 +113,12 @@ class PartialSum:
             {
                 "sums": pack(**arrays),
                 "counts": MetricRecord(numbers),
-                "faults": ConfigRecord({"faults": self.faults}),
+                "faults": ConfigRecord(
+                    {
+                        "faults": [fault.text for fault in self.faults],
+                        "kinds": [str(fault.kind) for fault in self.faults],
+                    }
+                ),
             }
         )
 
@@ -107,45 +127,57 @@ class PartialSum:
         """The inverse of `encode`.
 
         Raises:
-            ValueError: if something is missing.
+            RefusedError: if something is missing or cannot be read.
         """
         try:
             arrays = content.array_records["sums"]
             counts = content.metric_records["counts"]
-            faults = content.config_records["faults"]["faults"]
+            told: Any = content.config_records["faults"]
+            kinds = told.get("kinds", [FaultKind.OTHER] * len(told["faults"]))
+            faults = [
+                Fault(FaultKind(kind), str(text))
+                for kind, text in zip(kinds, told["faults"], strict=True)
+            ]
             numbers: dict[str, Any] = {
                 name: counts[name.replace("_", "-")] for name in cls._NUMBERS
             }
             canaries = arrays["canaries"].numpy() if "canaries" in arrays else None
-            return cls(arrays["clients"].numpy(), canaries, **numbers, faults=list(faults))  # type: ignore[arg-type]
+            return cls(arrays["clients"].numpy(), canaries, **numbers, faults=faults)
         except KeyError as error:
-            raise ValueError(f"Expected {error} in the reply.") from error
+            raise RefusedError(FaultKind.REFUSED, f"Expected {error} in the reply.") from error
+        except UNREADABLE as error:
+            text = f"Expected a reply that can be read: {one_line(error)}."
+            raise RefusedError(FaultKind.REFUSED, text) from error
 
     def check(self, order: Order) -> None:
         """Refuse an answer that does not fit its order.
 
         Raises:
-            ValueError: for a wrong shape or type, a sum that is not finite, or one that is longer
+            RefusedError: for a wrong shape or type, a sum that is not finite, or one that is longer
                 than its number of clipped updates allows.
         """
-        for name, ordered in (("clients", order.clients), ("canaries", order.canary_ids)):
-            if (count := getattr(self, name)) > len(ordered):
-                raise ValueError(f"Expected {name}={count} <= {len(ordered)}.")
+        most = {"clients": len(order.clients), "canaries": len(order.canary_ids)}
+        for name, largest in (*most.items(), ("unclipped", self.clients)):
+            if not 0 <= (count := getattr(self, name)) <= largest:
+                text = f"Expected {name}={count} >= 0 and <= {largest}."
+                raise RefusedError(FaultKind.REFUSED, text)
         together = self.clients if order.separate else self.clients + self.canaries
         parts = [("clients", self.clients_sum, together)]
         if order.separate and self.canaries_sum is not None:
             parts.append(("canaries", self.canaries_sum, self.canaries))
         for name, total, count in parts:
             if total.shape != order.theta.shape or total.dtype != np.float64:
-                raise ValueError(
+                raise RefusedError(
+                    FaultKind.WRONG_SHAPE,
                     f"Expected the {name} sum to be float64 {order.theta.shape}, "
-                    f"got {total.dtype} {total.shape}."
+                    f"got {total.dtype} {total.shape}.",
                 )
             length = norm(total)
             if not length <= count * order.clip_norm * (1 + 1e-6):  # also refuses NaN
-                raise ValueError(
+                raise RefusedError(
+                    FaultKind.REFUSED if math.isfinite(length) else FaultKind.NOT_FINITE,
                     f"Expected the norm={length} of a sum of {count} {name} to be at most "
-                    f"{count} times clip_norm={order.clip_norm}."
+                    f"{count} times clip_norm={order.clip_norm}.",
                 )
 
     def total(self) -> NDArray[np.float64]:

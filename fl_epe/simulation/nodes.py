@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,15 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fl_epe.archive import UNREADABLE
+from fl_epe.faults import Fault, FaultKind
 from fl_epe.schedules import Cohort
+from fl_epe.simulation.messages import RefusedError
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE = 10  # refreshes that a node is left alone which did not say what it holds
+_FOR_EVER = 10**9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,26 +51,69 @@ class Directory:
         self._wait = wait
         self._sizes = sizes or np.ones_like
         self._held: dict[int, NDArray[np.int64]] = {}
+        self._left_alone: dict[int, int] = {}  # refreshes until a node is asked again
 
-    def refresh(self, grid: Grid) -> None:
+    def refresh(self, grid: Grid) -> list[Fault]:
         """Forget nodes that left and ask new ones.
 
-        Raises:
-            ValueError: if two nodes hold the same client (other than every node all of them), or
-                one holds an unknown client.
+        Where two nodes hold the same client, the one that came last has it: a node that died and
+        comes back under another id is on a SuperLink's list twice for a while.
+
+        Returns:
+            A fault for each node that left or was replaced, or whose answer cannot be used.
         """
         present = set(grid.get_node_ids())
+        gone = sorted(self._held.keys() - present)
+        faults = [Fault(FaultKind.NODE_LEFT, f"node {node}: it left") for node in gone]
         self._held = {node: held for node, held in self._held.items() if node in present}
-        new = sorted(present - self._held.keys())
-        orders = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
+        self._left_alone = {n: more for n, more in self._left_alone.items() if n in present}
+        for node, held in self._ask(grid, sorted(present - self._held.keys()), faults).items():
+            faults += self._replace_others(node, held)
+            self._held[node] = held
+        return faults
+
+    def refresh_until_some(self, grid: Grid) -> list[Fault]:
+        """`refresh`, and where no node is left wait for one, so that no round is noise alone."""
+        faults, end = self.refresh(grid), time.monotonic() + self._wait
+        while not self._held and time.monotonic() < end:
+            time.sleep(1)
+            faults += self.refresh(grid)
+        return faults
+
+    def _ask(
+        self, grid: Grid, nodes: Sequence[int], faults: list[Fault]
+    ) -> dict[int, NDArray[np.int64]]:
+        """Which clients these nodes hold; what is wrong with answers is added to ``faults``."""
+        found = {}
+        asked = [node for node in nodes if not self._left_alone.get(node)]
+        self._left_alone = {node: max(0, n - 1) for node, n in self._left_alone.items()}
+        orders = [Message(RecordDict(), node, MessageType.QUERY) for node in asked]
         for reply in grid.send_and_receive(orders, timeout=self._wait) if orders else ():
-            if reply.has_error():
-                logger.warning("Node %d: %s", reply.metadata.src_node_id, reply.error.reason)
-                continue
-            held = reply.content.array_records["held"]["clients"].numpy()
-            self._held[reply.metadata.src_node_id] = self._checked(held)
-        if not self._replicated():
-            self._refuse_duplicates()
+            node = reply.metadata.src_node_id
+            try:
+                if reply.has_error():
+                    raise RefusedError(
+                        FaultKind.of_error(reply.error.code), str(reply.error.reason)
+                    )
+                found[node] = self._checked(reply)
+            except RefusedError as error:
+                faults.append(Fault(error.kind, f"node {node}: {error}"))
+        for node in set(asked) - found.keys():
+            self._left_alone[node] = _PATIENCE
+        return found
+
+    def _replace_others(self, node: int, held: NDArray[np.int64]) -> list[Fault]:
+        """Forget nodes whose clients ``node`` now has; every node may hold all of them."""
+        faults = []
+        for other, theirs in list(self._held.items()):
+            all_of_them = len(held) == len(theirs) == self._num_clients
+            shared = np.intersect1d(held, theirs)
+            if not all_of_them and len(shared):
+                del self._held[other]
+                self._left_alone[other] = _FOR_EVER
+                text = f"node {other}: client {shared[0]} is on node {node} too, which came last"
+                faults.append(Fault(FaultKind.NODE_LEFT, text))
+        return faults
 
     def _replicated(self) -> bool:
         """Whether every node holds all clients."""
@@ -75,17 +124,24 @@ class Directory:
 
         Raises:
             TimeoutError: if some cannot in time.
+            ValueError: if two nodes hold the same client (other than every node all of them), or
+                one holds an unknown client.
         """
         end = time.monotonic() + self._wait
-        self.refresh(grid)
-        while self.reachable() < self._num_clients:
+        while True:
+            self._left_alone.clear()
+            for fault in self.refresh(grid):
+                if fault.kind in (FaultKind.REFUSED, FaultKind.NODE_LEFT):
+                    raise ValueError(f"Expected nodes that share the clients out; {fault.text}.")
+                logger.warning("%s", fault.text)
+            if self.reachable() >= self._num_clients:
+                return
             if time.monotonic() > end:
                 raise TimeoutError(
                     f"Expected nodes that hold all {self._num_clients} clients within "
                     f"{self._wait:g} s: {len(self._held)} nodes hold {self.reachable()}."
                 )
             time.sleep(1)
-            self.refresh(grid)
 
     def reachable(self) -> int:
         """How many clients are held by the nodes that are connected."""
@@ -124,16 +180,18 @@ class Directory:
             heapq.heapreplace(loads, (load + float(sizes[place]), part))
         return [clients[owner == part] for part in range(parts)]
 
-    def _checked(self, held: NDArray[np.int64]) -> NDArray[np.int64]:
-        if len(held) and not 0 <= held.min() <= held.max() < self._num_clients:
-            raise ValueError(
-                f"Expected client ids in [0, clients={self._num_clients}), got "
-                f"{held.min()} to {held.max()} from a node."
+    def _checked(self, reply: Message) -> NDArray[np.int64]:
+        """The clients in a node's answer; raises a `RefusedError` if they are none."""
+        try:
+            held = np.unique(reply.content.array_records["held"]["clients"].numpy())
+        except UNREADABLE as error:
+            raise RefusedError(FaultKind.REFUSED, f"it names no clients: {error}") from error
+        if held.dtype.kind != "i" or held.ndim != 1:
+            raise RefusedError(FaultKind.REFUSED, f"its clients are {held.dtype} {held.shape}")
+        if len(held) and not 0 <= held[0] <= held[-1] < self._num_clients:
+            raise RefusedError(
+                FaultKind.REFUSED,
+                f"Expected client ids in [0, clients={self._num_clients}), got {held[0]} to "
+                f"{held[-1]}",
             )
-        return np.sort(held)
-
-    def _refuse_duplicates(self) -> None:
-        everyone = np.concatenate([np.empty(0, np.int64), *self._held.values()])
-        clients, counts = np.unique(everyone, return_counts=True)
-        if np.any(counts > 1):
-            raise ValueError(f"Expected client {clients[counts > 1][0]} on one node only.")
+        return held.astype(np.int64)

@@ -7,6 +7,7 @@ are filled from it.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing import ClientLog
+from fl_epe.faults import FaultKind
 from fl_epe.schedules import Cohort
+from fl_epe.simulation.checkpoint import COUNTS, KINDS
 from fl_epe.simulation.messages import Order
 
 logger = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ class RoundLog:
         self.rounds_done = 0
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
         self.faults: list[str] = []
+        self.fault_counts: Counter[str] = Counter()
 
     def canary_ids(self, t: int) -> NDArray[np.int64]:
         """The canaries of round t, counted from 0."""
@@ -62,11 +66,19 @@ class RoundLog:
         t = self.rounds_done
         return len(self.cohorts[t]) + int(self.presence[t].sum())
 
-    def fault(self, text: str) -> None:
-        """Keep a message about the round under way; the first hundred are kept."""
-        logger.warning("Round %d, %s", self.rounds_done + 1, text)
+    def fault(self, kind: FaultKind, text: str, number: int | None = None) -> None:
+        """Count a fault, and keep a message about it; the first hundred are kept.
+
+        Args:
+            kind: of the fault.
+            text: who, and what.
+            number: of the round, from 1; by default the one under way.
+        """
+        number = self.rounds_done + 1 if number is None else number
+        logger.warning("Round %d, %s", number, text)
+        self.fault_counts[str(kind)] += 1
         if len(self.faults) < _FAULTS_KEPT:
-            self.faults.append(f"round {self.rounds_done + 1}, {text}")
+            self.faults.append(f"round {number}, {text}")
 
     def took_part(self, orders: Collection[Order]) -> None:
         """Correct the plan of the round under way: these orders were answered, others were not.
@@ -109,6 +121,8 @@ class RoundLog:
         return history | {
             "rounds_done": np.array(self.rounds_done),
             "faults": np.array(self.faults, dtype=np.str_),
+            KINDS: np.array(list(self.fault_counts), dtype=np.str_),
+            COUNTS: np.array(list(self.fault_counts.values()), np.int64),
             "presence": self.presence,
             "client_ids": np.concatenate(self.cohorts),
             "client_offsets": self._offsets(),
@@ -120,4 +134,7 @@ class RoundLog:
         self.presence = state["presence"]
         self.cohorts = np.split(state["client_ids"], state["client_offsets"][1:-1])
         self.faults = [str(fault) for fault in state["faults"]]
+        if KINDS in state:  # older files lack them
+            counted = zip(state[KINDS].tolist(), state[COUNTS].tolist(), strict=True)
+            self.fault_counts = Counter(dict(counted))
         self.history = {name: state[f"history.{name}"].tolist() for name in _PER_ROUND}

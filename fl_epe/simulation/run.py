@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -14,17 +16,22 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
 
-from fl_epe.archive import refusal
+from fl_epe.archive import UnreadableFileError, refusal
 from fl_epe.auditing import AuditRecord
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import ArgumentError, expected
+from fl_epe.checks import ArgumentError, check_positive, expected
 from fl_epe.config import RunConfig
+from fl_epe.faults import FaultKind
+from fl_epe.interval import Interval
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.checkpoint import (
     WHAT,
     Shape,
     check_state,
+    from_newest,
+    has_checkpoint,
     read_job,
     read_state,
     write_checkpoint,
@@ -32,9 +39,15 @@ from fl_epe.simulation.checkpoint import (
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
 from fl_epe.simulation.messages import pack
+from fl_epe.simulation.stopping import AskedError, RunStoppedError, StopRequest, WatchedGrid
 from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
 from fl_epe.tasks import Task, load_task
+
+logger = logging.getLogger(__name__)
+
+ROUND_TIMEOUT = 3600.0
+"""Seconds to wait for the answers of a round, as in Flower."""
 
 _MOST_ROUNDS = 10**6  # of a checkpoint: a schedule of more takes minutes to draw
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
@@ -78,6 +91,22 @@ class Job:
                 "evaluate_every": self.evaluate_every,
             }
         )
+
+    def differences(self, text: str) -> list[str]:
+        """Names of what a job in JSON has with other values than this one."""
+        theirs, ours = json.loads(text), json.loads(self.to_json())
+        with contextlib.suppress(AttributeError, TypeError, ValueError):  # else it differs anyway
+            config = RunConfig.from_dict(theirs["config"]).to_dict()  # that of an older version
+            theirs["config"] = json.loads(json.dumps(config))
+        found = []
+        for name, value in ours.items():
+            other = theirs.get(name)
+            if isinstance(value, dict) and isinstance(other, dict):
+                keys = (key for key in value.keys() | other if value.get(key) != other.get(key))
+                found += [f"{name}.{key}" for key in sorted(keys)]
+            elif value != other:
+                found.append(name)
+        return found
 
     @classmethod
     def from_json(cls, text: str) -> Job:
@@ -139,16 +168,25 @@ class RunOptions(TypedDict, total=False):
     """What `run_on_grid` takes besides the job; none of it changes the result.
 
     Attributes:
-        checkpoint: where to keep the state of an unfinished run. If the file exists, the run goes
-            on from there. It holds the canary seed and is readable by its owner alone.
-        checkpoint_every: rounds between checkpoints; 10 by default.
+        checkpoint: where to keep the state of an unfinished run, from before the first round on,
+            and the state before that beside it. If the file exists, the run goes on from there, or
+            from the one before if it is broken. Both hold the canary seed and are readable by their
+            owner alone. A disk that is full is a fault, and the run goes on.
+        checkpoint_every: how often: a number of rounds (10 by default), or a time such as "5min".
+            Whatever it is, there is one after the last round, before the scoring, and one when
+            the run ends while it waits for clients: by a `StopRequest`, a signal or an error.
+        stop: asks the run to stop.
+        round_timeout: seconds to wait for the answers of a round, 3600 by default; who has not
+            answered by then counts as absent.
         on_round: called after every round.
         score_memory: bytes for rounds that wait to be scored together, if ``canary_kind`` is
             "sphere"; all canaries are made anew for each such block.
     """
 
     checkpoint: Path | None
-    checkpoint_every: int
+    checkpoint_every: int | str
+    stop: StopRequest | None
+    round_timeout: float
     on_round: Callable[[Progress], None] | None
     score_memory: int
 
@@ -159,9 +197,10 @@ class _Session:
     def __init__(self, job: Job, options: RunOptions) -> None:
         self.job = job
         self._checkpoint = options.get("checkpoint")
-        self._every = options.get("checkpoint_every", 10)
-        if self._every < 1:
-            raise ArgumentError("Expected {checkpoint_every} >= 1.", checkpoint_every=self._every)
+        self._every = Interval.parse(options.get("checkpoint_every", 10))
+        self.stop = options.get("stop")
+        self.round_timeout = options.get("round_timeout", ROUND_TIMEOUT)
+        check_positive("round_timeout", self.round_timeout)
         self._on_round = options.get("on_round")
         memory = options.get("score_memory", SCORE_MEMORY)
         self.strategy = DPFedAvg(
@@ -170,18 +209,21 @@ class _Session:
         self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
         self._began = time.monotonic()
         self._before = 0  # rounds done before this session
+        self._kept = 0  # rounds in the newest checkpoint
+        self._kept_at = self._began
+        self._last: ArrayRecord | None = None  # the model after the rounds that are whole
+        self._whole = 0  # how many that are
 
     def initial(self) -> ArrayRecord:
         """The initial model, or that of the checkpoint."""
         checkpoint, task = self._checkpoint, self.job.task
-        begun = checkpoint is not None and checkpoint.exists()
+        begun = checkpoint is not None and has_checkpoint(checkpoint)
         if checkpoint is not None and begun:
-            state = read_state(checkpoint)
+            state = from_newest(checkpoint, self._read)
             if state:
-                check_state(checkpoint, state, self._shape())
                 self.strategy.restore(state)
                 self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
-                self._before = self.strategy.rounds_done
+                self._before = self._kept = self.strategy.rounds_done
                 return pack(theta=state["theta"])
         theta = task.initial(self.job.seeds.initial)
         if checkpoint is not None and not begun:
@@ -189,19 +231,39 @@ class _Session:
             write_checkpoint(checkpoint, self.job.to_json(), {})
         return pack(theta=theta)
 
+    def _read(self, path: Path) -> dict[str, NDArray[Any]]:
+        """The state in a checkpoint of this very job; empty if it is that before the first round.
+
+        Raises:
+            UnreadableFileError: if it is damaged, or of another job.
+        """
+        if differ := self.job.differences(read_job(path)):
+            raise UnreadableFileError(
+                f"Expected path={str(path)!r} to be a checkpoint of this run, but it has other "
+                f"values of {', '.join(differ)}. Name another file."
+            )
+        state = read_state(path)
+        if state:
+            check_state(path, state, self._shape())
+        return state
+
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate, save a checkpoint and report progress. Also called before the first round."""
         done, rounds = self.strategy.rounds_done, self.job.config.rounds
         metrics, enough = None, done < rounds and self.strategy.may_stop()
+        self._last, self._whole = arrays, done
         if done > self._before or not done:
             if done % self.job.evaluate_every == 0 or done == rounds or enough:
                 metrics = self._evaluate(done, arrays)
-            if self._checkpoint is not None and done and done % self._every == 0 and done < rounds:
-                self._save(self._checkpoint, arrays)
+            waited = time.monotonic() - self._kept_at
+            if enough or done == rounds or self._every.due(done - self._kept, waited):
+                self.keep()
         if self._on_round is not None:
             self._on_round(self._progress(done, rounds))
         if enough:
             raise _EnoughError(arrays)
+        if self.stop is not None and done < rounds:
+            self.stop.raise_if_asked()
         return metrics
 
     def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
@@ -210,10 +272,31 @@ class _Session:
             self._series[name].append(value)
         return MetricRecord(dict(scores))
 
-    def _save(self, path: Path, arrays: ArrayRecord) -> None:
+    def keep(self) -> bool:
+        """Write a checkpoint after the rounds done; returns whether they are kept.
+
+        Not being able to is a fault: the run goes on, and the next time it is tried again.
+        """
+        path, done = self._checkpoint, self.strategy.rounds_done
+        if path is None or done == self._kept:
+            return path is not None
+        if self._last is None or self._whole != done:
+            return False  # in the midst of a round
         series = {f"series.{name}": np.array(values) for name, values in self._series.items()}
-        state = {"theta": arrays["theta"].numpy(), **series, **self.strategy.state()}
-        write_checkpoint(path, self.job.to_json(), state)
+        state = {"theta": self._last["theta"].numpy(), **series, **self.strategy.state()}
+        try:
+            write_checkpoint(path, self.job.to_json(), state)
+        except OSError as error:
+            text = f"the checkpoint could not be written: {error}"
+            self.strategy.log.fault(FaultKind.NOT_SAVED, text, done)
+            return False
+        self._kept, self._kept_at = done, time.monotonic()
+        return True
+
+    def stopped(self) -> RunStoppedError:
+        """Keep the rounds done, and say that the run stopped after them."""
+        kept = self.keep()
+        return RunStoppedError(self.strategy.rounds_done, self.job.config.rounds, kept=kept)
 
     def _shape(self) -> Shape:
         config, task = self.job.config, self.job.task
@@ -290,19 +373,35 @@ def run_on_grid(grid: Grid, job: Job, **options: Unpack[RunOptions]) -> AuditRec
 
     Raises:
         TypeError: for an option that is none of `RunOptions`.
-        ValueError: if an option is out of range, or the checkpoint cannot be read.
+        ValueError: if an option is out of range, or no checkpoint can be used.
+        RunStoppedError: if the run was asked to stop.
     """
     if unknown := sorted(options.keys() - RunOptions.__annotations__.keys()):
         raise TypeError(f"Expected the options of RunOptions, got {unknown}.")
     quiet_flower()
     session = _Session(job, options)
-    arrays = session.initial()
-    left = job.config.rounds - session.strategy.rounds_done
+    return session.finish(_train(grid, session, session.initial()))
+
+
+def _train(grid: Grid, session: _Session, arrays: ArrayRecord) -> ArrayRecord:
+    """The final model; if the training ends early, the rounds done are kept."""
+    watched = WatchedGrid(grid, session.stop, session.round_timeout)
+    left = session.job.config.rounds - session.strategy.rounds_done
+    listening = session.stop.listening() if session.stop else contextlib.nullcontext()
     try:
-        result = session.strategy.start(grid, arrays, left, evaluate_fn=session.after_round)
+        with listening:
+            result = session.strategy.start(watched, arrays, left, evaluate_fn=session.after_round)
     except _EnoughError as enough:
-        return session.finish(enough.arrays)
-    return session.finish(result.arrays if left else arrays)
+        return enough.arrays
+    except AskedError as asked:
+        raise session.stopped() from asked
+    except BaseException as error:
+        if watched.was_waiting:
+            session.keep()
+            if session.stop is not None and isinstance(error, KeyboardInterrupt):
+                raise session.stopped() from error
+        raise
+    return result.arrays if left else arrays
 
 
 def simulate(
@@ -320,6 +419,7 @@ def simulate(
 
     Raises:
         ValueError: for an unknown backend or fewer than one worker.
+        RunStoppedError: if the run was asked to stop.
     """
     if workers < 1:
         raise ArgumentError("Expected {workers} >= 1.", workers=workers)
@@ -332,16 +432,21 @@ def simulate(
 
 
 def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditRecord:
-    server_app, records = ServerApp(), list[AuditRecord]()
+    server_app, records, stops = ServerApp(), list[AuditRecord](), list[RunStoppedError]()
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        records.append(run_on_grid(grid, job, **options))
+        try:
+            records.append(run_on_grid(grid, job, **options))
+        except RunStoppedError as stop:
+            stops.append(stop)
 
     ray = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False}
     gpus = torch.cuda.device_count() / workers  # several workers share one, or one has several
     backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": gpus}}
     simulate_with_ray(server_app, worker_app(job.task, everyone=True), workers, backend)
+    if stops:
+        raise stops[0]
     if not records:
         raise RuntimeError("The Ray simulation ended without a result; see Flower's log above.")
     return records[0]
@@ -350,10 +455,16 @@ def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditReco
 def load_job(path: Path) -> Job:
     """The job of an unfinished run, without reading its state.
 
+    Where the newest checkpoint is broken, that of the one before it.
+
     Raises:
         FileNotFoundError: if there is none.
         ValueError: if the file is not a checkpoint, is damaged, or has a newer schema.
     """
+    return from_newest(path, _job_in, go_on=False)  # `run_on_grid` warns
+
+
+def _job_in(path: Path) -> Job:
     text = read_job(path)
     try:
         return Job.from_json(text)

@@ -29,11 +29,12 @@ from fl_epe.auditing import (
 )
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.config import RunConfig
+from fl_epe.faults import FaultKind
 from fl_epe.mechanism import ServerSGD, gaussian_noise, norm
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation.checkpoint import SCORER, WATCHED
-from fl_epe.simulation.messages import Order, PartialSum, pack
+from fl_epe.simulation.messages import Order, PartialSum, RefusedError, pack
 from fl_epe.simulation.nodes import Directory
 from fl_epe.simulation.round_log import RoundLog
 
@@ -81,6 +82,7 @@ class DPFedAvg(Strategy):
         self.log = RoundLog(cohorts, planned, observed_ids)
         self._clip_norm = self._clip_rule.init()
         self._orders: dict[int, Order] = {}
+        self._sent: list[Message] = []
         self._theta: NDArray[np.float32] | None = None
         self._start: NDArray[np.float32] | None = None
         self._state: dict[str, NDArray[np.float64]] = {}
@@ -135,17 +137,19 @@ class DPFedAvg(Strategy):
         if server_round == 1:
             self._directory.wait_for_all(grid)
         else:
-            self._directory.refresh(grid)
+            for fault in self._directory.refresh_until_some(grid):
+                self.log.fault(*fault)
         self._theta = theta
         t = self.rounds_done
         self._orders = {
             share.node: self._order(theta, share.clients, share.canary_ids)
             for share in self._directory.share(self.log.cohorts[t], self.log.canary_ids(t))
         }
-        return [
+        self._sent = [
             Message(order.encode(), node, MessageType.TRAIN, group_id=str(t + 1))
             for node, order in self._orders.items()
         ]
+        return self._sent
 
     def _order(
         self, theta: NDArray[np.float32], clients: list[int], canary_ids: list[int]
@@ -192,24 +196,46 @@ class DPFedAvg(Strategy):
         return pack(theta=theta), MetricRecord({**shown, "canaries-seen": self.log.canaries_seen()})
 
     def _collect(self, replies: Iterable[Message]) -> dict[int, PartialSum]:
-        """The good answers by node, in the order of the orders."""
+        """The good answers by node, in the order of the orders; every fault is counted once."""
         parts: dict[int, PartialSum] = {}
+        asked = {
+            m.metadata.message_id: m.metadata.dst_node_id
+            for m in self._sent
+            if m.metadata.message_id  # an in-process grid numbers copies
+        }
+        heard: set[int] = set()
         for reply in replies:
-            node = reply.metadata.src_node_id
+            # A SuperLink answers in the name of a node that died, under its own id.
+            about, group = reply.metadata, reply.metadata.group_id
+            node = asked.get(about.reply_to_message_id, about.src_node_id)
+            if group and group != str(self.rounds_done + 1):
+                self.log.fault(FaultKind.LATE, f"node {node}: this is its answer of round {group}")
+                continue
+            heard.add(node)
             try:
-                if reply.has_error():
-                    raise ValueError(reply.error.reason)
-                part = PartialSum.decode(reply.content)
-                part.check(self._orders[node])
-            except (ValueError, KeyError) as error:
-                self.log.fault(f"node {node}: {error}")
+                part = self._read(node, reply)
+            except RefusedError as error:
+                self.log.fault(error.kind, f"node {node}: {error}")
+                continue
+            if node in parts:
+                self.log.fault(FaultKind.TWICE, f"node {node}: it answered twice")
                 continue
             parts[node] = part
             for fault in part.faults:
-                self.log.fault(fault)
-        for node in self._orders.keys() - parts.keys():
-            self.log.fault(f"node {node}: no usable answer")
+                self.log.fault(*fault)
+        for node in self._orders.keys() - heard:
+            self.log.fault(FaultKind.NO_ANSWER, f"node {node}: no answer in time")
         return {node: parts[node] for node in self._orders if node in parts}
+
+    def _read(self, node: int, reply: Message) -> PartialSum:
+        """What a node answers; raises a `RefusedError` if it cannot be used."""
+        if reply.has_error():
+            raise RefusedError(FaultKind.of_error(reply.error.code), str(reply.error.reason))
+        if node not in self._orders:
+            raise RefusedError(FaultKind.REFUSED, "nobody asked it")
+        part = PartialSum.decode(reply.content)
+        part.check(self._orders[node])
+        return part
 
     def _count(self, parts: list[PartialSum]) -> dict[str, float]:
         examples = sum(part.examples for part in parts)
@@ -308,6 +334,7 @@ class DPFedAvg(Strategy):
                 self.config.canary_kind,
                 installed_versions(),
                 tuple(self.log.faults),
+                dict(self.log.fault_counts),
             ),
             null=None if self._running is None else self._running.null,
         )

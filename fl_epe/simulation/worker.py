@@ -11,6 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_epe.canaries import CanarySet
+from fl_epe.faults import Fault, FaultKind
 from fl_epe.mechanism import ClippedSum
 from fl_epe.simulation.messages import Order, PartialSum, pack
 from fl_epe.tasks import Task
@@ -94,12 +95,12 @@ def execute(task: Task, order: Order, execution: Execution | None = None) -> Par
     )
 
 
-def _add_canaries(total: ClippedSum, order: Order) -> list[str]:
-    """Add the order's canaries; returns a line for each that is lost."""
+def _add_canaries(total: ClippedSum, order: Order) -> list[Fault]:
+    """Add the order's canaries; returns a fault for each that is lost."""
     canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind)
     factor = np.float32(_CANARY_FACTOR * order.clip_norm)
     return [
-        f"canary {canary}: its update was not finite"
+        Fault(FaultKind.CANARY_LOST, f"canary {canary}: its update was not finite")
         for canary in order.canary_ids
         if total.add(canaries.vector(canary) * factor) is None
     ]

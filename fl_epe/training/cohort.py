@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from fl_epe.faults import Fault, FaultKind
 from fl_epe.mechanism import ClippedSum
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task, one_thread
@@ -33,7 +34,7 @@ class Counts:
         examples: number of predictions that they made while they trained.
         loss_sum: sum of the losses of these predictions.
         correct: how many of these predictions were right.
-        faults: a line for each client whose update was lost.
+        faults: one for each client whose update was lost.
     """
 
     clients: int = 0
@@ -41,12 +42,13 @@ class Counts:
     examples: int = 0
     loss_sum: float = 0.0
     correct: int = 0
-    faults: list[str] = dataclasses.field(default_factory=list)
+    faults: list[Fault] = dataclasses.field(default_factory=list)
 
     def note(self, client: int, unclipped: bool | None, trained: ClientUpdate | Member) -> None:
         """Count a client, for whom `ClippedSum.add` answered ``unclipped``."""
         if unclipped is None:
-            self.faults.append(f"client {client}: its update was not finite")
+            text = f"client {client}: its update was not finite"
+            self.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
             return
         self.clients += 1
         self.unclipped += unclipped
@@ -56,7 +58,8 @@ class Counts:
 
     def lose(self, client: int, error: Exception) -> None:
         """Note a client that could not be trained."""
-        self.faults.append(f"client {client}: {type(error).__name__}: {error}")
+        text = f"client {client}: {type(error).__name__}: {error}"
+        self.faults.append(Fault(FaultKind.CLIENT_FAILED, text))
 
 
 @dataclasses.dataclass(frozen=True)

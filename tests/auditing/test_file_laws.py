@@ -74,6 +74,7 @@ def records(draw):
         "seeds": draw(st.dictionaries(words, st.none() | st.integers(0, 2**130), max_size=3)),
         "versions": draw(st.dictionaries(words, words, max_size=2)),
         "faults": tuple(draw(st.lists(words, max_size=3))),
+        "fault_counts": draw(st.dictionaries(words, st.integers(0, 2**40), max_size=3)),
     }
     if draw(maybe):
         values |= {

@@ -205,6 +205,7 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         null_means=rng.random(1),
         null_deviations=rng.random(1),
         null_counts=rng.integers(0, 9, (1, 50)),
+        fault_counts={"client failed": 3},
     )
     sides = {"observed": record.observed, "unobserved": record.unobserved}
     arrays: dict[str, np.ndarray | None] = {name: side.means for name, side in sides.items()}
@@ -253,6 +254,7 @@ def test_a_file_keeps_the_names_of_its_schema(tmp_path):
         "faults": ["one"],
         "canary_kind": "sphere",
         "null_statistics": ["displacement"],
+        "fault_counts": {"client failed": 3},
     }
     assert seeds == {"canary": 2**127, "noise": None}
 

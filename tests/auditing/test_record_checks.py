@@ -66,6 +66,8 @@ EDITS = {
         r"canary_participations=2.14748e\+09 to be possible in 6 rounds",
     ),
     "faults": ("faults", [1], "faults=.* to be a list of texts"),
+    "fault-counts": ("fault_counts", [1], "fault_counts=.* to be a table"),
+    "fault-count": ("fault_counts", {"x": -1}, "fault_counts.x=-1 to be a number of times"),
     "versions": ("versions", {"numpy": 2}, "versions.numpy=2 to be a text"),
     "seeds": ("seeds", {"canary": "x"}, "seeds.canary to be a whole number"),
     "config": ("config", "x", "config='x' to be a table"),

@@ -1,15 +1,26 @@
 """What ends a command early: signals, and a second process in the same folder."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from fl_epe.cli.main import main
-from fl_epe.cli.stopping import LOCK, Stopped, exit_status, locked, signals_as_interrupts
+from fl_epe.cli.stopping import (
+    LOCK,
+    Stopped,
+    exit_status,
+    locked,
+    signals_as_interrupts,
+    signals_ask,
+)
+from fl_epe.simulation import StopRequest
+from fl_epe.simulation.checkpoint import read_state
 
 PATIENCE = 600
 """Seconds to wait for a run: only one that hangs takes so long, on any machine."""
@@ -99,6 +110,27 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_the_first_signal_asks_and_the_second_ends():
+    stop = StopRequest()
+    with signals_ask(stop) as came, stop.listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert came == [signal.SIGTERM, signal.SIGINT]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_where_nobody_listens_or_everybody_waits_a_signal_ends_at_once():
+    stop = StopRequest()
+    with pytest.raises(Stopped), signals_ask(stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+    stop = StopRequest()
+    with pytest.raises(Stopped), signals_ask(stop), stop.listening(), stop.waiting():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not stop.asked
+
+
 def test_outside_the_main_thread_nothing_changes():
     found = []
 
@@ -128,9 +160,17 @@ def test_a_run_that_is_terminated_says_how_to_go_on(tmp_path):
     )
     lines = iter(process.stdout.readline, "")
     assert any("round 0/100" in line for line in lines)
+    end = time.monotonic() + PATIENCE
+    while not (output / "checkpoint-previous.npz").exists():  # until a round is kept
+        assert time.monotonic() < end
+        time.sleep(0.01)
     process.terminate()
     printed, _ = process.communicate(timeout=PATIENCE)
-    assert f"Stopped. Go on with: fl-epe resume {output}" in printed
     assert process.returncode == 128 + signal.SIGTERM
-    assert [path.name for path in output.iterdir()] == ["checkpoint.npz"]
-    assert output.joinpath("checkpoint.npz").stat().st_mode & 0o077 == 0
+    said = rf"Stopped after round (\d+) of 100\. Go on with: fl-epe resume {re.escape(str(output))}"
+    (done,) = re.findall(said, printed)
+    kept = {path.name for path in output.iterdir()}
+    assert kept == {"checkpoint.npz", "checkpoint-previous.npz"}
+    assert int(read_state(output / "checkpoint.npz")["rounds_done"]) == int(done) > 0
+    for name in kept:
+        assert (output / name).stat().st_mode & 0o077 == 0

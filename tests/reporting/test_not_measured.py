@@ -9,6 +9,8 @@ import pytest
 from records import make_record, record_of
 from rich.console import Console
 
+from fl_epe import AuditRecord
+from fl_epe.faults import FaultKind
 from fl_epe.reporting import (
     NOT_MEASURED,
     as_text,
@@ -195,6 +197,25 @@ def test_faults_and_plan_stand_before_the_numbers(tmp_path):
     assert "Plan" not in as_text(quiet)
     assert "Faults" not in as_text(quiet)
     assert summarize(make_record(config={"plan": "One line."})).plan == ("One line.",)
+
+
+def test_faults_are_counted_by_kind_wherever_a_report_is_read(tmp_path):
+    counts = {str(FaultKind.NO_ANSWER): 12, "a kind of tomorrow": 3, str(FaultKind.TWICE): 0}
+    record = make_record(faults=("x",), fault_counts=counts)
+    record = AuditRecord.load(record.save(tmp_path / "record.npz"))
+    summary = write_report(record, tmp_path)
+    assert json.loads((tmp_path / "report.json").read_text())["fault_counts"] == counts
+    text = as_text(summary)
+    assert "Faults by kind, 15 in all" in text
+    assert re.search(r"no answer in time +12 *\n *a kind of tomorrow +3 *\n", text)
+    page = (tmp_path / "report.html").read_text()
+    assert "Faults by kind: 15 in all" in page
+    assert page.index("no answer in time") < page.index("a kind of tomorrow")
+    assert FaultKind.NO_ANSWER.meaning in page
+    assert str(FaultKind.TWICE) not in page + text
+    for quiet in (make_record(), make_record(fault_counts={"x": 0})):
+        assert "Faults by kind" not in as_text(summarize(quiet))
+    assert all(kind.meaning.endswith(".") for kind in FaultKind)
 
 
 def test_unknown_numbers_are_null():

@@ -1,11 +1,14 @@
 """The same app under Ray, under `flwr run`, and on a real SuperLink with two SuperNodes."""
 
+import contextlib
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flower_processes import flwr_run, superlink, supernode
+from flower_processes import flwr_run, flwr_start, superlink, supernode
 
 from fl_epe import AuditRecord, RunConfig
 from fl_epe.flower import Job, simulate
@@ -81,3 +84,38 @@ def test_superlink_with_two_supernodes(processes, tmp_path, in_process):
     for partition in range(2):
         supernode(processes, address, partition, 2)
     _assert_same_run(_run_app(processes, tmp_path), in_process)
+
+
+def _server_apps(home):
+    """Numbers of the processes that run a server app for the SuperLink of these processes."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes()
+            if b"serverapp" in words and str(home).encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.superlink
+def test_a_server_app_that_is_killed_on_a_superlink_goes_on(processes, tmp_path, in_process):
+    address = superlink(processes)
+    for partition in range(2):
+        supernode(processes, address, partition, 2)
+    app, output = shutil.copytree(APP, tmp_path / "app"), tmp_path / "out"
+    settings = {**SETTINGS, "output": str(output), "checkpoint-every": "1"}
+    flwr_start(processes, app, settings)
+    kept = output / "checkpoint-previous.npz"  # of a round, beside the one before the first
+    processes.wait_until(kept.exists, "run", "keep a round")
+    killed = _server_apps(processes.home)
+    for process in killed:
+        os.kill(process, signal.SIGKILL)
+    assert killed
+    assert not (output / "record.npz").exists()
+    flwr_run(processes, app, settings)
+    record = AuditRecord.load(output / "record.npz")
+    _assert_same_run(record, in_process)
+    assert np.array_equal(record.observed.means, in_process.observed.means)  # to the last bit
+    assert record.provenance.fault_counts == {}
+    assert not kept.exists()

@@ -13,7 +13,7 @@ from fl_epe.archive import read_archive
 from fl_epe.cli.main import main
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import load_job
-from fl_epe.simulation.checkpoint import read_job, read_state, write_checkpoint
+from fl_epe.simulation.checkpoint import previous_of, read_job, read_state, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,12 @@ def path(content, tmp_path, monkeypatch):
     monkeypatch.setattr("fl_epe.simulation.run.load_task", tiny_task)
     (tmp_path / "checkpoint.npz").write_bytes(content)
     return tmp_path / "checkpoint.npz"
+
+
+def _put(path, job, state):
+    """Write a checkpoint, with none before it."""
+    write_checkpoint(path, job, state)
+    previous_of(path).unlink(missing_ok=True)
 
 
 def _refused(path, capsys):
@@ -57,7 +63,7 @@ def test_a_checkpoint_that_lost_its_checksums_is_refused(path, capsys):
 
 
 def test_a_newer_checkpoint_is_refused(path):
-    write_checkpoint(path, json.dumps({**json.loads(read_job(path)), "schema": 9}), {})
+    _put(path, json.dumps({**json.loads(read_job(path)), "schema": 9}), {})
     with pytest.raises(ValueError, match=r"schema=9 of .* <= 2: written by a newer fl_epe"):
         load_job(path)
 
@@ -76,7 +82,7 @@ JOBS = {
 
 @pytest.mark.parametrize(("changes", "message"), JOBS.values(), ids=JOBS)
 def test_a_job_that_is_none(changes, message, path):
-    write_checkpoint(path, json.dumps(json.loads(read_job(path)) | changes), {})
+    _put(path, json.dumps(json.loads(read_job(path)) | changes), {})
     with pytest.raises(ValueError, match=message) as refusal:
         load_job(path)
     assert str(path) in str(refusal.value)
@@ -85,7 +91,7 @@ def test_a_job_that_is_none(changes, message, path):
 def test_a_job_without_a_part(path):
     values = json.loads(read_job(path))
     del values["config"]
-    write_checkpoint(path, json.dumps(values), {})
+    _put(path, json.dumps(values), {})
     with pytest.raises(ValueError, match="'job' has no 'config'"):
         load_job(path)
 
@@ -115,7 +121,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name(name, value, message, path
     del state[name]
     if value is not None:
         state[name] = value
-    write_checkpoint(path, read_job(path), state)
+    _put(path, read_job(path), state)
     printed = _refused(path, capsys)
     import re
 

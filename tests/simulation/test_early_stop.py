@@ -10,7 +10,7 @@ from fl_epe import AuditRecord, RunConfig, epsilon_from_record
 from fl_epe.flower import Job, Progress, simulate
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
-from fl_epe.simulation.checkpoint import read_job, read_state, write_checkpoint
+from fl_epe.simulation.checkpoint import previous_of, read_job, read_state, write_checkpoint
 
 ROUNDS = 20
 CONFIG = RunConfig(
@@ -123,5 +123,6 @@ def test_a_checkpoint_without_what_the_rule_needs_is_refused(change, message, tm
     state = {**read_state(path), **change}
     kept = {name: value for name, value in state.items() if value is not None}
     write_checkpoint(path, read_job(path), kept)
+    previous_of(path).unlink()
     with pytest.raises(ValueError, match=message):
         simulate(job(), checkpoint=path)

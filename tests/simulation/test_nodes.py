@@ -19,7 +19,12 @@ class TestNodes:
         def query(message, context):
             return Message(RecordDict({"held": pack(clients=np.arange(19))}), reply_to=message)
 
-        with InProcessGrid(app, 2) as grid, pytest.raises(ValueError, match="client 0 on one node"):
+        with (
+            InProcessGrid(app, 2) as grid,
+            pytest.raises(
+                ValueError, match="share the clients out; node 1: client 0 is on node 2 too"
+            ),
+        ):
             Directory(20, 1.0).wait_for_all(grid)
 
     def test_nodes_that_hold_everyone_share_the_work_by_size(self):

@@ -12,6 +12,7 @@ import torch
 from tiny import Tiny
 from torch import nn
 
+from fl_epe.faults import FaultKind
 from fl_epe.mechanism import ClippedSum
 from fl_epe.models import Cnn, Lstm, SeededDropout
 from fl_epe.seeding import generator
@@ -204,8 +205,8 @@ def test_lost_clients_are_noted_in_every_way_of_training():
     expected, counts = _train(task, CPU)
     assert counts.clients == 5
     assert sorted(counts.faults) == [
-        "client 2: OSError: disk of client 2 is gone",
-        "client 4: its update was not finite",
+        (FaultKind.CLIENT_FAILED, "client 2: OSError: disk of client 2 is gone"),
+        (FaultKind.CLIENT_NOT_FINITE, "client 4: its update was not finite"),
     ]
     total, again = _train(task, Execution("cpu", chunk=3))
     np.testing.assert_allclose(total, expected, rtol=0, atol=1e-6)

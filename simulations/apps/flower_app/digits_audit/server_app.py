@@ -1,6 +1,7 @@
 """The server: DP-FedAvg with canaries, then the record and the report.
 
 `flwr run simulations/apps/flower_app` writes record.npz, report.json and report.html to ``output``.
+A server app that was killed goes on from its checkpoint there when it is started again.
 Expected with the settings in pyproject.toml: ε for every round near the analytical 17.5, ε for
 the final model near 1, accuracy of about 90%.
 """
@@ -14,6 +15,7 @@ from fl_epe import RunConfig
 from fl_epe.flower import Job, run_on_grid
 from fl_epe.reporting import write_report
 from fl_epe.seeding import Seeds
+from fl_epe.simulation import remove_checkpoint
 from fl_epe.tasks import load_task
 
 app = ServerApp()
@@ -34,8 +36,10 @@ def main(grid: Grid, context: Context) -> None:
     )
     seeds = Seeds.derive(int(settings["seed"]))
     job = Job(task, config, seeds, int(settings["evaluate-every"]))
-    record = run_on_grid(grid, job)
     output = Path(str(settings["output"]))
+    checkpoint, every = output / "checkpoint.npz", str(settings["checkpoint-every"])
+    record = run_on_grid(grid, job, checkpoint=checkpoint, checkpoint_every=every)
     record.save(output / "record.npz")
+    remove_checkpoint(checkpoint)
     write_report(record, output)
     print(f"report: {output / 'report.html'}")

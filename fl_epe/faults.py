@@ -1,0 +1,72 @@
+"""What can go wrong in a run, by kind: a report counts how often each kind happened.
+
+No fault ends a run, and none weakens its DP: what is lost counts as zero in a sum whose
+denominator is fixed before the run.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class FaultKind(enum.StrEnum):
+    """A kind of fault; its value is what reports say. `meaning` says what was done about it."""
+
+    CLIENT_FAILED = "client failed"
+    CLIENT_NOT_FINITE = "client's update not finite"
+    CANARY_LOST = "canary's update not finite"
+    NODE_FAILED = "node answered with an error"
+    NODE_LEFT = "node left"
+    NO_ANSWER = "no answer in time"
+    NOT_FINITE = "answer not finite"
+    WRONG_SHAPE = "answer of a wrong shape"
+    REFUSED = "answer refused"
+    TWICE = "answered twice"
+    LATE = "answer of another round"
+    NOT_SAVED = "checkpoint not written"
+    NO_MODEL = "no model released"
+    NO_AUDIT = "audit stood back"
+    OTHER = "other"
+
+    @classmethod
+    def of_error(cls, code: int) -> FaultKind:
+        """What Flower's error code in place of an answer means."""
+        return cls.NO_ANSWER if code in _UNAVAILABLE else cls.NODE_FAILED
+
+    @property
+    def meaning(self) -> str:
+        """What happened, and what was done about it, in a sentence."""
+        return _MEANINGS[self]
+
+
+_UNAVAILABLE = {3, 4, 5}  # a message, a reply, a node: what a SuperLink says of one that is gone
+_MEANINGS = {
+    FaultKind.CLIENT_FAILED: "Its data or its training raised an error; it counts as absent.",
+    FaultKind.CLIENT_NOT_FINITE: "It had NaN or infinite entries; the client counts as absent.",
+    FaultKind.CANARY_LOST: "It had NaN or infinite entries; the canary counts as absent.",
+    FaultKind.NODE_FAILED: "All of its clients count as absent in that round.",
+    FaultKind.NODE_LEFT: "Its clients are absent until they are reached again.",
+    FaultKind.NO_ANSWER: "Hung, late or dead: all clients of that answer count as absent.",
+    FaultKind.NOT_FINITE: "It had NaN or infinite entries; all of its clients count as absent.",
+    FaultKind.WRONG_SHAPE: "It does not fit the model; all of its clients count as absent.",
+    FaultKind.REFUSED: "It cannot be that of its order; all of its clients count as absent.",
+    FaultKind.TWICE: "The first good answer counts, once.",
+    FaultKind.LATE: "It is left out: its round is over.",
+    FaultKind.NOT_SAVED: "The run went on; the checkpoint before it was kept.",
+    FaultKind.NO_MODEL: "The round counts as a participation of no canary.",
+    FaultKind.NO_AUDIT: "The run went on without that part of the audit.",
+    FaultKind.OTHER: "See the messages.",
+}
+
+
+class Fault(NamedTuple):
+    """Something that went wrong.
+
+    Attributes:
+        kind: of the fault.
+        text: who, and what.
+    """
+
+    kind: FaultKind
+    text: str

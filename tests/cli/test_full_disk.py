@@ -1,0 +1,49 @@
+"""``fl-epe run`` on a disk that fills up at the end: what is lost is said, the rest is left."""
+
+import errno
+import os
+
+import pytest
+
+from fl_epe import AuditRecord
+from fl_epe.cli.main import main
+
+SMALL = [
+    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--num-canaries", "20",
+    "--unobserved", "20", "--rounds", "2", "--seed", "3", "--evaluate-every", "2",
+    "--checkpoint-every", "1h",
+]  # fmt: skip
+
+
+def _full(*arguments, **named):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
+    output = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(AuditRecord, "save", _full)
+        assert main([*SMALL, "--output", str(output)]) == 1
+    printed, said = capsys.readouterr()
+    assert "Empirical ε at δ" in printed
+    assert f"{output / 'record.npz'} could not be written" in said
+    assert f"fl-epe resume {output} goes on from there" in said
+    assert {path.name for path in output.iterdir()} == {"checkpoint.npz", "checkpoint-previous.npz"}
+    with monkeypatch.context() as patched:
+        patched.setattr("fl_epe.reporting.write_report", _full)
+        assert main(["resume", str(output)]) == 1
+    again, said = capsys.readouterr()
+    assert "round 2/2" in again
+    assert "round 1/2" not in again  # nothing is trained again
+    assert again.partition("Empirical ε")[2] == printed.partition("Empirical ε")[2]
+    assert f"fl-epe report {output} makes it again" in said
+    assert [path.name for path in output.iterdir()] == ["record.npz"]
+    assert main(["report", str(output)]) in (0, 3)
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "5 apples"])
+def test_an_interval_that_is_none_is_bad_input(text, tmp_path, capsys):
+    words = [*SMALL[:-1], text, "--output", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "--checkpoint-every=" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
