@@ -21,7 +21,9 @@ def test_an_interval_is_read_and_said(text, interval, said):
     assert Interval.parse(said) == interval
 
 
-@pytest.mark.parametrize("text", ["", "often", "5m", "0s", "-3min", "1e3s", "nans"])
+@pytest.mark.parametrize(
+    "text", [pytest.param("", id="empty"), "often", "5m", "0s", "-3min", "1e3s", "nans"]
+)
 def test_what_is_no_interval_is_refused_by_name(text):
     with pytest.raises(
         ValueError, match=r"checkpoint_every=.* to be a number of rounds such as 10"

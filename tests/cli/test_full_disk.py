@@ -41,7 +41,7 @@ def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
     assert main(["report", str(output)]) in (0, 3)
 
 
-@pytest.mark.parametrize("text", ["soon", "0", "5 apples"])
+@pytest.mark.parametrize("text", ["soon", "0", pytest.param("5 apples", id="apples")])
 def test_an_interval_that_is_none_is_bad_input(text, tmp_path, capsys):
     words = [*SMALL[:-1], text, "--output", str(tmp_path / "run")]
     assert main(words) == 2

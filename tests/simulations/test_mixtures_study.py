@@ -31,7 +31,7 @@ def test_intervals_cover():
     assert shares["sd of regression"] < shares["sd of mean score"]
 
 
-@pytest.mark.parametrize("name", ["device classes", "capped"])
+@pytest.mark.parametrize("name", [pytest.param("device classes", id="device-classes"), "capped"])
 def test_intervals_cover_where_participations_differ_more(name, capsys):
     mixtures.main(["--only", f"{name}, all, z = 0.25", "--populations", "20", "--first", "300"])
     printed = capsys.readouterr().out
