@@ -5,28 +5,27 @@
 
 A plain strategy and the same strategy under audit play rounds in turn, on the same nodes: a hundred
 clients that train the EMNIST CNN (1,206,590 parameters) on two batches of 16 digits, one message
-each. Scoring all canaries against every round waits until the end of a run. It is measured beside
-every pair of rounds with some of the canaries, and a round's share of it, for 100 rounds, is added
-to the audited round. The overhead is the median over pairs of the audited time over the plain time,
-less 1. "The server's" leaves out the time of clients and transport, which differs only by chance.
+each. The overhead is the median over pairs of the audited time over the plain time, less 1. "The
+server's" leaves out the time of clients and transport, which differs only by chance. Independent
+canaries (``canary_kind="sphere"``) are scored at the end of a run: that is measured beside every
+pair of rounds with some of them, and its share for 100 rounds is added to the audited round.
 
-1,000 canaries in 100 rounds, 250 unobserved ones (the default), two cores, torch 2.13.0,
-2026-11-21::
+1,000 canaries in 100 rounds, 250 unobserved ones (the default), eight pairs, two cores, torch
+2.13.0, 2026-11-22, in process::
 
-                              in process               Ray, two workers
-                         FedAvg   fixed clipping    FedAvg   fixed clipping
-    overhead               8.0%             8.0%      6.0%             6.6%
-    the server's          10.5%             9.6%      9.4%             8.3%
-      making canaries      3.6%             2.5%      2.5%             2.3%
-      scoring, deferred    3.1%             4.2%      2.8%             2.5%
+                                     FedAvg                    fixed clipping
+    overhead               14.8% (8.3 – 18.9)                4.2% (0.4 – 7.5)
+    the server's            7.0% (5.9 –  7.4)                7.3% (3.3 – 8.7)
+      for more replies      1.0%                             2.8%
+      reading nine replies  0.9%                             0.6%
+      making canaries       1.1%                             0.8%
+      making replies        0.9%                             0.7%
+      scoring               1.3%                             1.1%
+      others taken out      0.6%                             0.2%
 
-The median over pairs has an error of about 2 points; another run gave 7.5% for FedAvg in process.
-Other work shared the machine while "fixed clipping" ran in process. With 1,000 unobserved canaries
-the overhead was 14.0% and 8.7% in process (the server's 12.8% and 9.6%, nothing else running), and
-8.5% and 7.9% under Ray (10.3% and 8.6%, the first beside other work).
-
-Making canaries while the clients train did not help: the server's share fell to 6.6% and 6.1%, but
-the whole rose to 9.3% and 11.0%, because clients on the same cores wait for it.
+In brackets is the middle half of the pairs; the rounds of the clients alone differ by 15%, which is
+all of the difference between the two overheads. A day before, with independent canaries, the
+server's was 10.5% and 9.6%: making canaries 3.6% and 2.5%, scoring 3.1% and 4.2%.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import inspect
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,7 +48,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
 from fl_epe.auditing import RunningEstimate
-from fl_epe.canaries import CanaryScorer, CanarySet
+from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.flower import CanaryAudit, InProcessGrid, injection
 from fl_epe.models import Cnn
 from fl_epe.seeding import generator
@@ -62,12 +60,12 @@ _BATCH, _BATCHES = 16, 2
 _RAY_WORKERS = 2
 _PARTS: tuple[tuple[object, str, str], ...] = (
     (None, "aggregate_train", "the strategy, for more replies"),
-    (injection, "median_norm", "median norm of real updates"),
+    (injection, "some_answers", "reading nine of the replies"),
     (CanarySet, "vectors", "making the canaries"),
     (injection, "make_replies", "making the replies"),
-    (RunningEstimate, "add", "running ε, inner products"),
+    (RunningEstimate, "note", "running ε, others taken out"),
     (RunningEstimate, "epsilon", "running ε, estimate"),
-    (CanaryScorer, "add", "keeping the delta"),
+    (CanaryScorer, "add", "scoring the delta, or keeping it"),
 )
 _SCORED = 128  # canaries, beside every pair of rounds
 
@@ -290,11 +288,6 @@ def spread(values: np.ndarray, form: str, unit: str = "") -> str:
     return f"{middle:>6}  (half of them {q1} – {q3}, all {low} – {high})"
 
 
-def _default_score_memory() -> int:
-    default: int = inspect.signature(CanaryAudit).parameters["score_memory"].default
-    return default
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ray", action="store_true")
@@ -303,7 +296,7 @@ def main() -> None:
     parser.add_argument("--unobserved", type=int)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--tracker-mb", type=int, default=_default_score_memory() >> 20)
+    parser.add_argument("--tracker-mb", type=int, default=SCORE_MEMORY >> 20)
     options = parser.parse_args()
     setting = Setting(
         options.clients,

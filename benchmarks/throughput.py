@@ -42,6 +42,12 @@ Python 3.11, torch 2.13.0, Flower 1.41.0, Ray 2.55.1, 2026-11-22::
         Flower       7.9     7.3 –   8.0     2.06 ×      208     5295   0.02
         pfl         13.7    13.3 –  14.5     1.19 ×      139      654   0.08
 
+Later that day, on a slower machine (the loop at three quarters of its speed), with rotated canaries
+that are scored in every round and the null measured: 2.56, 3.67 and 1.89 × Flower, 1.58, 1.45 and
+0.79 × the loop, 1.51, 1.36 and 0.94 × pfl-research, in 633, 659 and 1,460 MB (pfl 472, 477, 651).
+For the LSTM the version before made 0.93 × the loop there in the same hour, with scoring, 3% of a
+round, left until the end.
+
 An earlier run gave 3.07 against Flower for two batches. Beside work that kept one core busy, ours
 was 2.1 to 2.4 (two batches), 2.8 (one) and 2.0 (LSTM) times as fast as Flower, because a round
 waits for the slower of two equal shares. Of our processor time for two batches, 82% was local
