@@ -86,53 +86,44 @@ Expected (2026-11-22, two cores shared with other work, 200 seeds; some rows)::
         null: deviation             0.9993 ± 0.0391      1.0010 ± 0.0402    0.665  0.231
         28 comparisons: smallest p × number 0.39; 10.7% below 0.05, 0.0% below 0.01
         28 comparisons: smallest p × number 0.39; 10.7% below 0.05, 0.0% below 0.01
-
-With fewer, ``limit --quick`` (12) and ``training --seeds 60``::
-
     limit: d = 70,000, 1 participations, momentum 0: rotation, sphere
-        final: null's deviation     0.9535 ± 0.0754      1.0021 ± 0.0976    0.187  0.265
-        final: ε                    0.6587 ± 0.4965      0.9922 ± 0.5344    0.128  0.930
-        matched-filter: null's deviation    0.9862 ± 0.0807      1.0345 ± 0.0925    0.187  0.684
-        matched-filter: ε           4.1397 ± 0.6196      3.9709 ± 0.8876    0.595  0.227
-        maximum: null's deviation    0.0019 ± 0.0003      0.0020 ± 0.0002    0.383  0.083
-        60 comparisons: smallest p × number 1.00; 5.0% below 0.05, 0.0% below 0.01
+        final: null's deviation     0.9805 ± 0.1164      0.9980 ± 0.1275    0.152  0.250
+        final: ε                    0.8545 ± 0.5832      0.8401 ± 0.5669    0.802  0.758
+        matched-filter: null's deviation    0.9942 ± 0.1200      1.0044 ± 0.1096    0.375  0.372
+        matched-filter: ε           4.4351 ± 0.8241      4.4291 ± 0.8314    0.942  0.831
+        60 comparisons: smallest p × number 1.00; 0.0% below 0.05, 0.0% below 0.01
     limit: d = 70,000, 1 participations, momentum 0: rotation, the limit
-        final: null's deviation     0.9535 ± 0.0754      0.9897 ± 0.0996    0.234  0.348
-        final: ε                    0.6587 ± 0.4965      0.7675 ± 0.4069    0.520  0.389
-        matched-filter: null's deviation    0.9862 ± 0.0807      1.0167 ± 0.0962    0.325  0.481
-        matched-filter: ε           4.1397 ± 0.6196      4.2150 ± 1.0120    0.784  0.081
-        maximum: null's deviation    0.0019 ± 0.0003      0.0020 ± 0.0003    0.529  0.897
-        60 comparisons: smallest p × number 0.71; 5.0% below 0.05, 0.0% below 0.01
+        final: null's deviation     0.9805 ± 0.1164      0.9869 ± 0.1098    0.514  0.386
+        final: ε                    0.8545 ± 0.5832      0.8455 ± 0.5803    0.859  0.972
+        matched-filter: null's deviation    0.9942 ± 0.1200      0.9911 ± 0.1137    0.757  0.313
+        matched-filter: ε           4.4351 ± 0.8241      4.4585 ± 0.8630    0.747  0.562
+        60 comparisons: smallest p × number 1.00; 1.7% below 0.05, 0.0% below 0.01
     limit: d = 65,536, 3 participations, momentum 0.9: rotation, sphere
-        final: null's deviation     1.0106 ± 0.1066      0.9713 ± 0.1426    0.453  0.355
-        final: ε                    2.5001 ± 0.5646      2.4935 ± 0.7128    0.980  0.501
-        matched-filter: null's deviation    0.9929 ± 0.1341      1.0160 ± 0.1279    0.670  0.510
-        matched-filter: ε           8.5145 ± 1.0650      8.1139 ± 0.8178    0.313  0.590
-        maximum: null's deviation    0.0030 ± 0.0003      0.0030 ± 0.0003    0.895  0.970
-        60 comparisons: smallest p × number 0.74; 1.7% below 0.05, 0.0% below 0.01
-    limit: d = 65,536, 3 participations, momentum 0.9: rotation, the limit
-        final: null's deviation     1.0106 ± 0.1066      0.9793 ± 0.1145    0.425  0.522
-        final: ε                    2.5001 ± 0.5646      2.4948 ± 0.4502    0.978  0.625
-        matched-filter: null's deviation    0.9929 ± 0.1341      1.0358 ± 0.1105    0.350  0.517
-        matched-filter: ε           8.5145 ± 1.0650      8.0801 ± 0.8778    0.237  0.418
-        maximum: null's deviation    0.0030 ± 0.0003      0.0030 ± 0.0004    0.805  0.425
-        60 comparisons: smallest p × number 0.94; 6.7% below 0.05, 0.0% below 0.01
-        240 comparisons: smallest p × number 1.00; 4.6% below 0.05, 0.0% below 0.01
-    training: digits, d = 7,850, z = 0.3
-        final: null's deviation     0.9914 ± 0.0923      0.9881 ± 0.0887    0.840  0.486
-        final: ε                    9.3729 ± 0.7700      9.1769 ± 0.8583    0.191  0.296
-        matched-filter: null's deviation    0.9951 ± 0.0921      0.9992 ± 0.1064    0.819  0.235
-        matched-filter: ε          30.3913 ± 1.1904     30.1016 ± 1.0972    0.168  0.227
-        maximum: null's deviation    0.0094 ± 0.0008      0.0094 ± 0.0009    0.841  0.633
+        final: null's deviation     0.9911 ± 0.1165      0.9970 ± 0.1249    0.622  0.256
+        final: ε                    2.5200 ± 0.7472      2.5376 ± 0.8560    0.826  0.050
+        matched-filter: null's deviation    0.9997 ± 0.1095      0.9890 ± 0.1186    0.351  0.351
+        matched-filter: ε           8.3308 ± 0.9523      8.4433 ± 1.0038    0.251  0.424
         60 comparisons: smallest p × number 1.00; 3.3% below 0.05, 0.0% below 0.01
+    limit: d = 65,536, 3 participations, momentum 0.9: rotation, the limit
+        final: null's deviation     0.9911 ± 0.1165      0.9924 ± 0.1147    0.898  0.937
+        final: ε                    2.5200 ± 0.7472      2.5452 ± 0.6930    0.689  0.178
+        matched-filter: null's deviation    0.9997 ± 0.1095      1.0016 ± 0.1089    0.840  0.993
+        matched-filter: ε           8.3308 ± 0.9523      8.3226 ± 0.8975    0.920  0.527
+        60 comparisons: smallest p × number 1.00; 3.3% below 0.05, 0.0% below 0.01
+        240 comparisons: smallest p × number 1.00; 2.1% below 0.05, 0.0% below 0.01
+    training: digits, d = 7,850, z = 0.3
+        final: null's deviation     0.9932 ± 0.0807      0.9984 ± 0.0892    0.545  0.097
+        final: ε                    9.2522 ± 0.7953      9.2556 ± 0.8581    0.968  0.296
+        matched-filter: null's deviation    0.9930 ± 0.0919      0.9926 ± 0.0962    0.965  0.243
+        matched-filter: ε          30.2274 ± 1.0952     30.2636 ± 1.1941    0.752  0.195
+        60 comparisons: smallest p × number 0.88; 1.7% below 0.05, 0.0% below 0.01
     training: digits, d = 7,850, z = 0
-        final: null's deviation     0.9953 ± 0.1063      0.9880 ± 0.0925    0.689  0.172
-        final: ε                   24.6938 ± 1.3191     24.1104 ± 1.7572    0.042  0.015
-        matched-filter: null's deviation    0.9992 ± 0.0965      0.9927 ± 0.1023    0.720  0.663
-        matched-filter: ε         549.3382 ± 41.3389   540.4558 ± 45.3449   0.264  0.761
-        maximum: null's deviation    0.0102 ± 0.0010      0.0101 ± 0.0009    0.546  0.598
-        60 comparisons: smallest p × number 0.84; 11.7% below 0.05, 0.0% below 0.01
-        120 comparisons: smallest p × number 1.00; 7.5% below 0.05, 0.0% below 0.01
+        final: null's deviation     0.9961 ± 0.0926      0.9873 ± 0.0938    0.345  0.719
+        final: ε                   24.4762 ± 1.5523     24.2415 ± 1.7035    0.151  0.111
+        matched-filter: null's deviation    0.9976 ± 0.0913      0.9955 ± 0.0930    0.814  0.596
+        matched-filter: ε         550.5964 ± 48.4202   543.8156 ± 48.1506   0.161  0.718
+        60 comparisons: smallest p × number 1.00; 3.3% below 0.05, 0.0% below 0.01
+        120 comparisons: smallest p × number 1.00; 2.5% below 0.05, 0.0% below 0.01
 """
 
 from __future__ import annotations
