@@ -93,7 +93,7 @@ def test_a_signal_is_an_interrupt_with_its_own_status(name):
     before = signal.signal(number, signal.SIG_DFL)  # nohup has it ignored
     try:
         with pytest.raises(Stopped) as stop, signals_as_interrupts():
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         assert exit_status(stop.value) == 128 + number
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
@@ -104,7 +104,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with signals_as_interrupts():
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -113,10 +113,10 @@ def test_a_signal_that_is_ignored_stays_ignored():
 def test_the_first_signal_asks_and_the_second_ends():
     stop = StopRequest()
     with signals_ask(stop) as came, stop.listening():
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert stop.asked
         with pytest.raises(Stopped):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
     assert came == [signal.SIGTERM, signal.SIGINT]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -124,10 +124,10 @@ def test_the_first_signal_asks_and_the_second_ends():
 def test_where_nobody_listens_or_everybody_waits_a_signal_ends_at_once():
     stop = StopRequest()
     with pytest.raises(Stopped), signals_ask(stop):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     stop = StopRequest()
     with pytest.raises(Stopped), signals_ask(stop), stop.listening(), stop.waiting():
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     assert not stop.asked
 
 
