@@ -252,7 +252,7 @@ class AuditedRun:
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
             participation=config.canary_schedule().kind,
-            canary_participations=config.canary_participations,
+            canary_participations=float(config.canary_participations),
             server=dataclasses.asdict(self._optimizer) | {"name": "sgd"},
             clip_norms=np.array(self.series["clip_norm"]),
         )

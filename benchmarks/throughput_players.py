@@ -12,100 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
+from throughput_models import BATCH, Setting, examples
 
-_BATCH, _WORDS, _CLASSES, _VOCABULARY = 16, 20, 62, 10_004
 _RATE, _CLIP, _NOISE = 0.05, 0.5, 0.1
 _WORKERS = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """What is trained, and on how much.
-
-    Attributes:
-        model: "cnn" or "lstm".
-        batches: number of batches on each client, of 16 images or 16 sentences.
-        clients: number of clients.
-        cohort: number of clients in a round.
-        shortest: fewest words of a sentence; lengths are uniform from there to 20, then padded.
-    """
-
-    model: str
-    batches: int
-    clients: int
-    cohort: int
-    shortest: int = _WORDS
-
-    def net(self) -> torch.nn.Module:
-        """A new model."""
-        return Images() if self.model == "cnn" else Words()
-
-
-class Images(torch.nn.Module):
-    """The EMNIST CNN with torch's own layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = torch.nn.Conv2d(1, 32, 3), torch.nn.Conv2d(32, 64, 3)
-        self.dense1, self.dense2 = torch.nn.Linear(9216, 128), torch.nn.Linear(128, _CLASSES)
-        self.dropout1, self.dropout2 = torch.nn.Dropout(0.25), torch.nn.Dropout(0.5)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Logits."""
-        x = functional.relu(self.conv2(functional.relu(self.conv1(x))))
-        x = self.dropout1(functional.max_pool2d(x, 2).flatten(1))
-        return self.dense2(self.dropout2(functional.relu(self.dense1(x))))
-
-    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy; pfl asks for it by this name, and for `metrics`."""
-        return functional.cross_entropy(self(x), y)
-
-    def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-        """No metrics."""
-        return {}
-
-
-class Words(torch.nn.Module):
-    """The StackOverflow LSTM with torch's own layers; one of the two bias vectors is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(_VOCABULARY, 96)
-        self.lstm = torch.nn.LSTM(96, 670, batch_first=True)
-        self.dense1, self.dense2 = torch.nn.Linear(670, 96), torch.nn.Linear(96, _VOCABULARY)
-        frozen: Any = self.lstm.bias_hh_l0
-        frozen.requires_grad_(False).zero_()
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Logits."""
-        return self.dense2(self.dense1(self.lstm(self.embedding(x))[0]))
-
-    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy; pfl asks for it by this name, and for `metrics`."""
-        return functional.cross_entropy(self(x).flatten(0, 1), y.flatten(), ignore_index=0)
-
-    def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-        """No metrics."""
-        return {}
-
-
-def examples(setting: Setting, client: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A client's inputs and targets."""
-    random, n = np.random.default_rng((7, client)), setting.batches * _BATCH
-    if setting.model == "cnn":
-        images = torch.from_numpy(random.random((n, 1, 28, 28), np.float32))
-        return images, torch.from_numpy(random.integers(0, _CLASSES, n))
-    words = random.integers(1, _VOCABULARY, (n, _WORDS + 1))
-    words[np.arange(_WORDS + 1) > random.integers(setting.shortest, _WORDS + 1, n)[:, None]] = 0
-    return torch.from_numpy(words[:, :-1].copy()), torch.from_numpy(words[:, 1:].copy())
 
 
 def descend(net: Any, setting: Setting, client: int) -> float:
     """Train with plain SGD on a client's batches; returns the last loss."""
     optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=_RATE)
     x, y = examples(setting, client)
-    for part in torch.split(torch.randperm(len(x)), _BATCH):
+    for part in torch.split(torch.randperm(len(x)), BATCH):
         optimizer.zero_grad()
         loss = net.loss(x[part], y[part])
         loss.backward()
@@ -146,7 +63,7 @@ def play_ours(setting: Setting) -> None:
     from fl_epe.simulation import pack, quiet_flower
 
     quiet_flower()
-    task = made_up_task(setting)
+    task = own_task(setting) if setting.own else made_up_task(setting)
     config = RunConfig(
         clients=setting.clients,
         rounds=100 * setting.clients,
@@ -157,7 +74,7 @@ def play_ours(setting: Setting) -> None:
         clipping="fixed",
         clip_norm=_CLIP,
         local_epochs=1,
-        local_batch_size=_BATCH,
+        local_batch_size=BATCH,
         local_learning_rate=_RATE,
     )
     strategy = DPFedAvg(config, Seeds.derive(1), client_sizes=task.sizes)
@@ -190,6 +107,26 @@ def made_up_task(setting: Setting) -> Any:
             return loss(outputs, targets)
 
     return MadeUp()
+
+
+def own_task(setting: Setting) -> Any:
+    """A task as users make it of their model and their table of rows."""
+    from datasets import Dataset
+
+    from fl_epe.tasks import from_datasets
+
+    parts = [examples(setting, client) for client in range(setting.clients)]
+    table = {"user": np.repeat(np.arange(setting.clients), setting.batches * BATCH)}
+    table["x"], table["y"] = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+    rows = Dataset.from_dict(table)
+    return from_datasets(
+        setting.net,
+        rows,
+        inputs="x",
+        targets="y",
+        partition="by:user",
+        held_out=rows.select(range(BATCH)),
+    )
 
 
 def play_loop(setting: Setting) -> None:
@@ -232,7 +169,7 @@ def play_flower(setting: Setting) -> None:
         net = setting.net()
         net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         loss = descend(net, setting, int(context.node_config["partition-id"]))
-        metrics = MetricRecord({"train_loss": loss, "num-examples": setting.batches * _BATCH})
+        metrics = MetricRecord({"train_loss": loss, "num-examples": setting.batches * BATCH})
         content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
         return Message(content, reply_to=message)
 
@@ -287,15 +224,21 @@ def play_pfl(setting: Setting) -> None:
             net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0)
         ),
         pfl["hyperparam.base"].NNTrainHyperParams(
-            local_batch_size=_BATCH, local_num_epochs=1, local_learning_rate=_RATE
+            local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=_RATE
         ),
         callbacks=[Turns()],
     )
 
 
+def play_loop_of_one_thread(setting: Setting) -> None:
+    torch.set_num_threads(1)
+    play_loop(setting)
+
+
 _PLAYERS: dict[str, Callable[[Setting], None]] = {
     "ours": play_ours,
     "loop": play_loop,
+    "loop 1": play_loop_of_one_thread,
     "Flower": play_flower,
     "pfl": play_pfl,
 }

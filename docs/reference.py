@@ -24,11 +24,12 @@ def on_page_content(html: str, page: Any, **_: Any) -> None:
 
 
 def _public(room: str) -> list[str]:
-    """``__all__`` of a room, without importing it; nothing for what is no folder."""
+    """``__all__`` of a room but its own rooms, without importing it; nothing for a single file."""
     source = ROOT / room.replace(".", "/") / "__init__.py"
     if not source.exists():
         return []
     for node in ast.parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
+            names = ast.literal_eval(node.value)
+            return [name for name in names if not (source.parent / name).is_dir()]
     return []

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from fl_epe.canaries import CanarySet
     from fl_epe.config import RunConfig
+    from fl_epe.dp_sgd import audit_dp_sgd
 
     Watch = RunAuditor
 
@@ -45,6 +46,7 @@ __all__ = [
     "RunConfig",
     "Watch",
     "assert_private",
+    "audit_dp_sgd",
     "delta_two_gaussians",
     "epsilon_from_cosines",
     "epsilon_from_record",
@@ -72,6 +74,7 @@ _get, __dir__ = lazy_names(
         ),
         "fl_epe.canaries": ("CanarySet",),
         "fl_epe.config": ("RunConfig",),
+        "fl_epe.dp_sgd": ("audit_dp_sgd",),
     },
 )
 

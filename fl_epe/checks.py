@@ -133,12 +133,20 @@ def check_types(settings: Any, *, largest: float = LARGEST) -> None:
 def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) -> Any:
     """``value`` if it is of this type, or a whole number as ``int`` where that is the type.
 
+    A ``float`` may be one of the words of a ``Literal`` instead, if both are of the type.
+
     Raises:
         ArgumentError: for another type, a number that is not finite, or an integer whose absolute
             value is above ``largest``.
     """
-    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    kinds = typing.get_args(kind) if union else (kind,)
     if value is None and types.NoneType in kinds:
+        return value
+    words = [word for part in kinds for word in literal_words(part)]
+    if isinstance(value, str) and words and float in kinds:
+        if value not in words:
+            expected(name, value, f"to be a number or one of {tuple(words)}")
         return value
     if int in kinds:
         whole = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -154,6 +162,11 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
     elif kinds[0] in (str, bool) and not isinstance(value, kinds[0]):
         expected(name, value, "to be text" if kinds[0] is str else "to be true or false")
     return value
+
+
+def literal_words(kind: Any) -> tuple[str, ...]:
+    """The words that a ``Literal`` allows; none for another type."""
+    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
 
 
 def _as_float(value: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
@@ -31,6 +31,11 @@ from fl_epe.schedules import Schedule, make_schedule, parse_schedule
 from fl_epe.stop_rule import StopRule
 from fl_epe.verdict import VerdictRule
 
+AS_CLIENTS = "as-clients"
+"""A canary's participations where it is to take part as often as a client."""
+
+_EQUALLY_OFTEN = ("epochs", "cyclic", "balls-in-bins")  # schedules, up to one time
+
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
@@ -50,7 +55,9 @@ class RunConfig:
         canary_kind: how the canaries' directions are made: 'rotation', all of which are scored by
             two fast transforms, or 'sphere', independent normal draws as in the paper.
         canary_participations: rounds in which each observed canary takes part, on average where
-            the schedule is random.
+            the schedule is random; or 'as-clients', as many as a client is expected to. Once the
+            settings are made, this is the number: rounds * clients_per_round / clients, which is
+            rounded, and at least 1, where everybody takes part equally often.
         noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
             0 for no noise.
         clipping: 'adaptive' (the norm follows a quantile of the update norms, Andrew et al. 2021)
@@ -68,8 +75,8 @@ class RunConfig:
         local_batch_size: examples in a client's step.
         local_learning_rate: step size of a client.
         delta: target δ (default: clients^-1.1).
-        full_knowledge: also track an adversary who knows the sum of the real clients' updates of
-            every round and subtracts it.
+        full_knowledge: also track an adversary who knows all but one canary: the sum of the real
+            clients' updates of every round, and the other canaries.
         stop_when: end the run as soon as ε is shown to be above a limit, 'epsilon-all-low > 8', or
             below one, 'epsilon-all-high < 2'. These are the ends of a 95% interval for every round
             so far that holds at all rounds at once, so that one may act on it.
@@ -86,7 +93,7 @@ class RunConfig:
     unobserved: int = 1000
     inclusion: str = "fixed"
     canary_kind: CanaryKind = "rotation"
-    canary_participations: float = 1.0
+    canary_participations: float | Literal["as-clients"] = 1.0
     noise_multiplier: float = 0.25
     clipping: str = "adaptive"
     clip_norm: float = 0.5
@@ -108,6 +115,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_types(self)
         self._check_numbers()
+        if self.canary_participations == AS_CLIENTS:
+            object.__setattr__(self, "canary_participations", self._as_clients())
         self._check_choices()
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
         check_positive("clip_norm", self.clip_norm)
@@ -206,14 +215,22 @@ class RunConfig:
         Raises:
             ValueError: if the canaries cannot take part so often in so few rounds.
         """
-        if not 0 < self.canary_participations <= self.rounds:
+        participations = float(self.canary_participations)
+        if not 0 < participations <= self.rounds:
             raise ArgumentError(
                 "Expected {canary_participations} in (0, {rounds}].",
                 canary_participations=self.canary_participations,
                 rounds=self.rounds,
             )
         with renamed(participations="canary_participations"):
-            return self._schedule(self.canary_participations)
+            return self._schedule(participations)
+
+    def _as_clients(self) -> float:
+        """How often a canary takes part that is to do so like a client."""
+        expected_of_client = self.rounds * self.clients_per_round / self.clients
+        if self.client_schedule().kind in _EQUALLY_OFTEN:  # then all canaries do so as well
+            return float(max(1, round(expected_of_client)))
+        return expected_of_client
 
     def clip_rule(self) -> ClipNorm:
         """How the clip norm of a round is chosen."""

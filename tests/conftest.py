@@ -1,4 +1,7 @@
+import gc
 import os
+import signal
+from collections import Counter
 
 import pytest
 from flower_processes import Processes
@@ -20,10 +23,67 @@ settings.register_profile("fl_epe", derandomize=True, deadline=None, database=No
 settings.load_profile("fl_epe")
 
 
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """Reports with blank pictures, for tests of what else is in them: real ones take a second."""
-    monkeypatch.setattr("fl_epe.reporting.report.render", lambda draw: b"\x89PNG")
+# Files of few cases that take long. Workers begin with them: one at the end would keep all waiting.
+BEGUN_FIRST = ("test_survival.py", "test_cli.py", "test_fuzz.py", "test_full_disk.py")
+
+
+def pytest_configure(config):
+    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist: as the hook below says
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config, items):
+    """Under xdist: files that take long first, then those of many cases; their cases as written."""
+    if hasattr(config, "workerinput"):
+        cases = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path.name not in BEGUN_FIRST, -cases[item.path]))
+
+
+def pytest_collection_finish():
+    """What is imported stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def signals_as_usual():
+    """A shell starts what runs in the background with Ctrl-C ignored, and children inherit it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+_drawn = {"wanted": False}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def pictures_on_demand():
+    """Reports have blank pictures, as real ones take seconds; a test with `pictures` draws them."""
+    from fl_epe.reporting import page, report
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, blank in (
+            (report, "render", b"\x89PNG"),
+            (page, "still", "data:image/svg+xml,"),
+        ):
+            real = getattr(module, name)
+
+            def drawn(what, real=real, blank=blank):
+                return real(what) if _drawn["wanted"] else blank
+
+            patch.setattr(module, name, drawn)
+        yield
+
+
+def _with_pictures():
+    """Reports with their pictures."""
+    _drawn["wanted"] = True
+    yield
+    _drawn["wanted"] = False
+
+
+pictures = pytest.fixture(_with_pictures, name="pictures")
+pictures_of_a_module = pytest.fixture(_with_pictures, name="pictures_of_a_module", scope="module")
 
 
 @pytest.fixture

@@ -46,6 +46,11 @@ from fl_epe.checks import ArgumentError
             id="canary_participations=0-in",
         ),
         pytest.param(
+            {"canary_participations": "often"},
+            r"canary_participations='often' to be a number or one of \('as-clients',\)",
+            id="canary_participations=often",
+        ),
+        pytest.param(
             {"noise_multiplier": -0.1},
             r"noise_multiplier=-0\.1 in \[0, inf\)",
             id="noise_multiplier=-0.1-in-0,inf",
@@ -102,3 +107,42 @@ def test_a_value_of_any_length_is_shown_in_part():
     with pytest.raises(ArgumentError, match="participation=") as refusal:
         RunConfig(clients=100, participation="x" * 100_000)
     assert len(str(refusal.value)) < 2000
+
+
+@pytest.mark.parametrize(
+    ("participation", "per_round", "expected"),
+    [
+        pytest.param("epochs", 24, 24.0, id="epochs"),
+        pytest.param("epochs", 23, 23.0, id="epochs-23"),
+        pytest.param("cyclic", 7, 7.0, id="cyclic"),
+        pytest.param("balls-in-bins", 5, 5.0, id="balls-in-bins"),
+        pytest.param("poisson", 7, 7.0, id="poisson"),
+    ],
+)
+def test_canaries_take_part_as_often_as_clients(participation, per_round, expected):
+    config = RunConfig(
+        clients=60,
+        clients_per_round=per_round,
+        participation=participation,
+        canary_participations="as-clients",
+    )
+    assert config.canary_participations == expected
+    assert config.canary_schedule() == config.client_schedule()
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_as_clients_is_whole_and_at_least_once_where_all_take_part_equally_often():
+    def often(clients: int, participation: str) -> float:
+        config = RunConfig(
+            clients=clients,
+            rounds=60,
+            clients_per_round=24,
+            participation=participation,
+            canary_participations="as-clients",
+        )
+        return float(config.canary_participations)
+
+    assert often(51, "epochs") == 28.0  # 28.24
+    assert often(2880, "epochs") == 1.0  # 0.5
+    assert often(51, "poisson") == pytest.approx(60 * 24 / 51)
+    assert often(2880, "poisson") == 0.5

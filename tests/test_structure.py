@@ -19,11 +19,23 @@ MODULES = sorted(
 )
 TESTS = Path(__file__).parent
 OPEN_ROOMS = {"data", "tasks"}
-HEAVY = {"torch", "flwr", "ray", "matplotlib", "sklearn", "jinja2", "datasets", "dp_accounting"}
+HEAVY = {
+    "torch",
+    "flwr",
+    "ray",
+    "matplotlib",
+    "sklearn",
+    "jinja2",
+    "datasets",
+    "dp_accounting",
+    "opacus",
+}
 MAY_IMPORT = {
     "accounting": {"dp_accounting"},
     "auditing": {"pyarrow"},
+    "audits": {"torch", "sklearn"},
     "data": {"datasets", "pyarrow", "h5py", "google"},
+    "dp_sgd": {"torch", "opacus"},
     "flower": {"flwr"},
     "models": {"torch"},
     "reporting": {"matplotlib", "jinja2"},

@@ -140,35 +140,92 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
     """The sum of two variables on one grid, on a grid that is ``finer`` times as fine.
 
     ln(x + y) lies above the larger of ln x and ln y by an amount that depends on their distance
-    alone, so all pairs at one distance are added at once.
+    alone, so all pairs at one distance are added at once. Where that amount is less than a step of
+    the new grid, all distances are.
     """
     n, m = len(one.null), len(other.null)
     step = one.step / finer
     first, end = max(one.first, other.first), max(one.first + n, other.first + m)
-    most = max(abs(one.first - other.first + lag) for lag in (1 - m, n - 1))
+    apart = one.first - other.first
+    most = max(abs(apart + lag) for lag in (1 - m, n - 1))
     lowest = math.floor(math.log1p(math.exp(-most * one.step)) / step)
+    far = 1  # from here on it is less than a step
+    if step < 1:
+        far = max(1, math.ceil(1 - math.log(math.expm1(step)) / one.step))
     size = (end - first) * finer + math.ceil(math.log(2) / step) - lowest
     out = np.zeros((2, size + 2))
-    for lag in range(0 if one is other else 1 - m, n):
-        above = math.log1p(math.exp(-abs(one.first - other.first + lag) * one.step))
-        cell = math.floor(above / step)
-        up = math.expm1(cell * step - above) / math.expm1(-step)
-        share = np.array([[up * math.exp(above - (cell + 1) * step)], [up]])
-        start, stop = max(0, lag), min(n, m + lag)
-        a, b = slice(start, stop), slice(start - lag, stop - lag)
-        pairs = np.empty((2, stop - start))
-        np.multiply(one.null[a], other.null[b], out=pairs[0])
-        np.multiply(one.mean[a], other.null[b], out=pairs[1])
-        pairs[1] += one.null[a] * other.mean[b]
-        if one is other and lag:
-            pairs *= 2  # and the same with the two exchanged
-        upper = share * pairs
-        place = max(one.first + start, other.first + start - lag) - first
-        begin = place * finer + cell - lowest
-        end = begin + (stop - start - 1) * finer + 1
-        out[:, begin:end:finer] += pairs - upper
-        out[:, begin + 1 : end + 1 : finer] += upper
+    for larger, smaller in ((one, other), (other, one))[: 1 if one is other else 2]:
+        start, below, above = _of_far_pairs(larger, smaller, far, step)
+        if one is other:  # and the same with the two exchanged
+            below, above = 2 * below, 2 * above
+        begin = (larger.first + start - first) * finer - lowest
+        end = begin + (below.shape[1] - 1) * finer + 1
+        if below.size:
+            out[:, begin:end:finer] += below
+            out[:, begin + 1 : end + 1 : finer] += above
+    lags = range(max(1 - m, 1 - far - apart), min(n, far - apart))
+    for lag in range(lags.stop) if one is other else lags:
+        _add_pairs(out, one, other, lag, finer, first * finer + lowest)
     return LogLaw(first * finer + lowest, step, out[0], out[1], one.lost + other.lost)
+
+
+def _of_far_pairs(
+    larger: LogLaw, smaller: LogLaw, far: int, step: float
+) -> tuple[int, Floats, Floats]:
+    """The sums of each value of ``larger`` and all those at least ``far`` points below it.
+
+    Returns:
+        The first value with such pairs, and what falls on it and those after it, and on the points
+        of the new grid that follow them: probabilities and means, each of shape ``(2, values)``.
+    """
+    apart = larger.first - smaller.first
+    nearest = max(far, apart - len(smaller.null) + 1)
+    distances = np.arange(nearest, apart + len(larger.null))
+    start = max(0, nearest - apart)
+    if not len(distances):
+        return start, np.zeros((2, 0)), np.zeros((2, 0))
+    excess = np.log1p(np.exp(-distances * larger.step))
+    up = np.expm1(-excess) / np.expm1(-step)
+    up_null = up * np.exp(excess - step)
+    null, mean = larger.null[start:], larger.mean[start:]
+
+    def met(values: Floats, shares: Floats) -> Floats:
+        pairs = np.convolve(values, shares)[start + apart - nearest : len(distances)]
+        return np.asarray(pairs, np.float64)
+
+    below, above = (
+        np.array(
+            [
+                null * met(smaller.null, of_null),
+                mean * met(smaller.null, of_mean) + null * met(smaller.mean, of_mean),
+            ]
+        )
+        for of_null, of_mean in ((1 - up_null, 1 - up), (up_null, up))
+    )
+    return start, below, above
+
+
+def _add_pairs(out: Floats, one: LogLaw, other: LogLaw, lag: int, finer: int, origin: int) -> None:
+    """Add the sums of all pairs at one distance to ``out``, which begins at ``origin``."""
+    step = one.step / finer
+    above = math.log1p(math.exp(-abs(one.first - other.first + lag) * one.step))
+    cell = math.floor(above / step)
+    up = math.expm1(cell * step - above) / math.expm1(-step)
+    share = np.array([[up * math.exp(above - (cell + 1) * step)], [up]])
+    start, stop = max(0, lag), min(len(one.null), len(other.null) + lag)
+    a, b = slice(start, stop), slice(start - lag, stop - lag)
+    pairs = np.empty((2, stop - start))
+    np.multiply(one.null[a], other.null[b], out=pairs[0])
+    np.multiply(one.mean[a], other.null[b], out=pairs[1])
+    pairs[1] += one.null[a] * other.mean[b]
+    if one is other and lag:
+        pairs *= 2  # and the same with the two exchanged
+    upper = share * pairs
+    place = max(one.first + start, other.first + start - lag)
+    begin = place * finer + cell - origin
+    end = begin + (stop - start - 1) * finer + 1
+    out[:, begin:end:finer] += pairs - upper
+    out[:, begin + 1 : end + 1 : finer] += upper
 
 
 def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:

@@ -12,7 +12,9 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -135,17 +137,28 @@ def poisson_epsilon(
     Raises:
         ValueError: if an argument is out of range.
     """
-    _check(noise_multiplier, delta, rounds=rounds)
-    if not 0 <= sampling_rate <= 1:
-        raise ValueError(f"Expected sampling_rate={sampling_rate} in [0, 1].")
+    check_sampled(noise_multiplier, sampling_rate, rounds, delta)
     if sampling_rate == 0 or rounds == 0:
         return 0.0
     epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)  # without sampling
     if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
         return epsilon
+    return refined_epsilon(
+        epsilon, lambda step: _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, step)
+    )
+
+
+def refined_epsilon(unsampled: float, at_step: Callable[[float], float]) -> float:
+    """ε on a grid that is refined until it changes by less than 0.2%.
+
+    Args:
+        unsampled: a finite upper bound on ε, returned if it is too large for a grid.
+        at_step: from the grid's step, in nats, to an upper bound on ε.
+    """
+    epsilon = unsampled
     step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
     while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
-        finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, step)
+        finer = at_step(step)
         settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
         epsilon = min(epsilon, finer)
         if settled:
@@ -183,6 +196,7 @@ def fixed_size_epsilon(
     return min(unsampled, _rdp_epsilon(noise_multiplier / 2, population, cohort, rounds, delta))
 
 
+@functools.lru_cache(maxsize=4096)  # a report asks for the same several times
 def _pld_epsilon(
     noise_multiplier: float, sampling_rate: float, rounds: int, delta: float, step: float
 ) -> float:
@@ -195,6 +209,7 @@ def _pld_epsilon(
     return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 
+@functools.lru_cache(maxsize=4096)
 def _rdp_epsilon(
     noise_multiplier: float, population: int, cohort: int, rounds: int, delta: float
 ) -> float:
@@ -206,6 +221,17 @@ def _rdp_epsilon(
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = RdpAccountant(neighboring_relation=relation)
     return float(accountant.compose(event, rounds).get_epsilon(delta))
+
+
+def check_sampled(noise_multiplier: float, sampling_rate: float, rounds: int, delta: float) -> None:
+    """Check the settings of sampled steps.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    _check(noise_multiplier, delta, rounds=rounds)
+    if not 0 <= sampling_rate <= 1:
+        raise ValueError(f"Expected sampling_rate={sampling_rate} in [0, 1].")
 
 
 def _check(noise_multiplier: float, delta: float, **counts: int) -> None:

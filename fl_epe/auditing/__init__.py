@@ -9,6 +9,7 @@ Examples:
     True
 """
 
+from fl_epe.auditing import games
 from fl_epe.auditing.assertions import Evidence, assert_private, ceiling, find_evidence, play
 from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
@@ -20,9 +21,18 @@ from fl_epe.auditing.bounds.by_name import (
     lower_bound_by,
 )
 from fl_epe.auditing.bounds.exchangeable import LowerLimits, lower_limits
+from fl_epe.auditing.bounds.hidden_substitute import hidden_substitute_lower_bound
 from fl_epe.auditing.bounds.lifted import lifted_lower_bound
+from fl_epe.auditing.bounds.one_threshold import lower_bounds_at
+from fl_epe.auditing.bounds.subsampled import (
+    composed_lower_bound,
+    noise_multiplier_limit,
+    subsampled_lower_bound,
+)
 from fl_epe.auditing.dependence import Dependence, dependence
+from fl_epe.auditing.difference import EpsilonDifference, epsilon_difference
 from fl_epe.auditing.divergence import divergence
+from fl_epe.auditing.epsilon_by_round import RoundEstimate, epsilon_by_round
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import (
     FootprintFit,
@@ -116,6 +126,7 @@ __all__ = [
     "CanaryCosines",
     "ClientLog",
     "Dependence",
+    "EpsilonDifference",
     "EpsilonEstimate",
     "Evidence",
     "ExposedOfMany",
@@ -130,6 +141,7 @@ __all__ = [
     "NullTally",
     "Provenance",
     "RandomClient",
+    "RoundEstimate",
     "RoundFacts",
     "RunAuditor",
     "RunSchedules",
@@ -148,9 +160,12 @@ __all__ = [
     "ceiling",
     "check_measured",
     "combined_p_value",
+    "composed_lower_bound",
     "confidence_sequence",
     "dependence",
     "divergence",
+    "epsilon_by_round",
+    "epsilon_difference",
     "epsilon_from_cosines",
     "epsilon_from_record",
     "epsilon_from_scores",
@@ -161,19 +176,23 @@ __all__ = [
     "finite",
     "footprint_fit",
     "footprints",
+    "games",
     "gaussian_by_group",
     "gaussian_test",
     "headline_method",
+    "hidden_substitute_lower_bound",
     "installed_versions",
     "least_canaries",
     "least_deviations",
     "lifted_lower_bound",
     "lower_bound",
     "lower_bound_by",
+    "lower_bounds_at",
     "lower_limits",
     "measure_others",
     "method_by_design",
     "misfits",
+    "noise_multiplier_limit",
     "others_share",
     "play",
     "random_client",
@@ -183,6 +202,7 @@ __all__ = [
     "scorer_with_null",
     "scores_from_record",
     "simultaneous_bounds",
+    "subsampled_lower_bound",
     "summarize_checked",
     "summarize_scores",
     "theorem",

@@ -29,12 +29,12 @@ from fl_epe.auditing.bounds.error_rates import FloatArray
 from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.games import fixed, of_function, play_game, replaced_by
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, pool
 from fl_epe.auditing.statistics import scores_from_record
 from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
 from fl_epe.checks import check_probability
-from fl_epe.seeding import generator
 
 _MOST_K_DELTA = 0.05  # "weighted" is the sharper bound up to this number of canaries times δ
 
@@ -167,7 +167,15 @@ def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> flo
         confidence: one-sided.
         method: a key of `BOUNDS`.
     """
-    return lower_bound(_telling_all(scores), delta, confidence=confidence, method=method)
+    return _ceiling(*_numbers(scores), delta, confidence, method)
+
+
+@functools.lru_cache(maxsize=256)  # many reports are of runs with as many canaries
+def _ceiling(
+    observed: int, unobserved: int, dim: int | None, delta: float, confidence: float, method: str
+) -> float:
+    perfect = _telling_all(observed, unobserved, dim)
+    return lower_bound(perfect, delta, confidence=confidence, method=method)
 
 
 def _evidence_of_runs(
@@ -192,7 +200,7 @@ def _evidence_of_runs(
         observed=pooled.observed.size,
         unobserved=_compared_with(pooled, "lifted"),
         statistic=pooled.statistic,
-        ceiling=bound([_telling_all(scores) for scores in found]),
+        ceiling=bound([_telling_all(*_numbers(scores)) for scores in found]),
     )
 
 
@@ -367,7 +375,8 @@ def play(
 ) -> Scores:
     """Scores of the one-round membership game for an aggregation function.
 
-    Audits one step (Nasr et al. 2023, Tramèr et al. 2022). ``aggregate`` gets the updates and, in
+    The smallest case of `fl_epe.auditing.games.play_game`: it audits one step (Nasr et al. 2023,
+    Tramèr et al. 2022). ``aggregate`` gets the updates and, in
     random order, the canary or the baseline; it must draw fresh noise in every call.
 
     Args:
@@ -389,13 +398,17 @@ def play(
     absent = _vector("baseline", 0 * present if baseline is None else baseline, present.size)
     others = [_vector(f"updates[{i}]", vector, present.size) for i, vector in enumerate(updates)]
 
-    def score(last: FloatArray) -> float:
-        released = aggregate([vector.copy() for vector in (*others, last)])
-        return float(_vector("aggregate(...)", released, present.size) @ (present / norm))
+    def release(vectors: list[FloatArray]) -> FloatArray:
+        return _vector("aggregate(...)", aggregate(vectors), present.size)
 
-    takes_part = generator(seed).permutation(2 * trials) < trials
-    scores = np.array([score(present if here else absent) for here in takes_part])
-    return Scores(scores[takes_part], scores[~takes_part], statistic="along the canary")
+    return play_game(
+        of_function(release),
+        replaced_by(absent),
+        fixed(present),
+        observations=trials,
+        others=others,
+        seed=seed,
+    )
 
 
 def _scores_of_record(record: AuditRecord) -> Scores:
@@ -411,13 +424,18 @@ def _scores_of_record(record: AuditRecord) -> Scores:
     return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
 
 
-def _telling_all(scores: Scores) -> Scores:
-    """As many scores of a perfect attack; not all equal, as equal scores give a bound of 0."""
-    k, u = scores.observed.size, 0 if scores.unobserved is None else scores.unobserved.size
-    null = np.linspace(0.0, 0.5, u) if u else None
-    if scores.dim is not None:
-        return Scores.from_cosines(np.append(np.ones(k - 1), 1 - 1e-15), scores.dim, null)
-    return Scores(np.full(k, 1e150), None if null is None else 2 * null)
+def _numbers(scores: Scores) -> tuple[int, int, int | None]:
+    """How many are observed and unobserved, and their dimension."""
+    count = 0 if scores.unobserved is None else scores.unobserved.size
+    return scores.observed.size, count, scores.dim
+
+
+def _telling_all(observed: int, unobserved: int, dim: int | None) -> Scores:
+    """So many scores of a perfect attack; not all equal, as equal scores give a bound of 0."""
+    null = np.linspace(0.0, 0.5, unobserved) if unobserved else None
+    if dim is not None:
+        return Scores.from_cosines(np.append(np.ones(observed - 1), 1 - 1e-15), dim, null)
+    return Scores(np.full(observed, 1e150), None if null is None else 2 * null)
 
 
 def _vector(name: str, values: ArrayLike, size: int | None = None) -> FloatArray:

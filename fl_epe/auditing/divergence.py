@@ -27,6 +27,7 @@ EARLY = 10
 """Rounds that a model has to leave chance: evaluations before this one do not count."""
 
 _MOST_LOST = 0.5
+_EXPLODED = 100.0
 
 
 def divergence(record: AuditRecord) -> tuple[str, ...]:
@@ -34,6 +35,7 @@ def divergence(record: AuditRecord) -> tuple[str, ...]:
     reasons = (
         model_not_finite(record),
         loss_not_finite(record),
+        loss_exploded(record),
         accuracy_at_chance(record),
         updates_lost(record),
     )
@@ -67,6 +69,17 @@ def loss_not_finite(record: AuditRecord) -> str | None:
     if len(training) and not math.isfinite(training[-1]):
         return f"the training loss is {training[-1]} at the end"
     return None
+
+
+def loss_exploded(record: AuditRecord) -> str | None:
+    """The loss on held-out data is a hundred times what it was before the training."""
+    losses, rounds = _series(record, "eval_loss"), _series(record, "eval_round")
+    if len(losses) < 2 or len(rounds) != len(losses) or rounds[0] != 0:
+        return None
+    first, last = float(losses[0]), float(losses[-1])
+    if not 0 < first < math.inf or not math.isfinite(last) or last <= _EXPLODED * first:
+        return None
+    return f"the loss on held-out data rose from {first:.3g} to {last:.3g}"
 
 
 def accuracy_at_chance(record: AuditRecord) -> str | None:

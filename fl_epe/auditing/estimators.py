@@ -179,9 +179,9 @@ def epsilon_from_record(
         threat: "final" (the adversary sees the final model) or "all" (every round's model).
         statistic: for "final" "displacement" (the default: cosine with θ_T − θ_0, as the initial
             model is public) or "model" (the paper's: cosine with θ_T). For "all" "matched-filter"
-            (the default: the rounds are known), "full-knowledge" (the real clients' sum is known
-            as well), "likelihood-ratio" (the rounds are unknown) or "maximum" (the paper's: the
-            largest cosine with the model's change in a round).
+            (the default: the rounds are known), "full-knowledge" (the real clients' sum and the
+            other canaries are known as well), "likelihood-ratio" (the rounds are unknown) or
+            "maximum" (the paper's: the largest cosine with the model's change in a round).
         variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted,
             "likelihood-ratio" never.
         confidence: coverage of the interval.

@@ -141,7 +141,8 @@ def _added(record: AuditRecord) -> Floats:
 def measure_others(record: AuditRecord, canaries: CanarySet | None = None) -> AuditRecord:
     """The record with the cosines that `without_others` needs.
 
-    Rounds in which the others' share is below `SMALLEST_SHARE` are left out. Otherwise each
+    Rounds in which the others' share is below `SMALLEST_SHARE` are left out, unless the real
+    clients' sums are known too (`statistics.full_knowledge`). Otherwise each
     independent canary of a round is made twice, and the unobserved ones once for some rounds
     together; rotated ones cost a few transforms a round.
 
@@ -191,7 +192,10 @@ def _round_sums(
     """Cosines of both sides with the sum of each round's canaries, and the sums' norms."""
     found = np.zeros((record.rounds, len(ids))), np.zeros((record.rounds, len(others)))
     lengths = np.zeros(record.rounds)
-    rounds = np.flatnonzero(others_share(record) >= SMALLEST_SHARE)
+    wanted = others_share(record) >= SMALLEST_SHARE
+    if record.norms.residuals is not None:  # there is nothing but noise beside them
+        wanted |= record.presence.sum(axis=1) >= 2
+    rounds = np.flatnonzero(wanted)
     rows = 1 if canaries.fast else max(1, _MEMORY // (4 * record.dim))
     for first in range(0, len(rounds), rows):
         block = rounds[first : first + rows]
@@ -239,6 +243,31 @@ def without_others(record: AuditRecord) -> AuditRecord:
         return record
     final = _displacement_alone(record)
     return with_others(_means_alone(final))
+
+
+def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
+    """What the other canaries should have added to ``⟨mean_t, c_i⟩``, of both sides.
+
+    Unlike `take_out` this measures nothing: it is for an adversary who knows all but canary i.
+    Rounds that `measure_others` left out have 0.
+
+    Returns:
+        ``(T, k)`` of observed and ``(T, m)`` of unobserved canaries.
+
+    Raises:
+        ValueError: if the record does not say what a canary adds to the mean.
+    """
+    if not record.signal_known():
+        raise ValueError("Expected clip_norms (or contributions) to be known in every round.")
+    sides, lengths = (record.observed, record.unobserved), record.norms.sums
+    if lengths is None or record.observed.sums is None or record.unobserved.sums is None:
+        nothing = [np.zeros_like(side.means) for side in sides]
+        return nothing[0], nothing[1]
+    done = lengths > 0
+    with_sum = [lengths[:, None] * np.asarray(side.sums) for side in sides]
+    mine = np.where(done[:, None], record.presence, 0.0)
+    added = _added(record)[:, None]
+    return added * (with_sum[0] - mine), added * with_sum[1]
 
 
 def with_others(record: AuditRecord) -> AuditRecord:

@@ -263,6 +263,15 @@ def _config(name: str, value: Any) -> None:
             check(f"{name}.{key}", value[key])
 
 
+def _run(name: str, value: Any) -> None:
+    _table(name, value)
+    for key in ("started", "ended"):
+        if value.get(key) is not None:
+            _text(f"{name}.{key}", value[key])
+    if value.get("commands") is not None:
+        _texts(f"{name}.commands", value["commands"])
+
+
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "dim": _count,
     "delta": _positive,
@@ -288,6 +297,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "null_deviations": _moments,
     "null_counts": _histograms,
     "fault_counts": _counts,
+    "run": _run,
 }
 
 

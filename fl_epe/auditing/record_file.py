@@ -41,7 +41,7 @@ def write_values(path: Path, values: Mapping[str, Any], *, private: bool = True)
     for name, value in values.items():
         if isinstance(value, np.ndarray):
             arrays[name] = value
-        elif name in ("metrics", "seeds"):
+        elif name in ("metrics", "seeds") or (name == "run" and not value):
             continue
         elif value is not None or name.endswith("noise_multiplier"):
             meta[old.get(name, name)] = value

@@ -62,7 +62,7 @@ class Norms:
         displacement: of θ_T − θ_0.
         residuals: ``(T,)`` of the released means less the real clients' part.
         sums: ``(T,)`` of the sum of the directions of each round's canaries; 0 where the other
-            canaries are too small a part of the mean to hide one.
+            canaries are too small a part of the mean to hide one, and ``residuals`` unknown.
         part: of the canaries' expected part of θ_T − θ_0; 0 where it is too small to hide one.
     """
 
@@ -133,6 +133,8 @@ class Provenance:
         faults: the first messages about lost updates.
         fault_counts: how often each kind of fault happened, see `fl_epe.faults.FaultKind`; empty
             in records of before they were counted.
+        run: when and how the run was made, where a command made it: ``started`` and ``ended``
+            (UTC, as in "2026-01-31T23:59:59Z") and ``commands``, what was typed, without seeds.
     """
 
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -141,6 +143,7 @@ class Provenance:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     faults: tuple[str, ...] = ()
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    run: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def installed_versions() -> dict[str, str]:

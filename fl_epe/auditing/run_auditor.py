@@ -31,7 +31,7 @@ from fl_epe.mechanism import ServerSGD, norm
 Vector = NDArray[np.floating]
 Floats = NDArray[np.float64]
 
-_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
+PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
 
 WATCHED = "matched filter so far, interval valid at every round at once"
 """The method of a `RunningEstimate`."""
@@ -260,7 +260,7 @@ class RunningEstimate:
         """κ so far, with its confidence sequence; ``None`` before two canaries took part."""
         if np.count_nonzero(self._energy) < 2:
             return None
-        length = UNPLANNED if self._planned is None else _MARGIN * self._planned
+        length = UNPLANNED if self._planned is None else PLAN_MARGIN * self._planned
         energy = float(self._energy.sum())
         width = self._agreement.width(energy)
         return WatchedMean(

@@ -21,7 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.auditing.measured import check_measured
-from fl_epe.auditing.other_canaries import with_others, without_others
+from fl_epe.auditing.other_canaries import known_others, with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.score_spread import mean_spread, with_measured_null
 from fl_epe.auditing.scores import Scores
@@ -32,6 +32,8 @@ Floats = NDArray[np.float64]
 ThreatModel = Literal["final", "all"]
 """What the adversary sees: the final model, or the model of every round."""
 
+
+_BLOCK = 1 << 22  # pairs of canaries at once
 
 AMONG_CLIENTS = ("displacement", "matched-filter", "likelihood-ratio")
 """Statistics of one canary among real clients; for the others all canaries of a run stay in."""
@@ -69,7 +71,7 @@ def scores_from_record(
         if record.norms.sums is not None and not raw:
             scores = dataclasses.replace(scores, spread=_overlap_spread(alone, scores, threat))
         return scores
-    return STATISTICS[threat][statistic](record)
+    return STATISTICS[threat][statistic](with_others(record) if raw else record)
 
 
 def _overlap_spread(record: AuditRecord, scores: Scores, threat: ThreatModel) -> float:
@@ -146,11 +148,12 @@ def matched_filter(record: AuditRecord) -> Scores:
 
 
 def full_knowledge(record: AuditRecord) -> Scores:
-    """Matched filter of an adversary who knows the real clients' sum, as in the definition of DP.
+    """Matched filter of an adversary who knows all but the canary, as in the definition of DP.
 
-    The sum is subtracted from what was released, which leaves the noise and the canaries. ``s_it``
-    is the inner product with that, over the noise's scale ``z·C_t``. Observed scores have the mean
-    √R/z for R participations, and the standard deviation of `full_knowledge_spread`.
+    The real clients' sum and what the other canaries should have added are subtracted from what
+    was released, which leaves the noise and the canary. ``s_it`` is the inner product with that,
+    over the noise's scale ``z·C_t``. A score has the mean √R/z for R participations, and the null
+    N(0, 1) in any dimension. Where the other canaries are not known it has `full_knowledge_spread`.
 
     Raises:
         ValueError: if the run was not made with ``full_knowledge=True``, or had no noise.
@@ -165,12 +168,14 @@ def full_knowledge(record: AuditRecord) -> Scores:
         raise ValueError(f"Expected sum_noise_multiplier={z} > 0.")
     presence, _, borrowed = _participants(record)
     here = record.presence.any(axis=0)
-    noise = z * mechanism.clip_norms / mechanism.cohort_size
-    scale = (norms / noise)[:, None]
+    noise = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
+    others = known_others(record)
+    mine = (norms[:, None] * observed - others[0]) / noise
+    null = (norms[:, None] * unobserved - others[1]) / noise
     ones = np.ones(record.rounds)
     return Scores(
-        _filter(ones, scale * observed[:, here], presence),
-        _if_enough(_filter(ones, scale * unobserved, borrowed)),
+        _filter(ones, mine[:, here], presence),
+        _if_enough(_filter(ones, null, borrowed)),
         statistic="full-knowledge",
         standard_null=True,
         spread=full_knowledge_spread(record),
@@ -178,13 +183,29 @@ def full_knowledge(record: AuditRecord) -> Scores:
 
 
 def full_knowledge_spread(record: AuditRecord) -> float:
-    """Standard deviation of the full-knowledge scores: 1 in high dimension.
+    """Standard deviation of √k times the mean full-knowledge score of k canaries.
 
-    ``√(1 + (K − 1)/(d·z²))`` for K canaries in a round on average, as the other canaries overlap.
+    It is 1 where the other canaries are known. Where they are not, as in records of earlier
+    versions, two canaries that meet in N_ij rounds overlap by N_ij times the same number, of
+    variance 1/d, which moves the scores of both: the variance is ``1 +
+    Σ_{i<j} N_ij²·(1/√R_i + 1/√R_j)²/(k·d·z²)``.
     """
     z = record.mechanism.sum_noise_multiplier or 0.0
-    others = max(float(record.presence.sum(axis=1).mean()) - 1, 0.0)
-    return float(np.sqrt(1 + others / (record.dim * z**2))) if z else np.inf
+    if not z:
+        return np.inf
+    left_in = np.ones(record.rounds) if record.norms.sums is None else record.norms.sums == 0
+    here = record.presence.any(axis=0)
+    met = (record.presence[:, here] * left_in[:, None]).astype(np.float32)
+    if not met.any():
+        return 1.0
+    rounds = np.sqrt(record.presence[:, here].sum(axis=0))
+    total, rows = 0.0, max(1, _BLOCK // met.shape[1])
+    for first in range(0, met.shape[1], rows):
+        last = min(first + rows, met.shape[1])
+        common = (met[:, first:last].T @ met).astype(np.float64) ** 2
+        common[np.arange(last - first), np.arange(first, last)] = 0.0
+        total += float(np.sum(common * (1 / rounds[first:last, None] + 1 / rounds) ** 2)) / 2
+    return float(np.sqrt(1 + total / (met.shape[1] * record.dim * z**2)))
 
 
 def likelihood_ratio(record: AuditRecord) -> Scores:

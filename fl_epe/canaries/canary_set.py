@@ -190,7 +190,7 @@ class CanarySet:
         """Each rotation that is needed, with its canaries among those ``chosen``."""
         families = chosen // size_for(self.dim)
         rows, lengths = self._all_rows
-        for number in np.unique(families):
+        for number in np.flatnonzero(np.bincount(families)):
             here = np.flatnonzero(families == number)
             family = rotation(self.dim, self.seed, int(number))
             yield _Part(family, here, rows[chosen[here]], lengths[chosen[here]])

@@ -97,7 +97,7 @@ class CanaryScorer:
     def cosines(self, series: str) -> NDArray[np.float64]:
         """Cosines of a series, float64 of shape ``(length, count)``; 0 for a vector of norm 0."""
         self.flush()
-        dots = np.array(self._dots.get(series, np.empty((0, self.canaries.count))))
+        dots = np.array(self._dots.get(series, [])).reshape(-1, self.canaries.count)
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
 

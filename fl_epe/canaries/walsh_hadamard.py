@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fl_epe.canaries.one_blas_thread import one_blas_thread
 
 _COLUMNS = 1 << 12  # of the last product that one thread works on at once
+_SHORT = 1 << 18  # up to here, 2 ms, starting threads costs more than they save
 
 
 def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[np.float32]:
@@ -31,7 +32,8 @@ def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[
 
     Args:
         x: float32, contiguous, shape ``(2^b,)``.
-        threads: how many threads share the work; the result does not depend on it.
+        threads: how many threads share the work; the result does not depend on it. By default one
+            for a short vector, and one for each core for a long one.
 
     Raises:
         ValueError: if the length is not a power of two.
@@ -47,7 +49,7 @@ def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[
         part = columns[:, first : first + _COLUMNS]
         part[...] = hadamard(outer) @ part
 
-    count = threads or os.cpu_count() or 1
+    count = threads or (1 if len(x) <= _SHORT else os.cpu_count() or 1)
     with one_blas_thread():
         _share(within, range(outer), count)
         _share(across, range(0, middle * inner, _COLUMNS), count)

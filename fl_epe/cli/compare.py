@@ -29,6 +29,7 @@ from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.compare import CANARIES, CLIENTS, ROUNDS, Plan, read_plan, with_log
 from fl_epe.config import RunConfig
 from fl_epe.old_names import with_new_names
+from fl_epe.tasks import look_in_current_folder
 
 if TYPE_CHECKING:
     from fl_epe.compare import Row
@@ -111,6 +112,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     options = _Compare(**given(arguments, _Compare))
     plan = _plan(arguments, options.config)
+    if plan.task is not None and ":" in plan.task:
+        look_in_current_folder()
     _check_size(plan, options)
     output = output_directory(options.output, "compare")
     console = terminal()

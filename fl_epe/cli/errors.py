@@ -23,7 +23,9 @@ BAD_INPUT, FAILED, NO_READER = 2, 1, 141
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
 """Where to report what should not have happened."""
 
-_TRAIN_WITH = ("torch", "sklearn")  # the extra "sim"
+_EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(
+    ("PIL", "datasets", "flwr_datasets", "h5py"), "data"
+)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 
@@ -38,15 +40,16 @@ def status_and_text(
         parser: of the command.
         spell: how the command writes the name of an argument.
     """
-    if isinstance(error, ModuleNotFoundError) and error.name in _TRAIN_WITH:
-        text = f"Training needs {error.name}, which is not installed: pip install 'fl-epe[sim]'."
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        extra = _EXTRAS[error.name]
+        text = f"This needs {error.name}, which is not installed: pip install 'fl-epe[{extra}]'."
     elif isinstance(error, ArgumentError):
         text = error.said(spell)
     elif isinstance(error, MemoryError):
         text = f"There is not enough memory{_reason(error)}. Use smaller numbers."
     elif isinstance(error, OSError) and error.strerror:
         text = _of_the_system(error, parser)
-    elif isinstance(error, ValueError | OSError) or type(error) is RuntimeError:
+    elif isinstance(error, ValueError | OSError | ImportError) or type(error) is RuntimeError:
         text = _with_options(str(error), spell) or type(error).__name__
     else:
         name = f"{type(error).__name__}{_reason(error)}"

@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fl_epe.checks import literal_words
 from fl_epe.cli.errors import BAD_INPUT, printable
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
@@ -94,57 +95,104 @@ def add_command(
 
 
 def add_options(
-    parser: argparse._ActionsContainer, settings: type, leave_out: Collection[str] = ()
+    parser: argparse._ActionsContainer,
+    settings: type,
+    leave_out: Collection[str] = (),
+    *,
+    required: bool = True,
+    prefix: str = "",
 ) -> None:
     """Add an option for each field of the dataclass ``settings``.
 
     Types: ``int``, ``float``, ``str`` and ``Path``, a tuple of one of them (several values),
-    ``Literal`` (a choice) and ``bool`` (a flag). Fields that are mappings are left out.
+    ``Literal`` (a choice), ``float | Literal`` (a number or a word) and ``bool`` (a flag).
+    Fields that are mappings are left out.
 
     Args:
         parser: a parser, or a group of its options.
-        settings: a dataclass, whose docstring has a section "Attributes:".
+        settings: a dataclass, whose docstring has a section "Attributes:" or "Args:".
         leave_out: names of fields that get no option.
+        required: whether the parser insists on fields that have no default.
+        prefix: before the names of the parser's attributes, which are the fields' names.
     """
     texts, kinds = _texts(settings), typing.get_type_hints(settings)
     for field in dataclasses.fields(settings):
         kind = _without_none(kinds[field.name])
         if field.name not in leave_out and typing.get_origin(kind) is not Mapping:
-            how = _how_to_read(kind) | {"help": _help(texts.get(field.name), field.default)}
-            if field.default is dataclasses.MISSING:
+            how = _how_to_read(kind, default=field.default)
+            how["help"] = _help(texts.get(field.name), field.default)
+            if required and field.default is dataclasses.MISSING:
                 how["required"] = True
-            parser.add_argument("--" + field.name.replace("_", "-"), default=None, **how)
+            option = "--" + field.name.replace("_", "-")
+            parser.add_argument(option, dest=prefix + field.name, default=None, **how)
 
 
-def given(arguments: argparse.Namespace, settings: type) -> dict[str, Any]:
-    """The fields of ``settings`` that were typed, by name."""
+def given(arguments: argparse.Namespace, settings: type, prefix: str = "") -> dict[str, Any]:
+    """The fields of ``settings`` that were typed, by name; ``prefix`` as in `add_options`."""
     names = (field.name for field in dataclasses.fields(settings))
-    values = {name: getattr(arguments, name, None) for name in names}
+    values = {name: getattr(arguments, prefix + name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _texts(settings: type) -> dict[str, str]:
     """What the docstring says of each attribute; nothing where docstrings are stripped."""
-    _, _, section = inspect.cleandoc(settings.__doc__ or "").partition("Attributes:\n")
+    text = inspect.cleandoc(settings.__doc__ or "")
+    _, _, section = text.partition("Attributes:\n" if "Attributes:\n" in text else "Args:\n")
     found = re.findall(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", section, re.M)
     return {name: " ".join(text.split()) for name, text in found}
 
 
 def _without_none(kind: Any) -> Any:
-    if typing.get_origin(kind) is not types.UnionType:
+    if typing.get_origin(kind) not in (types.UnionType, typing.Union):
         return kind
-    (inner,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
-    return inner
+    inner = [part for part in typing.get_args(kind) if part is not types.NoneType]
+    return inner[0] if len(inner) == 1 else kind
 
 
-def _how_to_read(kind: Any) -> dict[str, Any]:
+def readable(kind: Any) -> bool:
+    """Whether a value of this type can be typed as an option."""
+    kind = _without_none(kind)
+    if typing.get_origin(kind) is tuple:
+        return readable(typing.get_args(kind)[0])
+    return (
+        kind is bool
+        or kind in READERS
+        or typing.get_origin(kind) is typing.Literal
+        or bool(_number_or_words(kind))
+    )
+
+
+def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
     if kind is bool:
-        return {"action": "store_true"}
+        return {"action": argparse.BooleanOptionalAction if default is True else "store_true"}
     if typing.get_origin(kind) is typing.Literal:
         return {"choices": typing.get_args(kind)}
+    if words := _number_or_words(kind):
+        return {"type": _reader_of(words), "metavar": "|".join((_METAVARS[float], *words))}
     if typing.get_origin(kind) is tuple:
         return _how_to_read(typing.get_args(kind)[0]) | {"nargs": "+"}
     return {"type": READERS[kind], "metavar": _METAVARS[kind]}
+
+
+def _number_or_words(kind: Any) -> tuple[str, ...]:
+    """The words of ``float | Literal[...]``; none for another type."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) not in (types.UnionType, typing.Union) or float not in parts:
+        return ()
+    return tuple(word for part in parts for word in literal_words(part))
+
+
+def _reader_of(words: tuple[str, ...]) -> Callable[[str], float | str]:
+    def number_or_word(text: str) -> float | str:
+        if text in words:
+            return text
+        try:
+            return real_number(text)
+        except argparse.ArgumentTypeError as error:
+            listed = " or ".join(map(repr, words))
+            raise argparse.ArgumentTypeError(f"{error}, nor {listed}") from None
+
+    return number_or_word
 
 
 def whole_number(text: str) -> int:

@@ -4,42 +4,58 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError, check_count, check_positive
 from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory, print_stopped, terminal
-from fl_epe.cli.errors import FAILED, say
+from fl_epe.cli.errors import FAILED, printable, say
 from fl_epe.cli.options import a_path, add_command, add_options, given, whole_number
-from fl_epe.cli.report import show_report
+from fl_epe.cli.report import exit_status_of, print_and_write
+from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.cli.sizes import check_training
 from fl_epe.cli.stopping import Stopped, exit_status, locked, signals_ask
+from fl_epe.cli.task_options import add_task_options, asked_task, blaming
 from fl_epe.compare import CHECKPOINT, RECORD
 from fl_epe.config import RunConfig
 from fl_epe.interval import Interval
 from fl_epe.seeding import Seeds
-from fl_epe.tasks import task_names
+from fl_epe.tasks import look_in_current_folder, task_names
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import Console
 
     from fl_epe.auditing import AuditRecord
     from fl_epe.flower import Job, Progress
     from fl_epe.simulation import RunStoppedError
+    from fl_epe.tasks import Task
+
+MODEL = "model.pt"
+"""File of the final model in a run's folder."""
 
 _DEFAULTS = {
     field.name: field.default
     for field in dataclasses.fields(RunConfig)
     if field.default is not dataclasses.MISSING
 }
+_WHAT = (
+    f"what to train: {', '.join(task_names())}, or your own as module:name, e.g. "
+    "mypackage.tasks:MyTask; its options are in: fl-epe run TASK --help"
+)
 _EXAMPLES = """examples:
   fl-epe run digits
   fl-epe run digits --noise-multiplier 0.5 --seed 1 --output runs/half
   fl-epe run digits --stop-when "epsilon-all-low > 8"
   fl-epe run digits --participation poisson --backend ray --workers 2
   fl-epe run fashion-mnist --data-dir /usr/share/datasets/fashion-mnist
+  fl-epe run mypackage.tasks:MyTask --rounds 50
   fl-epe run stackoverflow-twin --num-clients 2000 --rounds 100 --clients-per-round 20
 """
 
@@ -62,22 +78,6 @@ class _Run:
 
     def __post_init__(self) -> None:
         check_count("evaluate_every", self.evaluate_every)
-
-
-@dataclasses.dataclass(frozen=True)
-class _TaskOptions:
-    """What a task may be told; each is known to some tasks only.
-
-    Attributes:
-        num_clients: clients that share the data out.
-        data_dir: where the data of fashion-mnist, emnist, stackoverflow or shakespeare is: a
-            folder, or for emnist and shakespeare the id of a hub's data set.
-        max_examples: most examples of a client, for emnist, stackoverflow, shakespeare and twins.
-    """
-
-    num_clients: int | None = None
-    data_dir: str | None = None
-    max_examples: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +105,10 @@ class _Machine:
         check_positive("round_timeout", self.round_timeout)
 
 
-def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``run`` to the subcommands."""
+def add_run(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], words: Sequence[str] = ()
+) -> None:
+    """Add ``run`` to the subcommands, with the options of the task that ``words`` name."""
     run = add_command(
         commands,
         "run",
@@ -116,14 +118,13 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "what the model gives away: a table, record.npz, report.json, report.html and pictures. "
         + EXIT_STATUS,
         examples=_EXAMPLES,
-        spell={"clients": "--num-clients"}.get,
     )
-    run.add_argument("task", metavar="TASK", help=f"what to train: {', '.join(task_names())}")
+    run.add_argument("task", metavar="TASK", help=_WHAT)
     add_options(run, _Run)
-    add_options(run, _TaskOptions)
     _add_machine_options(run)
     settings = run.add_argument_group("training and audit (a task may have defaults of its own)")
     add_options(settings, RunConfig, leave_out=("clients",))
+    add_task_options(run, words)
 
 
 def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -143,6 +144,11 @@ def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, _Machine)
     parser.add_argument(
+        "--save-model",
+        action="store_true",
+        help=f"write the final model to {MODEL}, which your model's load_state_dict takes",
+    )
+    parser.add_argument(
         "--score-memory",
         type=_positive_mebibytes,
         default=str(SCORE_MEMORY >> 20),
@@ -161,18 +167,20 @@ def _positive_mebibytes(text: str) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from fl_epe.flower import Job
-    from fl_epe.tasks import load_task
 
-    task = load_task(arguments.task, **given(arguments, _TaskOptions))
-    settings = {"clients": task.num_clients, **task.defaults, **given(arguments, RunConfig)}
-    machine = _machine(arguments)
-    check_training({**_DEFAULTS, **settings}, task.dim, machine)
-    config = RunConfig.from_dict(settings)
-    options = _Run(**given(arguments, _Run))
-    job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every)
-    output = output_directory(options.output, arguments.task)
+    task, machine = asked_task(arguments), _machine(arguments)
+    with blaming(task.reference):
+        settings = {"clients": task.num_clients, **task.defaults, **given(arguments, RunConfig)}
+        check_training({**_DEFAULTS, **settings}, task.dim, machine)
+        config = RunConfig.from_dict(settings)
+        options = _Run(**given(arguments, _Run))
+        job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every)
+        notes = task.notes()
+    output = output_directory(options.output, arguments.task.replace(":", "-"))
     with locked(output):
         _check_free(output)
+        for note in notes:
+            print(f"Note: {printable(note)}", file=sys.stderr)
         return _carry_out(job, output, arguments)
 
 
@@ -192,7 +200,7 @@ def _check_free(output: Path) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from fl_epe.simulation import load_job
+    from fl_epe.simulation import load_job, task_of_job
 
     machine = _machine(arguments)
     directory = arguments.run_dir
@@ -204,6 +212,8 @@ def _resume(arguments: argparse.Namespace) -> int:
                 f"Expected run_dir={str(directory)!r} to hold an unfinished run: this one is "
                 f"finished. See: fl-epe report {directory}"
             )
+        if ":" in task_of_job(directory / CHECKPOINT):  # a task of somebody's own module
+            look_in_current_folder()
         job = load_job(directory / CHECKPOINT)
         check_training(job.config.to_dict(), job.task.dim, machine)
         return _carry_out(job, directory, arguments)
@@ -219,35 +229,78 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
     from fl_epe.simulation import RunStoppedError, StopRequest, remove_checkpoint
 
     console, stop = terminal(), StopRequest()
+    log, started = RunLog(output, _warn), now()
+    command = command_line(arguments.words)
+    log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
     how_to_go_on = f"Go on with: fl-epe resume {output}"
     try:
-        with ProgressLine(console) as line, signals_ask(stop) as signals:
+        with (
+            blaming(job.task.reference, RunStoppedError),
+            ProgressLine(console) as line,
+            signals_ask(stop) as signals,
+        ):
             record = simulate(
                 job,
                 checkpoint=output / CHECKPOINT,
                 stop=stop,
-                on_round=lambda done: line.show("round", done.round, done.rounds, _text(done)),
+                on_round=lambda done: _tell(line, log, done),
+                on_model=functools.partial(_keep_model, job.task, output, arguments.save_model),
                 score_memory=arguments.score_memory,
                 **dataclasses.asdict(_Machine(**given(arguments, _Machine))),
             )
     except RunStoppedError as stopped:
+        status = exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
+        log.note("stopped", round=stopped.rounds_done, kept=stopped.kept, exit_status=status)
         print_stopped(console, how_to_go_on, _where(stopped))
-        return exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
+        return status
     except KeyboardInterrupt as interrupt:
+        log.note("stopped", round=None, kept=None, exit_status=exit_status(interrupt))
         print_stopped(console, how_to_go_on)
         return exit_status(interrupt)
+    except Exception as error:
+        log.note("failed", error=type(error).__name__, text=str(error))
+        raise
+    log.note("finished", rounds=record.rounds)
+    record = record.with_values(run=run_facts(output, command, started))
     try:
         record.save(output / RECORD)
     except OSError as error:
+        log.note("failed", error=type(error).__name__, text=str(error))
         return _unsaved(console, record, error, output)
     remove_checkpoint(output / CHECKPOINT)
+    return _report(console, record, output, log)
+
+
+def _report(console: Console, record: AuditRecord, output: Path, log: RunLog) -> int:
     try:
-        return show_report(console, record, output)
+        summary = print_and_write(console, record, output)
+        log.report(summary, output / "report.html")
+        return exit_status_of(summary)
     except OSError as error:
+        log.note("failed", error=type(error).__name__, text=str(error))
         _show(console, record)
         text = f"The report could not be written ({error}), and is above. {output / RECORD} is"
         say(f"{text} whole: free some space, then fl-epe report {output} makes it again.")
         return FAILED
+
+
+def _warn(text: str) -> None:
+    say(text, prefix="fl-epe: warning: ")
+
+
+def _tell(line: ProgressLine, log: RunLog, done: Progress) -> None:
+    line.show("round", done.round, done.rounds, _text(done))
+    log.progress(done)
+
+
+def _keep_model(task: Task, output: Path, asked: bool, theta: NDArray[np.float32]) -> None:
+    """Write the final model if that was asked for; not being able to never ends the run."""
+    if not asked:
+        return
+    try:
+        task.save_model(theta, output / MODEL)
+    except OSError as error:
+        _warn(f"{output / MODEL} could not be written: {error}")
 
 
 def _where(stopped: RunStoppedError) -> str:
@@ -281,4 +334,10 @@ def _text(progress: Progress) -> str:
         left = f"{left}  {progress.epsilon}"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
     clip = "" if progress.epsilon else f"clip {progress.clip_norm:.3g}  "  # a line is short
-    return f"{loss}acc {progress.accuracy:.1%}  {clip}canaries {progress.canaries_seen}  {left}"
+    return f"{loss}{_metric(progress)}{clip}canaries {progress.canaries_seen}  {left}"
+
+
+def _metric(progress: Progress) -> str:
+    if progress.metric == "accuracy":
+        return f"acc {progress.accuracy:.1%}  "
+    return f"{progress.metric} {progress.accuracy:.4g}  " if progress.metric else ""

@@ -8,21 +8,24 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fl_epe.compare.rows import Epsilon, Row
-from fl_epe.reporting import plain_ticks
+from fl_epe.reporting import number, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MEAN, _EXPOSED, _UNKNOWN, _ANALYTICAL = "#c2410c", "#7c2d12", "#1d4ed8", "#15803d"
+_COLORS = "#0072b2", "#b34700", "#00735a", "#8c3a7d", "#44403c", "#7a5c00"  # at least 4.5 to 1
 _MARKERS = "osD^v<>PXph*"
 _FLOOR = 1e-2
 
 
 def charts(
     rows: Sequence[Row], noise: float, participations: float
-) -> dict[str, tuple[str, bytes]]:
-    """Caption and PNG of each picture by file name; those that would show one point are left out.
+) -> dict[str, tuple[str, bytes, str]]:
+    """Caption, PNG and alternative text of each picture by file name.
+
+    Pictures that would show one point are left out.
 
     Args:
         rows: of the comparison.
@@ -39,7 +42,8 @@ def charts(
             "is known."
         )
         height = 1.6 + 0.42 * len(here)
-        out["schedules"] = caption, _png(lambda figure: _by_schedule(figure, here), height)
+        image = _png(lambda figure: _by_schedule(figure, here), height)
+        out["schedules"] = caption, image, f"{caption} {_told(here)}"
     for name, axis, fixed, words in (
         ("participations", "participations", ("noise_multiplier", noise), f"at z = {noise:g}"),
         (
@@ -54,8 +58,19 @@ def charts(
             label = "noise multiplier z" if axis == "noise_multiplier" else axis
             caption = f"ε of a random client against {label}, {words}; dashes: analytical."
             draw = _curves(line, axis, label)
-            out[name] = caption, _png(draw, 4.6)
+            out[name] = caption, _png(draw, 4.6), f"{caption} {_told(line, axis)}"
     return out
+
+
+def _told(rows: Sequence[Row], axis: str | None = None) -> str:
+    """The numbers of a picture in words: each schedule's ε, at each place of its axis."""
+    by_name: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: getattr(row, axis) if axis else 0.0):
+        at = f" at {getattr(row, axis):g}" if axis else ""
+        parts = {"final model": row.final, "every round": row.every_round}
+        values = [f"{number(part.epsilon)} ({name})" for name, part in parts.items() if part]
+        by_name.setdefault(row.schedule, []).append(f"ε {', '.join(values)}{at}")
+    return " ".join(f"{name}: {'; '.join(values)}." for name, values in by_name.items())
 
 
 def _png(draw: Callable[[Figure], None], height: float) -> bytes:
@@ -115,15 +130,11 @@ def _whisker(axes: Axes, y: float, value: Epsilon | None, color: str) -> None:
 
 
 def _curves(rows: Sequence[Row], axis: str, label: str) -> Callable[[Figure], None]:
-    import matplotlib
-
-    colors = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
-
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, 2)
         names = list(dict.fromkeys(row.schedule for row in rows))
         styles = dict(
-            zip(names, zip(itertools.cycle(colors), itertools.cycle(_MARKERS)), strict=False)
+            zip(names, zip(itertools.cycle(_COLORS), itertools.cycle(_MARKERS)), strict=False)
         )
         for axes, part, title in zip(
             panels,
@@ -157,7 +168,7 @@ def _curve(
     axes: Axes,
     points: list[tuple[float, Epsilon]],
     shift: float,
-    color: tuple[float, float, float],
+    color: str,
     marker: str,
     name: str,
 ) -> None:

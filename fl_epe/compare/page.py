@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
-import importlib.resources
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from fl_epe.auditing import finite, installed_versions
 from fl_epe.compare.charts import charts
 from fl_epe.compare.plan import Plan
 from fl_epe.compare.rows import Epsilon, Row
-from fl_epe.reporting import NOT_MEASURED, number
+from fl_epe.reporting import NOT_MEASURED, number, render_page
 from fl_epe.table_file import csv_cell
 
 _COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nunknown", "analytical")
@@ -46,9 +45,9 @@ def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:
     (directory / "compare.json").write_text(text + "\n", encoding="utf-8")
     _write_csv(rows, directory / "compare.csv")
     pictures = []
-    for name, (caption, image) in charts(rows, *reference(plan)).items():
+    for name, (caption, image, told) in charts(rows, *reference(plan)).items():
         (directory / f"{name}.png").write_bytes(image)
-        pictures.append((caption, base64.b64encode(image).decode()))
+        pictures.append((caption, base64.b64encode(image).decode(), told))
     (directory / "compare.html").write_text(_page(plan, rows, pictures), encoding="utf-8")
 
 
@@ -302,16 +301,11 @@ def _flat(row: Row) -> dict[str, Any]:
     return out
 
 
-def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str]]) -> str:
-    import jinja2
-
-    source = importlib.resources.files("fl_epe") / "reporting" / "templates" / "compare.html.j2"
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
-        source.read_text(encoding="utf-8")
-    )
+def _page(plan: Plan, rows: Sequence[Row], pictures: list[tuple[str, str, str]]) -> str:
     noise, participations = reference(plan)
     delta = next((row.delta for row in rows if row.delta is not None), plan.delta)
-    return template.render(
+    return render_page(
+        "compare.html.j2",
         plan=plan,
         finding=finding_of(plan, rows),
         failed=failed_of(rows),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
+import numpy as np
 import torch
+
+from fl_epe.models.parameters import glorot_values
 
 
 class CharacterLstm(torch.nn.Module):
@@ -28,3 +32,7 @@ class CharacterLstm(torch.nn.Module):
         """Logits of shape (n, characters) for ids of shape (n, 80)."""
         states, _ = self.lstm(self.embedding(inputs))
         return cast(torch.Tensor, self.dense(states[:, -1]))
+
+    def initial_values(self, random: np.random.Generator) -> Iterator[np.ndarray]:
+        """Glorot uniform weights and zero biases, in the order of `parameters`."""
+        return glorot_values(self, random)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch.nn import functional
 
 from fl_epe.models.dropout import SeededDropout
+from fl_epe.models.parameters import glorot_values
 
 
 class Cnn(torch.nn.Module):
@@ -36,3 +40,7 @@ class Cnn(torch.nn.Module):
         x = self.dropout1(x.flatten(1))
         x = self.dropout2(functional.relu_(self.dense1(x)))
         return self.dense2(x)  # type: ignore[no-any-return]
+
+    def initial_values(self, random: np.random.Generator) -> Iterator[np.ndarray]:
+        """Glorot uniform weights and zero biases, in the order of `parameters`."""
+        return glorot_values(self, random)

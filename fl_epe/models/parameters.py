@@ -8,20 +8,25 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-__all__ = ["bind_parameters", "glorot_uniform", "one_thread"]
+__all__ = ["bind_parameters", "glorot_uniform", "one_thread", "trainable"]
+
+
+def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters that are trained: those with ``requires_grad``, in their order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
-    """Make the parameters of ``model`` views on the vector ``flat``, in their order.
+    """Make the trainable parameters of ``model`` views on the vector ``flat``, in their order.
 
     Args:
-        model: the model; its parameters take the values of ``flat``.
+        model: the model; its trainable parameters take the values of ``flat``, frozen ones stay.
         flat: shape (dim,); writing to it changes the model, and the other way round.
 
     Raises:
-        ValueError: if ``flat`` does not have exactly as many entries as the model.
+        ValueError: if ``flat`` does not have exactly as many entries as the model trains.
     """
-    parameters = list(model.parameters())
+    parameters = trainable(model)
     sizes = [parameter.numel() for parameter in parameters]
     if flat.shape != (sum(sizes),):
         raise ValueError(f"Expected flat.shape={tuple(flat.shape)} == ({sum(sizes)},).")
@@ -53,3 +58,9 @@ def glorot_uniform(shape: tuple[int, ...], random: np.random.Generator) -> np.nd
     field = int(np.prod(shape[2:]))
     limit = np.float32(np.sqrt(6 / ((shape[0] + shape[1]) * field)))
     return (2 * random.random(shape, np.float32) - 1) * limit
+
+
+def glorot_values(model: torch.nn.Module, random: np.random.Generator) -> Iterator[np.ndarray]:
+    """`glorot_uniform` values for each parameter of ``model``, in their order."""
+    for parameter in model.parameters():
+        yield glorot_uniform(tuple(parameter.shape), random)

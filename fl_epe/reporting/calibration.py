@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import scipy
 
 from fl_epe.auditing import MeasuredNull, Misfit, misfits
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMES = {
     "displacement": "final model displacement",
@@ -38,11 +34,7 @@ ABOUT_OVERLAP = (
 """What the panel says of measured nulls that are expected to be narrower."""
 
 _SHOWN = (1.0, 2.0, 3.0, 4.0, 4.5)
-_LOOKS = {  # color, marker and label of what is drawn
-    "displacement": ("#c2410c", "o", "final model"),
-    "matched-filter": ("#1d4ed8", "x", "matched filter"),
-    "maximum": ("#78716c", "^", "maximum"),
-}
+_DRAWN = ("displacement", "matched-filter", "maximum")
 _VISIBLE = 0.99
 
 
@@ -226,41 +218,12 @@ def _about_tails(found: list[Misfit]) -> str:
     )
 
 
-def draw_calibration(figure: Figure, null: MeasuredNull) -> None:
-    """Counts of scores in each cell, on a logarithmic scale, beside those of N(0, 1)."""
-    assert null.counts is not None  # noqa: S101 - there is a statistic
-    figure.set_size_inches(5.5, 3.6)
-    axes, edges = figure.subplots(), null.edges
-    middles, width = (edges[:-1] + edges[1:]) / 2, float(edges[1] - edges[0])
-    largest = max(null.size(number) for number in range(len(null.statistics)))
-    grid = np.linspace(edges[0], edges[-1], 400)
-    density = largest * width * scipy.stats.norm.pdf(grid)
-    axes.plot(grid, density, color="black", lw=1, label="N(0, 1)")
-    for name, (color, marker, label) in _LOOKS.items():
-        if name in null.statistics:
-            counts = null.counts[null.statistics.index(name)][1:-1]
-            seen = counts > 0
-            axes.plot(
-                middles[seen],
-                counts[seen],
-                marker,
-                color=color,
-                label=label,
-                linestyle="",
-                markersize=4,
-                markerfacecolor="none",
-            )
-    axes.set(yscale="log", xlabel="score", ylabel=f"canaries in {width:g} of a deviation")
-    axes.set_ylim(0.5, 5 * density.max())
-    axes.legend(fontsize=8, frameon=False, ncols=2, loc="upper center")
-
-
 def calibration_alternative(null: MeasuredNull) -> str:
     """The picture in words and numbers, for those who do not see it."""
     parts = []
     places = {name: place for place, name in enumerate(null.statistics)}
     for name, mean, width in _moments(null):
-        if name not in _LOOKS:
+        if name not in _DRAWN:
             continue
         low, high, expected = _tail(null, places[name], 4.0)
         parts.append(

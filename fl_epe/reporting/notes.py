@@ -20,6 +20,10 @@ from fl_epe.reporting.verdict import claim_notes
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
 _MOST_SHARE = 0.5  # from here on a round's mean is more canaries than clients and noise
+_MOSTLY_CANARIES = (
+    "The model learns more slowly than it would from clients alone, and ε is that of this other "
+    "training: it may be smaller than yours. Use fewer canaries (--num-canaries), or more clients."
+)
 _MOVING = 1.1  # times as much as independent scores: bounds at 95% then hold at 93%
 _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
@@ -63,6 +67,23 @@ def notes(summary: RunSummary) -> list[str]:
     return lines
 
 
+def notes_by_weight(summary: RunSummary) -> tuple[list[str], list[str]]:
+    """`notes` in two parts: what belongs beside the table, warnings above all, and the rest."""
+    weighty = (
+        *_stopped_note(summary),
+        _ABOUT_ESTIMATES[0],
+        *unmeasured_notes(summary),
+        *_participation_note(summary.analytical),
+    )
+    first, rest = list[str](), list[str]()
+    for line in notes(summary):
+        (first if line in weighty or line.startswith(_WARNING) else rest).append(line)
+    return first, rest
+
+
+_WARNING = "Warning: "
+
+
 _ABOUT_ESTIMATES = (
     "ε estimates say what the canary attack achieves. They are not bounds.",
     "A lower bound is for the adversary of its row, and assumes what the row states. Only the "
@@ -72,16 +93,52 @@ _ABOUT_ESTIMATES = (
 )
 
 
+_OFTENER = 1.2  # as often as canaries; below, ε of a real client hardly differs
+
+
+def oftener(summary: RunSummary) -> tuple[str, str] | None:
+    """How often canaries and real clients took part, in words, where clients did so much oftener.
+
+    ``None`` where they took part alike, or where it is not known.
+    """
+    mine, theirs = summary.analytical.participations, summary.analytical.client_participations
+    if not mine or theirs is None or theirs <= _OFTENER * mine:
+        return None
+    rounds = "one round" if mine == 1 else f"{mine:.3g} rounds"
+    return rounds, f"{theirs:.0f}" if theirs >= 10 else f"{theirs:.2g}"
+
+
+def oftener_warning(summary: RunSummary) -> str | None:
+    """That ε is of a client who takes part as often as canaries, where real ones do so oftener."""
+    found = oftener(summary)
+    if found is None or not measured_parts(summary):
+        return None
+    return (
+        f"This ε is of a client who takes part in {found[0]}, as the canaries did. Real clients "
+        f"took part in about {found[1]} rounds each: theirs is larger. "
+        f"{more_often(found[1])}"
+    )
+
+
+def more_often(rounds: str) -> str:
+    """What to do where clients take part more often than canaries, as a sentence."""
+    return (
+        "To measure theirs, run again with canaries that take part as often: fl-epe run "
+        f"--canary-participations as-clients, or participations={rounds} of CanaryAudit."
+    )
+
+
 def finding(summary: RunSummary) -> str:
     """The result in one sentence, for somebody who is no expert."""
     final, every = summary.final.displacement, summary.every_round.matched_filter
     estimates: list[EpsilonEstimate] = []
     seen: list[str] = []
+    unit = next((statement.unit for statement in summary.claims.statements), "client")
     for part, sees in ((final, "only the final model"), (every, "every round's model")):
         if isinstance(part, Unmeasured):
             continue
-        who = "one" if seen else "An adversary"
-        what = "" if seen else " can tell whether one client took part"
+        who = "and one" if seen else "An adversary"
+        what = "" if seen else f" can tell whether one {unit} took part"
         estimates.append(part.estimate)
         seen.append(f"{who} who sees {sees}{what} with ε ≈ {number(part.estimate.epsilon)}")
     if not seen:
@@ -98,7 +155,7 @@ def finding(summary: RunSummary) -> str:
         known = f"the upper bound by theory, as assumed below, is {number(limit)}"
         if any(estimate.low <= limit < estimate.epsilon for estimate in estimates):
             known += " (an estimate may lie above it by chance)"
-    return f"{', '.join(seen)}: ε = 0 is a blind guess, and {known}."
+    return f"{', '.join(seen)}. At ε = 0 one can only guess blindly; {known}."
 
 
 def analytical_text(summary: RunSummary) -> str:
@@ -165,8 +222,7 @@ def _participation_note(analytical: AnalyticalSummary) -> list[str]:
     return [
         f"A client took part {clients:.3g} times on average, a canary {times}. So a client gives "
         f"away more than was measured: its two Gaussians are about "
-        f"{math.sqrt(clients / canaries):.2g} times as far apart. Raise the canaries' "
-        "participations to measure it."
+        f"{math.sqrt(clients / canaries):.2g} times as far apart."
     ]
 
 
@@ -200,8 +256,8 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
     if full := summary.every_round.full_knowledge:
         found = full.estimate
         lines.append(
-            f"For an adversary who also knows the real clients' sum: ε = {number(found.epsilon)} "
-            f"({number(found.low)} – {number(found.high)})."
+            "For an adversary who also knows the real clients' sum and the other canaries: ε = "
+            f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})."
         )
     return lines
 
@@ -222,10 +278,10 @@ def _above_note(summary: RunSummary, exposed: float) -> str:
 
 def _cohort_notes(summary: RunSummary) -> list[str]:
     lines = []
-    if summary.canary_share is not None:
-        lines.append(
-            f"Canaries are {summary.canary_share:.0%} of a cohort of {summary.cohort_size:.3g}."
-        )
+    if (share := summary.canary_share) is not None:
+        lines.append(f"Canaries are {share:.0%} of a cohort of {summary.cohort_size:.3g}.")
+        if share >= _MOST_SHARE:
+            lines[0] = f"Warning: {lines[0]} {_MOSTLY_CANARIES}"
     if idle := summary.idle_rounds:
         lines.append(
             f"The model did not move in {idle} of {summary.rounds} rounds: they say nothing about "

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_epe.auditing import AuditRecord
+
+
+def metric_of(record: AuditRecord) -> str:
+    """The name of what a task measures beside its loss, which "eval_accuracy" holds; "" if none."""
+    return str(record.provenance.config.get("metric", "accuracy"))
 
 
 def number(value: float | None) -> str:

@@ -43,8 +43,8 @@ def random_client_notes(found: RandomClient | None, threat: str, canaries: int) 
         f"An adversary who sees {sees}: the table's ε = {number(found.known.epsilon)} is for one "
         f"client picked at random, whose rounds the adversary knows. {_source(found)}",
         f"For the same client, {unknown}.",
-        f"The client who leaves the mean trace has ε = {_with_ends(found.mean)} there; it is not "
-        "the ε of an attack on a random client.",
+        f"A client that took part as strongly as the average one has ε = {_with_ends(found.mean)} "
+        "there; it is not the ε of an attack on a random client.",
         f"The most exposed of the {canaries:,} canaries of this run has ε = "
         f"{_with_ends(found.most_exposed)} there.",
     ]

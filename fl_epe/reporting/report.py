@@ -5,8 +5,7 @@ Use `write_report` for the files and `as_text` for plain text; both need the aud
 
 from __future__ import annotations
 
-import base64
-import importlib.resources
+import datetime
 import io
 import json
 import math
@@ -17,26 +16,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, EpsilonEstimate, ScoreSummary
-from fl_epe.reporting.calibration import (
-    calibration_alternative,
-    calibration_line,
-    calibration_notes,
-    calibration_table,
-)
-from fl_epe.reporting.figures import FIGURES, render, shown
-from fl_epe.reporting.notes import analytical_text, finding, notes
+from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, ScoreSummary
+from fl_epe.reporting.calibration import calibration_line
+from fl_epe.reporting.chart_rounds import run_charts
+from fl_epe.reporting.drawing import render
+from fl_epe.reporting.figures import FIGURES, shown
+from fl_epe.reporting.notes import finding, notes_by_weight, oftener_warning
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, fault_rows, status_line
+from fl_epe.reporting.page import report_page
+from fl_epe.reporting.rows import interval, table_rows
+from fl_epe.reporting.status import fault_lines, fault_rows, status_line
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
-from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
+from fl_epe.reporting.summary_types import RunSummary
 from fl_epe.reporting.tables import plain_table
-from fl_epe.reporting.verdict import (
-    simultaneous_lines,
-    statement_cells,
-    statement_lines,
-    verdict_text,
-)
+from fl_epe.reporting.verdict import simultaneous_lines, statement_lines, verdict_text
 
 
 def write_report(record: AuditRecord, directory: Path, *, simultaneous: bool = False) -> RunSummary:
@@ -54,8 +47,24 @@ def write_report(record: AuditRecord, directory: Path, *, simultaneous: bool = F
     for name in shown(record, summary):
         draw = FIGURES[name][1]
         images[name] = render(lambda figure, draw=draw: draw(figure, record, summary))  # type: ignore[misc]
-    _write(directory, summary, images, record.provenance.config)
+    page = report_page(
+        summary,
+        run_charts(record.in_order(), summary),
+        record.provenance.config,
+        calibration=images.get("calibration"),
+        written=_day_of(directory / "record.npz"),
+    )
+    _write(directory, summary, images, page)
     return summary
+
+
+def _day_of(path: Path) -> str | None:
+    """When a file was last written, as far as the file system knows; ``None`` without a file."""
+    try:
+        seconds = path.stat().st_mtime
+    except OSError:
+        return None
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()
 
 
 def write_unmeasured(
@@ -80,13 +89,11 @@ def write_unmeasured(
     summary = summarize_unmeasured(
         reason, delta=delta, config=config, faults=faults, fault_counts=fault_counts
     )
-    _write(directory, summary, {}, config or {})
+    _write(directory, summary, {}, report_page(summary, (), config or {}))
     return summary
 
 
-def _write(
-    directory: Path, summary: RunSummary, images: Mapping[str, bytes], config: Mapping[str, Any]
-) -> None:
+def _write(directory: Path, summary: RunSummary, images: Mapping[str, bytes], page: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     (directory / "report.json").write_text(text + "\n", encoding="utf-8")
@@ -96,12 +103,6 @@ def _write(
             path.write_bytes(images[name])
         else:
             path.unlink(missing_ok=True)
-    pictures = [
-        (FIGURES[name][0], base64.b64encode(image).decode())
-        for name, image in images.items()
-        if name != "calibration"  # stands beside its table
-    ]
-    page = _page(summary, pictures, config, _calibration(summary, images.get("calibration")))
     (directory / "report.html").write_text(page, encoding="utf-8")
 
 
@@ -143,6 +144,8 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     if (line := status_line(summary)) is not None:
         say(line, "bold red")
     say(finding(summary))
+    if (warning := oftener_warning(summary)) is not None:
+        say(warning, "bold")
     if verdict := verdict_text(summary):
         say(verdict, "bold")
     for heading, lines in _lists(summary):
@@ -156,7 +159,8 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
         say(f"{bullet} {calibration}")
     for text in (*statement_lines(summary), *simultaneous_lines(summary)):
         say(f"{bullet} {text}")
-    for note in notes(summary):
+    first, rest = notes_by_weight(summary)
+    for note in (*first, *rest):
         say(f"{bullet} {note}", "dim")
 
 
@@ -168,27 +172,6 @@ def _lists(summary: RunSummary) -> Iterator[tuple[str, Sequence[str]]]:
         yield "Plan", summary.plan
 
 
-def table_rows(summary: RunSummary) -> list[tuple[str, ...]]:
-    """The cells of the table, as text."""
-    rows: list[tuple[str, ...]] = []
-    for row in summary.rows():
-        cells = (row.sees, row.name, *_part_cells(row.part), analytical_text(summary))
-        rows.append(cells)
-    return rows
-
-
-def _part_cells(part: Part) -> tuple[str, str, str]:
-    """ε, interval and lower bound as text."""
-    if isinstance(part, Unmeasured):
-        return NOT_MEASURED, "–", "–"
-    found, bound = part.estimate, part.lower_bound
-    return number(found.epsilon), _interval(found), "–" if bound is None else number(bound)
-
-
-def _interval(estimate: EpsilonEstimate) -> str:
-    return f"{number(estimate.low)} – {number(estimate.high)}"
-
-
 def score_tables(result: ScoreSummary) -> list[Table]:
     """What `fl_epe.auditing.summarize_scores` returns, as tables for the terminal."""
     confidence = f"{result.confidence:.0%}"
@@ -197,7 +180,7 @@ def score_tables(result: ScoreSummary) -> list[Table]:
         ("estimate", "ε", f"{confidence} interval"),
     )
     for found in result.estimates:
-        estimates.add_row(found.method, number(found.epsilon), _interval(found))
+        estimates.add_row(found.method, number(found.epsilon), interval(found))
     bounds = plain_table(f"Lower bounds, {confidence} one-sided", ("bound", "ε ≥"))
     bounds.add_column("role", no_wrap=True)
     bounds.add_column("assumes")
@@ -235,91 +218,3 @@ def score_notes(result: ScoreSummary) -> list[str]:
             "Python sum_norm=), or use fewer canaries."
         )
     return lines
-
-
-def _calibration(summary: RunSummary, image: bytes | None) -> dict[str, Any] | None:
-    """What the calibration panel shows; ``None`` without a measured null."""
-    null, least = summary.null, summary.least_deviations
-    if image is None:
-        return None
-    names, rows = calibration_table(null, least)
-    return {
-        "line": calibration_line(null, least),
-        "names": names,
-        "rows": rows,
-        "about": calibration_notes(null, least),
-        "image": base64.b64encode(image).decode(),
-        "alternative": calibration_alternative(null),
-        "caption": FIGURES["calibration"][0],
-    }
-
-
-def _page(
-    summary: RunSummary,
-    pictures: list[tuple[str, str]],
-    config: Mapping[str, Any],
-    calibration: Mapping[str, Any] | None,
-) -> str:
-    import jinja2
-
-    source = importlib.resources.files("fl_epe") / "reporting" / "templates" / "report.html.j2"
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
-        source.read_text(encoding="utf-8")
-    )
-    return template.render(
-        summary=summary,
-        status_line=status_line(summary),
-        fault_lines=fault_lines(summary),
-        fault_rows=fault_rows(summary),
-        more_faults=len(summary.faults) > FIRST_FAULTS,
-        finding=finding(summary),
-        verdict=verdict_text(summary),
-        statements=statement_cells(summary),
-        at_once=simultaneous_lines(summary),
-        headlines=_headlines(summary),
-        rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
-        bounds=_bound_cells(summary),
-        notes=notes(summary),
-        calibration=calibration,
-        pictures=pictures,
-        config={name: value for name, value in config.items() if name != "plan"},
-        versions=summary.versions,
-    )
-
-
-def _headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """The numbers at the top of the page: value, meaning and interval."""
-    cards = []
-    for part, words in (
-        (summary.final.displacement, "ε for an adversary who sees the final model"),
-        (summary.every_round.matched_filter, "ε for an adversary who sees every round"),
-    ):
-        if isinstance(part, Unmeasured):
-            cards.append((NOT_MEASURED, words, part.reason))
-        else:
-            cards.append((number(part.estimate.epsilon), words, _interval(part.estimate)))
-    cards.append((analytical_text(summary), "analytical ε, an upper bound", ""))
-    accuracy = summary.metrics.accuracy
-    if accuracy is not None and math.isfinite(accuracy):
-        cards.append((f"{accuracy:.1%}", "accuracy on held-out data", ""))
-    return cards
-
-
-def _bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
-    """Every lower bound: its name, its ε for both adversaries, its role and its assumption."""
-    verdict = summary.claims.verdict
-    named = verdict.statement.method if verdict and verdict.statement else None
-    of = {"final": "final model", "all": "every round"}
-    sides = (summary.final.bounds, summary.every_round.bounds)
-    final, every_round = ({row.method: number(row.epsilon) for row in rows} for rows in sides)
-    return [
-        (
-            row.method,
-            final.get(row.method, ""),
-            every_round.get(row.method, ""),
-            ("exploratory" if row.valid else "not valid")
-            + (f"; verdict for {of[verdict.threat]}" if verdict and row.method == named else ""),
-            row.assumption,
-        )
-        for row in {row.method: row for rows in sides for row in rows}.values()
-    ]

@@ -20,6 +20,7 @@ from fl_epe.auditing import (
     GaussianFit,
     NotMeasured,
     RandomClient,
+    RunSchedules,
     Scores,
     ThreatModel,
     all_bounds,
@@ -40,6 +41,7 @@ from fl_epe.auditing import (
     unknown_rounds_law,
 )
 from fl_epe.reporting.guarantee import analytical_bound
+from fl_epe.reporting.numbers import metric_of
 from fl_epe.reporting.summary_types import (
     AnalyticalSummary,
     EveryRoundSummary,
@@ -106,6 +108,7 @@ def summarize(
         null=record.null,
         least_deviations=least_deviations(record) if record.null.statistics else {},
         fault_counts=record.provenance.fault_counts,
+        run=record.provenance.run,
     )
     found = claims(record, summary, coins=_coins(record), simultaneous=simultaneous)
     return dataclasses.replace(summary, claims=found)
@@ -217,11 +220,23 @@ def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
         adjacency=adjacency,
         assumption=assumption,
         participations=record.mechanism.canary_participations,
-        client_participations=record.provenance.config.get("client_participations"),
+        client_participations=_client_participations(record),
         largest_share=_largest_share(record),
         caveat=record.provenance.config.get("caveat"),
         canary_epsilon=_canary_epsilon(record, delta),
+        rounds_known=known.rounds_known if known else None,
     )
+
+
+def _client_participations(record: AuditRecord) -> float | None:
+    """As counted in a deployment, or as the settings expect it; ``None`` if neither is known."""
+    config = record.provenance.config
+    if (counted := config.get("client_participations")) is not None:
+        return float(counted)
+    if not {"participation", "clients", "rounds", "clients_per_round"} <= config.keys():
+        return None
+    schedules = RunSchedules.of(record)
+    return None if schedules is None else schedules.clients.participations()
 
 
 def _largest_share(record: AuditRecord) -> float | None:
@@ -386,11 +401,14 @@ def _coins(record: AuditRecord) -> bool:
 
 
 def _metrics(record: AuditRecord) -> MetricsSummary:
+    metric, last = metric_of(record), _last(record, "eval_accuracy")
     return MetricsSummary(
         clip_norm=float(record.mechanism.clip_norms[-1]) if record.rounds else math.nan,
         absent=0 if record.clients.absent is None else int(record.clients.absent.sum()),
-        accuracy=_last(record, "eval_accuracy"),
+        accuracy=last if metric == "accuracy" else None,
         loss=_last(record, "eval_loss"),
+        metric=metric,
+        value=last if metric not in ("accuracy", "") else None,
     )
 
 

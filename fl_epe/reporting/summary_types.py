@@ -25,6 +25,12 @@ JSON = dict[str, Any]
 Status = Literal["ok", "not measured", "diverged"]
 """What a report is worth: "diverged" wins over "not measured"."""
 
+EXIT_STATUSES: dict[Status, int] = {"ok": 0, "not measured": 3, "diverged": 3}
+"""With which exit status a command that writes such a report ends."""
+
+SCHEMA = 1
+"""Of ``report.json``: it grows where a key gets another meaning, not where one is added."""
+
 
 @dataclasses.dataclass(frozen=True)
 class StatisticSummary:
@@ -149,7 +155,7 @@ class EveryRoundSummary:
         footprints: fit of the matched filter to the canaries' footprints, if they are known.
         unknown_rounds: ε for an adversary who does not know who took part when; ``None`` if the
             schedule has no closed form for it.
-        full_knowledge: for an adversary who also knows the real clients' sum, if it was recorded.
+        full_knowledge: for an adversary who knows all but the canary, if it was recorded.
         raw: the mean score's ε with all canaries left in; ``None`` if the headline is that.
         random_client: of the attack on a random client, which is the headline; ``None`` where
             footprints are not known.
@@ -199,6 +205,8 @@ class AnalyticalSummary:
         caveat: what a strategy says about its own noise.
         canary_epsilon: analytical ε of a canary that is not in the count that adapts the clip
             norm; ``None`` if it is not known.
+        rounds_known: whether it also holds against an adversary who knows the client's rounds, as
+            the matched filter does; ``None`` if no theorem applies.
     """
 
     epsilon: float | None
@@ -209,6 +217,7 @@ class AnalyticalSummary:
     largest_share: float | None
     caveat: str | None
     canary_epsilon: float | None
+    rounds_known: bool | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values."""
@@ -222,6 +231,7 @@ class AnalyticalSummary:
             "largest_share": finite(self.largest_share),
             "caveat": self.caveat,
             "canary_epsilon": finite(self.canary_epsilon),
+            "rounds_known": self.rounds_known,
         }
 
 
@@ -233,17 +243,31 @@ class MetricsSummary:
         clip_norm: of the last round; NaN without clipping.
         absent: number of lost updates.
         accuracy, loss: the last ones on held-out data; ``None`` if they were not measured.
+        metric: what the task measures beside its loss; "" for nothing.
+        value: the last one of another metric than accuracy; ``None`` if it was not measured.
     """
 
     clip_norm: float
     absent: int
     accuracy: float | None
     loss: float | None
+    metric: str = "accuracy"
+    value: float | None = None
+
+    def held_out(self) -> tuple[str, str] | None:
+        """The name and the last value of the metric, for reading; ``None`` if there is none."""
+        if self.accuracy is not None and math.isfinite(self.accuracy):
+            return "accuracy", f"{self.accuracy:.1%}"
+        if self.metric and self.value is not None and math.isfinite(self.value):
+            return self.metric.replace("_", " "), f"{self.value:.4g}"
+        return None
 
     def to_dict(self) -> JSON:
         """As JSON values, without what was not measured."""
         out: JSON = {"clip_norm": finite(self.clip_norm), "absent": self.absent}
-        measured = {"accuracy": self.accuracy, "loss": self.loss}
+        measured = {"accuracy": self.accuracy, "loss": self.loss, "value": self.value}
+        if self.value is not None:
+            out["metric"] = self.metric
         return out | {name: finite(value) for name, value in measured.items() if value is not None}
 
 
@@ -288,6 +312,7 @@ class RunSummary:
         idle_rounds: number of rounds in which the model did not move.
         faults: first messages about what went wrong: lost updates, rounds without an audit.
         fault_counts: how often each kind of fault happened.
+        run: when and by which commands the run was made; empty if the record does not say.
         plan: what an audit was going to do, in sentences.
         lost_count_as_zero: whether lost updates count as zero; if not, the strategy decides.
         versions: of the packages that matter.
@@ -329,6 +354,7 @@ class RunSummary:
     null: MeasuredNull = dataclasses.field(default_factory=MeasuredNull)
     least_deviations: dict[str, float] = dataclasses.field(default_factory=dict)
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    run: JSON = dataclasses.field(default_factory=dict)
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
@@ -343,7 +369,9 @@ class RunSummary:
     def to_dict(self) -> JSON:
         """What ``report.json`` holds; ``None`` for a number that is infinite or unknown."""
         return {
+            "schema": SCHEMA,
             "status": self.status,
+            "exit_status": EXIT_STATUSES[self.status],
             "reasons": list(self.reasons),
             "task": self.task,
             "delta": self.delta,
@@ -368,6 +396,7 @@ class RunSummary:
             "plan": list(self.plan),
             "lost_count_as_zero": self.lost_count_as_zero,
             "versions": self.versions,
+            "run": {name: self.run.get(name) for name in ("started", "ended", "commands")},
             **null_dict(self.null, self.least_deviations),
             **({"stopped": self.stopped} if self.stopped else {}),
         }

@@ -121,7 +121,7 @@ def _statement(
     poisson = record.mechanism.participation == "poisson"
     return Statement(
         sees=row.sees,
-        knows=_KNOWS[row.name],
+        knows=_knows(record, row),
         statistic=row.name,
         adjacency="add-or-remove" if poisson else "zero-out",
         unit=str(record.provenance.config.get("unit", "client")),
@@ -131,6 +131,13 @@ def _statement(
         role=role,
         ceiling=most,
     )
+
+
+def _knows(record: AuditRecord, row: TableRow) -> str:
+    """What the adversary of a row knows besides what is released."""
+    also = record.provenance.config.get("also_known")
+    of_rounds = row.name in ("matched filter", "paper's maximum")
+    return f"{_KNOWS[row.name]}; and {also}" if also and of_rounds else _KNOWS[row.name]
 
 
 def verdict_text(summary: RunSummary) -> str | None:
@@ -147,18 +154,24 @@ def verdict_text(summary: RunSummary) -> str | None:
     share = f"{100 * summary.confidence:.6g}%"
     return (
         f"Verdict ({how}): ε ≥ {number(verdict.epsilon)} at {share} confidence, for an adversary "
-        f"who sees {seen}, by {verdict.statement.method!r}. "
+        f"who sees {seen}. The method is {_method(verdict.statement.method)}. "
         f"{most_text(verdict.statement.ceiling or 0.0)}. All other bounds are exploratory."
     )
 
 
+def _method(name: str | None) -> str:
+    """A method of `BOUNDS` with what it is."""
+    known = BOUNDS.get(name or "")
+    return f"“{name}” ({known.description})" if known else f"“{name}”"
+
+
 def most_text(most: float) -> str:
-    """The largest bound that so many canaries could have shown, as a sentence without full stop."""
+    """The largest bound that so many canaries can show, as a sentence without full stop."""
     if most <= 0:
-        return "So few canaries could not have shown any ε"
+        return "So few canaries cannot show any ε, whatever their scores"
     if most > _NO_LIMIT:
-        return "The number of canaries did not limit it, as the form of their null is known"
-    return f"So many canaries could have shown at most ε ≥ {number(most)}"
+        return "The number of canaries sets no limit to the ε that can be shown"
+    return f"So many canaries can show ε ≥ {number(most)} at most, whatever their scores"
 
 
 def _most_words(most: float) -> str:
@@ -188,7 +201,7 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
         if row.method is not None:
             cells.append(("bound", f"{row.method}, {row.role}"))
         if row.ceiling is not None:
-            cells.append(("could have shown", _most_words(row.ceiling)))
+            cells.append(("canaries can show", _most_words(row.ceiling)))
         found.append((f"{row.sees}, {row.statistic}", cells))
     return found
 
@@ -222,8 +235,18 @@ def _dependence_line(name: str, found: Dependence) -> str:
     return (
         f"{start}: two scores of a round are correlated by {found.correlation:.2g} "
         f"± {found.standard_error:.1g}, and a round's mean has {found.mean_variance:.3g} times the "
-        f"variance of independent scores (p = {found.p_value:.2g}). {found.rounds} rounds, worth "
-        f"{found.independent_rounds:.3g}, would show a correlation of {found.detectable:.1g}."
+        f"variance of independent scores (p = {found.p_value:.2g}). {_seen_by(found)}"
+    )
+
+
+def _seen_by(found: Dependence) -> str:
+    """The least correlation that a run's rounds tell from none."""
+    rounds = f"{found.rounds} rounds"
+    if found.independent_rounds < 0.95 * found.rounds:
+        rounds += f", which resemble each other and tell as much as {found.independent_rounds:.2g},"
+    return (
+        f"In {rounds} a correlation of {found.detectable:.1g} or more would probably (in 4 of 5 "
+        "runs) have been noticed."
     )
 
 

@@ -87,7 +87,7 @@ class PartialSum:
         unclipped: those of the clients whose norm was at most the clip norm.
         examples: predictions made by the clients while they trained.
         loss_sum: their summed loss.
-        correct: how many of them were right.
+        correct: how many of them were right, or the sum of the task's metric.
         faults: one for each update that was lost.
     """
 
@@ -98,7 +98,7 @@ class PartialSum:
     unclipped: int = 0
     examples: int = 0
     loss_sum: float = 0.0
-    correct: int = 0
+    correct: float = 0
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
     _NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")

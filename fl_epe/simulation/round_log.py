@@ -51,6 +51,7 @@ class RoundLog:
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
         self.faults: list[str] = []
         self.fault_counts: Counter[str] = Counter()
+        self._here: Counter[FaultKind] = Counter()  # in this process
 
     def canary_ids(self, t: int) -> NDArray[np.int64]:
         """The canaries of round t, counted from 0."""
@@ -69,16 +70,28 @@ class RoundLog:
     def fault(self, kind: FaultKind, text: str, number: int | None = None) -> None:
         """Count a fault, and keep a message about it; the first hundred are kept.
 
+        The first of a kind is logged as a warning, then the tenth, the hundredth and so on.
+
         Args:
             kind: of the fault.
             text: who, and what.
             number: of the round, from 1; by default the one under way.
         """
         number = self.rounds_done + 1 if number is None else number
-        logger.warning("Round %d, %s", number, text)
         self.fault_counts[str(kind)] += 1
+        self._tell(kind, f"Round {number}, {text}")
         if len(self.faults) < _FAULTS_KEPT:
             self.faults.append(f"round {number}, {text}")
+
+    def _tell(self, kind: FaultKind, text: str) -> None:
+        self._here[kind] += 1
+        count = self._here[kind]
+        if count == 1:
+            logger.warning("%s (More faults of this kind are counted, see the report.)", text)
+        elif str(count).strip("0") == "1":
+            logger.warning("%s (%s: %d times so far.)", text, kind, count)
+        else:
+            logger.info("%s", text)
 
     def took_part(self, orders: Collection[Order]) -> None:
         """Correct the plan of the round under way: these orders were answered, others were not.

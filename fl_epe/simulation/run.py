@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -19,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_epe.archive import UnreadableFileError, refusal
-from fl_epe.auditing import AuditRecord
+from fl_epe.auditing import AuditRecord, EpsilonEstimate
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError, check_positive, expected
 from fl_epe.config import RunConfig
@@ -75,6 +75,10 @@ class Job:
                 f"Expected clients={self.config.clients} to be those of the task, "
                 f"{self.task.num_clients}."
             )
+        if not isinstance(self.task.num_clients, int | np.integer):
+            raise ValueError(
+                f"Expected num_clients={self.task.num_clients!r} of the task to be a whole number."
+            )
         if self.evaluate_every < 1:
             raise ArgumentError(
                 "Expected {evaluate_every} >= 1.", evaluate_every=self.evaluate_every
@@ -84,8 +88,8 @@ class Job:
         """The job as text. It holds the canary seed: keep it secret until training has ended."""
         return json.dumps(
             {
-                "task": self.task.name,
-                "options": dataclasses.asdict(self.task),
+                "task": self.task.reference,
+                "options": self.task.options(),
                 "config": self.config.to_dict(),
                 "seeds": self.seeds.to_dict(),
                 "evaluate_every": self.evaluate_every,
@@ -138,12 +142,19 @@ class Progress:
         round: rounds done.
         rounds: rounds in all.
         loss: mean training loss of the round's clients.
-        accuracy: the last accuracy on held-out data.
+        accuracy: the last accuracy on held-out data, or the task's other metric; NaN without one.
         clip_norm: clip norm of the round.
         canaries_seen: observed canaries that have taken part at least once.
         seconds_left: expected time until the last round is done.
         epsilon: ε of every round so far, its interval for all rounds at once, and what the rule
             for an early stop says, in words; empty where nothing is known yet.
+        metric: what ``accuracy`` is, see `fl_epe.tasks.Task.metric`.
+        estimate: that ε with its interval; ``None`` where nothing is known yet.
+        evaluated: how many rounds were done at the last evaluation.
+        eval_loss: loss of the last evaluation, on held-out data.
+        kept: rounds in the newest checkpoint.
+        faults: the first messages about what went wrong.
+        fault_counts: how often each kind of fault happened.
     """
 
     round: int
@@ -154,6 +165,13 @@ class Progress:
     canaries_seen: int
     seconds_left: float
     epsilon: str = ""
+    metric: str = "accuracy"
+    estimate: EpsilonEstimate | None = None
+    evaluated: int = 0
+    eval_loss: float = math.nan
+    kept: int = 0
+    faults: Sequence[str] = ()
+    fault_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class _EnoughError(Exception):
@@ -179,6 +197,7 @@ class RunOptions(TypedDict, total=False):
         round_timeout: seconds to wait for the answers of a round, 3600 by default; who has not
             answered by then counts as absent.
         on_round: called after every round.
+        on_model: called with the final model, float32 of shape (dim,), after the last round.
         score_memory: bytes for rounds that wait to be scored together, if ``canary_kind`` is
             "sphere"; all canaries are made anew for each such block.
     """
@@ -188,6 +207,7 @@ class RunOptions(TypedDict, total=False):
     stop: StopRequest | None
     round_timeout: float
     on_round: Callable[[Progress], None] | None
+    on_model: Callable[[NDArray[np.float32]], None] | None
     score_memory: int
 
 
@@ -202,6 +222,7 @@ class _Session:
         self.round_timeout = options.get("round_timeout", ROUND_TIMEOUT)
         check_positive("round_timeout", self.round_timeout)
         self._on_round = options.get("on_round")
+        self._on_model = options.get("on_model")
         memory = options.get("score_memory", SCORE_MEMORY)
         self.strategy = DPFedAvg(
             job.config, job.seeds, score_memory=memory, client_sizes=job.task.sizes
@@ -268,7 +289,8 @@ class _Session:
 
     def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
         scores = self.job.task.evaluate(arrays["theta"].numpy())
-        for name, value in zip(_EVALUATED, (done, scores["loss"], scores["accuracy"]), strict=True):
+        metric = scores.get(self.job.task.metric, np.nan)
+        for name, value in zip(_EVALUATED, (done, scores["loss"], metric), strict=True):
             self._series[name].append(value)
         return MetricRecord(dict(scores))
 
@@ -316,7 +338,7 @@ class _Session:
 
     def _progress(self, done: int, rounds: int) -> Progress:
         elapsed = time.monotonic() - self._began
-        history = self.strategy.log.history
+        history, found = self.strategy.log.history, self.strategy.watched()
         return Progress(
             round=done,
             rounds=rounds,
@@ -325,12 +347,19 @@ class _Session:
             clip_norm=history["clip_norm"][-1] if done else self.job.config.clip_norm,
             canaries_seen=self.strategy.log.canaries_seen(),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
-            epsilon=self._epsilon_text(),
+            metric=self.job.task.metric,
+            epsilon=self._epsilon_text(found),
+            estimate=found,
+            evaluated=int(self._series["eval_round"][-1]),
+            eval_loss=self._series["eval_loss"][-1],
+            kept=self._kept,
+            faults=tuple(self.strategy.log.faults),
+            fault_counts=dict(self.strategy.log.fault_counts),
         )
 
-    def _epsilon_text(self) -> str:
+    def _epsilon_text(self, found: EpsilonEstimate | None) -> str:
         """ε so far, and how many canaries more would decide."""
-        found, rule = self.strategy.watched(), self.job.config.stop_rule()
+        rule = self.job.config.stop_rule()
         if found is None:
             return ""
         text = f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
@@ -345,6 +374,8 @@ class _Session:
 
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
         """Score what is left and make the record."""
+        if self._on_model is not None:
+            self._on_model(arrays["theta"].numpy())
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
         done, stopped = self.strategy.rounds_done, dict[str, Any]()
@@ -353,8 +384,9 @@ class _Session:
             assert found is not None  # noqa: S101 - it is why the run stopped
             stopped = {"stopped": {"after": done, **dataclasses.asdict(found)}}
         task = {
-            "task": self.job.task.name,
-            **dataclasses.asdict(self.job.task),
+            "task": self.job.task.reference,
+            **self.job.task.options(),
+            "metric": self.job.task.metric,
             "chance_accuracy": self.job.task.chance_accuracy(),
         }
         return record.with_values(config={**task, **record.provenance.config, **stopped})
@@ -462,6 +494,16 @@ def load_job(path: Path) -> Job:
         ValueError: if the file is not a checkpoint, is damaged, or has a newer schema.
     """
     return from_newest(path, _job_in, go_on=False)  # `run_on_grid` warns
+
+
+def task_of_job(path: Path) -> str:
+    """The reference of an unfinished run's task, without loading it; as `load_job` for errors."""
+
+    def task(place: Path) -> str:
+        values = json.loads(read_job(place))
+        return str(values.get("task", "")) if isinstance(values, dict) else ""
+
+    return from_newest(path, task, go_on=False)
 
 
 def _job_in(path: Path) -> Job:

@@ -346,7 +346,7 @@ class DPFedAvg(Strategy):
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
             participation=config.canary_schedule().kind,
-            canary_participations=config.canary_participations,
+            canary_participations=float(config.canary_participations),
             server=dataclasses.asdict(self._optimizer) | {"name": config.server_optimizer},
             clip_norms=self.log.series("clip_norm"),
             inclusion=config.inclusion,

@@ -1,7 +1,9 @@
 """Tasks: the clients' data, the model, the loss and the metric, one file each.
 
-A new task is a subclass of `Task` in a file of its own and a line in ``_TASKS``. PyTorch is
-imported when something that needs it is first used.
+A new task is a subclass of `Task`, or what `from_datasets` makes of a model and a data set; the
+command line finds it as ``fl-epe run module:name``. The built-in ones are found in the same way,
+by short names that stand in ``by_name.py``. PyTorch is imported when something that needs it is
+first used.
 
 Examples:
     >>> from fl_epe.tasks import load_task
@@ -12,82 +14,55 @@ Examples:
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import typing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from fl_epe.checks import ArgumentError
 from fl_epe.lazy import lazy_names
+from fl_epe.tasks.by_name import (
+    FoundTask,
+    find_task,
+    is_reference,
+    load_task,
+    look_in_current_folder,
+    place_of,
+    task_names,
+)
 
 if TYPE_CHECKING:
     from fl_epe.models import bind_parameters, glorot_uniform, one_thread
+    from fl_epe.tasks.columns import class_count, number_columns
     from fl_epe.tasks.contract import ClientData, LossSum, Task
+    from fl_epe.tasks.dataset_task import DatasetTask, from_datasets
+    from fl_epe.tasks.sources import no_progress_bars, open_source
 
 __all__ = [
     "ClientData",
+    "DatasetTask",
+    "FoundTask",
     "LossSum",
     "Task",
     "bind_parameters",
+    "class_count",
+    "find_task",
+    "from_datasets",
     "glorot_uniform",
+    "is_reference",
     "load_task",
+    "look_in_current_folder",
+    "no_progress_bars",
+    "number_columns",
     "one_thread",
+    "open_source",
+    "place_of",
     "task_names",
 ]
-
-_TASKS = {
-    "digits": "digits.Digits",
-    "emnist": "emnist.Emnist",
-    "emnist-twin": "emnist.EmnistTwin",
-    "fashion-mnist": "fashion_mnist.FashionMnist",
-    "shakespeare": "shakespeare.Shakespeare",
-    "stackoverflow": "stackoverflow.StackOverflow",
-    "stackoverflow-twin": "stackoverflow.StackOverflowTwin",
-}
-
-
-def task_names() -> list[str]:
-    """The names that `load_task` knows."""
-    return sorted(_TASKS)
-
-
-def load_task(name: str, **options: object) -> Task:
-    """The task called ``name`` with its options, e.g. ``load_task("digits", num_clients=60)``.
-
-    Raises:
-        ValueError: for a name or an option that does not exist (the message lists those that
-            do), or an option of another type or out of range.
-        ModuleNotFoundError: if a package that the task needs is not installed.
-    """
-    if name not in _TASKS:
-        raise ValueError(f"Expected task name={name!r} to be one of {', '.join(task_names())}.")
-    module, class_name = _TASKS[name].split(".")
-    task_class = getattr(importlib.import_module(f"fl_epe.tasks.{module}"), class_name)
-    hints = typing.get_type_hints(task_class)
-    types = {field.name: hints[field.name] for field in dataclasses.fields(task_class)}
-    for option, value in options.items():
-        _check_option(name, option, value, types)
-    return cast("Task", task_class(**options))
-
-
-def _check_option(task: str, option: str, value: object, types: dict[str, type]) -> None:
-    if option not in types:
-        raise ArgumentError(
-            f"Unknown option {{{option}}} of task {task!r}: expected one of {', '.join(types)}.",
-            **{option: value},
-        )
-    expected = types[option]
-    allowed = (int, float) if expected is float else expected
-    if not isinstance(value, allowed) or isinstance(value, bool) is not (expected is bool):
-        raise ArgumentError(
-            f"Expected {{{option}}} of task {task!r} to be {expected.__name__}.", **{option: value}
-        )
-
 
 __getattr__, __dir__ = lazy_names(  # what needs PyTorch
     __name__,
     {
         "fl_epe.models": ("bind_parameters", "glorot_uniform", "one_thread"),
+        "fl_epe.tasks.columns": ("class_count", "number_columns"),
         "fl_epe.tasks.contract": ("ClientData", "LossSum", "Task"),
+        "fl_epe.tasks.dataset_task": ("DatasetTask", "from_datasets"),
+        "fl_epe.tasks.sources": ("no_progress_bars", "open_source"),
     },
 )

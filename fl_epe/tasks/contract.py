@@ -5,15 +5,29 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from fl_epe.models import bind_parameters, glorot_uniform, one_thread
+from fl_epe.models import (
+    Inputs,
+    batch_norms,
+    bind_parameters,
+    call_model,
+    check_trainable,
+    model_notes,
+    one_thread,
+    prepared,
+    trainable,
+    training_notes,
+)
 from fl_epe.seeding import generator
+from fl_epe.tasks.by_name import load_again, place_of
 
 _EVALUATION_BATCH = 64
 
@@ -23,15 +37,38 @@ class ClientData:
     """The examples of one client, or the held-out examples.
 
     Attributes:
-        inputs: what the model is called with, first axis the examples.
-        targets: int64, first axis the examples.
+        inputs: what the model is called with: a tensor, or a mapping of keyword arguments to
+            tensors; first axis the examples.
+        targets: what `Task.loss` compares the outputs with, first axis the examples.
     """
 
-    inputs: torch.Tensor
+    inputs: Any  # `Inputs`; whoever wrote the task knows which
     targets: torch.Tensor
+
+    def __post_init__(self) -> None:
+        named = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
+        for name, part in named.items():
+            if len(part) != len(self.targets):
+                raise ValueError(
+                    f"Expected as many inputs{name and f' {name!r}'} as targets, got {len(part)} "
+                    f"and {len(self.targets)}."
+                )
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
+        """The same with every tensor changed, e.g. by taking some examples of it."""
+        if isinstance(self.inputs, Mapping):
+            inputs: Inputs = {name: change(part) for name, part in self.inputs.items()}
+        else:
+            inputs = change(self.inputs)
+        return ClientData(inputs, change(self.targets))
+
+    def batches(self, size: int) -> list[ClientData]:
+        """The examples in their order, ``size`` at a time."""
+        starts = range(0, len(self), size)
+        return [self.map(lambda part, i=i: part[i : i + size]) for i in starts]  # type: ignore[misc]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +77,17 @@ class LossSum:
 
     Attributes:
         loss: differentiable scalar, summed over what was predicted.
-        correct: how many predictions were right.
+        correct: how many predictions were right; for a task with another metric than accuracy,
+            the sum of that metric.
         examples: how many predictions there were (for text, the tokens that are not masked).
     """
 
     loss: torch.Tensor
-    correct: int
+    correct: float
     examples: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # subclasses that are dataclasses compare fields
 class Task(abc.ABC):
     """A federated learning problem.
 
@@ -57,12 +95,37 @@ class Task(abc.ABC):
     asked for and cached by module-level functions, never in the object: it pickles as a few bytes.
 
     Attributes:
-        name: what `load_task` calls it.
+        name: what `load_task` calls it; by default ``"module:Class"``.
         defaults: settings of `RunConfig` that suit it better than those of `RunConfig`.
+        metric: what `LossSum.correct` adds up; "" if a task has no metric beside its loss.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    metric: ClassVar[str] = "accuracy"
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Name the class after its place, unless it or a class above it has a name."""
+        super().__init_subclass__(**more)
+        if not cls.name or ":" in cls.name:
+            cls.name = f"{cls.__module__}:{cls.__qualname__}"
+
+    @property
+    def reference(self) -> str:
+        """What `load_task` finds it by: the name of its class, or where it was found."""
+        return str(self.__dict__.get("_found_by", (self.name,))[0])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a task that was found by name as that name: the other process loads its own."""
+        if "_found_by" in self.__dict__:
+            return load_again, self.__dict__["_found_by"]
+        return super().__reduce_ex__(protocol)
+
+    def options(self) -> dict[str, Any]:
+        """What `load_task` makes it of, beside the reference, as JSON values."""
+        if "_found_by" in self.__dict__:
+            return dict(self.__dict__["_found_by"][1])
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     @abc.abstractmethod
@@ -71,7 +134,10 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def model(self) -> torch.nn.Module:
-        """A fresh architecture on the CPU, the values of its parameters undefined."""
+        """A fresh model on the CPU.
+
+        The values of its parameters count if it has no ``initial_values``, see `initial`.
+        """
 
     @abc.abstractmethod
     def client(self, client_id: int) -> ClientData:
@@ -102,33 +168,64 @@ class Task(abc.ABC):
         Override it to call the model in another way, e.g. for some of its outputs alone. Clients
         that are trained at once (`fl_epe.training.vectorized`) need `loss`.
         """
-        return self.loss(model(batch.inputs), batch.targets)
+        return self.loss(call_model(model, batch.inputs), batch.targets)
 
     @property
     def dim(self) -> int:
-        """Number of parameters of the model."""
+        """Number of trainable parameters of the model."""
         return _dim(self)
 
     def initial(self, seed: int) -> np.ndarray:
-        """The initial model: Glorot uniform weights, zero biases.
+        """The initial model: the values that `model` comes with, drawn from ``seed``.
 
         Or what the model's own ``initial_values(random)`` yields, an array for each parameter.
 
         Returns:
-            float32 of shape (dim,), the parameters in the order of ``model().parameters()``.
+            float32 of shape (dim,), the trainable parameters in the order of
+            ``model().parameters()``.
         """
-        random, model = generator(seed), self.model()
+        model = prepared(self.model, seed)
         initial_values: Any = getattr(model, "initial_values", None)
         if initial_values is not None:
-            parts = list(initial_values(random))
+            parts = list(initial_values(generator(seed)))
         else:
-            parts = [glorot_uniform(tuple(p.shape), random) for p in model.parameters()]
+            parts = [parameter.detach().numpy() for parameter in trainable(model)]
         return np.concatenate([part.ravel() for part in parts])
 
-    def evaluate(self, theta: np.ndarray) -> dict[str, float]:
-        """Mean ``loss`` and ``accuracy`` of the model ``theta`` on the held-out examples.
+    def notes(self) -> list[str]:
+        """What of the model is not trained or not audited, in sentences; empty for most models.
 
-        The same bits whatever the number of threads.
+        Raises:
+            ValueError: if the parameters cannot be one float32 vector, or the model or the loss
+                fails on the first examples.
+        """
+        model = prepared(self.model)
+        check_trainable(model)
+        bind_parameters(model, torch.tensor(self.initial(0)))
+        found = model_notes(model)
+        examples = self.held_out().map(lambda part: part[:2])
+        if len(examples) < 2:
+            return found
+        try:
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                found += training_notes(
+                    model.train(), lambda: self.batch_loss(model, examples).loss.detach()
+                )
+                found += _loss_notes(self.batch_loss(model, examples).loss)
+            found += [f"The model or the loss warns: {warning.message}" for warning in warned[:1]]
+        except Exception as error:  # anything that somebody's model and loss may do
+            reason = f"{type(error).__name__}: {error}{place_of(error)}"
+            raise ValueError(
+                f"The model or the loss fails on two held-out examples: {reason}. Inputs: "
+                f"{_shapes(examples.inputs)}; targets: {_shapes(examples.targets)}."
+            ) from error
+        return found
+
+    def evaluate(self, theta: np.ndarray) -> dict[str, float]:
+        """Mean ``loss`` and metric of the model ``theta`` on the held-out examples.
+
+        The same bits whatever the number of threads. BatchNorm uses averages over these examples.
 
         Args:
             theta: float32 of shape (dim,).
@@ -136,27 +233,60 @@ class Task(abc.ABC):
         Raises:
             ValueError: for another shape.
         """
-        if theta.shape != (self.dim,):
-            raise ValueError(f"Expected theta.shape={theta.shape} == ({self.dim},).")
-        model = self.model().eval()
-        bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
-        data = self.held_out()
-        parts = (torch.split(part, _EVALUATION_BATCH) for part in (data.inputs, data.targets))
-        batches = map(ClientData, *parts)
+        model, batches = self._trained(theta), self.held_out().batches(_EVALUATION_BATCH)
         with one_thread(), torch.inference_mode():
             sums = [self.batch_loss(model, batch) for batch in batches]
         examples = max(1, sum(part.examples for part in sums))
-        return {
-            "loss": sum(part.loss.item() for part in sums) / examples,
-            "accuracy": sum(part.correct for part in sums) / examples,
-        }
+        scores = {"loss": sum(part.loss.item() for part in sums) / examples}
+        if self.metric:
+            scores[self.metric] = sum(part.correct for part in sums) / examples
+        return scores
+
+    def _trained(self, theta: np.ndarray) -> torch.nn.Module:
+        """The model ``theta`` in evaluation mode, with BatchNorm's averages over held-out data."""
+        if theta.shape != (self.dim,):
+            raise ValueError(f"Expected theta.shape={theta.shape} == ({self.dim},).")
+        model = prepared(self.model).eval()
+        bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
+        if layers := batch_norms(model):
+            batches = self.held_out().batches(_EVALUATION_BATCH)
+            with one_thread(), torch.inference_mode():
+                _average_batch_norm(model, layers, batches)
+        return model
+
+    def state_dict(self, theta: np.ndarray) -> dict[str, torch.Tensor]:
+        """What the model's own ``load_state_dict`` takes to become the model ``theta``.
+
+        Args:
+            theta: float32 of shape (dim,).
+
+        Raises:
+            ValueError: for another shape.
+        """
+        return {name: part.clone() for name, part in self._trained(theta).state_dict().items()}
+
+    def save_model(self, theta: np.ndarray, path: Path) -> None:
+        """Write `state_dict` to a file for `torch.load`, in one step.
+
+        Raises:
+            OSError: if there is no room, say; a file that was there is left as it was.
+        """
+        part = path.with_name(f"{path.name}.part")
+        try:
+            torch.save(self.state_dict(theta), part)
+        except RuntimeError as error:  # what torch's writer makes of a full disk
+            raise OSError(str(error).partition("\n")[0]) from error
+        part.replace(path)
 
     def chance_accuracy(self) -> float | None:
         """Accuracy on the held-out examples without learning: always their most frequent class.
 
-        ``None`` where an example has more than one target, or one that is no class.
+        ``None`` where an example has more than one target, or one that is no class, or the metric
+        is another.
         """
         targets = self.held_out().targets
+        if self.metric != "accuracy":
+            return None
         if targets.dim() != 1 or targets.is_floating_point() or not len(targets):
             return None
         return float(torch.bincount(targets).max()) / len(targets)
@@ -169,4 +299,38 @@ class Task(abc.ABC):
 
 @functools.lru_cache(maxsize=16)
 def _dim(task: Task) -> int:
-    return sum(parameter.numel() for parameter in task.model().parameters())
+    return sum(parameter.numel() for parameter in trainable(prepared(task.model)))
+
+
+def _loss_notes(loss: torch.Tensor) -> list[str]:
+    """Refuse a loss that no model learns from, and note one that is not finite."""
+    if loss.dim():
+        raise ValueError(f"Expected the loss to be one number, got shape {tuple(loss.shape)}")
+    if not loss.requires_grad:
+        raise ValueError("Expected the loss to depend on the parameters that are trained")
+    if torch.isfinite(loss):
+        return []
+    return [f"The loss of the initial model on two held-out examples is {loss.item()}."]
+
+
+def _average_batch_norm(
+    model: torch.nn.Module, layers: list[Any], batches: list[ClientData]
+) -> None:
+    """Set the running averages of BatchNorm to those over ``batches``."""
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # the mean of all batches
+        layer.train()
+    for batch in batches:
+        if len(batch) > 1:
+            call_model(model, batch.inputs)
+    model.eval()
+
+
+def _shapes(inputs: Inputs) -> str:
+    named = inputs if isinstance(inputs, Mapping) else {"": inputs}
+    texts = [
+        f"{name} {str(part.dtype).removeprefix('torch.')} {tuple(part.shape)}".strip()
+        for name, part in named.items()
+    ]
+    return ", ".join(texts)

@@ -21,8 +21,6 @@ __all__ = ["CohortTrainer", "Counts"]
 
 logger = logging.getLogger(__name__)
 
-_FAULTS = (ValueError, RuntimeError, OSError)
-
 
 @dataclasses.dataclass
 class Counts:
@@ -33,7 +31,7 @@ class Counts:
         unclipped: number of these whose norm was at most the clip norm.
         examples: number of predictions that they made while they trained.
         loss_sum: sum of the losses of these predictions.
-        correct: how many of these predictions were right.
+        correct: how many of these predictions were right, or the sum of another metric.
         faults: one for each client whose update was lost.
     """
 
@@ -41,7 +39,7 @@ class Counts:
     unclipped: int = 0
     examples: int = 0
     loss_sum: float = 0.0
-    correct: int = 0
+    correct: float = 0
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
     def note(self, client: int, unclipped: bool | None, trained: ClientUpdate | Member) -> None:
@@ -98,7 +96,9 @@ class CohortTrainer:
         self._execution = execution or Execution.from_environment()
         self._task = task
         self._trainer = Trainer(task, self._execution)
-        self._chunk = self._execution.clients_at_once()
+        own_calls = type(task).batch_loss is not Task.batch_loss
+        alone = self._trainer.alone or own_calls
+        self._chunk = 1 if alone else self._execution.clients_at_once()
         self._together = Together(task, self._execution) if self._chunk > 1 else None
 
     def train(
@@ -146,7 +146,7 @@ class CohortTrainer:
             update = self._trainer.train(
                 order.theta, client, order.local, seed=order.seed, round_number=order.round_number
             )
-        except _FAULTS as error:
+        except Exception as error:  # noqa: BLE001 (anything a task may do: others train on)
             order.counts.lose(client, error)
             return
         order.counts.note(client, order.total.add(update.delta), update)
@@ -157,7 +157,7 @@ class CohortTrainer:
         for client in clients:
             try:
                 loaded.append((client, self._task.client(client)))
-            except _FAULTS as error:
+            except Exception as error:  # noqa: BLE001 (as above)
                 order.counts.lose(client, error)
         return sorted(loaded, key=lambda pair: len(pair[1]), reverse=True)
 
@@ -170,14 +170,14 @@ class CohortTrainer:
             with one_thread():
                 deltas = together.train(order.theta, members, order.local.learning_rate)
                 answers = add_rows(order.total, deltas)
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 (one by one it is found whose fault that is)
             self._shrink(error)
             return False
         for member, answer in zip(members, answers, strict=True):
             order.counts.note(member.client, answer, member)
         return True
 
-    def _shrink(self, error: RuntimeError) -> None:
+    def _shrink(self, error: Exception) -> None:
         """After a chunk failed: half of it if memory ended, else one client at a time."""
         memory = isinstance(error, torch.cuda.OutOfMemoryError)
         reason = str(error).partition("\n")[0]

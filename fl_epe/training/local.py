@@ -8,13 +8,14 @@ a round of clients costs is in `benchmarks/throughput.py`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from fl_epe.models import SeededDropout
+from fl_epe.models import SeededDropout, batch_norms, draws_by_itself, prepared, trainable
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters, one_thread
 from fl_epe.training.execution import Execution
@@ -22,6 +23,7 @@ from fl_epe.training.execution import Execution
 __all__ = ["ClientUpdate", "LocalTraining", "Trainer", "batches"]
 
 _LARGEST_KEPT = 31 << 20
+_FEW = 2  # examples that show how a model behaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +57,13 @@ class ClientUpdate:
         delta: float32 of shape (dim,), local minus global model, not clipped.
         examples: number of predictions made while training, in all epochs together.
         loss_sum: sum of the losses of these predictions.
-        correct: how many of these predictions were right.
+        correct: how many of these predictions were right, or the sum of another metric.
     """
 
     delta: np.ndarray
     examples: int
     loss_sum: float
-    correct: int
+    correct: float
 
 
 class Trainer:
@@ -85,10 +87,13 @@ class Trainer:
         self._execution.prepare()
         self._device = self._execution.torch_device()
         self._task = task
-        self._model = task.model().to(self._device).train()
+        self._model = prepared(task.model).to(self._device).train()
         self._flat = torch.zeros(task.dim, dtype=torch.float32, device=self._device)
         bind_parameters(self._model, self._flat)
-        self._parameters: list[torch.Tensor] = list(self._model.parameters())
+        self._parameters: list[torch.Tensor] = list(trainable(self._model))
+        self._buffers = {buffer: buffer.clone() for buffer in self._model.buffers()}
+        self._smallest = smallest_batch(self._model)
+        self._draws: bool | None = None
         self._dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout)]
 
     def train(
@@ -114,12 +119,16 @@ class Trainer:
         """
         check_model(theta, self._task.dim)
         data = self._task.client(client_id)
+        if self._draws is None and len(data) >= self._smallest:
+            self._set(theta)
+            self._draws = self._draws_by_itself(data)
         random = generator(seed, round_number, client_id)
         for dropout in self._dropouts:
             dropout.random = random
         self._set(theta)
-        with one_thread():
-            sums = [self._step(b, local.learning_rate) for b in batches(data, local, random)]
+        steps = batches(data, local, random, self._smallest)
+        with one_thread(), self._own_randomness(random):
+            sums = [self._step(batch, local.learning_rate) for batch in steps]
             values = self._flat.cpu().numpy()
         return ClientUpdate(
             delta=values - theta,
@@ -128,7 +137,39 @@ class Trainer:
             correct=sum(part.correct for part in sums),
         )
 
+    @property
+    def alone(self) -> bool:
+        """Whether the model cannot train with rows of padding among its examples."""
+        return self._smallest > 1
+
+    def _draws_by_itself(self, data: ClientData) -> bool:
+        few = data.map(lambda part: part[:_FEW].to(self._device))
+        return draws_by_itself(
+            self._model, lambda: self._task.batch_loss(self._outputs, few).loss.detach()
+        )
+
+    @contextlib.contextmanager
+    def _own_randomness(self, random: np.random.Generator) -> Iterator[None]:
+        """Seed torch's own generator for models that draw from it; see `Task.notes`."""
+        if not self._draws:
+            yield
+            return
+        seed = int(random.integers(2**63))
+        if self._device.type == "cpu":
+            before = torch.default_generator.get_state()
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 times as long
+            try:
+                yield
+            finally:
+                torch.default_generator.set_state(before)
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+
     def _set(self, theta: np.ndarray) -> None:
+        for buffer, initial in self._buffers.items():
+            buffer.copy_(initial)
         if self._device.type == "cpu":
             np.copyto(self._flat.numpy(), theta)
         else:
@@ -136,16 +177,21 @@ class Trainer:
 
     def _step(self, batch: ClientData, learning_rate: float) -> LossSum:
         """One step of gradient descent on the mean loss of ``batch``."""
-        batch = ClientData(batch.inputs.to(self._device), batch.targets.to(self._device))
+        batch = batch.map(lambda part: part.to(self._device))
         result = self._task.batch_loss(self._outputs, batch)
-        gradients = torch.autograd.grad(result.loss / max(1, result.examples), self._parameters)
+        gradients = torch.autograd.grad(
+            result.loss / max(1, result.examples),
+            self._parameters,
+            allow_unused=True,
+            materialize_grads=True,
+        )
         with torch.no_grad():
             torch._foreach_add_(self._parameters, gradients, alpha=-learning_rate)
-        return dataclasses.replace(result, loss=result.loss.detach())
+        return LossSum(result.loss.detach(), result.correct, result.examples)
 
-    def _outputs(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def _outputs(self, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
         with self._execution.autocast():
-            outputs = self._model(*inputs)
+            outputs = self._model(*inputs, **named)
         return self._execution.widen(outputs)
 
 
@@ -158,14 +204,20 @@ def check_model(theta: np.ndarray, dim: int) -> None:
         )
 
 
+def smallest_batch(model: torch.nn.Module) -> int:
+    """Examples that a batch needs at least: two with BatchNorm, which one has no spread for."""
+    return 2 if batch_norms(model) else 1
+
+
 def batches(
-    data: ClientData, local: LocalTraining, random: np.random.Generator
+    data: ClientData, local: LocalTraining, random: np.random.Generator, smallest: int = 1
 ) -> Iterator[ClientData]:
-    """The batches of all epochs, each epoch in an order of its own."""
+    """The batches of all epochs, each epoch in an order of its own; too small ones are left out."""
     for _ in range(local.epochs):
         order = torch.from_numpy(random.permutation(len(data)))
         for part in torch.split(order, local.batch_size) if len(data) else ():
-            yield ClientData(data.inputs[part], data.targets[part])
+            if len(part) >= smallest:
+                yield data.map(lambda tensor, part=part: tensor[part])  # type: ignore[misc]
 
 
 def _keep_freed_memory() -> None:

@@ -8,12 +8,12 @@ the StackOverflow LSTM 1.65 in chunks of 2 and 1.9 in chunks of 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
-from fl_epe.models import SeededDropout
+from fl_epe.models import Inputs, SeededDropout, call_model, prepared
 from fl_epe.tasks import ClientData, LossSum, Task
 from fl_epe.training.execution import Execution
 from fl_epe.training.local import LocalTraining, batches
@@ -37,7 +37,7 @@ class Member:
         self, client: int, data: ClientData, local: LocalTraining, random: np.random.Generator
     ) -> None:
         self.client = client
-        self.example = data.inputs[:1]
+        self.example = data.map(lambda part: part[:1])
         self.sizes = batch_sizes(len(data), local)
         self._batches = batches(data, local, random)
         self._random = random
@@ -66,8 +66,8 @@ class Member:
         return float(sum(result.loss.item() for result in self._results))
 
     @property
-    def correct(self) -> int:
-        """Number of predictions that were right."""
+    def correct(self) -> float:
+        """Number of predictions that were right, or the sum of another metric."""
         return sum(result.correct for result in self._results)
 
 
@@ -106,8 +106,8 @@ class Together:
     """Trains clients at once, each with a model of its own.
 
     Their memory: parameters and gradients in float32, and what a forward pass leaves for the
-    backward one. A model may have parameters and `SeededDropout`, but no buffers; those of its
-    modules that have an attribute ``unrolled`` are told to use plain operations.
+    backward one. A model may have parameters, `SeededDropout` and buffers that do not change; those
+    of its modules that have an attribute ``unrolled`` are told to use plain operations.
 
     Args:
         task: its clients are trained.
@@ -117,12 +117,13 @@ class Together:
     def __init__(self, task: Task, execution: Execution) -> None:
         self._task, self._execution = task, execution
         self._device = execution.torch_device()
-        self._model = task.model().to(self._device).train()
+        self._model = prepared(task.model).to(self._device).train()
         for module in self._model.modules():
             if hasattr(module, "unrolled"):
                 setattr(module, "unrolled", True)  # noqa: B010 - not a tensor, as mypy thinks
-        self._shapes = {name: tuple(p.shape) for name, p in self._model.named_parameters()}
-        self._sizes = [parameter.numel() for parameter in self._model.parameters()]
+        named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in named}
+        self._sizes = [parameter.numel() for _, parameter in named]
         self._masked: list[Masked] | None = None
 
     def train(
@@ -159,7 +160,7 @@ class Together:
         if self._masked is None:
             self._masked = self._find_masked(members[0].example)
         data, masks = zip(*(member.batch(self._masked) for member in members), strict=True)
-        inputs = _stack([part.inputs for part in data], self._device)
+        inputs = _stack_inputs([part.inputs for part in data], self._device)
         stacked = [_stack(list(calls), self._device) for calls in zip(*masks, strict=True)]
         outputs = self._outputs(leaves, inputs, stacked).unbind()
         means = []
@@ -168,22 +169,29 @@ class Together:
             result = self._task.loss(output[: len(batch)], targets)
             member.note(result)
             means.append(result.loss / max(1, result.examples))
-        gradients = torch.autograd.grad(torch.stack(means).sum(), leaves)
+        gradients = torch.autograd.grad(
+            torch.stack(means).sum(), leaves, allow_unused=True, materialize_grads=True
+        )
         with torch.no_grad():
             torch._foreach_add_(leaves, gradients, alpha=-learning_rate)
 
     def _outputs(
-        self, leaves: list[torch.Tensor], inputs: torch.Tensor, masks: list[torch.Tensor]
+        self, leaves: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]
     ) -> torch.Tensor:
         """Outputs of shape (members, n, …)."""
 
         def forward(
-            parameters: list[torch.Tensor], inputs: torch.Tensor, masks: list[torch.Tensor]
+            parameters: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]
         ) -> torch.Tensor:
             self._set_masks(masks)
             named = dict(zip(self._shapes, parameters, strict=True))
-            own: torch.Tensor = torch.func.functional_call(self._model, named, (inputs,))
-            return own
+
+            def model(*plain: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+                own: torch.Tensor = torch.func.functional_call(self._model, named, plain, more)
+                return own
+
+            outputs: torch.Tensor = call_model(model, inputs)
+            return outputs
 
         try:
             with self._execution.autocast():
@@ -199,7 +207,7 @@ class Together:
             calls = [i for i, (other, _) in enumerate(self._masked) if other is dropout]
             dropout.drawn = iter([masks[i] for i in calls]) if masks else None
 
-    def _find_masked(self, example: torch.Tensor) -> list[Masked]:
+    def _find_masked(self, example: ClientData) -> list[Masked]:
         """The calls of dropouts in a forward pass, found by one pass of a single example."""
         calls: list[Masked] = []
 
@@ -211,10 +219,18 @@ class Together:
         for dropout in dropouts:
             dropout.random = np.random.default_rng(0)
         with torch.no_grad():
-            self._model(example.to(self._device))
+            call_model(self._model, example.map(lambda part: part.to(self._device)).inputs)
         for hook in hooks:
             hook.remove()
         return calls
+
+
+def _stack_inputs(parts: Sequence[Inputs], device: torch.device) -> Inputs:
+    """`_stack` of each tensor of the inputs."""
+    if not isinstance(parts[0], Mapping):
+        return _stack([part for part in parts if isinstance(part, torch.Tensor)], device)
+    named = [part for part in parts if isinstance(part, Mapping)]
+    return {name: _stack([part[name] for part in named], device) for name in parts[0]}
 
 
 def _stack(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

@@ -54,6 +54,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.optimize
+import scipy.stats  # noqa: F401 - loaded late by what is forked, and so in every process again
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -229,7 +231,7 @@ def kill_once(
                 break
             if any(part.exists() for part in parts):
                 break
-        elif not while_writing:
+        else:
             time.sleep(0.0002)
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)

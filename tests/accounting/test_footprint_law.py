@@ -18,6 +18,7 @@ WITHOUT_LAW = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("schedule", EVERY, ids=in_words)
 def test_simulated_runs_follow_the_law(schedule, weights):

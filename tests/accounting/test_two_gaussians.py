@@ -144,6 +144,7 @@ def test_epsilon_that_was_put_in_comes_back_at_every_corner():
         _check_rounded_up(found, exact)
 
 
+@pytest.mark.slow
 def test_epsilon_of_random_pairs_matches_the_oracle():
     pairs, deltas = _random_cases(150)
     found = _epsilon(pairs, deltas)

@@ -52,7 +52,11 @@ def test_gaussian_round_trip():
     [
         pytest.param(lambda z: gaussian_epsilon(z, 1e-6, 2), id="gaussian"),
         pytest.param(lambda z: poisson_epsilon(z, 0.1, 10, 1e-6), id="poisson"),
-        pytest.param(lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6), id="fixed-size"),
+        pytest.param(
+            lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6),
+            id="fixed-size",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_no_noise_no_privacy_and_more_noise_more(epsilon_of):
@@ -69,9 +73,10 @@ def test_who_never_takes_part_loses_nothing():
     assert fixed_size_epsilon(1.0, 100, 10, 0, 1e-6) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise_multiplier", "sampling_rate", "rounds"),
-    [(1.0, 0.01, 500), pytest.param(0.5, 0.3, 20, marks=pytest.mark.slow), (5, 0.2, 100)],
+    [(1.0, 0.01, 500), (0.5, 0.3, 20), (5, 0.2, 100)],
 )
 def test_poisson_is_dp_accountings(noise_multiplier, sampling_rate, rounds):
     """Above their optimistic estimate, and close to their pessimistic one on a fine grid."""

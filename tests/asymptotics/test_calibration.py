@@ -109,6 +109,7 @@ class TestNoise:
         assert mean.noise_multiplier < advice.noise_multiplier
         assert mean.participations < advice.participations
 
+    @pytest.mark.slow
     def test_the_interval_covers_the_exact_noise(self):
         rate, server = 0.2, ServerSGD(1.0, 0.9)
         weights = sgd_weights(np.ones(T), 0.9)

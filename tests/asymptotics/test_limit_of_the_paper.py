@@ -41,6 +41,7 @@ class TestLimit:
         )
         assert low < estimate.epsilon < high
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("z", "paper"), [(0.0986, 89.4), (0.2317, 2.693)])
     def test_the_maximum_with_server_momentum_is_what_the_paper_prints(self, z, paper):
         def epsilons(momentum, runs=6):

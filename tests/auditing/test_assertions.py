@@ -61,7 +61,9 @@ def _two_groups(shift, count=300, seed=0):
 # The verdict.
 
 
-@pytest.mark.parametrize("method", ["clopper-pearson", "mean"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("clopper-pearson", marks=pytest.mark.slow), "mean"]
+)
 def test_right_aggregate_passes_at_its_claim(method):
     for seed in range(20):
         evidence = assert_private(_play(1.5, seed), _gaussian(1.5), DELTA, method=method)
@@ -101,6 +103,7 @@ def _tight_scores(method, epsilon, rng):
     return Scores(*((rng.random(200) < p) + 0.1 * rng.random(200) for p in (tell, 1 - tell)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["mean", "clopper-pearson"])
 def test_false_alarms_are_as_rare_as_the_confidence_says(method):
     claim, delta = (_gaussian(1 / 0.5), DELTA) if method == "mean" else (1.0, 1e-9)
@@ -347,6 +350,7 @@ def test_game_calls_the_aggregate_in_random_order_on_fresh_copies():
     assert not np.array_equal(first, calls)
 
 
+@pytest.mark.slow
 def test_drift_is_not_mistaken_for_a_leak():
     """The drift over the calls is 40 times the noise; the canary is clipped to nothing."""
     for seed in range(20):

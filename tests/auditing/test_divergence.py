@@ -107,3 +107,21 @@ def test_a_run_whose_clients_all_fail_at_the_end(rounds: int, diverged: bool):
     record = make_record(presence=presence, absent=absent, metrics={"cohort": cohort})
     expected = ("every update was lost in 3 rounds at the end",) if diverged else ()
     assert divergence(record) == expected
+
+
+@pytest.mark.parametrize(
+    ("losses", "reasons"),
+    [
+        pytest.param([0.7, 1595.0], 1, id="exploded"),
+        pytest.param([0.7, 70.0], 0, id="just-below"),
+        pytest.param([0.7, 1595.0, 0.5], 0, id="recovered"),
+        pytest.param([np.nan, 1595.0], 0, id="no-first-loss"),
+    ],
+)
+def test_a_loss_of_a_hundred_times_the_first_is_a_run_that_went_wrong(losses, reasons):
+    rounds = np.arange(len(losses), dtype=float)
+    found = divergence(make_record(metrics={"eval_loss": np.array(losses), "eval_round": rounds}))
+    assert len(found) == reasons
+    assert all("rose from 0.7 to" in reason for reason in found)
+    later = {"eval_loss": np.array(losses), "eval_round": rounds + 1}  # not from the start
+    assert divergence(make_record(metrics=later)) == ()

@@ -70,6 +70,7 @@ def test_known_variance_interval_is_exact():
     assert estimate.high == pytest.approx(epsilon_two_gaussians(0, 1, mean + half, 1, DELTA))
 
 
+@pytest.mark.slow
 def test_known_variance_interval_covers():
     """1,000 draws at ε = 3: a share of 0.95 has a standard error of 0.7%."""
     rng = np.random.default_rng(2)

@@ -32,6 +32,7 @@ def test_it_exceeds_the_truth_no_more_often_than_it_says(count, others, delta):
     assert above <= 6  # 5% of 40 is 2; more than 6 in 0.3% of seeds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "others", "delta", "mu"),
     [

@@ -35,6 +35,7 @@ def test_holds_for_correlated_scores_and_the_exact_null(shared):
     _exceeds(draw, epsilon_two_gaussians(0, 1, 1, 1, DELTA))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize("epsilon", [0.0, 2.0])
 def test_holds_for_copies_of_one_randomized_response(runs, epsilon):

@@ -153,6 +153,7 @@ def test_footprints_that_are_not_known_are_an_error():
         random_client(make_record(server={"name": "adam"}))
 
 
+@pytest.mark.slow
 def test_intervals_of_fresh_populations_cover_the_population():
     law = np.random.default_rng(1).binomial(60, 0.05, 10**6)
     unit = round_footprints(drawn(), "final")[0][0]

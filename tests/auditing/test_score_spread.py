@@ -98,6 +98,7 @@ def test_the_interval_of_a_standard_deviation():
     assert high / 2 - 1 == pytest.approx(0.2, abs=0.06)  # 1.96/√(2·50)
 
 
+@pytest.mark.slow
 def test_rounds_that_agree_are_found_and_corrected():
     same, other = (
         audited(3, 3000, 100, 0.5, rounds=6, times=3, unobserved=100, known=False, agree=agree)

@@ -39,6 +39,7 @@ def walked(height, steps, points=300):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("height", [1.2, 2.0, 2.4, 2.7])
 def test_the_crossing_probability_lies_between_two_bounds(height):
     below, above = walked(height, 150)

@@ -28,6 +28,7 @@ class TestFootprints:
         scores = scores_from_record(record, "final", "displacement").observed
         assert stats.kstest(scores - expected, "norm").pvalue > 1e-3
 
+    @pytest.mark.slow
     def test_interval_of_the_scale_covers(self):
         inside = 0
         for seed in range(300):
@@ -46,6 +47,7 @@ class TestFootprints:
             footprint_fit(make_record(), confidence=2)
 
 
+@pytest.mark.slow
 def test_interval_of_fitted_gaussians_covers():
     """600 draws at ε = 3 of each kind: a share of 0.95 has a standard error of 0.9%."""
     rng = np.random.default_rng(6)
@@ -79,6 +81,13 @@ class TestDegenerate:
         assert estimate.epsilon == pytest.approx(0, abs=1e-6)
 
     def test_full_knowledge_interval_knows_the_overlap(self):
+        """Where the others stay in: two halves of 20 canaries that meet in 3 rounds of 3."""
         record = make_record(dim=400)
-        # 20 canaries a round at z = 0.5 in 400 dimensions
-        assert full_knowledge_spread(record) == pytest.approx(np.sqrt(1 + 19 / (400 * 0.25)))
+        pairs = 2 * (20 * 19 / 2)
+        added = pairs * 3**2 * (2 / np.sqrt(3)) ** 2 / (40 * 400 * 0.5**2)
+        assert full_knowledge_spread(record) == pytest.approx(np.sqrt(1 + added))
+        some = np.array([0.0, 0.0, 1.0, 1.0, 1.0, 1.0])  # left in twice, once for either half
+        known = record.with_values(canary_sum_norms=some)
+        added = pairs * 1**2 * (2 / np.sqrt(3)) ** 2 / (40 * 400 * 0.5**2)
+        assert full_knowledge_spread(known) == pytest.approx(np.sqrt(1 + added))
+        assert full_knowledge_spread(record.with_values(canary_sum_norms=np.ones(6))) == 1

@@ -29,6 +29,8 @@ from fl_epe.tasks.stackoverflow import StackOverflowTwin
 from fl_epe.training import Execution, LocalTraining
 from fl_epe.training.vectorized import Member, Together
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
 CPU = Execution(device="cpu", chunk=1)
@@ -90,6 +92,13 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"another config"):
         AuditedRun(plan(noise_multiplier=0.1)).resume(tmp_path)
     assert not AuditedRun(plan()).resume(tmp_path / "empty")
+
+
+def test_agreement_tells_how_far_updates_are_apart():
+    same = gpu_measures.agreement(Tiny(), CPU, LocalTraining())
+    rounded = gpu_measures.agreement(Tiny(), Execution("cpu", 4, "bf16"), LocalTraining())
+    assert same["relative"] == 0
+    assert 1e-4 < rounded["relative"] < 2**-5  # bfloat16 keeps eight bits
 
 
 def test_a_lost_client_is_told(tmp_path):
@@ -209,7 +218,6 @@ def only(packages):
     return paths
 
 
-@pytest.mark.slow
 def test_all_of_it_where_only_torch_numpy_and_scipy_are_installed(tmp_path):
     """In a bare interpreter whose packages are links to these three and what they require."""
     site, out = tmp_path / "site", tmp_path / "out"
@@ -230,4 +238,3 @@ def test_all_of_it_where_only_torch_numpy_and_scipy_are_installed(tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     values = json.loads((out / "quick.json").read_text())
     check(values)
-    assert values["cells"]["agreement/cnn/float32"]["relative"] > 0  # other rounding is seen

@@ -67,7 +67,7 @@ def test_dot_does_not_depend_on_threads(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dim", [2, 3, 10, 1000, 70_000])
+@pytest.mark.parametrize("dim", [2, 3, 10, 1000, pytest.param(70_000, marks=pytest.mark.slow)])
 def test_cosines_follow_the_exact_null(dim, kind):
     cosines = CanarySet(dim, 2000, 11, kind).dot(np.eye(1, dim)[0])
     null = stats.beta((dim - 1) / 2, (dim - 1) / 2, loc=-1, scale=2)

@@ -51,6 +51,7 @@ class TestCommand:
         (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
         assert row["most_participations"] == 2
 
+    @pytest.mark.slow
     def test_a_trace_says_how_many_rounds_there_are(self, tmp_path, capsys):
         """The README's example, with a log as a deployment writes it."""
         path = tmp_path / "log.csv"
@@ -73,6 +74,7 @@ class TestCommand:
         assert cli.main([*words, "--output", str(output), "--participations", "5"]) == 2
         assert "--participations=[5.0] to be left out" in capsys.readouterr().err
 
+    @pytest.mark.slow
     def test_a_file_and_options_that_win(self, tmp_path):
         path = tmp_path / "plan.toml"
         path.write_text(

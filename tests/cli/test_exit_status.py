@@ -8,8 +8,6 @@ from records import make_record, record_of
 
 from fl_epe.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 DIVERGED = {"metrics": {"train_loss": np.append(np.ones(5), np.nan)}}
 RECORDS = {
     "measured": (make_record, 0, "ok"),

@@ -7,9 +7,10 @@ import pytest
 
 from fl_epe import AuditRecord
 from fl_epe.cli.main import main
+from fl_epe.cli.run_log import RUN_LOG
 
 SMALL = [
-    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--num-canaries", "20",
+    "run", "digits", "--num-clients", "120", "--clients-per-round", "4", "--num-canaries", "20",
     "--unobserved", "20", "--rounds", "2", "--seed", "3", "--evaluate-every", "2",
     "--checkpoint-every", "1h",
 ]  # fmt: skip
@@ -28,7 +29,8 @@ def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
     assert "Empirical ε at δ" in printed
     assert f"{output / 'record.npz'} could not be written" in said
     assert f"fl-epe resume {output} goes on from there" in said
-    assert {path.name for path in output.iterdir()} == {"checkpoint.npz", "checkpoint-previous.npz"}
+    kept = {path.name for path in output.iterdir()}
+    assert kept == {"checkpoint.npz", "checkpoint-previous.npz", RUN_LOG}
     with monkeypatch.context() as patched:
         patched.setattr("fl_epe.reporting.write_report", _full)
         assert main(["resume", str(output)]) == 1
@@ -37,7 +39,7 @@ def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
     assert "round 1/2" not in again  # nothing is trained again
     assert again.partition("Empirical ε")[2] == printed.partition("Empirical ε")[2]
     assert f"fl-epe report {output} makes it again" in said
-    assert [path.name for path in output.iterdir()] == ["record.npz"]
+    assert {path.name for path in output.iterdir()} == {"record.npz", RUN_LOG}
     assert main(["report", str(output)]) in (0, 3)
 
 

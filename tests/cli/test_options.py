@@ -27,6 +27,7 @@ class TestOptions:
             share: of all (default: what fits).
             names: several.
             way: one of two.
+            often: a number or a word.
             loud: a flag.
             table: no option.
             hidden: left out.
@@ -37,6 +38,7 @@ class TestOptions:
         share: float | None = None
         names: tuple[str, ...] = ("a", "b")
         way: Literal["up", "down"] = "up"
+        often: float | Literal["always"] = 1.0
         loud: bool = False
         table: Mapping[str, int] = dataclasses.field(default_factory=dict)
         hidden: int = 1
@@ -54,10 +56,15 @@ class TestOptions:
         assert typed == {"must": "x", "share": 0.5, "names": names, "way": "down", "loud": True}
         assert given(parser.parse_args(["--must", "x"]), self.Settings) == {"must": "x"}
 
+    @pytest.mark.parametrize(("word", "value"), [("always", "always"), ("2.5", 2.5)])
+    def test_a_number_or_a_word(self, word, value, parser):
+        words = ["--must", "x", "--often", word]
+        assert given(parser.parse_args(words), self.Settings)["often"] == value
+
     @pytest.mark.parametrize(
         "words",
-        ["", "--must x --count 1.5", "--must x --way left"],
-        ids=["missing", "wrong-type", "wrong-choice"],
+        ["", "--must x --count 1.5", "--must x --way left", "--must x --often never"],
+        ids=["missing", "wrong-type", "wrong-choice", "wrong-word"],
     )
     def test_what_is_missing_or_wrong_is_refused(self, words, parser):
         with pytest.raises(SystemExit):
@@ -72,6 +79,7 @@ class TestOptions:
             "several (default: a b)",
             "one of two (default: up)",
             "--loud a flag",
+            "--often X|always a number or a word (default: 1.0)",
         ):
             assert text in texts
         assert "table" not in texts

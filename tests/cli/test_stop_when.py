@@ -8,7 +8,7 @@ from fl_epe import AuditRecord
 from fl_epe.cli.main import main
 
 SMALL = [
-    "run", "digits", "--num-clients", "12", "--clients-per-round", "4", "--num-canaries", "60",
+    "run", "digits", "--num-clients", "120", "--clients-per-round", "4", "--num-canaries", "60",
     "--unobserved", "20", "--rounds", "12", "--seed", "3", "--clipping", "fixed",
 ]  # fmt: skip
 

@@ -167,6 +167,7 @@ class TestMeasurements:
         }
         assert all("separation" in str(row.skipped) for row in impossible)
 
+    @pytest.mark.slow
     def test_training_goes_on_and_keeps_its_record(self, tmp_path):
         plan = Plan(
             schedules=("epochs",),
@@ -304,6 +305,7 @@ class TestMostExposed:
         num_canaries=200,
     )
 
+    @pytest.mark.slow
     def test_it_is_marked_and_explained(self, exposed):
         cyclic, drawn = rows = rows_of(self.PLAN, exposed)
         assert not cyclic.exposed_above
@@ -323,6 +325,7 @@ class TestMostExposed:
         assert f"took part {drawn.most_participations} times where 2 were expected" in note
         assert f"is {number(most)}." in note
 
+    @pytest.mark.slow
     def test_no_mark_without_a_need(self, exposed):
         plan = dataclasses.replace(self.PLAN, schedules=("cyclic",))
         rows = rows_of(plan, {cell: exposed[cell] for cell in plan.cells()})

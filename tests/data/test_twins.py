@@ -156,6 +156,7 @@ def test_half_of_the_characters_are_digits_and_all_occur():
     assert len(np.unique(labels)) == 62
 
 
+@pytest.mark.slow
 def test_sizes_of_writers_are_like_the_real_ones():
     sizes = np.array([len(drawings(0, writer)[1]) for writer in range(200)])
     # Real: 814,255 characters of, says the paper, 3,383 writers.
@@ -172,6 +173,7 @@ def test_writers_differ_more_than_their_own_characters():
     assert np.var([values.mean() for values in means]) > 5 * within
 
 
+@pytest.mark.slow
 def test_training_on_drawings_lowers_the_loss_by_a_nat():
     task = load_task("emnist-twin", max_examples=64)
     trainer = Trainer(task)

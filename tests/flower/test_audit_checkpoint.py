@@ -104,7 +104,7 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
         assert ours.epsilon == pytest.approx(theirs.epsilon, rel=1e-4)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
 @pytest.mark.parametrize(
     ("back", "rounds"),
     [

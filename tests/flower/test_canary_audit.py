@@ -113,6 +113,7 @@ def test_fed_avg_footprints_explain_the_scores():
     assert fit.low < 1 < fit.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "base",
     [
@@ -127,6 +128,7 @@ def test_noise_after_the_optimizer_is_warned_of(base):
     assert "does not hold" not in plain.report().replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_the_dp_wrapper_keeps_its_promise():
     """Canaries of single participation see a Gaussian mechanism with the wrapper's z."""
     audit, _ = run(fixed(z=0.5, expected=NODES + 50), num_canaries=600, max_share=1)

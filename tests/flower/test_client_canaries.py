@@ -44,9 +44,9 @@ def run(strategy, app, arrays=None, **settings):
     ("strategy", "mods", "length"),
     [
         (flower.FedAvg(**PLAIN), [], 0.05),  # nothing clips: as long as the client's own update
-        (server_side(), [], 0.1),
+        pytest.param(server_side(), [], 0.1, marks=pytest.mark.slow),
         (client_side(), [fixedclipping_mod], 0.1),
-        (adaptive(), [adaptiveclipping_mod], 0.1),
+        pytest.param(adaptive(), [adaptiveclipping_mod], 0.1, marks=pytest.mark.slow),
     ],
     ids=["nothing", "server", "client", "adaptive"],
 )
@@ -96,6 +96,7 @@ def test_only_canary_clients_hear_of_the_audit():
     assert not any("canary" in key for _, _, inside in heard for key in inside)
 
 
+@pytest.mark.slow
 def test_the_server_keeps_the_seed_and_sends_directions():
     heard = []
 
@@ -156,6 +157,7 @@ def test_secrets_and_kinds_that_there_are_not(arguments, message):
         CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=4, delta=1e-2, **arguments)
 
 
+@pytest.mark.slow
 def test_both_kinds_find_the_same():
     records = [
         run(server_side(), drifting_app([canary_mod]), clients=[1, 2, 3], canary_kind=kind)[
@@ -168,6 +170,7 @@ def test_both_kinds_find_the_same():
     np.testing.assert_array_equal(records[0].presence, records[1].presence)
 
 
+@pytest.mark.slow
 def test_without_an_order_the_mod_does_nothing():
     plain, _ = run(server_side(), drifting_app())
     with_mod, _ = run(server_side(), drifting_app([canary_mod]))
@@ -234,7 +237,10 @@ def test_a_reply_that_is_not_like_the_message_goes_out_as_it_is():
 
 @pytest.mark.parametrize(
     ("make", "mod"),
-    [(client_side, fixedclipping_mod), (adaptive, adaptiveclipping_mod)],
+    [
+        (client_side, fixedclipping_mod),
+        pytest.param(adaptive, adaptiveclipping_mod, marks=pytest.mark.slow),
+    ],
     ids=["fixed", "adaptive"],
 )
 def test_outside_a_clipping_mod_a_client_answers_for_itself(make, mod):
@@ -267,7 +273,7 @@ def test_canary_clients_that_never_answer_are_counted():
 
 @pytest.mark.parametrize(
     ("make", "mods"),
-    [(server_side, []), (client_side, [fixedclipping_mod])],
+    [pytest.param(server_side, [], marks=pytest.mark.slow), (client_side, [fixedclipping_mod])],
     ids=["server-clips", "client-clips"],
 )
 def test_client_mod_and_server_injection_agree(make, mods):

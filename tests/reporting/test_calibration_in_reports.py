@@ -38,7 +38,7 @@ def _warnings(record):
 def _panel(directory):
     page = html.unescape((directory / "report.html").read_text())
     start = page.index("<h2>Calibration")
-    return page[start : page.index("<h2>Pictures", start)]
+    return page[start : page.index("</figure>", start)]
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +159,7 @@ def test_a_misfit_is_marked_in_the_panel(tmp_path):
     assert {misfit["statistic"] for misfit in found} == {"displacement"}
 
 
+@pytest.mark.slow
 def test_overlap_is_explained_and_not_warned_of(tmp_path):
     """Canaries that are much of the displacement, and a null that is as narrow as that makes it."""
     record = _record()

@@ -43,7 +43,7 @@ def _note(summary):
         ("epochs", 2.5),
         ("min-separation:separation=10", 3),
         pytest.param(CLASSES, 3, id="device-classes"),
-        ("fixed-size", 3),
+        pytest.param("fixed-size", 3, marks=pytest.mark.slow),
         ("capped:of=poisson,per_run=2", 1),
         ("cyclic", 3),
     ],

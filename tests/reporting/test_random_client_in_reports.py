@@ -40,7 +40,7 @@ def test_each_number_stands_in_a_sentence_of_its_own():
     for words in (
         "is for one client picked at random, whose rounds the adversary knows",
         "if the adversary does not know the client's rounds",
-        "The client who leaves the mean trace has ε =",
+        "A client that took part as strongly as the average one has ε =",
         "The most exposed of the 200 canaries of this run has ε =",
         "With 95% confidence, none of 1,000,000 clients who follow the clients' schedule has an ε",
     ):

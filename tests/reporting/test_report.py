@@ -6,7 +6,7 @@ from records import make_record
 
 from fl_epe.asymptotics import limit_record
 from fl_epe.reporting import notes, write_report
-from fl_epe.reporting.report import table_rows
+from fl_epe.reporting.rows import table_rows
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
 BY_DEFAULT = {"no-unobserved", "poisson", "an-empty-round", "nothing-moved"}

@@ -67,6 +67,7 @@ def test_up_to_there_it_is_the_run_without_a_rule(stopped):
     np.testing.assert_array_equal(never.observed.final, whole.observed.final)
 
 
+@pytest.mark.slow
 def test_the_report_says_so(stopped, tmp_path):
     record, _ = stopped
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))

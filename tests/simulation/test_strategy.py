@@ -79,6 +79,7 @@ def test_two_runs_give_the_same_bits():
         assert np.array_equal(first[name], second[name], equal_nan=True), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_the_number_of_workers_does_not_matter(workers):
     model, record = _final_model(SMALL, workers)
@@ -364,6 +365,30 @@ class TestCoins:
         assert record.norms.residuals[0] == pytest.approx(expected, rel=1e-6)
 
 
+def test_full_knowledge_knows_the_other_canaries():
+    """120 canaries in every round of 2005 dimensions: left in, they widen the null by half."""
+    config = dataclasses.replace(
+        SMALL,
+        num_canaries=120,
+        unobserved=120,
+        canary_participations=8,
+        noise_multiplier=0.7,
+        clip_count_std=4.0,
+        full_knowledge=True,
+    )
+    record = _run(Tiny(inputs=400), config)
+    scores = scores_from_record(record, "all", "full-knowledge")
+    observed, unobserved = scores.both()
+    expected = np.sqrt(8) / config.sum_noise_multiplier()
+    assert abs(observed.mean() - expected) < 4 / np.sqrt(120)
+    for side in (observed, unobserved):  # a standard deviation is known to 1/√(2·120)
+        assert abs(side.std() - 1) < 4 / np.sqrt(2 * 120)
+    assert scores.spread == 1
+    left_in = scores_from_record(record, "all", "full-knowledge", raw=True)
+    assert left_in.unobserved.std() > 1.25
+    assert 1.5 < left_in.spread < 2
+
+
 @pytest.mark.slow
 def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
     """At z = 0.02 the real updates drown the noise; subtracting them leaves the mechanism."""
@@ -378,10 +403,8 @@ def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
         )
         record = _run(Tiny(inputs=4000), config)
         observed, unobserved = scores_from_record(record, "all", "full-knowledge").both()
-        # 50 canaries a round of dimension d overlap by 50/(z²d), and add to a variance of 1
-        overlap = np.sqrt(1 + 50 / (z**2 * record.dim))
-        assert abs(observed.mean() - 1 / config.sum_noise_multiplier()) < 4 * overlap / 20
-        assert abs(unobserved.mean()) < 4 * overlap / np.sqrt(12)
+        assert abs(observed.mean() - 1 / config.sum_noise_multiplier()) < 4 / 20
+        assert abs(unobserved.mean()) < 4 / np.sqrt(12)
     with pytest.raises(ValueError, match="full_knowledge=True"):
         scores_from_record(_run(), "all", "full-knowledge")
 

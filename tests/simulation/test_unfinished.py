@@ -87,6 +87,7 @@ def test_there_is_one_before_the_first_round_and_one_after_the_last(path, whole)
     assert not has_checkpoint(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "garbage", "missing"])
 def test_the_one_before_is_used_and_named(path, whole, damage, caplog):
     killed(path, 5, checkpoint_every=2)

@@ -6,6 +6,8 @@ import importlib
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CANARIES, SEED = 80, 1
 
 
@@ -25,7 +27,6 @@ def findings(script):
     return {case.name: script.examine(case, CANARIES, SEED) for case in script.CASES}
 
 
-@pytest.mark.slow
 def test_no_control_is_accused(findings):
     controls = [finding for finding in findings.values() if finding.case.control]
     assert len(controls) == 4
@@ -38,7 +39,6 @@ def test_no_control_is_accused(findings):
         assert finding.evidence.lower_bound <= finding.case.claimed
 
 
-@pytest.mark.slow
 def test_one_heavy_client_is_proved_to_break_the_promise(findings):
     finding = findings["1,000 examples"]
     assert finding.verdict == "violation, proved"
@@ -47,7 +47,6 @@ def test_one_heavy_client_is_proved_to_break_the_promise(findings):
     assert finding.evidence.estimate.low > 5 * finding.case.claimed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -60,7 +59,6 @@ def test_an_accountant_refuses_what_it_cannot_account(findings, name):
     assert findings[f"{name}, accountant"].verdict.startswith("refused: ")
 
 
-@pytest.mark.slow
 def test_momentum_hides_what_its_echoes_tell(findings):
     plain = findings["FedAvgM, momentum 0.9"].evidence
     echoes = findings["FedAvgM, momentum 0.9, echoes"].evidence
@@ -90,13 +88,11 @@ def test_the_echo_is_what_flower_does(script):
     np.testing.assert_allclose(rebuilt, 0.1 * echoes._echo(6), atol=1e-7)
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bound(script, findings):
     again = script.examine(script.CASES[0], CANARIES, SEED)
     assert again.evidence == findings[script.CASES[0].name].evidence
 
 
-@pytest.mark.slow
 def test_the_tables_name_every_case(script, findings, capsys, monkeypatch):
     monkeypatch.setattr(script, "examine", lambda case, *_: findings[case.name])
     script.main(["--quick", "--tables", "13", "--seeds", "2"])
@@ -107,7 +103,6 @@ def test_the_tables_name_every_case(script, findings, capsys, monkeypatch):
     assert "nan" not in printed.split("Table 3")[0]
 
 
-@pytest.mark.slow
 def test_the_clip_norm_of_ours_finds_the_median(checks):
     rows = checks.trajectories(45, SEED)
     assert len(rows) == 6

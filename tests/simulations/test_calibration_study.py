@@ -6,6 +6,8 @@ import pytest
 
 from fl_epe.auditing import MeasuredNull
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_laws_have_their_moments():
     middles = np.concatenate([[-6.1], (MeasuredNull.edges[1:] - 0.125), [6.1]])

@@ -1,6 +1,9 @@
 """`simulations/studies/lifted.py`: bounds where canaries are correlated on purpose."""
 
 import lifted as study
+import pytest
+
+pytestmark = pytest.mark.slow
 
 RUNS = 40
 BY_NAME = {setting.name: setting for setting in study.settings()}

@@ -4,6 +4,8 @@ import mixtures
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_engine_meets_the_integration(monkeypatch):
     monkeypatch.setattr(mixtures, "NOISES", (0.5,))

@@ -4,6 +4,8 @@ import numpy as np
 import overlap
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_length_of_a_sum_has_the_law_of_random_directions():
     rng, runs, dim, count = np.random.default_rng(0), 4000, 50, 20

@@ -8,6 +8,8 @@ import rotation_null
 
 from fl_epe import CanarySet
 
+pytestmark = pytest.mark.slow
+
 
 def test_independent_products_have_the_law_of_sphere_canaries():
     dim, count, taking_part, runs = 300, 8, 5, 200

@@ -3,6 +3,8 @@
 import pytest
 import schedules_study
 
+pytestmark = pytest.mark.slow
+
 TEXT = schedules_study.PAGE.read_text("utf-8")
 
 
@@ -12,7 +14,6 @@ def test_the_page_has_the_table_and_the_numbers_that_are_measured():
     assert schedules_study.missing(TEXT, section.phrases) == []
 
 
-@pytest.mark.slow
 def test_every_table_and_number_is_on_the_page():
     for measured, _, _ in schedules_study.SECTIONS:
         section = measured(2)

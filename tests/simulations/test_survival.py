@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import survival_faults
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "simulations" / "audits" / "survival.py"
 PATIENCE = 800
 
@@ -26,14 +28,12 @@ def test_a_run_that_is_killed_is_that_which_nobody_killed():
     assert int(kills) >= 2
 
 
-@pytest.mark.slow
 def test_the_quick_form():
     printed = _survive("--quick")
     assert "in process 6 of 6 equal" in printed
     assert "plug-in    2 of 2 equal" in printed
 
 
-@pytest.mark.slow
 @pytest.mark.ray
 def test_a_run_under_ray():
     assert "ray        1 of 1 equal to the last bit after 1 kills" in _survive(

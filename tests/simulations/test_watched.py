@@ -5,6 +5,8 @@ import math
 import pytest
 import watched
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_is_shown_now_misleads_rarely_and_what_was_shown_before_did_not():
     runs = 400

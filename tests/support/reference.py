@@ -28,7 +28,7 @@ def train(
 
     n = (
         config.clients_per_round
-        + config.num_canaries * config.canary_participations / config.rounds
+        + config.num_canaries * float(config.canary_participations) / config.rounds
     )
     voters = config.clients_per_round
     count_std = voters / 20

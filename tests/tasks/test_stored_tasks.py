@@ -118,6 +118,7 @@ def test_the_model_of_shakespeare_has_as_many_parameters_as_it_says():
     assert sum(sizes) == 80 * 8 + sum(layers) + 257 * 80 == 819_920
 
 
+@pytest.mark.slow
 def test_training_on_shakespeares_windows_lowers_the_loss_by_a_nat(tmp_path: pathlib.Path):
     source = write_source("shakespeare", tmp_path / "source")
     task = load_task("shakespeare", data_dir=source, max_examples=64)

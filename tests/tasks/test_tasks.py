@@ -100,6 +100,7 @@ def test_initial_weights_are_glorot_uniform_and_biases_zero(task: Task):
         assert abs(mean - limit / 2) < 5 * standard_error
 
 
+@pytest.mark.slow
 def test_evaluation_repeats_to_the_bit_with_any_number_of_threads(task: Task):
     theta = task.initial(0)
     before = torch.get_num_threads()

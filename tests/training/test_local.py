@@ -99,7 +99,7 @@ def test_one_step_on_a_linear_model_is_the_gradient_in_numpy():
     update = Trainer(task).train(theta, 1, LocalTraining(0.5, 1, 5), seed=0, round_number=0)
     data = task.client(1)
     x, weight = data.inputs.numpy(), theta[:12].reshape(4, 3)
-    logits = x @ weight.T
+    logits = x @ weight.T + theta[12:]
     share = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     error = (share - np.eye(4)[data.targets.numpy()]) / 5
     expected = -0.5 * np.concatenate([(error.T @ x).ravel(), error.sum(0)])

@@ -133,6 +133,8 @@ def log_capital(shares: FloatArray, mean: float) -> float:
     bets = _bets(len(shares))[:, np.newaxis]
     with np.errstate(divide="ignore"):  # who bets all on a run without hits loses all
         gains = np.log1p(bets * (shares / mean - 1)).sum(axis=1)
+    if len(gains) == 1:  # a tenth of the time of a sum of one
+        return float(gains[0])
     return float(scipy.special.logsumexp(gains) - np.log(len(gains)))
 
 

@@ -56,7 +56,7 @@ def jeffreys(sample: Sample) -> float:
 def simultaneous(sample: Sample) -> float:
     """(ε, δ) from the best of all thresholds, with limits that hold at all of them together."""
     errors = _all_thresholds(sample)
-    return float(np.max(_epsilon(sample, band_upper, _joint_alpha(sample))(errors)))
+    return float(np.max(_epsilon(sample, band_upper, joint_alpha(sample))(errors)))
 
 
 def clopper_pearson(sample: Sample) -> float:
@@ -66,8 +66,21 @@ def clopper_pearson(sample: Sample) -> float:
 
 def gdp(sample: Sample) -> float:
     """ε of the μ-GDP that both rates rule out at a held-out threshold (Nasr et al. 2023)."""
+    return gdp_epsilon(gdp_mu(sample), sample.delta)
+
+
+def gdp_mu(sample: Sample) -> float:
+    """The μ below which both rates rule out μ-GDP at a held-out threshold."""
     mu = _exact_mu(sample)
-    return gdp_epsilon(float(mu(held_out(sample, mu))[0]), sample.delta)
+    return float(mu(held_out(sample, mu))[0])
+
+
+def gdp_rates(sample: Sample) -> tuple[float, float]:
+    """Clopper–Pearson limits of log FPR and of FNR at the held-out threshold of `gdp`."""
+    errors = held_out(sample, _exact_mu(sample))
+    limits = upper_rates(errors, clopper_pearson_upper, joint_alpha(sample))
+    log_fpr, fnr = (float(limit[0]) for limit in limits)
+    return log_fpr, fnr
 
 
 def katz_log(sample: Sample) -> float:
@@ -75,7 +88,37 @@ def katz_log(sample: Sample) -> float:
 
     It holds only asymptotically, with tens of true and of false positives; without any it is 0.
     """
+    epsilon = _katz_epsilon(sample)
+    return float(epsilon(held_out(sample, epsilon))[0])
 
+
+def bayesian(sample: Sample) -> float:
+    """(ε, δ) credible limit at a held-out threshold (Zanella-Béguelin et al. 2023).
+
+    Only small error rates count against privacy. If large ones did too, the limit would be positive
+    at ε = 0.
+    """
+    return float(_credible_epsilon(sample)(_held_out_for_epsilon(sample))[0])
+
+
+def bayesian_gdp(sample: Sample) -> float:
+    """ε of the credible limit of μ-GDP at a held-out threshold."""
+    return float(_credible_gdp_epsilon(sample)(held_out(sample, _exact_mu(sample)))[0])
+
+
+def at_each_threshold(sample: Sample, thresholds: FloatArray, method: str) -> FloatArray:
+    """The bound of ``method`` at each of ``thresholds``, shape (j,), from all scores.
+
+    Raises:
+        ValueError: if ``method`` is not of one threshold.
+    """
+    if method not in _OF_ONE_THRESHOLD:
+        known = ", ".join(_OF_ONE_THRESHOLD)
+        raise ValueError(f"Expected method={method!r} to be one of {known}.")
+    return _OF_ONE_THRESHOLD[method](sample)(count_errors(sample, thresholds))
+
+
+def _katz_epsilon(sample: Sample) -> AtThresholds:
     def epsilon(errors: Errors) -> FloatArray:
         hits = errors.observed - errors.missed
         log_fpr, variance = errors.log_fpr, 1 / np.maximum(hits, _TINY) - 1 / errors.observed
@@ -87,16 +130,10 @@ def katz_log(sample: Sample) -> float:
         limit = log_tpr - log_fpr + scipy.special.ndtri(sample.alpha) * np.sqrt(variance)
         return np.asarray(np.maximum(limit, 0.0))
 
-    return float(epsilon(held_out(sample, epsilon))[0])
+    return epsilon
 
 
-def bayesian(sample: Sample) -> float:
-    """(ε, δ) credible limit at a held-out threshold (Zanella-Béguelin et al. 2023).
-
-    Only small error rates count against privacy. If large ones did too, the limit would be positive
-    at ε = 0.
-    """
-    errors = _held_out_for_epsilon(sample)
+def _credible_epsilon(sample: Sample) -> AtThresholds:
     target = 1 - sample.delta
 
     def least_fnr(log_fpr: FloatArray, epsilon: float) -> FloatArray:
@@ -104,17 +141,36 @@ def bayesian(sample: Sample) -> float:
         by_others = np.exp(-epsilon) * (target - np.exp(log_fpr))
         return np.asarray(np.maximum(by_members, by_others))
 
-    return _credible_limit(errors, least_fnr, sample.alpha)
+    return lambda errors: _credible_limits(errors, least_fnr, sample.alpha)
 
 
-def bayesian_gdp(sample: Sample) -> float:
-    """ε of the credible limit of μ-GDP at a held-out threshold."""
-    errors = held_out(sample, _exact_mu(sample))
-
+def _credible_gdp_epsilon(sample: Sample) -> AtThresholds:
     def least_fnr(log_fpr: FloatArray, mu: float) -> FloatArray:
         return np.asarray(scipy.special.ndtr(-scipy.special.ndtri_exp(log_fpr) - mu))
 
-    return gdp_epsilon(_credible_limit(errors, least_fnr, sample.alpha), sample.delta)
+    def epsilon(errors: Errors) -> FloatArray:
+        limits = _credible_limits(errors, least_fnr, sample.alpha)
+        return np.array([gdp_epsilon(float(mu), sample.delta) for mu in limits])
+
+    return epsilon
+
+
+def _credible_limits(
+    errors: Errors, least_fnr: Callable[[FloatArray, float], FloatArray], alpha: float
+) -> FloatArray:
+    limits = [
+        _credible_limit(_at(errors, place), least_fnr, alpha) for place in range(errors.missed.size)
+    ]
+    return np.array(limits)
+
+
+def _at(errors: Errors, place: int) -> Errors:
+    """The errors at one of the thresholds."""
+    one = slice(place, place + 1)
+    alarms = None if errors.false_alarms is None else errors.false_alarms[one]
+    return dataclasses.replace(
+        errors, missed=errors.missed[one], false_alarms=alarms, log_fpr=errors.log_fpr[one]
+    )
 
 
 def _credible_limit(
@@ -170,15 +226,20 @@ def _epsilon(sample: Sample, upper: UpperLimit, alpha: float) -> AtThresholds:
 
 
 def _exact_epsilon(sample: Sample) -> AtThresholds:
-    return _epsilon(sample, clopper_pearson_upper, _joint_alpha(sample))
+    return _epsilon(sample, clopper_pearson_upper, joint_alpha(sample))
 
 
 def _exact_mu(sample: Sample) -> AtThresholds:
-    level = _joint_alpha(sample)
+    level = joint_alpha(sample)
     return lambda errors: mu_from_rates(*upper_rates(errors, clopper_pearson_upper, level))
 
 
-def _joint_alpha(sample: Sample) -> float:
+def _gdp_epsilons(sample: Sample) -> AtThresholds:
+    mu = _exact_mu(sample)
+    return lambda errors: np.array([gdp_epsilon(float(m), sample.delta) for m in mu(errors)])
+
+
+def joint_alpha(sample: Sample) -> float:
     """The level of each estimated rate at which all limits hold together with 1 − α.
 
     The two groups are independent, so each may fail with probability 1 − √(1 − α).
@@ -255,3 +316,12 @@ def _fit(
         math.sqrt(spread),
         lambda thresholds: count_errors(judging, thresholds),
     )
+
+
+_OF_ONE_THRESHOLD: dict[str, Callable[[Sample], AtThresholds]] = {
+    "clopper-pearson": _exact_epsilon,
+    "bayesian": _credible_epsilon,
+    "katz-log": _katz_epsilon,
+    "gdp": _gdp_epsilons,
+    "bayesian-gdp": _credible_gdp_epsilon,
+}

@@ -1,0 +1,193 @@
+"""Play a game against a mechanism: many observations of two worlds, as `Scores`.
+
+`play_game` makes independent observations, each of a fresh mechanism, in random order.
+`play_two_runs` makes one run in each world, in which every step is an observation (Nasr et al.
+2023, section 4): cheap where a step is a step of training, and valid as long as the noise of steps
+is independent.
+
+A game says how far a mechanism can be told apart in a world of the auditor's making. A lower bound
+from its scores is one on the ε of the mechanism; that no bound was found proves nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.auditing.games.canary import Canary
+from fl_epe.auditing.games.game import Game
+from fl_epe.auditing.games.mechanism import Mechanism
+from fl_epe.auditing.games.statistic import ALONG_CANARY, Statistic, Transcript
+from fl_epe.auditing.scores import Scores
+from fl_epe.seeding import generator
+
+Matrix = NDArray[np.float64]
+Others = ArrayLike | Callable[[int], ArrayLike]
+_ORDER, _NOISE, _SAMPLING = (), (1,), (2,)  # streams of a game's seed
+
+
+def play_game(
+    mechanism: Mechanism,
+    game: Game,
+    canary: Canary,
+    *,
+    observations: int,
+    steps: int = 1,
+    sampling_rate: float = 1.0,
+    others: Others = (),
+    statistic: Statistic = ALONG_CANARY,
+    seed: int = 0,
+) -> Scores:
+    """Scores of ``observations`` independent observations of each world, in random order.
+
+    Args:
+        mechanism: under test; reset before each observation.
+        game: what differs between the two worlds.
+        canary: the canary's update in each step; steps are counted through all observations.
+        observations: in each of the two worlds, at least 2.
+        steps: of the mechanism in one observation, at least 1.
+        sampling_rate: probability, in (0, 1], with which the canary's record is in a step's batch;
+            in a step without it, both worlds are alike.
+        others: updates of the other records, shape (n, d), or a function from the step to these.
+        statistic: from what was released to a score.
+        seed: of the order of the observations, the canary's sampling and the mechanism's noise.
+
+    Raises:
+        ValueError: if an argument is out of range, or an update or what was released has another
+            shape or is not finite.
+    """
+    (scores,) = play_statistics(
+        mechanism,
+        game,
+        canary,
+        [statistic],
+        observations=observations,
+        steps=steps,
+        sampling_rate=sampling_rate,
+        others=others,
+        seed=seed,
+    )
+    return scores
+
+
+def play_statistics(
+    mechanism: Mechanism,
+    game: Game,
+    canary: Canary,
+    statistics: Sequence[Statistic],
+    *,
+    observations: int,
+    steps: int = 1,
+    sampling_rate: float = 1.0,
+    others: Others = (),
+    seed: int = 0,
+) -> list[Scores]:
+    """`play_game` once, scored by each of ``statistics``: the same observations for all of them.
+
+    Arguments and errors are those of `play_game`. A bound holds for one statistic that was chosen
+    in advance, not for the largest of several.
+
+    Returns:
+        Scores by each statistic, in order.
+    """
+    if observations < 2:
+        raise ValueError(f"Expected observations={observations} >= 2.")
+    if steps < 1:
+        raise ValueError(f"Expected steps={steps} >= 1.")
+    player = _Player(mechanism, game, canary, others, sampling_rate, seed)
+    takes_part = generator(seed, *_ORDER).permutation(2 * observations) < observations
+    scores = np.empty((len(statistics), takes_part.size))
+    for i, here in enumerate(takes_part):
+        mechanism.reset()
+        seen = _seen([player.step(bool(here), i * steps + s) for s in range(steps)])
+        scores[:, i] = [statistic.score(seen) for statistic in statistics]
+    return [
+        Scores(row[takes_part], row[~takes_part], statistic=statistic.name)
+        for statistic, row in zip(statistics, scores, strict=True)
+    ]
+
+
+def play_two_runs(
+    mechanism: Mechanism,
+    game: Game,
+    canary: Canary,
+    *,
+    steps: int,
+    sampling_rate: float = 1.0,
+    others: Others = (),
+    statistic: Statistic = ALONG_CANARY,
+    seed: int = 0,
+) -> Scores:
+    """Scores of the ``steps`` steps of one run in each world, every step an observation.
+
+    Arguments and errors are those of `play_game`; a mechanism with a state keeps it from step to
+    step, and starts anew for the second run.
+    """
+    if steps < 2:
+        raise ValueError(f"Expected steps={steps} >= 2.")
+    player = _Player(mechanism, game, canary, others, sampling_rate, seed)
+
+    def run(here: bool, first: int) -> Matrix:
+        mechanism.reset()
+        seen = [player.step(here, first + s) for s in range(steps)]
+        return np.array([statistic.score(_seen([one])) for one in seen])
+
+    return Scores(run(True, 0), run(False, steps), statistic=statistic.name)
+
+
+Step = tuple[Matrix, Matrix]
+
+
+def _seen(steps: list[Step]) -> Transcript:
+    released, canaries = (np.array(rows) for rows in zip(*steps, strict=True))
+    return Transcript(released, canaries)
+
+
+@dataclasses.dataclass
+class _Player:
+    mechanism: Mechanism
+    game: Game
+    canary: Canary
+    others: Others
+    sampling_rate: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sampling_rate <= 1:
+            raise ValueError(f"Expected sampling_rate={self.sampling_rate} in (0, 1].")
+        self._noise = generator(self.seed, *_NOISE)
+        self._sampling = generator(self.seed, *_SAMPLING)
+        if not callable(self.others):
+            self._fixed = self._rows(self.others)
+
+    def step(self, here: bool, number: int) -> Step:
+        """What is released in one step of one world, and the canary's update in it."""
+        canary = self._vector("canary", self.canary.vector(number))
+        others = self._rows(self.others(number)) if callable(self.others) else self._fixed
+        rows = list(others)
+        if self.sampling_rate == 1 or self._sampling.random() < self.sampling_rate:
+            own = self.game.present(canary) if here else self.game.absent(canary)
+            rows += [row if row is canary else self._vector("baseline", row) for row in own]
+        updates = np.array(rows).reshape(len(rows), self.canary.dim)
+        released = self.mechanism.release(updates, self._noise)
+        return self._vector("released", released), canary
+
+    def _rows(self, others: ArrayLike) -> Matrix:
+        rows = np.array(others, np.float64)
+        if rows.size == 0:
+            return np.empty((0, self.canary.dim))
+        if rows.ndim != 2 or rows.shape[1] != self.canary.dim or not np.all(np.isfinite(rows)):
+            raise ValueError(
+                f"Expected others.shape={rows.shape} to be (n, {self.canary.dim}), finite."
+            )
+        return rows
+
+    def _vector(self, name: str, values: ArrayLike) -> Matrix:
+        vector = np.array(values, np.float64)
+        if vector.shape != (self.canary.dim,) or not np.isfinite(vector).all():
+            expected = f"({self.canary.dim},), finite"
+            raise ValueError(f"Expected {name}.shape={vector.shape} to be {expected}.")
+        return vector

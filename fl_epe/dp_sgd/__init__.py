@@ -1,0 +1,23 @@
+"""Audits of DP-SGD in the same single run: canary gradients among the clipped gradients of a step.
+
+`audit_dp_sgd` goes around training with an Opacus ``DPOptimizer`` or with `PlainDPSGD`, a reference
+step without Opacus. Each canary stands for one training example, and the record is that of any
+other audited run.
+
+Examples:
+    >>> import numpy as np
+    >>> from fl_epe.dp_sgd import PlainDPSGD, audit_dp_sgd
+    >>> optimizer = PlainDPSGD(
+    ...     np.zeros(5000), learning_rate=0.1, noise_multiplier=1.0, max_grad_norm=1.0,
+    ...     expected_batch_size=8, seed=0)
+    >>> with audit_dp_sgd(optimizer, num_canaries=200, delta=1e-5, steps=20, seed=1) as audit:
+    ...     for _ in range(20):
+    ...         model = optimizer.step(np.zeros((8, 5000)))
+    >>> 3 < audit.epsilon(threat="all").epsilon < 6  # by theory 4.4
+    True
+"""
+
+from fl_epe.dp_sgd.audit import DPSGDAudit, audit_dp_sgd
+from fl_epe.dp_sgd.plain import PlainDPSGD
+
+__all__ = ["DPSGDAudit", "PlainDPSGD", "audit_dp_sgd"]

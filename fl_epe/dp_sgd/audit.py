@@ -1,0 +1,358 @@
+"""`audit_dp_sgd`: how much a run of DP-SGD tells about one example, measured in that run.
+
+No exception of the audit ends training: it is told once, and the run goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import itertools
+import logging
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.auditing import (
+    LEAST_FOR_NULL,
+    AuditRecord,
+    EpsilonEstimate,
+    Provenance,
+    epsilon_from_record,
+    installed_versions,
+)
+from fl_epe.canaries import CanaryKind
+from fl_epe.checks import check_probability, check_rate
+from fl_epe.dp_sgd.scored_steps import Sampling, ScoredSteps
+from fl_epe.dp_sgd.steps import StepFacts, Steps, steps_of
+from fl_epe.faults import FaultKind
+from fl_epe.schedules import Cohort, Poisson, ShuffledEpochs
+from fl_epe.seeding import generator
+
+if TYPE_CHECKING:
+    from opacus.optimizers import DPOptimizer
+
+    from fl_epe.dp_sgd.plain import PlainDPSGD
+
+logger = logging.getLogger("fl_epe.dp_sgd")
+
+_SCHEDULE = 0  # stream of the canaries' steps
+_NO_END = 2**62  # steps of coins
+_MUCH = 0.1  # share of canaries that a user must hear of
+_FAULTS_KEPT = 100
+_ALSO_KNOWN = "every real example's gradient in every step"  # with full knowledge, in reports
+
+
+@dataclasses.dataclass(frozen=True)
+class _Joined:
+    """A step that canaries were given the chance to join."""
+
+    cohort: Cohort
+    facts: StepFacts
+    real: NDArray[np.floating] | None
+    undo: Callable[[], None]
+
+
+class DPSGDAudit:
+    """What `audit_dp_sgd` returns: a context for training, and then its results."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        scored: ScoredSteps,
+        cohorts: Iterator[Cohort],
+        sampling: Sampling,
+        config: dict[str, Any],
+        *,
+        delta: float,
+        seed: int,
+    ) -> None:
+        self._steps, self._scored, self._cohorts = steps, scored, cohorts
+        self._sampling, self._config = sampling, config
+        self.delta = delta
+        self._seed = seed
+        self._start: NDArray[np.floating] = np.empty(0)
+        self._final: NDArray[np.floating] = np.empty(0)
+        self._full_knowledge = bool(config["full_knowledge"])
+        self._active = self._entered = False
+        self._stopped: str | None = None
+        self.faults: list[str] = []
+        self._fault_counts: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"DPSGDAudit({self._steps.description}, {self._scored.count} steps)"
+
+    def __enter__(self) -> Self:
+        """Note the initial model, and let canaries join from the next step on.
+
+        Raises:
+            ValueError: if the audit has been entered before.
+        """
+        if self._entered:
+            raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
+        self._start = self._steps.model()
+        self._entered = self._active = True
+        self._steps.hook(self._around)
+        much = self._config["share"] > _MUCH
+        for sentence in self._config["plan"]:
+            logger.log(logging.WARNING if much else logging.INFO, "Audit: %s", sentence)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the optimizer back as it was."""
+        self._active = False
+        try:
+            self._steps.unhook()
+            self._final = self._steps.model()
+        except Exception as problem:  # noqa: BLE001 - training is over and must not be lost
+            self._stop("the final model could not be read", problem)
+
+    def _around(self, add_noise: Callable[[], None]) -> None:
+        """In the place of the optimizer's ``add_noise``."""
+        joined = None
+        if self._active and self._stopped is None:
+            try:
+                joined = self._join()
+            except Exception as error:  # noqa: BLE001 - the run goes on
+                self._stop("canaries could not join", error)
+        try:
+            add_noise()
+        except BaseException:
+            if joined is not None:
+                joined.undo()
+            raise
+        if joined is not None:
+            try:
+                self._score(joined)
+            except Exception as error:  # noqa: BLE001 - the run goes on
+                self._stop("the step could not be scored", error)
+
+    def _join(self) -> _Joined:
+        facts = self._steps.facts()
+        cohort = next(self._cohorts)
+        real = self._steps.summed() if self._full_knowledge else None
+        if not len(cohort):
+            return _Joined(cohort, facts, real, lambda: None)
+        gradient = self._scored.gradient(cohort, facts.clip_norm)
+        return _Joined(cohort, facts, real, self._steps.join(gradient))
+
+    def _score(self, joined: _Joined) -> None:
+        noisy, n = self._steps.noisy(), self._steps.batch_size
+        if not self._scored.add(noisy, joined.real, joined.cohort, joined.facts, n):
+            self._fault("the noisy gradient has NaN or infinite entries", FaultKind.NO_MODEL)
+
+    def _stop(self, what: str, error: Exception) -> None:
+        """Stand back for the rest of the run, and say so."""
+        text = f"{what}: {type(error).__name__}: {error}"
+        self._stopped = self._stopped or f"step {self._scored.count + 1}, {text}"
+        self._fault(f"{text}; the run goes on without the audit", FaultKind.NO_AUDIT)
+        logger.warning("Audit, step %d, %s", self._scored.count + 1, self.faults[-1])
+        logger.debug("Where it happened", exc_info=error)
+
+    def _fault(self, text: str, kind: FaultKind) -> None:
+        self._fault_counts[str(kind)] += 1
+        if len(self.faults) < _FAULTS_KEPT:
+            self.faults.append(f"step {self._scored.count}, {text}")
+
+    @property
+    def share(self) -> float:
+        """Expected canaries in a step, over the expected batch size."""
+        return float(self._config["share"])
+
+    def record(self) -> AuditRecord:
+        """What the run leaves behind so far, for every estimate and bound.
+
+        Raises:
+            ValueError: before the audit was entered.
+        """
+        if not self._entered:
+            raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
+        return self._scored.record(
+            self._start,
+            self._steps.model() if self._active or not len(self._final) else self._final,
+            sampling=self._sampling,
+            steps=self._steps,
+            delta=self.delta,
+            linear=self._stopped is None,
+            provenance=self._provenance(),
+        )
+
+    def _provenance(self) -> Provenance:
+        versions = installed_versions()
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions["opacus"] = importlib.metadata.version("opacus")
+        return Provenance(
+            config={**self._config, "not_measured": self._stopped},
+            seeds={"canary": self._seed},
+            canary_kind=self._scored.canaries.kind,
+            versions=versions,
+            faults=tuple(self.faults),
+            fault_counts=dict(self._fault_counts),
+        )
+
+    def epsilon(
+        self, delta: float | None = None, *, threat: Literal["final", "all"] = "all", **options: Any
+    ) -> EpsilonEstimate:
+        """ε of the run: `epsilon_from_record` on `record`.
+
+        Args:
+            delta: target δ; the audit's by default.
+            threat: "all", every step's noisy gradient is released, or "final", the model is.
+            options: as in `epsilon_from_record`.
+        """
+        return epsilon_from_record(self.record(), delta, threat=threat, **options)
+
+    def report(self, directory: str | Path | None = None) -> str:
+        """The report as text; with a ``directory``, also record.npz, report.json and report.html.
+
+        Never raises: what goes wrong is said in the text.
+        """
+        try:
+            from fl_epe.reporting import as_text, summarize, write_report  # slow to import
+
+            record = self.record()
+            if directory is not None:
+                record.save(Path(directory) / "record.npz")
+                write_report(record, Path(directory))
+            return as_text(summarize(record))
+        except Exception as error:  # noqa: BLE001 - training is over and must not be lost
+            return "\n".join([f"The report is incomplete: {error}", *self.faults])
+
+
+def audit_dp_sgd(
+    optimizer: DPOptimizer | PlainDPSGD,
+    *,
+    num_canaries: int,
+    delta: float,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    participations: float = 1,
+    unobserved: int | None = None,
+    full_knowledge: bool = True,
+    seed: int | None = None,
+    canary_kind: CanaryKind = "rotation",
+) -> DPSGDAudit:
+    """An audit to put around a run of DP-SGD: ``with … as audit:``, and train.
+
+    Each canary stands for one example. Its gradient is a random direction as long as the clip norm,
+    which joins the clipped gradients before the noise is added. Its steps are drawn before the run:
+    by default by coins at the run's own sampling rate, as Poisson sampling draws examples. Nothing
+    else changes: noise, denominators, accounting and torch's random numbers stay as they are.
+
+    Args:
+        optimizer: an Opacus ``DPOptimizer`` (as ``PrivacyEngine().make_private`` returns it), with
+            flat, adaptive or ghost clipping, in one process; or a `PlainDPSGD`.
+        num_canaries: canaries that may take part, at least 2.
+        delta: target δ.
+        sample_rate: probability of a canary to be in a step; by default that which
+            ``PrivacyEngine`` told its accountant.
+        steps: of the run; instead of coins each canary then takes part in ``participations`` steps.
+        participations: see ``steps``.
+        unobserved: canaries that are only scored.
+        full_knowledge: whether the adversary knows the gradients of all real examples and takes
+            them out of every step, as the definition of DP allows. Otherwise they hide canaries.
+        seed: of the canaries and their steps; the operating system's entropy by default. Keep it
+            secret until training has ended.
+        canary_kind: see `CanarySet`.
+
+    Raises:
+        TypeError: if ``optimizer`` is none of these.
+        ValueError: for an argument out of range, or an optimizer that cannot be audited.
+    """
+    found = steps_of(optimizer)
+    if num_canaries < 2:
+        raise ValueError(f"Expected num_canaries={num_canaries} >= 2.")
+    if unobserved is not None and unobserved < 0:
+        raise ValueError(f"Expected unobserved={unobserved} >= 0.")
+    check_probability("delta", delta)
+    sampling, size = _sampling(found, sample_rate, steps, participations)
+    seed = secrets.randbits(128) if seed is None else seed
+    if unobserved is None:
+        once = sampling.rate is None and participations <= 1
+        unobserved = max(2, num_canaries // 4) if once else max(LEAST_FOR_NULL, num_canaries)
+    scored = ScoredSteps(found.dim, num_canaries, unobserved, seed, canary_kind)
+    schedule = (
+        Poisson(_NO_END, sampling.rate)
+        if sampling.rate is not None
+        else ShuffledEpochs(size, participations)
+    )
+    nobody = itertools.repeat(np.empty(0, np.int64))
+    cohorts = itertools.chain(schedule.cohorts(num_canaries, generator(seed, _SCHEDULE)), nobody)
+    config = _config(found, sampling, num_canaries * (sampling.rate or participations / size))
+    config |= {
+        "num_canaries": num_canaries,
+        "unobserved": unobserved,
+        "full_knowledge": full_knowledge,
+        "also_known": _ALSO_KNOWN if full_knowledge else None,
+        "canary_kind": canary_kind,
+    }
+    return DPSGDAudit(found, scored, cohorts, sampling, config, delta=delta, seed=seed)
+
+
+def _sampling(
+    found: Steps, sample_rate: float | None, steps: int | None, participations: float
+) -> tuple[Sampling, int]:
+    """How canaries' steps are drawn, and of how many; 1 for coins, which need no number.
+
+    Raises:
+        ValueError: if the arguments do not go together, or one is out of range.
+    """
+    if steps is not None:
+        if sample_rate is not None:
+            raise ValueError(
+                f"Expected steps={steps} or sample_rate={sample_rate}, not both: coins need no"
+                " number of steps."
+            )
+        if steps < 1 or not 0 < participations <= steps:
+            raise ValueError(
+                f"Expected participations={participations} in (0, steps={steps}], and a step."
+            )
+        return Sampling("epochs", None, participations), steps
+    if participations != 1:
+        raise ValueError(f"Expected steps=… with participations={participations}.")
+    rate = found.sample_rate if sample_rate is None else sample_rate
+    if rate is None:
+        raise ValueError(
+            "Expected sample_rate=… (the probability of an example to be in a batch) or steps=…"
+            f" (of the run): {found.description} does not say how batches are drawn."
+        )
+    check_rate("sample_rate", rate)
+    return Sampling("poisson", rate), 1
+
+
+def _config(found: Steps, sampling: Sampling, expected: float) -> dict[str, Any]:
+    """What a record's configuration keeps; ``expected`` canaries are in a step."""
+    return {
+        "task": f"DP-SGD with {found.description}",
+        "unit": "example",
+        "participations": None if sampling.rate is not None else sampling.participations,
+        "sample_rate": sampling.rate,
+        "share": expected / found.batch_size,
+        "plan": _plan(expected, found),
+    }
+
+
+def _plan(expected: float, found: Steps) -> list[str]:
+    """What the canaries do to a step, in plain English."""
+    z, n = found.noise_multiplier, found.batch_size
+    lines = [
+        f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"
+        f" batch of {n:g} examples: {expected / n:.1%} of its size."
+    ]
+    if z > 0:
+        length = math.sqrt(expected / found.dim) / z
+        lines.append(f"Together they are about {length:.2%} as long as the noise of a step.")
+    return lines

@@ -1,0 +1,270 @@
+"""Charts of scores: error rates beside the region that is claimed, histograms, and footprints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import scipy
+
+from fl_epe.auditing import AuditRecord, Scores, ThreatModel, round_footprints
+from fl_epe.reporting.charts import (
+    ANALYTICAL,
+    BOUND,
+    JSON,
+    NULL,
+    OBSERVED,
+    UNOBSERVED,
+    Chart,
+    Floats,
+    axes,
+    band,
+    cells,
+    left_out,
+    line,
+    points,
+    secrecy,
+    signed,
+    spread_out,
+)
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
+
+_MOST_RATES = 120  # points of a curve of error rates
+_SMALLEST = 1e-5  # rate at which curves begin, as a logarithmic axis has no 0
+_NOTHING = 1e-9  # a rate of 0, for the same reason
+_BINS = 8, 40
+_HEADLINES: tuple[tuple[ThreatModel, str], ...] = (
+    ("final", "only the finished model"),
+    ("all", "every round's model"),
+)
+
+
+def score_charts(record: AuditRecord, summary: RunSummary) -> Iterator[Chart]:
+    """All charts of scores that have something to show."""
+    for threat, seen in _HEADLINES:
+        part = _headline(summary, threat)
+        if part is not None:
+            yield trade_off(part, summary, threat, seen)
+    for place, row in enumerate(summary.rows()):
+        if isinstance(row.part, StatisticSummary):
+            scale = math.sqrt(record.dim) if row.name == "paper's maximum" else 1.0
+            yield histogram(row.part.scores, f"{row.sees}, {row.name}", place, scale)
+    for threat, seen in _HEADLINES:
+        part = _headline(summary, threat)
+        if part is not None and (found := by_canary(record, part, threat, seen)) is not None:
+            yield found
+
+
+def _headline(summary: RunSummary, threat: ThreatModel) -> StatisticSummary | None:
+    final, every = summary.final.displacement, summary.every_round.matched_filter
+    part = final if threat == "final" else every
+    return part if isinstance(part, StatisticSummary) else None
+
+
+def claimed_misses(false_alarms: Floats, epsilon: float, delta: float) -> Floats:
+    """The fewest misses that (ε, δ)-DP allows a test with so many false alarms."""
+    low = 1 - delta - math.exp(min(epsilon, 700.0)) * false_alarms
+    high = math.exp(-epsilon) * (1 - delta - false_alarms)
+    return np.asarray(np.maximum(np.maximum(low, high), 0.0))
+
+
+def error_rates(scores: Scores) -> tuple[Floats, Floats, str]:
+    """False alarms and misses of every threshold on scores, and where the former are from."""
+    observed = np.sort(scores.observed)
+    if scores.standard_null or scores.unobserved is None:
+        thresholds = observed[spread_out(len(observed), _MOST_RATES)]
+        false_alarms = scipy.stats.norm.sf(thresholds)
+        source = "by the exact law of canaries that took no part"
+    else:
+        others = np.sort(scores.unobserved)
+        both = np.sort(np.concatenate([observed, others]))
+        thresholds = both[spread_out(len(both), _MOST_RATES)]
+        false_alarms = 1 - np.searchsorted(others, thresholds) / len(others)
+        source = f"counted on {len(others):,} canaries that took no part"
+    misses = np.searchsorted(observed, thresholds) / len(observed)
+    return np.asarray(false_alarms), np.asarray(misses), source
+
+
+def trade_off(part: StatisticSummary, summary: RunSummary, threat: str, seen: str) -> Chart:
+    """Misses against false alarms, beside two Gaussians' and the region that is claimed."""
+    false_alarms, misses, source = error_rates(part.scores)
+    grid = np.concatenate([np.geomspace(_SMALLEST, 0.01, 40), np.linspace(0.0125, 1, 80)])
+    mean, width = _gaussian(part)
+    gaussian = scipy.stats.norm.cdf((scipy.stats.norm.isf(grid) - mean) / width)
+    traces = [
+        line(grid, 1 - grid, "blind guess", NULL, dash="dot"),
+        line(
+            grid,
+            gaussian,
+            f"N(0, 1) and N({signed(mean)}, {number(width)}²)",
+            UNOBSERVED,
+            dash="dash",
+        ),
+        points(
+            false_alarms,
+            misses,
+            "measured",
+            OBSERVED,
+            size=6,
+            hover="false alarms %{x:.3g}<br>misses %{y:.3g}",
+        ),
+    ]
+    shaded, claim = _claimed(grid, summary, threat)
+    told = ", ".join(
+        f"{rate:.0%} false alarms with {_misses_at(false_alarms, misses, rate):.0%} misses"
+        for rate in (0.01, 0.1, 0.5)
+    )
+    return Chart(
+        name=f"trade-off-{threat}",
+        title=f"Errors of an attacker who has {seen}",
+        caption="Each point is a threshold on the score: above it the attacker says that the "
+        "canary took part. False alarms are canaries that did not, misses those that did. The "
+        f"closer to the lower left corner, the more is given away. {claim}",
+        alternative=f"Misses against false alarms ({source}): {told}. Two Gaussians fit with a "
+        f"mean of {signed(mean)} and a deviation of {number(width)}.",
+        traces=(*shaded, *traces),
+        layout=axes(
+            "false alarms",
+            "misses",
+            x_axis={"range": [-0.02, 1.02]},
+            y_axis={"range": [-0.02, 1.02]},
+        ),
+        headings=("false alarms", "misses"),
+        rows=tuple(cells(*pair) for pair in zip(false_alarms, misses, strict=True)),
+        logs=dict.fromkeys(("x", "y"), (math.log10(_SMALLEST), 0.05)),
+    )
+
+
+def _claimed(grid: Floats, summary: RunSummary, threat: str) -> tuple[list[JSON], str]:
+    """The region that theory excludes, and a sentence on it."""
+    limit = summary.analytical.epsilon
+    if limit is None or not math.isfinite(limit):
+        return [], "No theorem limits the error rates of this run, so no region is shaded."
+    fewest = np.maximum(claimed_misses(grid, limit, summary.delta), _NOTHING)
+    named = f"excluded by ε = {number(limit)}, δ = {summary.delta:.2g}"
+    nothing = np.full_like(grid, _NOTHING)
+    shaded = [
+        band(grid.tolist(), nothing.tolist(), fewest.tolist(), named),
+        line(grid, fewest, "limit by theory", ANALYTICAL, dash="longdash"),
+    ]
+    claim = "Theory excludes the shaded region below the long dashes"
+    unknown = secrecy(summary.analytical.rounds_known) if threat == "all" else ""
+    if unknown:
+        return shaded, f"{claim} only for attackers who do not know the rounds.{unknown}"
+    return shaded, f"{claim}; measured points may be in it by chance, as canaries are few."
+
+
+def _gaussian(part: StatisticSummary) -> tuple[float, float]:
+    """Mean and deviation of the observed scores, in units in which the others are N(0, 1)."""
+    scores = part.scores
+    if scores.standard_null or scores.unobserved is None:
+        return part.score_mean, part.score_std
+    mean, width = float(scores.unobserved.mean()), float(scores.unobserved.std(ddof=1))
+    return (part.score_mean - mean) / width, part.score_std / width
+
+
+def _misses_at(false_alarms: Floats, misses: Floats, rate: float) -> float:
+    """The fewest misses with at most so many false alarms."""
+    return float(misses[false_alarms <= rate].min(initial=1.0))
+
+
+def histogram(scores: Scores, name: str, place: int, scale: float = 1.0) -> Chart:
+    """Counts of observed and unobserved scores, and what the exact null would have."""
+    observed = scale * scores.observed
+    others = np.empty(0) if scores.unobserved is None else scale * scores.unobserved
+    together = np.concatenate([observed, others])
+    edges = np.histogram_bin_edges(together, int(np.clip(np.sqrt(len(together)), *_BINS)))
+    middles, width = (edges[:-1] + edges[1:]) / 2, float(edges[1] - edges[0])
+    took, not_took = (np.histogram(group, edges)[0] for group in (observed, others))
+    traces = [_bars(middles, width, took, "took part", OBSERVED, "")]
+    if len(others):
+        traces.append(_bars(middles, width, not_took, "took no part", UNOBSERVED, "/"))
+    if scores.standard_null:
+        grid = np.linspace(min(together.min(), -3.0), max(together.max(), 3.0), 160)
+        traces.append(line(grid, scipy.stats.norm.pdf(grid), "N(0, 1)", NULL, dash="dash"))
+    told = f"{len(observed):,} that took part: mean {signed(float(observed.mean()))}, deviation "
+    told += number(float(observed.std(ddof=1)))
+    if len(others):
+        told += f"; {len(others):,} that took no part: mean {signed(float(others.mean()))}, "
+        told += f"deviation {number(float(others.std(ddof=1)))}"
+    return Chart(
+        name=f"scores-{place}",
+        title=f"Scores: {name}",
+        caption="Filled bars are canaries that took part, hatched ones those that did not, the "
+        "dashed curve what the scores of the latter follow. The farther apart, the better is "
+        "remembered who took part.",
+        alternative=f"Histogram of scores of canaries. {told}.",
+        traces=tuple(traces),
+        layout={**axes("score", "density"), "barmode": "overlay"},
+        headings=("score from", "to", "took part", "took no part"),
+        rows=tuple(
+            (*cells(low, high), f"{a:,}", f"{b:,}")
+            for low, high, a, b in zip(edges[:-1], edges[1:], took, not_took, strict=True)
+        ),
+    )
+
+
+def _bars(
+    middles: Floats, width: float, counts: Floats, name: str, color: str, pattern: str
+) -> dict[str, object]:
+    total = max(1, int(counts.sum()))
+    marker: dict[str, object] = {"color": color, "line": {"color": color, "width": 1.5}}
+    if pattern:
+        marker |= {"pattern": {"shape": pattern, "fgcolor": color, "bgcolor": "rgba(0,0,0,0)"}}
+    return {
+        "type": "bar",
+        "name": name,
+        "x": [round(float(x), 5) for x in middles],
+        "y": [float(f"{count / total / width:.5g}") for count in counts],
+        "width": width,
+        "marker": marker,
+        "opacity": 0.75,
+        "customdata": [int(count) for count in counts],
+        "hovertemplate": "score %{x:.3g}: %{customdata} of "
+        f"{total:,} canaries<extra>{name}</extra>",
+    }
+
+
+def by_canary(
+    record: AuditRecord, part: StatisticSummary, threat: ThreatModel, seen: str
+) -> Chart | None:
+    """Score against footprint of each canary; ``None`` where footprints are not known."""
+    sgd = record.mechanism.server.get("name") == "sgd"
+    if not record.signal_known() or not (sgd or threat == "all"):
+        return None
+    sizes, times = round_footprints(record, threat)[1], record.presence.sum(axis=0)
+    ids = np.arange(record.num_canaries) if record.observed.ids is None else record.observed.ids
+    if len(part.scores.observed) != len(sizes):
+        here = times > 0
+        sizes, times, ids = sizes[here], times[here], ids[here]
+    chosen = spread_out(len(sizes))
+    x, y = sizes[chosen], part.scores.observed[chosen]
+    facts = [[int(ids[i]), int(times[i])] for i in chosen]
+    ends = np.array([0.0, float(sizes.max())])
+    hover = "canary %{customdata[0]}<br>participations %{customdata[1]}<br>"
+    hover += "footprint %{x:.3g}<br>score %{y:.3g}"
+    slope = float(sizes @ part.scores.observed / max(float(sizes @ sizes), 1e-300))
+    return Chart(
+        name=f"footprints-{threat}",
+        title=f"Each canary's score, for an attacker who has {seen}",
+        caption="A footprint is the score that is expected of a canary from the rounds in which "
+        "it took part. On the dashed line a score is as expected; noise scatters them by 1 up and "
+        f"down.{left_out(len(chosen), len(sizes), 'canaries')}",
+        alternative=f"Scores of {len(sizes):,} canaries against their footprints, which lie "
+        f"between {number(float(sizes.min()))} and {number(float(sizes.max()))}; participations "
+        f"between {times.min()} and {times.max()}. Scores are {number(max(slope, 0.0))} times what "
+        "footprints predict.",
+        traces=(
+            points(x, y, "canary", BOUND, symbol="circle-open", size=7, hover=hover)
+            | {"customdata": facts},
+            line(ends, ends, "as expected", NULL, dash="dash"),
+        ),
+        layout=axes("footprint", "score", x_axis={"rangemode": "tozero"}),
+        headings=("canary", "participations", "footprint", "score"),
+        rows=tuple(
+            (str(number_of), str(count), *cells(a, b))
+            for (number_of, count), a, b in zip(facts, x, y, strict=True)
+        ),
+    )

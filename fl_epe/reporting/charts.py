@@ -1,0 +1,171 @@
+"""What a chart of a report is: traces and a layout as JSON, and the same numbers as words and rows.
+
+A chart is drawn twice. `fl_epe.reporting.still` makes a picture of it, which stands in the page and
+in print; in a browser with JavaScript, plotly draws the same traces over it. Colors are names of
+roles, such as "@observed", for which each of the two has its own palette.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.reporting.numbers import number
+
+JSON = dict[str, Any]
+Floats = NDArray[np.float64]
+
+OBSERVED, UNOBSERVED, NULL, ANALYTICAL, BOUND, SHADE = (
+    "@observed",
+    "@unobserved",
+    "@null",
+    "@analytical",
+    "@bound",
+    "@shade",
+)
+"""Roles of colors."""
+
+MOST_POINTS = 1000
+"""Points of a cloud that a page holds at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """A chart of a report.
+
+    Attributes:
+        name: its id in the page.
+        title: above it.
+        caption: below it: what it shows, and what was left out.
+        alternative: the chart in words and numbers, for those who do not see it.
+        traces: as plotly reads them.
+        layout: as plotly reads it: the two axes.
+        headings: of the table of what is drawn.
+        rows: of that table.
+        logs: axes that a reader may switch to a logarithmic scale, "x" or "y", and the exponents
+            of 10 that the axis then goes from and to; ``None`` to fit what is drawn.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alternative: str
+    traces: tuple[JSON, ...]
+    layout: JSON
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    logs: Mapping[str, tuple[float, float] | None] = dataclasses.field(default_factory=dict)
+
+
+def axes(x: str, y: str, **more: JSON) -> JSON:
+    """A layout with the titles of both axes; further properties as ``x={…}`` or ``y={…}``."""
+    return {
+        "xaxis": {"title": {"text": x}, **more.get("x_axis", {})},
+        "yaxis": {"title": {"text": y}, **more.get("y_axis", {})},
+    }
+
+
+def line(
+    x: Iterable[float],
+    y: Iterable[float],
+    name: str,
+    color: str,
+    *,
+    dash: str = "solid",
+    hover: str = "%{x:.4g}, %{y:.4g}",
+    **more: Any,
+) -> JSON:
+    """A curve; the dash tells it from others without color."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": plain(x),
+        "y": plain(y),
+        "line": {"color": color, "dash": dash, "width": 2},
+        "hovertemplate": f"{hover}<extra>{name}</extra>",
+        **more,
+    }
+
+
+def points(
+    x: Iterable[float],
+    y: Iterable[float],
+    name: str,
+    color: str,
+    *,
+    symbol: str = "circle",
+    size: int = 9,
+    hover: str = "%{x:.4g}, %{y:.4g}",
+    **more: Any,
+) -> JSON:
+    """Markers; the symbol tells them from others without color."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": plain(x),
+        "y": plain(y),
+        "marker": {"color": color, "symbol": symbol, "size": size},
+        "hovertemplate": f"{hover}<extra>{name}</extra>",
+        **more,
+    }
+
+
+def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], name: str) -> JSON:
+    """The area between two curves."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": plain([*x, *reversed(x)]),
+        "y": plain([*high, *reversed(low)]),
+        "fill": "toself",
+        "fillcolor": SHADE,
+        "line": {"color": "rgba(0,0,0,0)", "width": 0},
+        "hoverinfo": "skip",
+    }
+
+
+def plain(values: Iterable[float]) -> list[float | None]:
+    """Five significant digits of each, as JSON; ``None`` for what is not finite."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+
+
+def spread_out(count: int, most: int = MOST_POINTS) -> NDArray[np.int64]:
+    """Which of ``count`` things to draw: all, or ``most`` that are evenly spread over them."""
+    if count <= most:
+        return np.arange(count)
+    return np.unique(np.linspace(0, count - 1, most).round()).astype(np.int64)
+
+
+def left_out(shown: int, count: int, what: str) -> str:
+    """A sentence on what is not drawn; empty if all is."""
+    if shown >= count:
+        return ""
+    return f" Drawn are {shown:,} of {count:,} {what}, evenly spread over their numbers."
+
+
+def secrecy(rounds_known: bool | None) -> str:
+    """What to add where theory's value stands beside an attacker who knows the rounds."""
+    if rounds_known is not False:
+        return ""
+    return (
+        " Theory's value is for an attacker who does not know the rounds; the one who knows them "
+        "may have more."
+    )
+
+
+def cells(*values: float) -> tuple[str, ...]:
+    """Numbers as cells of a table."""
+    return tuple("–" if math.isnan(value) else signed(value) for value in values)
+
+
+def signed(value: float) -> str:
+    """As `number` writes it, with its sign if it is negative."""
+    return f"−{number(-value)}" if value < 0 else number(value)

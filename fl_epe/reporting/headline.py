@@ -1,0 +1,229 @@
+"""The top of a report's page, for a person who is no expert: what was found, and what to do.
+
+The classes below are ours, not a standard's: they go by how often a guess at whether one client
+took part can be right, if it is as likely as not beforehand. `guess_limit` has the formula.
+
+Examples:
+    >>> round(guess_limit(1.0, 0.0), 3), guess_limit(0.0, 0.0)
+    (0.731, 0.5)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from fl_epe.auditing import EpsilonEstimate
+from fl_epe.reporting.chart_scores import error_rates
+from fl_epe.reporting.notes import oftener
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
+
+LITTLE, SOME = 0.75, 0.95
+"""Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
+
+_SEEN = "only the finished model", "every round's model"
+_SURE = 1 - 1e-9  # of a guess, from which on more digits say nothing
+_AMOUNTS = ("little", "something", "a lot")
+
+
+@dataclasses.dataclass(frozen=True)
+class Headline:
+    """What stands at the top of the page.
+
+    Attributes:
+        finding: what was found, how sure it is, against whom, and what to do, in one sentence.
+        meaning: what the ε of this run mean, a sentence or two for each.
+    """
+
+    finding: str
+    meaning: tuple[str, ...]
+
+
+def guess_limit(epsilon: float, delta: float) -> float:
+    """How often a guess is right at most under (ε, δ)-DP, if both answers are equally likely.
+
+    ``(e^ε + δ) / (e^ε + 1)``: no test of an (ε, δ)-DP mechanism has false alarms and misses that
+    sum to less than ``2(1 − δ)/(1 + e^ε)``.
+    """
+    return 1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+
+
+def headline(summary: RunSummary) -> Headline:
+    """The top of the page."""
+    return Headline(_finding(summary), tuple(_meaning(summary)))
+
+
+def _unit(summary: RunSummary) -> str:
+    return next((row.unit for row in summary.claims.statements), "client")
+
+
+def _amount(estimate: EpsilonEstimate, delta: float) -> int:
+    """Place in `_AMOUNTS`, by the upper end of the interval: what cannot be excluded counts."""
+    limit = guess_limit(estimate.high, delta)
+    return 0 if limit <= LITTLE else 1 if limit <= SOME else 2
+
+
+def _estimates(summary: RunSummary) -> tuple[EpsilonEstimate | None, EpsilonEstimate | None]:
+    """Both headlines; of a run that its rule ended, what was watched stands for every round."""
+    parts = summary.final.displacement, summary.every_round.matched_filter
+    final, every = (None if isinstance(part, Unmeasured) else part.estimate for part in parts)
+    if (found := summary.stopped) is not None and every is not None:
+        watched, low, high = (
+            math.inf if found[name] is None else float(found[name])
+            for name in ("epsilon", "low", "high")
+        )
+        every = dataclasses.replace(every, epsilon=watched, low=low, high=high)
+    return final, every
+
+
+def _sure(summary: RunSummary, seen: str, estimate: EpsilonEstimate) -> str:
+    """The confidence of an interval, unless the run stopped on scores that it goes by."""
+    if summary.stopped is not None and seen == _SEEN[0]:
+        return ", less sure than usual as the run was stopped on its scores"
+    return f" with {estimate.confidence:.0%} confidence"
+
+
+def _finding(summary: RunSummary) -> str:
+    final, every = _estimates(summary)
+    unit = _unit(summary)
+    if summary.status == "diverged":
+        return (
+            "The training went wrong, so the numbers below are not those of a model that learned: "
+            "mend the training and measure again before anything is published."
+        )
+    if final is None and every is None:
+        return (
+            f"Nothing was measured, so it is not known how much this run tells about one {unit}: "
+            "do not take it for private, mend what is named above, and run again."
+        )
+    found: list[str] = []
+    for seen, estimate in zip(_SEEN, (final, every), strict=True):
+        if estimate is not None:
+            amount = _AMOUNTS[_amount(estimate, summary.delta)]
+            what = "" if found else f" about whether one {unit} took part{_how_often(summary)}"
+            found.append(
+                f"somebody who has {seen} can tell {amount}{what} (ε about "
+                f"{number(estimate.epsilon)}, {number(estimate.low)} to {number(estimate.high)}"
+                f"{_sure(summary, seen, estimate)})"
+            )
+    told = "; ".join(found)
+    told = f"{told[0].upper()}{told[1:]}; so {_advice(summary, final, every)}."
+    if (often := oftener(summary)) is None:
+        return told
+    return (
+        f"{told} But real {unit}s took part in about {often[1]} rounds each, and about them more "
+        "can be told."
+    )
+
+
+def _advice(
+    summary: RunSummary, final: EpsilonEstimate | None, every: EpsilonEstimate | None
+) -> str:
+    """What to do, as the end of a sentence."""
+    amounts = [None if found is None else _amount(found, summary.delta) for found in (final, every)]
+    noise = "raise the noise" if summary.noise_multiplier else "add noise"
+    if amounts[0] is None:
+        return "measure the finished model as well before it is published"
+    if amounts[0] == 2:
+        return (
+            f"{noise}, or let each client take part less often, and measure again before the model "
+            "is published"
+        )
+    if (often := oftener(summary)) is not None:  # more can be told of clients than was measured
+        return (
+            f"measure again with canaries that take part in {often[1]} rounds, as clients do "
+            "(--canary-participations as-clients), before the model is published"
+        )
+    publish = "publish only the finished model"
+    unsure = "" if amounts[0] == 0 else f", {noise} if even that is too much"
+    if amounts[1] is None:
+        return f"{publish}{unsure}, as the rounds were not measured"
+    if amounts[1] > amounts[0]:
+        keep = f"{publish} and keep those of the rounds to yourself{unsure}"
+        return f"{keep}; {noise} if others see them" if not unsure else keep
+    if amounts[0] == 1:
+        return f"{noise} if that is too much for the data at hand"
+    limit = summary.analytical.epsilon
+    if limit is None or math.isinf(limit):
+        return "by this measurement nothing has to change, but no theorem guarantees it: " + noise
+    against = ", which holds for those who do not know the rounds"
+    return (
+        "by this measurement nothing has to change, though other attacks may find more, up to the "
+        f"limit by theory of ε = {number(limit)}"
+        f"{against if summary.analytical.rounds_known is False else ''}"
+    )
+
+
+def _meaning(summary: RunSummary) -> list[str]:
+    """What each ε means for a guess."""
+    unit, delta = _unit(summary), summary.delta
+    parts = summary.final.displacement, summary.every_round.matched_filter
+    lines = [
+        f"ε = {number(found.epsilon)} ({seen}): {_guess(found.epsilon, delta, unit)}"
+        f"{_at_the_end(found, delta)}{_guessed(part)}"
+        for seen, found, part in zip(_SEEN, _estimates(summary), parts, strict=True)
+        if found is not None
+    ]
+    if not lines:
+        return [f"Had ε been measured, ε = 1 would mean: {_guess(1.0, delta, unit)}"]
+    lines.append(
+        "All of this is what an attack achieved on canaries, made-up clients who were trained "
+        f"along and took part {_as_real_ones(summary)}. It is an estimate, and another attack may "
+        f"achieve more. “Little” stands for limits of up to {LITTLE:.0%} right guesses, "
+        f"“something” for up to {SOME:.0%}, “a lot” for more, by the upper end of the interval; "
+        "where these lines are drawn is our choice, and delicate data may need lower ones."
+    )
+    return lines
+
+
+def _how_often(summary: RunSummary) -> str:
+    often = oftener(summary)
+    return "" if often is None else f" in {often[0]}"
+
+
+def _as_real_ones(summary: RunSummary) -> str:
+    often = oftener(summary)
+    if often is None:
+        return "as real ones do"
+    return f"in {often[0]} each, where real ones did so in about {often[1]}: ε of those is larger"
+
+
+def _guess(epsilon: float, delta: float, unit: str) -> str:
+    limit = guess_limit(epsilon, delta)
+    if limit > _SURE:
+        return f"a guess at whether one {unit} took part may be right practically always."
+    odds = limit / (1 - limit)
+    shown = number(odds) if odds < 1e4 else f"{float(f'{odds:.2g}'):,.0f}"
+    return (
+        f"whoever guesses whether one {unit} took part, with yes as likely as no beforehand, is "
+        f"right in at most {_share(limit)} of cases, at odds of {shown} to 1 (50%, or 1 to 1, is a "
+        f"blind guess; δ = {delta:.2g} is counted in)."
+    )
+
+
+def _at_the_end(found: EpsilonEstimate, delta: float) -> str:
+    """The limit at the upper end of the interval, which the truth may well be."""
+    limit = guess_limit(found.high, delta)
+    most = "practically always" if limit > _SURE else f"in at most {_share(limit)} of cases"
+    return f" If ε is at the upper end of its interval, {number(found.high)}, {most}."
+
+
+def _share(limit: float) -> str:
+    """A share in percent, with as many digits as tell it from certainty."""
+    digits = max(1, math.ceil(-math.log10(1 - limit)) - 1)
+    return f"{100 * limit:.{digits}f}".rstrip("0").rstrip(".") + "%"
+
+
+def _guessed(part: Part) -> str:
+    """How often guesses by the scores of this run are right, with the best threshold."""
+    if isinstance(part, Unmeasured):
+        return ""
+    false_alarms, misses, _ = error_rates(part.scores)
+    right = 1 - float(np.min(false_alarms + misses, initial=1.0)) / 2
+    return (
+        " These are limits for any guess at such an ε; guesses by the canaries' scores of this run "
+        f"are right in about {right:.0%} of cases."
+    )

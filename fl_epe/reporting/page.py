@@ -1,0 +1,163 @@
+"""The HTML page of a run: one file that asks for nothing from anywhere.
+
+Charts are drawn by plotly, whose script is in the page, compressed: 2.0 MB where the script as it
+is has 4.8 MB. A browser that cannot unpack it, or runs no scripts, shows the still pictures.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fl_epe.reporting.calibration import (
+    calibration_alternative,
+    calibration_line,
+    calibration_notes,
+    calibration_table,
+)
+from fl_epe.reporting.charts import JSON, Chart
+from fl_epe.reporting.figures import FIGURES
+from fl_epe.reporting.headline import headline
+from fl_epe.reporting.notes import analytical_text, finding, notes_by_weight
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.rows import bound_cells, interval, table_rows
+from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, fault_rows, status_line
+from fl_epe.reporting.still import still
+from fl_epe.reporting.summary_types import RunSummary, Unmeasured
+from fl_epe.reporting.verdict import simultaneous_lines, statement_cells, verdict_text
+
+_MADE_WITH = (
+    ("task", "task"),
+    ("rounds", "rounds"),
+    ("clients", "clients"),
+    ("clients_per_round", "clients a round"),
+    ("participation", "participation"),
+    ("canary_participations", "participations of a canary"),
+    ("noise_multiplier", "noise multiplier"),
+    ("clipping", "clipping"),
+    ("server_optimizer", "server optimizer"),
+    ("verdict", "verdict named before the run"),
+)
+"""Settings that stand at the top, and their names there."""
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page from one of the templates of this room.
+
+    Args:
+        template: file name, such as "report.html.j2".
+        values: what the template shows.
+    """
+    import jinja2
+
+    loader = jinja2.PackageLoader("fl_epe", "reporting/templates")
+    found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    return found.get_template(template).render(**values)
+
+
+def report_page(
+    summary: RunSummary,
+    charts: Sequence[Chart],
+    config: Mapping[str, Any],
+    *,
+    calibration: bytes | None = None,
+    written: str | None = None,
+) -> str:
+    """The page of a run.
+
+    Args:
+        summary: of the run.
+        charts: from `fl_epe.reporting.chart_rounds.run_charts`.
+        config: settings of the run.
+        calibration: picture of the measured null, as a PNG file.
+        written: day of the run's record; ``None`` if there is none.
+    """
+    top = headline(summary)
+    first_notes, more_notes = notes_by_weight(summary)
+    return render_page(
+        "report.html.j2",
+        summary=summary,
+        status_line=status_line(summary),
+        fault_lines=fault_lines(summary),
+        fault_rows=fault_rows(summary),
+        more_faults=len(summary.faults) > FIRST_FAULTS,
+        top=top,
+        finding=finding(summary),
+        verdict=verdict_text(summary),
+        written=written,
+        made_with=_made_with(config),
+        statements=statement_cells(summary),
+        at_once=simultaneous_lines(summary),
+        headlines=headlines(summary),
+        rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
+        bounds=bound_cells(summary),
+        first_notes=first_notes,
+        more_notes=more_notes,
+        calibration=_calibration(summary, calibration),
+        charts=[(chart, still(chart)) for chart in charts],
+        drawn=_drawn(charts),
+        plotly=plotly_script() if charts else "",
+        config={name: value for name, value in config.items() if name != "plan"},
+        versions=summary.versions,
+    )
+
+
+@functools.cache
+def plotly_script() -> str:
+    """The script of the installed plotly, compressed with gzip and in base64."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+
+
+def _drawn(charts: Sequence[Chart]) -> str:
+    """Traces and layouts as JSON that may stand between two tags."""
+    values: JSON = {
+        chart.name: {"data": chart.traces, "layout": chart.layout, "logs": dict(chart.logs)}
+        for chart in charts
+    }
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("&", "\\u0026")
+
+
+def _made_with(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(words, str(config[key])) for key, words in _MADE_WITH if config.get(key) is not None]
+
+
+def _calibration(summary: RunSummary, image: bytes | None) -> dict[str, Any] | None:
+    """What the calibration panel shows; ``None`` without a measured null."""
+    null, least = summary.null, summary.least_deviations
+    if image is None:
+        return None
+    names, rows = calibration_table(null, least)
+    return {
+        "line": calibration_line(null, least),
+        "names": names,
+        "rows": rows,
+        "about": calibration_notes(null, least),
+        "image": base64.b64encode(image).decode(),
+        "alternative": calibration_alternative(null),
+        "caption": FIGURES["calibration"][0],
+    }
+
+
+def headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """The numbers near the top of the page: value, meaning and interval."""
+    cards = []
+    for part, words in (
+        (summary.final.displacement, "ε for somebody who has only the finished model"),
+        (summary.every_round.matched_filter, "ε for somebody who has every round's model"),
+    ):
+        if isinstance(part, Unmeasured):
+            cards.append((NOT_MEASURED, words, part.reason))
+        else:
+            cards.append((number(part.estimate.epsilon), words, interval(part.estimate)))
+    cards.append((analytical_text(summary), "analytical ε, an upper bound", ""))
+    if (metric := summary.metrics.held_out()) is not None:
+        words = f"{metric[0]} of the model on held-out data: how well it learned, not privacy"
+        cards.append((metric[1], words, ""))
+    return cards

@@ -1,0 +1,51 @@
+"""The table of a report as text: the cells of each row, and of every lower bound."""
+
+from __future__ import annotations
+
+from fl_epe.auditing import EpsilonEstimate
+from fl_epe.reporting.notes import analytical_text
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.status import NOT_MEASURED
+from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
+
+
+def table_rows(summary: RunSummary) -> list[tuple[str, ...]]:
+    """The cells of the table, as text."""
+    rows: list[tuple[str, ...]] = []
+    for row in summary.rows():
+        cells = (row.sees, row.name, *part_cells(row.part), analytical_text(summary))
+        rows.append(cells)
+    return rows
+
+
+def part_cells(part: Part) -> tuple[str, str, str]:
+    """ε, interval and lower bound as text."""
+    if isinstance(part, Unmeasured):
+        return NOT_MEASURED, "–", "–"
+    found, bound = part.estimate, part.lower_bound
+    return number(found.epsilon), interval(found), "–" if bound is None else number(bound)
+
+
+def interval(estimate: EpsilonEstimate) -> str:
+    """Both ends of an interval as text."""
+    return f"{number(estimate.low)} – {number(estimate.high)}"
+
+
+def bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
+    """Every lower bound: its name, its ε for both adversaries, its role and its assumption."""
+    verdict = summary.claims.verdict
+    named = verdict.statement.method if verdict and verdict.statement else None
+    of = {"final": "final model", "all": "every round"}
+    sides = (summary.final.bounds, summary.every_round.bounds)
+    final, every_round = ({row.method: number(row.epsilon) for row in rows} for rows in sides)
+    return [
+        (
+            row.method,
+            final.get(row.method, ""),
+            every_round.get(row.method, ""),
+            ("exploratory" if row.valid else "not valid")
+            + (f"; verdict for {of[verdict.threat]}" if verdict and row.method == named else ""),
+            row.assumption,
+        )
+        for row in {row.method: row for rows in sides for row in rows}.values()
+    ]

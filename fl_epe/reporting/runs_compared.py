@@ -1,0 +1,341 @@
+"""Runs side by side: their ε at one δ, what differs in their settings, and which ε differ.
+
+`compare_runs` computes it from records alone. A difference of two ε is called larger than chance
+only if its interval leaves 0 out; with several pairs of runs the intervals of one adversary hold
+together (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from fl_epe.auditing import (
+    AuditRecord,
+    EpsilonDifference,
+    EpsilonEstimate,
+    epsilon_difference,
+    finite,
+)
+from fl_epe.checks import ArgumentError, check_probability
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.summary import summarize
+from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary
+
+Threat = Literal["final", "all"]
+
+SEEN: dict[Threat, str] = {"final": "final model", "all": "every round"}
+"""What the adversary of each headline sees, in words."""
+
+_NOT_SETTINGS = ("plan", "stopped", "task", "chance_accuracy", "last_model_is_finite")
+_MOST_PAIRS = 15  # above, every run is compared with the first alone
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MOST_RUNS = len(_LETTERS)
+"""How many runs a comparison may have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparedRun:
+    """One run of a comparison.
+
+    Attributes:
+        letter: by which tables call it.
+        name: as it was typed.
+        summary: at the common δ.
+        own_delta: δ of the record.
+        settings: by name, in words.
+        seeds: by name; ``None`` for one that nobody knows.
+    """
+
+    letter: str
+    name: str
+    summary: RunSummary
+    own_delta: float
+    settings: dict[str, str]
+    seeds: dict[str, int | None] = dataclasses.field(repr=False)
+
+    def part(self, threat: Threat) -> Part:
+        """The headline of an adversary."""
+        return headline(self.summary, threat)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairDifference:
+    """ε of one run less that of another, for one adversary.
+
+    Attributes:
+        threat: the adversary.
+        first: letter of the one run.
+        second: letter of the other.
+        found: the difference.
+    """
+
+    threat: Threat
+    first: str
+    second: str
+    found: EpsilonDifference
+
+    def sentence(self) -> str:
+        """What the interval supports, and no more."""
+        found = self.found
+        ends = f"{signed(found.low)} to {signed(found.high)}"
+        told = f"{SEEN[self.threat]}: {self.first} and {self.second}"
+        if not found.larger_than_chance:
+            return f"{told} cannot be told apart, ε differs by {signed(found.value)} ({ends})."
+        more, less = (self.first, self.second) if found.low > 0 else (self.second, self.first)
+        return (
+            f"{told} differ by more than chance, {more} gives away more than {less}: "
+            f"ε of {self.first} less that of {self.second} is {signed(found.value)} ({ends})."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "threat": self.threat,
+            "first": self.first,
+            "second": self.second,
+            "difference": finite(self.found.value),
+            "low": finite(self.found.low),
+            "high": finite(self.found.high),
+            "confidence": self.found.confidence,
+            "independent": self.found.independent,
+            "larger_than_chance": self.found.larger_than_chance,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class RunsCompared:
+    """All that a comparison of runs says.
+
+    Attributes:
+        runs: in the order in which they were named.
+        delta: of every ε.
+        confidence: of the intervals of each run, and of the differences of an adversary together.
+        different: settings that differ, by name, a value for each run.
+        same: settings that are the same in all runs.
+        differences: of pairs of runs.
+        notes: what has to be known, in sentences.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    delta: float
+    confidence: float
+    different: dict[str, list[str]]
+    same: dict[str, str]
+    differences: tuple[PairDifference, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether every run's status is "ok"."""
+        return all(run.summary.status == "ok" for run in self.runs)
+
+
+def headline(summary: RunSummary, threat: Threat) -> Part:
+    """The first row of an adversary in a report's table."""
+    return summary.final.displacement if threat == "final" else summary.every_round.matched_filter
+
+
+def compare_runs(
+    records: Mapping[str, AuditRecord], delta: float | None = None, confidence: float = 0.95
+) -> RunsCompared:
+    """Compare two or more runs.
+
+    Args:
+        records: by what they are called.
+        delta: of every ε; by default that of the records, and if they differ the smallest.
+        confidence: of the intervals.
+
+    Raises:
+        ValueError: with fewer than two records or too many, or if δ is not in (0, 1).
+    """
+    if not 2 <= len(records) <= MOST_RUNS:
+        raise ValueError(f"Expected 2 to {MOST_RUNS} runs to compare, got {len(records)}.")
+    if delta is not None and not 0 < delta < 1:
+        raise ArgumentError("Expected {delta} in (0, 1).", delta=delta)
+    check_probability("confidence", confidence)
+    at = min(record.delta for record in records.values()) if delta is None else delta
+    runs = tuple(
+        ComparedRun(
+            letter=letter,
+            name=name,
+            summary=summarize(record, at, confidence),
+            own_delta=record.delta,
+            settings=settings_of(record),
+            seeds=dict(record.provenance.seeds),
+        )
+        for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)
+    )
+    different, same = _settings(runs)
+    differences = _differences(runs, list(records.values()), at, confidence)
+    notes = tuple(_notes(runs, at, delta, differences, confidence))
+    return RunsCompared(runs, at, confidence, different, same, differences, notes)
+
+
+def settings_of(record: AuditRecord) -> dict[str, str]:
+    """The settings of a run in words, by name; none of them is a seed."""
+    mechanism, config = record.mechanism, record.provenance.config
+    shown = {key: value for key, value in config.items() if key not in _NOT_SETTINGS}
+    known = {
+        "task": config.get("task"),
+        "rounds": record.rounds,
+        "participation": mechanism.participation,
+        "canary_participations": mechanism.canary_participations,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "canaries": record.num_canaries,
+        "unobserved canaries": record.unobserved.count,
+        "dimension": record.dim,
+        "target_delta": record.delta,
+        "canary_kind": record.provenance.canary_kind,
+        "server": mechanism.server.get("name"),
+    }
+    versions = {f"version of {name}": text for name, text in record.provenance.versions.items()}
+    whole = {
+        **known,
+        **{key: value for key, value in shown.items() if value is not None},
+        **versions,
+    }
+    return {str(name): _words(value) for name, value in whole.items() if value is not None}
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return " ".join(_words(part) for part in value)
+    return str(value)
+
+
+def _settings(runs: Sequence[ComparedRun]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    values = {name: [run.settings.get(name, "–") for run in runs] for name in names}
+    different = {name: row for name, row in values.items() if len(set(row)) > 1}
+    return different, {name: row[0] for name, row in values.items() if name not in different}
+
+
+def independent(first: ComparedRun, second: ComparedRun) -> bool:
+    """Whether no random stream of one is known to be, or may be, that of the other."""
+    if first.seeds.get("canary") is None or second.seeds.get("canary") is None:
+        return False
+    shared = first.seeds.keys() & second.seeds.keys()
+    return not any(
+        first.seeds[name] is not None and first.seeds[name] == second.seeds[name] for name in shared
+    )
+
+
+def _differences(
+    runs: Sequence[ComparedRun], records: Sequence[AuditRecord], delta: float, confidence: float
+) -> tuple[PairDifference, ...]:
+    """Of all pairs, or of all runs with the first; those of one adversary hold together."""
+    places = range(len(runs))
+    pairs = list(itertools.combinations(places, 2))
+    if len(pairs) > _MOST_PAIRS:
+        pairs = [(0, other) for other in places[1:]]
+    error = (1 - confidence) / len(pairs)
+    kinds = {pair: independent(runs[pair[0]], runs[pair[1]]) for pair in pairs}
+    levels = {True: 1 - error, False: 1 - error / 2}
+    at_level = {
+        kind: [
+            _summary(run, record, delta, levels[kind])
+            for run, record in zip(runs, records, strict=True)
+        ]
+        for kind in set(kinds.values())
+    }
+    found = []
+    for threat in SEEN:
+        for (first, second), kind in kinds.items():
+            one, other = (_estimate(at_level[kind][place], threat) for place in (first, second))
+            if one is not None and other is not None:
+                difference = epsilon_difference(one, other, independent=kind)
+                letters = runs[first].letter, runs[second].letter
+                found.append(PairDifference(threat, *letters, difference))
+    return tuple(found)
+
+
+def _summary(run: ComparedRun, record: AuditRecord, delta: float, confidence: float) -> RunSummary:
+    if math.isclose(run.summary.confidence, confidence):
+        return dataclasses.replace(run.summary, confidence=confidence)
+    return summarize(record, delta, confidence)
+
+
+def _estimate(summary: RunSummary, threat: Threat) -> EpsilonEstimate | None:
+    """Of a run that was measured and did not diverge."""
+    part = headline(summary, threat)
+    if summary.status == "diverged" or not isinstance(part, StatisticSummary):
+        return None
+    return dataclasses.replace(part.estimate, confidence=summary.confidence)
+
+
+def _notes(
+    runs: Sequence[ComparedRun],
+    delta: float,
+    asked: float | None,
+    differences: Sequence[PairDifference],
+    confidence: float,
+) -> list[str]:
+    lines = _delta_notes(runs, delta, asked)
+    for run in runs:
+        if run.summary.status != "ok":
+            why = "; ".join(run.summary.reasons)
+            lines.append(f"Warning: {run.letter} {_STATUS[run.summary.status]}: {why}.")
+    if len({run.settings.get("task") for run in runs}) > 1:
+        lines.append("The runs trained different tasks; a difference in ε may come from that.")
+    if differences:
+        lines += _difference_notes(differences, confidence)
+    return [
+        *lines,
+        "ε estimates say what the canary attack achieves. They are not bounds, and a run with a "
+        "smaller ε need not be safer against another attack.",
+        "Accuracies have no intervals here; whether they differ by more than chance is not judged.",
+    ]
+
+
+_STATUS = {
+    "diverged": "diverged, no difference to it is judged",
+    "not measured": "was not measured",
+}
+
+
+def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None) -> list[str]:
+    own = sorted({run.own_delta for run in runs})
+    if own == [delta]:
+        return []
+    each = ", ".join(f"{run.letter} {run.own_delta:.2g}" for run in runs)
+    why = "as asked" if asked is not None else "the smallest; --delta chooses another"
+    start = "have different δ" if len(own) > 1 else "were made for another δ"
+    return [
+        f"The runs {start} ({each}). Every ε here was computed again at δ = {delta:.2g}, {why}."
+    ]
+
+
+def _difference_notes(differences: Sequence[PairDifference], confidence: float) -> list[str]:
+    pairs = max(1, len(differences) // len({found.threat for found in differences}))
+    held = f"{confidence:.0%} of the time"
+    together = (
+        f" The {pairs} intervals of one adversary hold together {held} (Bonferroni)."
+        if pairs > 1
+        else ""
+    )
+    lines = [
+        "A difference is larger than chance if its interval leaves 0 out. It is made from the "
+        "intervals of both runs, whose distances to the estimates add as squares, which holds for "
+        f"independent runs.{together}"
+    ]
+    if shared := [found for found in differences if not found.found.independent]:
+        named = ", ".join(dict.fromkeys(f"{found.first} and {found.second}" for found in shared))
+        lines.append(
+            f"Not known to be independent, as they share a seed or do not tell it: {named}. Their "
+            "interval reaches from one run's lower end to the other's upper end, each at half the "
+            "error, and holds whatever they share."
+        )
+    return lines
+
+
+def signed(value: float) -> str:
+    """A number with its sign."""
+    if math.isnan(value):
+        return "unknown"
+    return f"{'−' if value < 0 else '+'}{number(abs(value))}"

@@ -1,0 +1,172 @@
+"""A still picture of a chart, for a page without JavaScript and for print.
+
+It draws the traces that `fl_epe.reporting.charts` makes, and no others: curves, areas, markers with
+error bars, bars and heat maps on one pair of axes.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fl_epe.reporting.charts import JSON, Chart
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PALETTE = {
+    "@observed": "#b34700",
+    "@unobserved": "#0072b2",
+    "@null": "#44403c",
+    "@analytical": "#00735a",
+    "@bound": "#0072b2",
+    "@shade": "#d6d3d1",
+    "@paper": "#ffffff",
+}
+"""Colors on white; each has a contrast of at least 4.5 to 1, but for areas."""
+
+_DASHES = {"solid": "-", "dash": "--", "dot": ":", "longdash": (0, (8, 3))}
+_SYMBOLS = {"circle": "o", "circle-open": "o", "triangle-right": ">", "x": "x"}
+_SIZE = 5.0, 3.7  # inches; in print two stand side by side, and the text is to be read there
+_SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "fl-epe", "font.size": 10}
+
+
+def still(chart: Chart) -> str:
+    """The picture as a data URI of an SVG file; the same for the same chart."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=_SIZE)
+        figure.subplots_adjust(left=0.15, right=0.97, top=0.97, bottom=0.33)
+        axes = figure.subplots()
+        names = _categories(chart.traces)
+        if names:
+            figure.subplots_adjust(left=0.32)
+        for trace in chart.traces:
+            _DRAW[trace["type"]](axes, trace, names)
+        _finish(axes, chart.layout, names)
+        buffer = io.BytesIO()
+        metadata: dict[str, Any] = {"Date": None, "Creator": None, "Title": chart.title}
+        figure.savefig(buffer, format="svg", metadata=metadata)
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _categories(traces: Iterable[JSON]) -> list[str]:
+    """Names on the y-axis, in the order of the first trace that has them."""
+    for trace in traces:
+        if any(isinstance(y, str) for y in trace["y"]):
+            return list(trace["y"])
+    return []
+
+
+def _color(name: str) -> str:
+    return "none" if name.startswith("rgba(0,0,0,0") else PALETTE[name]
+
+
+def _values(values: Iterable[Any], names: list[str]) -> list[float]:
+    return [
+        names.index(value) if isinstance(value, str) else np.nan if value is None else value
+        for value in values
+    ]
+
+
+def _draw_scatter(axes: Axes, trace: JSON, names: list[str]) -> None:
+    x, y = trace["x"], _values(trace["y"], names)
+    x = [np.nan if value is None else value for value in x]
+    if trace.get("fill") == "toself":
+        axes.fill(x, y, color=_color(trace["fillcolor"]), label=trace["name"], lw=0)
+        return
+    if bars := trace.get("error_x"):
+        ends = [bars["arrayminus"], bars["array"]]
+        axes.errorbar(x, y, xerr=ends, fmt="none", ecolor=_color(bars["color"]), lw=3)
+    look: dict[str, Any] = {"label": trace["name"], "linestyle": ""}
+    if "lines" in trace["mode"]:
+        curve = trace["line"]
+        look |= {"linestyle": _DASHES[curve["dash"]], "color": _color(curve["color"])}
+        if curve.get("shape") == "hv":
+            look["drawstyle"] = "steps-post"
+        if names:  # across all rows
+            axes.axvline(x[0], **look)
+            return
+    if "markers" in trace["mode"]:
+        marker = trace["marker"]
+        look |= {"marker": _SYMBOLS[marker["symbol"]], "color": _color(marker["color"])}
+        look |= {"markersize": 0.7 * marker["size"]}
+        if marker["symbol"].endswith("-open"):
+            look["markerfacecolor"] = "none"
+    axes.plot(x, y, **look)
+
+
+def _draw_bar(axes: Axes, trace: JSON, names: list[str]) -> None:
+    marker = trace["marker"]
+    color, pattern = _color(marker["color"]), marker.get("pattern")
+    face = {"facecolor": "none", "hatch": 2 * pattern["shape"]} if pattern else {"facecolor": color}
+    alpha = None if pattern else trace["opacity"]
+    look = {"edgecolor": color, "label": trace["name"], "alpha": alpha, **face}
+    axes.bar(trace["x"], trace["y"], trace["width"], **look)
+
+
+def _draw_heatmap(axes: Axes, trace: JSON, names: list[str]) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    ends = [_color(color) for _, color in trace["colorscale"]]
+    colors = LinearSegmentedColormap.from_list("share", ends)
+    left, right, top, bottom = (edge for axis in "xy" for edge in _ends(trace[axis]))
+    mesh = axes.imshow(
+        trace["z"],
+        cmap=colors,
+        vmin=trace["zmin"],
+        vmax=trace["zmax"],
+        aspect="auto",
+        interpolation="nearest",
+        extent=(left, right, bottom, top),
+    )
+    if trace["showscale"]:
+        axes.figure.colorbar(mesh, ax=axes, label=trace["colorbar"]["title"]["text"])
+
+
+def _ends(middles: list[int]) -> tuple[float, float]:
+    """Where a row of evenly spread cells begins and ends."""
+    half = (middles[-1] - middles[0]) / max(len(middles) - 1, 1) / 2 or 0.5
+    return middles[0] - half, middles[-1] + half
+
+
+_DRAW = {"scatter": _draw_scatter, "bar": _draw_bar, "heatmap": _draw_heatmap}
+
+
+def _finish(axes: Axes, layout: JSON, names: list[str]) -> None:
+    """Titles, ranges, ticks and the legend."""
+    for which in "xy":
+        given = layout[f"{which}axis"]
+        getattr(axes, f"set_{which}label")(given["title"]["text"])
+        if "range" in given:
+            getattr(axes, f"set_{which}lim")(*given["range"])
+        elif given.get("rangemode") == "tozero":
+            low, high = getattr(axes, f"get_{which}lim")()
+            getattr(axes, f"set_{which}lim")(min(low, 0.0) if low < -0.06 * high else 0.0, high)
+    if names:
+        words = [name.replace("<br>", "\n") for name in names]
+        axes.set_yticks(range(len(names)), words)
+        axes.set_ylim(-0.5, len(names) - 0.5)
+    if layout["yaxis"].get("autorange") == "reversed" and not axes.images:
+        axes.invert_yaxis()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        words = [textwrap.shorten(label, 40) for label in labels]
+        axes.legend(
+            handles,
+            words,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.2),
+            ncols=1 + (len(words) > 3),
+            frameon=False,
+            fontsize=8.5,
+        )

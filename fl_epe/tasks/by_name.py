@@ -1,0 +1,295 @@
+"""Finds tasks by name: the built-in ones, and those of your own modules.
+
+A reference is a short name, or where a task stands: ``"module:name"``, where the name is a subclass
+of `Task`, a function that is annotated to return one, or a task. Modules are found where Python
+finds them, and the command line looks in the current folder first.
+
+Examples:
+    >>> found = find_task("digits")
+    >>> [field.name for field in dataclasses.fields(found.settings)]
+    ['num_clients', 'alpha', 'data_seed']
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fl_epe.checks import ArgumentError, checked_type
+
+if TYPE_CHECKING:
+    from fl_epe.tasks.contract import Task
+
+BUILT_IN = {
+    "digits": "fl_epe.tasks.digits:Digits",
+    "emnist": "fl_epe.tasks.emnist:Emnist",
+    "emnist-twin": "fl_epe.tasks.emnist:EmnistTwin",
+    "fashion-mnist": "fl_epe.tasks.fashion_mnist:FashionMnist",
+    "shakespeare": "fl_epe.tasks.shakespeare:Shakespeare",
+    "stackoverflow": "fl_epe.tasks.stackoverflow:StackOverflow",
+    "stackoverflow-twin": "fl_epe.tasks.stackoverflow:StackOverflowTwin",
+}
+"""Short names, and where those tasks stand."""
+
+_HOW = "'module:name', e.g. mypackage.tasks:MyTask"
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundTask:
+    """What a reference stands for, before a task is made of it.
+
+    Attributes:
+        reference: as it was given.
+        make: a subclass of `Task`, a function that returns a task, or a task.
+        settings: a dataclass whose fields are the options of ``make``; none for a task.
+    """
+
+    reference: str
+    make: Any
+    settings: type
+
+    def task(self, **options: Any) -> Task:
+        """The task with these options.
+
+        Raises:
+            ValueError: for an option that does not exist (the message lists those that do), one of
+                another type or out of range, or a missing one; if a function returns no task.
+        """
+        from fl_epe.tasks.contract import Task
+
+        values = self._checked(options)
+        made = self.make if isinstance(self.make, Task) else self.make(**values)
+        if not isinstance(made, Task):
+            raise ValueError(
+                f"Expected {self.reference} to return a fl_epe.tasks.Task, got "
+                f"{type(made).__name__}."
+            )
+        if self.reference not in BUILT_IN:
+            plain = {name: str(v) if isinstance(v, Path) else v for name, v in values.items()}
+            made.__dict__["_found_by"] = (self.reference, plain)
+        return made
+
+    def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        kinds, values = typing.get_type_hints(self.settings), dict[str, Any]()
+        fields = {field.name: field for field in dataclasses.fields(self.settings)}
+        for name, value in options.items():
+            if name not in fields:
+                known = f"expected one of {', '.join(fields)}" if fields else "it has none"
+                raise ArgumentError(
+                    f"Unknown option {{{name}}} of task {self.reference!r}: {known}.",
+                    **{name: value},
+                )
+            values[name] = self._converted(name, value, kinds[name])
+        for name, field in fields.items():
+            if name not in values and _is_required(field):
+                raise ArgumentError(
+                    f"Expected the option {{{name}}} of task {self.reference!r} to be given: it "
+                    "has no default.",
+                    **{name: None},
+                )
+        return values
+
+    def _converted(self, name: str, value: Any, kind: Any) -> Any:
+        if kind is Path and isinstance(value, str):  # from a file
+            return Path(value)
+        if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
+            first, *more = typing.get_args(kind)
+            each = [first] * len(value) if more == [...] else [first, *more]
+            if len(each) == len(value):
+                return tuple(self._converted(name, *pair) for pair in zip(value, each, strict=True))
+        if kind not in (int, float, str, bool):
+            return checked_type(name, value, kind)
+        allowed = (int, float) if kind is float else kind
+        if not isinstance(value, allowed) or isinstance(value, bool) is not (kind is bool):
+            raise ArgumentError(
+                f"Expected {{{name}}} of task {self.reference!r} to be {kind.__name__}.",
+                **{name: value},
+            )
+        return value
+
+
+def task_names() -> list[str]:
+    """The short names that `load_task` knows."""
+    return sorted(BUILT_IN)
+
+
+def is_reference(text: str) -> bool:
+    """Whether this is the name of a built-in task, or ``"module:name"``."""
+    return text in BUILT_IN or ":" in text
+
+
+def load_task(name: str, **options: object) -> Task:
+    """The task called ``name`` with its options, e.g. ``load_task("digits", num_clients=60)``.
+
+    Args:
+        name: one of `task_names`, or ``"module:name"``: a subclass of `Task`, a function that is
+            annotated to return one, or a task.
+        options: the fields of the class, or the arguments of the function.
+
+    Raises:
+        ValueError: for a name or an option that does not exist (the message lists those that
+            do), or an option of another type or out of range.
+        ModuleNotFoundError: if a module or a package that the task needs cannot be found.
+        ImportError: if the module fails when it is imported.
+    """
+    return find_task(name).task(**options)
+
+
+def find_task(reference: str) -> FoundTask:
+    """What ``reference`` stands for; see `load_task`, also for the errors."""
+    from fl_epe.tasks.contract import Task
+
+    if not is_reference(reference):
+        known = ", ".join(task_names())
+        raise ValueError(f"Expected task name={reference!r} to be one of {known}, or {_HOW}.")
+    module, _, name = BUILT_IN.get(reference, reference).partition(":")
+    found = _attribute(_import(module, reference), name, reference)
+    if isinstance(found, Task):
+        return FoundTask(reference, found, _settings_of_nothing())
+    if inspect.isclass(found) and issubclass(found, Task):
+        if missing := sorted(getattr(found, "__abstractmethods__", ())):
+            raise ValueError(
+                f"Expected task name={reference!r} to define {', '.join(missing)}: see "
+                "fl_epe.tasks.Task."
+            )
+        return FoundTask(reference, found, found)
+    if inspect.isfunction(found):
+        _check_returns_task(found, reference)
+        return FoundTask(reference, found, _settings_of(found, reference))
+    raise ValueError(
+        f"Expected task name={reference!r} to be a subclass of fl_epe.tasks.Task, a function that "
+        f"returns one, or a task, got {type(found).__name__}."
+    )
+
+
+def _import(module: str, reference: str) -> Any:
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(
+            f"Expected task name={reference!r} to begin with the name of a module, got "
+            f"{module!r}: write {_HOW}, with dots and without .py."
+        )
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # something that the module needs
+        raise ModuleNotFoundError(
+            f"No module {error.name!r} for task name={reference!r}: run from the folder that "
+            f"{error.name.partition('.')[0]}.py is in, or put that folder into PYTHONPATH.",
+            name=error.name,
+        ) from error
+    except (Exception, SystemExit) as error:  # anything that somebody's module may do
+        raise ImportError(
+            f"Importing {module} for task name={reference!r} failed with "
+            f"{type(error).__name__}: {error}{place_of(error)}",
+            name=module,
+        ) from error
+
+
+def place_of(error: BaseException) -> str:
+    """File and line where an error was raised, in brackets after a space."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text has them
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return ""
+    return f" ({os.path.basename(last.tb_frame.f_code.co_filename)}, line {last.tb_lineno})"
+
+
+def _attribute(module: Any, name: str, reference: str) -> Any:
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            _refuse_name(module, name, reference)
+        found = getattr(found, part)
+    return found
+
+
+def _refuse_name(module: Any, name: str, reference: str) -> NoReturn:
+    from fl_epe.tasks.contract import Task
+
+    def fits(value: Any) -> bool:
+        if inspect.isclass(value):
+            return issubclass(value, Task) and not inspect.isabstract(value)
+        return isinstance(value, Task) or (inspect.isfunction(value) and _returns_task(value))
+
+    known = [key for key, value in vars(module).items() if fits(value)]
+    has = f"it has {', '.join(known)}" if known else "it has no task"
+    raise ValueError(
+        f"Expected task name={reference!r} to name something in {module.__name__}: there is no "
+        f"{name!r}, {has}."
+    )
+
+
+def _returns_task(function: Callable[..., Any]) -> bool:
+    from fl_epe.tasks.contract import Task
+
+    try:
+        answer = typing.get_type_hints(function).get("return")
+    except (NameError, TypeError):  # names that only a type checker sees
+        answer = None
+    return inspect.isclass(answer) and issubclass(answer, Task)
+
+
+def _check_returns_task(function: Callable[..., Any], reference: str) -> None:
+    if not _returns_task(function):
+        raise ValueError(
+            f"Expected task name={reference!r} to be a function that is annotated to return a task:"
+            f" def {function.__name__}(...) -> fl_epe.tasks.Task."
+        )
+
+
+def _settings_of_nothing() -> type:
+    return dataclasses.make_dataclass("_NoOptions", [])
+
+
+def _settings_of(function: Callable[..., Any], reference: str) -> type:
+    """A dataclass with a field for each argument of a function, and the function's docstring."""
+    hints, fields = typing.get_type_hints(function), list[Any]()
+    for name, parameter in inspect.signature(function).parameters.items():
+        default = parameter.default
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise ValueError(
+                f"Expected the argument {name!r} of task name={reference!r} to be given by name: "
+                "leave out '/' and '*'."
+            )
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if name not in hints and default in (parameter.empty, None):
+            raise ValueError(
+                f"Expected the argument {name!r} of task name={reference!r} to have a type."
+            )
+        kind = hints.get(name, type(default))
+        if default is parameter.empty:
+            fields.append((name, kind))
+        elif not isinstance(default, list | dict | set):
+            fields.append((name, kind, dataclasses.field(default=default)))
+    made = dataclasses.make_dataclass(function.__name__, fields, kw_only=True)
+    made.__doc__ = inspect.getdoc(function)
+    return made
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    nothing = dataclasses.MISSING
+    return field.default is nothing and field.default_factory is nothing
+
+
+def look_in_current_folder() -> None:
+    """Let modules of the current folder be found, as ``python -m`` does."""
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def load_again(reference: str, options: Mapping[str, Any]) -> Task:
+    """`load_task` in another process, for a task that is unpickled there."""
+    return load_task(reference, **options)

@@ -1,0 +1,318 @@
+"""A task from a model and a data set: any torch module, any `datasets.Dataset`.
+
+Examples:
+    >>> import datasets, torch
+    >>> rows = {"x": [[0.0], [1.0], [2.0]] * 4, "y": [0, 1, 1] * 4, "user": list("aabbcc") * 2}
+    >>> task = from_datasets(
+    ...     model=lambda: torch.nn.Linear(1, 2),
+    ...     dataset=datasets.Dataset.from_dict(rows),
+    ...     inputs="x",
+    ...     targets="y",
+    ...     partition="by:user",
+    ...     held_out=0.25,
+    ... )
+    >>> task.num_clients, task.dim, len(task.held_out())
+    (3, 4, 3)
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fl_epe.models import call_model, prepared
+from fl_epe.tasks.columns import Columns, check_columns, classes_of, read_inputs, read_targets
+from fl_epe.tasks.contract import ClientData, LossSum, Task
+from fl_epe.tasks.losses import check_classes, default_loss, default_metric
+from fl_epe.tasks.partitioners import check_partition, client_rows
+from fl_epe.tasks.sources import Source, absolute, no_progress_bars, open_source
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from flwr_datasets.partitioner import Partitioner
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""The mean over a batch, of outputs and targets."""
+
+_MOST_KEPT = 2 << 30  # bytes of tensors that are kept; larger data is read client by client
+
+
+def from_datasets(
+    model: torch.nn.Module | Callable[[], torch.nn.Module],
+    dataset: Source,
+    *,
+    inputs: Columns,
+    targets: str,
+    partition: str | Partitioner,
+    num_clients: int | None = None,
+    held_out: str | float | Dataset | None = None,
+    loss: Loss | None = None,
+    metric: Loss | None = None,
+    data_seed: int = 0,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> DatasetTask:
+    """A task from your model and your data, to train and audit.
+
+    Data is read when it is first asked for.
+
+    Args:
+        model: a module, whose values are those of the initial model (a trained one, say), or a
+            class or function without arguments that makes one, whose values are drawn anew from
+            the run's seed. Parameters with ``requires_grad=False`` stay as they are. Outputs may be
+            a tensor, an object or mapping with ``logits``, or a tuple whose first entry counts.
+        dataset: a `datasets.Dataset` or `datasets.DatasetDict`, a function without arguments that
+            returns one, the id of a hub's data set, or a local file (CSV, JSON lines, Parquet) or
+            folder (of such files, of images, or saved by ``save_to_disk``).
+        inputs: the column that the model is called with; a list of columns that become the
+            features of one tensor; or a mapping from the model's arguments to columns. Whole
+            numbers become int64, real ones float32, images float32 of shape (channels, height,
+            width) in [0, 1].
+        targets: the column of the targets. Text becomes classes, in the order of the alphabet.
+        partition: who has which rows: "by:COLUMN" (a client for each value of a column),
+            "iid:CLIENTS", "dirichlet:ALPHA" (clients of equal size that have other shares of the
+            targets, drawn from a Dirichlet distribution as by Hsu et al. 2019), or a partitioner of
+            flwr-datasets that has no data yet.
+        num_clients: how many clients there are, for "dirichlet" only.
+        held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn from
+            all rows, or a data set. By default the split "test" or "validation", or a tenth.
+        loss: mean loss of a batch, ``loss(outputs, targets)``. By default cross-entropy for whole
+            numbers (over the last axis of the outputs; targets of −100 are left out), and the mean
+            square for real ones.
+        metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's name.
+            By default accuracy for whole numbers, and none for real ones.
+        data_seed: seed of the partition and of what is held out.
+        defaults: settings of `RunConfig` that suit this task.
+
+    Raises:
+        ValueError: for a ``partition``, ``held_out`` or ``data_seed`` that cannot be meant. What
+            the data lack is said when they are read: a column, a value, a number.
+    """
+    check_partition(partition, num_clients)
+    if isinstance(held_out, float | int) and not 0 < held_out < 1:
+        raise ValueError(f"Expected held_out={held_out} in (0, 1), a split's name or a data set.")
+    if data_seed < 0:
+        raise ValueError(f"Expected data_seed={data_seed} >= 0.")
+    if not isinstance(model, torch.nn.Module) and not callable(model):
+        raise ValueError(f"Expected model={model!r} to be a torch.nn.Module, or to make one.")
+    return DatasetTask(
+        source_model=model,
+        source=absolute(dataset),
+        columns=inputs,
+        target=targets,
+        partition=partition,
+        clients=num_clients,
+        held=held_out,
+        own_loss=loss,
+        own_metric=metric,
+        data_seed=data_seed,
+        defaults=MappingProxyType(dict(defaults)),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class DatasetTask(Task):
+    """What `from_datasets` makes; its fields are that function's arguments."""
+
+    source_model: torch.nn.Module | Callable[[], torch.nn.Module]
+    source: Source
+    columns: Columns
+    target: str
+    partition: str | Partitioner
+    clients: int | None
+    held: str | float | Dataset | None
+    own_loss: Loss | None
+    own_metric: Loss | None
+    data_seed: int
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # type: ignore[misc]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was read: it is read again where it is needed."""
+        state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return state | {"defaults": dict(self.defaults)}
+
+    def options(self) -> dict[str, Any]:
+        """The arguments in words, unless the task was found by name."""
+        if "_found_by" in self.__dict__:
+            return super().options()
+        return {
+            "model": _words(self.source_model),
+            "dataset": _words(self.source),
+            "inputs": str(self.columns),
+            "targets": self.target,
+            "partition": _words(self.partition),
+            "num_clients": self.clients,
+            "held_out": self.held if isinstance(self.held, str | float) else _words(self.held),
+            "loss": _words(self.own_loss),
+            "metric": _words(self.own_metric),
+            "data_seed": self.data_seed,
+        }
+
+    @functools.cached_property
+    def metric(self) -> str:  # type: ignore[override]
+        """See `Task.metric`."""
+        if self.own_metric is not None:
+            return getattr(self.own_metric, "__name__", type(self.own_metric).__name__)
+        return "" if self.held_out().targets.is_floating_point() else "accuracy"
+
+    @functools.cached_property
+    def _parts(self) -> tuple[Dataset, Dataset]:
+        """The clients' rows and the held-out ones."""
+        rows, held = open_source(self.source, self.held, self.data_seed)
+        for argument, columns in (("inputs", self.columns), ("targets", self.target)):
+            check_columns(rows, argument, columns)
+            check_columns(held, argument, columns)
+        return rows, held
+
+    @functools.cached_property
+    def _rows(self) -> list[np.ndarray]:
+        with no_progress_bars():
+            return client_rows(
+                self._parts[0],
+                self.partition,
+                targets=self.target,
+                seed=self.data_seed,
+                num_clients=self.clients,
+            )
+
+    @functools.cached_property
+    def _classes(self) -> list[Any] | None:
+        return classes_of(self._parts, self.target)
+
+    @functools.cached_property
+    def _whole(self) -> ClientData | None:
+        """All rows of the clients as tensors, or ``None`` if they are too large to be kept."""
+        rows = self._parts[0]
+        first = self._read(rows.select(range(min(1, len(rows)))))
+        sizes: list[int] = []
+        first.map(lambda part: (sizes.append(part.nbytes), part)[1])  # type: ignore[func-returns-value]
+        return self._read(rows) if sum(sizes) * len(rows) <= _MOST_KEPT else None
+
+    def _read(self, rows: Dataset) -> ClientData:
+        targets = read_targets(rows, self.target, self._classes)
+        return ClientData(read_inputs(rows, self.columns), targets)
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients the partition has; reads the data."""
+        return len(self._rows)
+
+    def model(self) -> torch.nn.Module:
+        """A copy of the model, or a fresh one; its output is one tensor."""
+        if isinstance(self.source_model, torch.nn.Module):
+            return _OneTensor(copy.deepcopy(self.source_model))
+        made = self.source_model()
+        return _OneTensor(made if inspect.isclass(self.source_model) else copy.deepcopy(made))
+
+    def state_dict(self, theta: np.ndarray) -> dict[str, torch.Tensor]:
+        """See `Task.state_dict`; for the model that was handed over."""
+        own = super().state_dict(theta)
+        return {name.removeprefix("model."): part for name, part in own.items()}
+
+    def client(self, client_id: int) -> ClientData:
+        """The rows of one client."""
+        self.check_client(client_id)
+        rows = self._rows[client_id]
+        if self._whole is None:
+            return self._read(self._parts[0].select(rows))
+        index = torch.from_numpy(rows)
+        return self._whole.map(lambda part: part[index])
+
+    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
+        """See `Task.sizes`."""
+        return np.array([len(self._rows[client]) for client in client_ids], np.int64)
+
+    def held_out(self) -> ClientData:
+        """The rows that no client has."""
+        return self._held_out
+
+    @functools.cached_property
+    def _held_out(self) -> ClientData:
+        return self._read(self._parts[1])
+
+    def notes(self) -> list[str]:
+        """See `Task.notes`; refuses missing values, and classes without an output."""
+        _ = self._whole  # reads every row, if there is room for them
+        found = super().notes()
+        targets = [read_targets(rows, self.target, self._classes) for rows in self._parts]
+        classes = torch.cat([part.flatten() for part in targets])
+        if self.own_loss is None and not classes.is_floating_point():
+            with torch.no_grad():
+                example = self.held_out().map(lambda part: part[:1])
+                outputs = call_model(prepared(self.model).eval(), example.inputs)
+            check_classes(classes, outputs.shape[-1], self.target)
+        return found
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+        """The own loss and metric, each times the number of predictions."""
+        if self.own_loss is None:
+            try:
+                total, count = default_loss(outputs, targets)
+            except IndexError:
+                check_classes(targets, outputs.shape[-1], self.target)
+                raise
+        else:
+            count = len(targets)
+            total = _one_number("loss", self.own_loss(outputs, targets)) * count
+        if self.own_metric is not None:
+            with torch.no_grad():
+                mean = _one_number("metric", self.own_metric(outputs, targets))
+                return LossSum(total, float(mean) * count, count)
+        if self.metric:
+            return LossSum(total, default_metric(outputs, targets), count)
+        return LossSum(total, 0, count)
+
+
+class _OneTensor(torch.nn.Module):
+    """A model whose output is made one tensor: its ``logits``, or the first of several."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(
+                f"Expected model to make a torch.nn.Module, got {type(model).__name__}."
+            )
+        self.model = model
+
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+        """The logits."""
+        outputs = self.model(*inputs, **named)
+        if isinstance(outputs, torch.Tensor):
+            return outputs
+        if hasattr(outputs, "logits"):
+            outputs = outputs.logits
+        elif isinstance(outputs, Mapping) and "logits" in outputs:
+            outputs = outputs["logits"]
+        elif isinstance(outputs, tuple | list):
+            outputs = outputs[0]
+        if not isinstance(outputs, torch.Tensor):
+            raise TypeError(
+                f"Expected the model to return a tensor, or something with logits, got "
+                f"{type(outputs).__name__}."
+            )
+        return outputs
+
+
+def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:
+    shape = tuple(getattr(value, "shape", ()))
+    if shape not in ((), (1,)):
+        raise ValueError(
+            f"Expected the {what} to be one number, the mean of the batch, got shape {shape}"
+        )
+    return value.reshape(()) if shape else value
+
+
+def _words(value: Any) -> str | None:
+    """A short text for a model, data set, function or partitioner."""
+    if value is None or isinstance(value, str):
+        return value
+    name = getattr(value, "__qualname__", type(value).__name__)
+    rows = f" of {len(value):,} rows" if hasattr(value, "column_names") else ""
+    return f"{name}{rows}"

@@ -1,0 +1,148 @@
+"""ε by round from a record: what `RunAuditor` said while the rounds came in."""
+
+import math
+
+import numpy as np
+import pytest
+from records import make_record, record_of
+
+from fl_epe import AuditRecord
+from fl_epe.auditing import RoundFacts, RunAuditor, epsilon_by_round, epsilon_from_record
+from fl_epe.checks import ArgumentError
+
+DIM, ROUNDS, CANARIES = 4000, 12, 24
+MANY_DIM, MANY = 2000, 30
+
+
+def _watched(*, planned: float | None, participation: str):
+    """A run of noise and canaries, each in one round: what was watched, and the record."""
+    rng = np.random.default_rng(3)
+    auditor = RunAuditor(CANARIES, 40, seed=7, delta=1e-3, planned=planned)
+    theta = np.zeros(DIM, np.float32)
+    auditor.begin(theta)
+    seen = []
+    for t in range(ROUNDS):
+        present = [i for i in range(CANARIES) if i % ROUNDS == t]
+        vectors = np.stack([auditor.canaries.vector(i) for i in present])
+        noise = rng.standard_normal(DIM) * 0.4 / 10
+        theta = (theta + 0.1 * vectors.sum(axis=0) + noise).astype(np.float32)
+        auditor.observe(theta, RoundFacts(present, contribution=0.1), vectors)
+        seen.append(auditor.epsilon_so_far())
+    return seen, auditor.record(participation=participation)
+
+
+@pytest.mark.parametrize(
+    ("planned", "participation"),
+    [
+        pytest.param(float(CANARIES), "epochs", id="planned"),
+        pytest.param(None, "deployment", id="not-planned"),
+    ],
+)
+def test_it_is_what_was_watched_during_the_run(planned, participation):
+    seen, record = _watched(planned=planned, participation=participation)
+    found = epsilon_by_round(record)
+    assert [e.round for e in found] == list(range(1, ROUNDS + 1))
+    assert {e.participations for e in found} == {1}
+    for now, then in zip(found, seen, strict=True):
+        for name in ("epsilon", "low", "high"):
+            value, expected = getattr(now.estimate, name), getattr(then, name)
+            # Both are sums of the same products, once in float32.
+            assert value == pytest.approx(expected, rel=1e-5), (now.round, name)
+
+
+def test_the_last_one_is_the_estimate_of_the_report():
+    _, record = _watched(planned=float(CANARIES), participation="epochs")
+    last = epsilon_by_round(record)[-1].estimate
+    whole = epsilon_from_record(record, threat="all")
+    assert last.epsilon == pytest.approx(whole.epsilon, rel=1e-6)
+    assert last.low < whole.low
+    assert last.high > whole.high  # as it holds at every round at once
+
+
+def test_scores_that_are_too_wide_are_divided_by_their_width():
+    wide = make_record(unobserved=2 * make_record().unobserved.means)
+    plain, found = epsilon_by_round(make_record())[-1], epsilon_by_round(wide)[-1]
+    assert epsilon_from_record(wide, threat="all").epsilon == pytest.approx(
+        found.estimate.epsilon, rel=1e-6
+    )
+    assert found.estimate.epsilon < plain.estimate.epsilon
+
+
+def test_long_runs_are_thinned_out_evenly_with_their_last_round():
+    record = make_record()
+    assert [e.round for e in epsilon_by_round(record, most=3)] == [1, 4, 6]
+    assert [e.participations for e in epsilon_by_round(record)] == [1, 1, 2, 2, 3, 3]
+    thin = epsilon_by_round(record, most=2)[-1]
+    assert thin == epsilon_by_round(record)[-1]
+    with pytest.raises(ArgumentError, match="most=0"):
+        epsilon_by_round(record, most=0)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(record_of(0), id="nobody"),
+        pytest.param(record_of(0, 0), id="no-rounds"),
+        pytest.param(record_of(1), id="one"),
+    ],
+)
+def test_nothing_measured_is_no_number(record: AuditRecord):
+    assert epsilon_by_round(record) == []
+
+
+def test_no_number_before_two_canaries_took_part():
+    presence = make_record().presence.copy()
+    presence[0] = False
+    presence[0, 0] = True
+    found = epsilon_by_round(make_record(presence=presence))
+    assert found[0].round == 2
+    assert all(math.isfinite(e.estimate.epsilon) for e in found)
+
+
+def _watched_often(agreement=0.0, rounds=6, contribution=0.1):
+    """A record, and the estimates that were shown while it was made."""
+    rng, shown = np.random.default_rng(5), []
+    auditor = RunAuditor(MANY, 200, seed=1, delta=1e-3, planned=3 * MANY, kind="sphere")
+    auditor.begin(theta := np.zeros(MANY_DIM, np.float32))
+    same = rng.standard_normal(MANY_DIM)
+    for t in range(rounds):
+        present = [i for i in range(MANY) if i % 2 == t % 2]
+        mean = agreement * same + rng.standard_normal(MANY_DIM)
+        weights = np.full((1, len(present)), contribution, np.float32)
+        mean = mean / 4 + auditor.canaries.combine(weights, numbers=present)[0]
+        theta = (theta + mean).astype(np.float32)
+        auditor.observe(theta, RoundFacts(present, contribution=contribution, clip_norm=1.0))
+        shown.append(auditor.epsilon_so_far())
+    return auditor.record(participation="epochs", canary_participations=3.0), shown
+
+
+@pytest.mark.parametrize("contribution", [0.1, 2.0], ids=["a-small-part", "a-large-part"])
+def test_with_several_participations_it_is_nearly_what_was_shown(contribution):
+    record, shown = _watched_often(contribution=contribution)
+    found = [each.estimate for each in epsilon_by_round(record)]
+    assert len(found) == record.rounds == 6
+    for ours, theirs in zip(found, shown, strict=True):
+        assert ours.epsilon == pytest.approx(theirs.epsilon, rel=1e-5)  # float32 models
+        assert ours.high == pytest.approx(theirs.high, rel=1e-5)
+        # What was shown allows for the error of its sketches, below alone.
+        assert ours.low >= theirs.low * (1 - 1e-5)
+        assert ours.high - ours.low > 0.9 * (theirs.high - theirs.low)
+
+
+def test_rounds_that_agree_widen_the_interval():
+    record, shown = _watched_often(agreement=3.0)
+    last, was = epsilon_by_round(record)[-1].estimate, shown[-1]
+    assert "measured width" in last.method
+    assert "measured width" in was.method
+    # 200 unobserved canaries measure a width to 1/√400 of itself, here with 4 such errors.
+    assert last.epsilon == pytest.approx(was.epsilon, rel=4 * 2 / np.sqrt(400))
+
+
+def test_the_delta_and_the_confidence_that_are_asked_for():
+    loose, tight = (
+        epsilon_by_round(make_record(), 1e-6, confidence=c)[-1].estimate for c in (0.5, 0.99)
+    )
+    assert loose.delta == tight.delta == 1e-6
+    assert tight.low < loose.low < loose.high < tight.high
+    with pytest.raises(ArgumentError, match="delta=2"):
+        epsilon_by_round(make_record(), 2.0)

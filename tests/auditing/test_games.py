@@ -1,0 +1,206 @@
+"""Games: each part does what it says, and goes with every other."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.auditing import games, lower_bound
+
+DIM = 12
+CANARIES = {
+    "dirac": games.dirac(DIM, 2.0, index=3),
+    "constant": games.constant(DIM, 2.0),
+    "random": games.random_direction(DIM, 2.0, seed=1),
+    "coordinate": games.random_coordinate(DIM, 2.0, seed=1),
+    "redrawn": games.random_direction(DIM, 2.0, seed=1, redrawn=True),
+}
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_canaries_have_the_norm_they_are_given(name):
+    canary = CANARIES[name]
+    vectors = np.array([canary.vector(step) for step in range(5)])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 2.0)
+    same = all((vector == vectors[0]).all() for vector in vectors)
+    assert same == (name not in {"redrawn", "coordinate"})
+    vectors[0] += 1
+    assert not (canary.vector(0) == vectors[0]).all()  # a copy
+
+
+def test_worlds_and_their_distance():
+    canary = np.array([0.0, 3.0])
+    for game, absent, distance in (
+        (games.ADD_OR_REMOVE, [], 1),
+        (games.ZERO_OUT, [[0, 0]], 1),
+        (games.SUBSTITUTE, [[0, -3]], 2),
+        (games.replaced_by([4, 3]), [[4, 3]], 4 / 3),
+    ):
+        np.testing.assert_array_equal(np.array(game.absent(canary)), np.array(absent))
+        np.testing.assert_array_equal(game.present(canary), [canary])
+        assert game.distance(canary) == pytest.approx(distance)
+
+
+@pytest.mark.parametrize("name", CANARIES)
+@pytest.mark.parametrize("game", [games.ADD_OR_REMOVE, games.ZERO_OUT, games.SUBSTITUTE])
+def test_scores_are_the_gaussians_of_theory(name, game):
+    """Along a canary of the clip norm C, at noise z·C: N(C, z²C²) against N(C − Δ, z²C²)."""
+    noise, count = 1.5, 2000
+    mechanism = games.NoisySum(2.0, noise)
+    scores = games.play_game(mechanism, game, CANARIES[name], observations=count, seed=5)
+    error = 5 * 2.0 * noise / math.sqrt(count)
+    absent = 2.0 * (1 - game.distance(CANARIES[name].vector(0)))
+    assert scores.observed.mean() == pytest.approx(2.0, abs=error)
+    assert scores.unobserved.mean() == pytest.approx(absent, abs=error)
+    for side in scores.both():
+        assert side.std() == pytest.approx(3.0, rel=5 / math.sqrt(2 * count))
+
+
+def test_longer_updates_are_clipped_and_others_cancel():
+    others = np.arange(3 * DIM, dtype=float).reshape(3, DIM)
+    mechanism = games.NoisySum(1.0, 0.0, denominator=4.0)
+    canary = games.dirac(DIM, 50.0)
+    scores = games.play_game(mechanism, games.ADD_OR_REMOVE, canary, observations=2, others=others)
+    np.testing.assert_allclose(np.subtract(*scores.both()), 0.25)
+
+
+def test_a_sampled_canary_takes_part_in_its_share_of_steps():
+    rate, steps, count = 0.25, 40, 200
+    mechanism = games.NoisySum(1.0, 0.0)
+    arguments = (mechanism, games.ADD_OR_REMOVE, games.dirac(DIM))
+    scores = games.play_game(
+        *arguments, observations=count, steps=steps, sampling_rate=rate, seed=3
+    )
+    assert not scores.unobserved.any()
+    assert set(scores.observed % 1) == {0.0}
+    error = 5 * math.sqrt(steps * rate * (1 - rate) / count)
+    assert scores.observed.mean() == pytest.approx(steps * rate, abs=error)
+    largest = games.play_game(
+        *arguments, observations=9, steps=steps, statistic=games.LARGEST_ALONG_CANARY
+    )
+    assert set(largest.observed) == {1.0}
+
+
+class Counter(games.Mechanism):
+    """Counts its steps; what it releases tells nothing of the updates."""
+
+    def __init__(self):
+        self.steps = self.resets = 0
+
+    def release(self, updates, rng):
+        self.steps += 1
+        return np.full(updates.shape[1], float(self.steps))
+
+    def reset(self):
+        self.steps, self.resets = 0, self.resets + 1
+
+
+def test_every_observation_is_of_a_fresh_mechanism_and_every_run_too():
+    counter, canary = Counter(), games.dirac(DIM)
+    arguments = {"statistic": games.coordinate(1)}
+    scores = games.play_game(counter, games.ZERO_OUT, canary, observations=3, steps=2, **arguments)
+    assert set(np.concatenate(scores.both())) == {3.0}  # 1 + 2
+    assert counter.resets == 6
+    scores = games.play_two_runs(counter, games.ZERO_OUT, canary, steps=3, **arguments)
+    for side in scores.both():
+        np.testing.assert_array_equal(side, [1, 2, 3])
+    assert counter.resets == 8
+
+
+def test_others_may_depend_on_the_step():
+    mechanism = games.of_function(lambda updates: sum(updates))
+    canary = games.dirac(2)
+    scores = games.play_two_runs(
+        mechanism,
+        games.ZERO_OUT,
+        canary,
+        steps=3,
+        others=lambda step: [[step, 0], [0, 1]],
+        statistic=games.along_direction([3.0, 4.0]),
+    )
+    np.testing.assert_allclose(scores.observed, [1.4, 2.0, 2.6])
+    np.testing.assert_allclose(scores.unobserved, [2.6, 3.2, 3.8])
+
+
+def test_the_likelihood_ratio_orders_as_its_densities_say():
+    near, far = 0.0, 1.0
+    ratio = games.log_likelihood_ratio(
+        lambda value: -((value - far) ** 2) / 2, lambda value: -((value - near) ** 2) / 2
+    )
+    arguments = (games.NoisySum(1.0, 1.0), games.ADD_OR_REMOVE, games.dirac(DIM))
+    along = games.play_game(*arguments, observations=50, seed=2)
+    ratios = games.play_game(*arguments, observations=50, seed=2, statistic=ratio)
+    for plain, other in zip(along.both(), ratios.both(), strict=True):
+        np.testing.assert_allclose(other, plain - 0.5)
+    assert ratios.statistic == "log-likelihood ratio, along the canary"
+
+
+@pytest.mark.parametrize("play", [games.play_game, games.play_two_runs])
+def test_a_seed_repeats_a_game(play):
+    size = "observations" if play is games.play_game else "steps"
+    canary = games.random_direction(DIM, seed=4, redrawn=True)
+    arguments = (games.NoisySum(1.0, 1.0), games.ADD_OR_REMOVE, canary)
+    first, again, other = (
+        play(*arguments, **{size: 20}, sampling_rate=0.5, seed=seed) for seed in (7, 7, 8)
+    )
+    np.testing.assert_array_equal(first.both(), again.both())
+    assert not np.isin(other.observed, first.observed).any()
+
+
+def test_a_right_round_is_within_its_theorem_and_a_noiseless_one_is_not():
+    canary = games.dirac(DIM)
+    for noise, violated in ((1.0, False), (0.0, True)):
+        scores = games.play_game(
+            games.NoisySum(1.0, noise), games.ADD_OR_REMOVE, canary, observations=500, seed=1
+        )
+        bound = lower_bound(scores, 1e-5, confidence=0.99, method="clopper-pearson")
+        assert (bound > gaussian_epsilon(1.0, 1e-5)) == violated
+
+
+RIGHT: dict[str, Any] = {
+    "mechanism": games.NoisySum(1.0, 1.0),
+    "game": games.ZERO_OUT,
+    "canary": games.dirac(DIM),
+    "observations": 2,
+}
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "observations": (r"observations=1 >= 2", {"observations": 1}),
+    "steps": (r"steps=0 >= 1", {"steps": 0}),
+    "sampling_rate": (r"sampling_rate=0 in \(0, 1\]", {"sampling_rate": 0}),
+    "others": (r"others\.shape=\(1, 3\) to be \(n, 12\)", {"others": [[1, 2, 3]]}),
+    "released": (r"released\.shape=\(\) to be \(12,\)", {"mechanism": games.of_function(np.sum)}),
+    "not-finite": (
+        r"released.*finite",
+        {"mechanism": games.of_function(lambda updates: updates[0] * np.nan)},
+    ),
+    "baseline": (r"baseline\.shape=\(2,\)", {"game": games.replaced_by([1, 2])}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_is_named(name):
+    said, change = WRONG[name]
+    with pytest.raises(ValueError, match=said):
+        games.play_game(**RIGHT | change)
+
+
+@pytest.mark.parametrize(
+    ("said", "make"),
+    [
+        ("index=3 in", lambda: games.dirac(3, index=3)),
+        ("dim=0 >= 1", lambda: games.constant(0)),
+        ("norm=0.0 > 0", lambda: games.dirac(3, 0.0)),
+        ("norm=0.0 > 0", lambda: games.fixed(np.zeros(3))),
+        ("seed=-1 >= 0", lambda: games.random_direction(3, seed=-1)),
+        ("seed=-1 >= 0", lambda: games.random_coordinate(3, seed=-1)),
+        ("clip_norm=0", lambda: games.NoisySum(0, 1.0)),
+        ("noise_multiplier=-1", lambda: games.NoisySum(1, -1)),
+        ("denominator=0", lambda: games.NoisySum(1, 1, 0)),
+    ],
+    ids=["index", "dim", "norm", "zero", "seed", "coordinate-seed", "clip", "noise", "denominator"],
+)
+def test_a_part_that_cannot_be_is_refused(said, make):
+    with pytest.raises(ValueError, match=said):
+        make()

@@ -1,0 +1,146 @@
+"""`fl-epe new`: what it writes runs as it is."""
+
+import ast
+import csv
+import subprocess
+import sys
+
+import pytest
+
+from fl_epe.cli.main import main
+from fl_epe.tasks import load_task
+
+FEW = ["--rounds", "2", "--num-canaries", "10", "--unobserved", "10", "--seed", "1"]
+
+
+@pytest.fixture
+def own_modules(monkeypatch, tmp_path):
+    """A folder to be in, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(
+            sys.modules[name].__file__
+        ):
+            del sys.modules[name]
+
+
+def table(path, targets):
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["a b", "count", "colour", "whose", "goal"])
+        for i in range(60):
+            rows.writerow([i / 7, i % 5, "red", f"u{i % 12}", targets(i)])
+
+
+def test_the_example_runs(own_modules, capsys):
+    assert main(["new"]) == 0
+    assert "fl-epe run my_task:task" in capsys.readouterr().out
+    assert main(["run", "my_task:task", "--output", "out", *FEW]) == 0
+    printed = capsys.readouterr()
+    assert "BatchNorm" in printed.err
+    assert (own_modules / "out" / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("targets", "outputs"),
+    [
+        pytest.param(lambda i: ["no", "yes", "maybe"][i % 3], 3, id="text"),
+        pytest.param(lambda i: i % 4, 4, id="classes"),
+        pytest.param(lambda i: i / 3, 1, id="real-numbers"),
+    ],
+)
+def test_a_table_becomes_a_task(targets, outputs, own_modules, capsys):
+    table(own_modules / "t.csv", targets)
+    new = ["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]
+    assert main(new) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Left out of the inputs, as they are no columns of numbers: colour (" in said
+    assert "docs/guides/own-task.md" in said
+    text = (own_modules / "mine.py").read_text()
+    assert 'inputs=["a b", "count"],' in text
+    assert f"torch.nn.Linear(64, {outputs})" in text
+    assert main(["run", "mine:task", "--output", "out", *FEW]) == 0, capsys.readouterr().err
+
+
+def test_the_table_is_found_from_any_folder(own_modules, monkeypatch):
+    (own_modules / "data").mkdir()
+    (own_modules / "tasks").mkdir()
+    table(own_modules / "data/t.csv", lambda i: i % 2)
+    assert main(["new", "tasks/far.py", "--data", "data/t.csv", "--targets", "goal"]) == 0
+    text = (own_modules / "tasks/far.py").read_text()
+    assert 'dataset=Path(__file__).parent / "../data/t.csv",' in text
+    (own_modules / "elsewhere").mkdir()
+    monkeypatch.chdir(own_modules / "elsewhere")
+    monkeypatch.syspath_prepend(own_modules / "tasks")
+    assert load_task("far:task").num_clients == 54  # a tenth of 60 rows is held out
+
+
+def test_images_are_sent_to_the_guide(own_modules, capsys):
+    datasets = pytest.importorskip("datasets")
+    rows = {"picture": [[0, 1]] * 20, "word": ["a", "b"] * 10, "goal": ["x", "y"] * 10}
+    datasets.Dataset.from_dict(rows).save_to_disk(str(own_modules / "saved"))
+    capsys.readouterr()
+    assert main(["new", "mine.py", "--data", "saved", "--targets", "goal"]) == 2
+    said = capsys.readouterr().err
+    assert "from_datasets: see docs/guides/own-task.md" in said
+    assert not (own_modules / "mine.py").exists()
+
+
+def test_what_it_writes_is_formatted(own_modules):
+    table(own_modules / "t.csv", lambda i: i % 2)
+    assert main(["new"]) == 0
+    assert main(["new", "mine.py", "--data", "t.csv", "--targets", "goal"]) == 0
+    found = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "100", "."],
+        cwd=own_modules, capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(["my-task.py"], "FILE='my-task.py' to be a name that Python", id="name"),
+        pytest.param(["task.txt"], "FILE='task.txt' to be a name that Python", id="ending"),
+        pytest.param(["--by", "x"], "--data=None beside --targets and --by", id="no-data"),
+        pytest.param(["--data", "no.csv", "--targets", "x"], "dataset='no.csv'", id="missing"),
+        pytest.param(["--data", "t.csv"], "--targets=None to name a column", id="no-targets"),
+        pytest.param(
+            ["--data", "t.csv", "--targets", "gaol"],
+            "--targets='gaol' to be a column",
+            id="targets",
+        ),
+        pytest.param(
+            ["--data", "t.csv", "--targets", "goal", "--by", "who"],
+            "--by='who' to be a column of t.csv: a b, count, colour, whose, goal",
+            id="by",
+        ),
+    ],
+)
+def test_errors_name_what_was_typed(words, says, own_modules, capsys):
+    table(own_modules / "t.csv", lambda i: i % 2)
+    assert main(["new", *words]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(own_modules.glob("*.py"))
+
+
+def test_a_file_that_exists_is_left_alone(own_modules, capsys):
+    (own_modules / "my_task.py").write_text("mine")
+    assert main(["new"]) == 2
+    assert "FILE='my_task.py' not to exist" in capsys.readouterr().err
+    assert (own_modules / "my_task.py").read_text() == "mine"
+
+
+def test_many_names_with_spaces_are_wrapped_between_them(own_modules):
+    names = [f"a rather long name of number {i}" for i in range(20)]
+    with (own_modules / "t.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["", *names, "goal"])  # as pandas writes its row numbers
+        rows.writerows([[i, *range(20), i % 2] for i in range(30)])
+    assert main(["new", "mine.py", "--data", "t.csv", "--targets", "goal"]) == 0
+    tree = ast.parse((own_modules / "mine.py").read_text())
+    lists = [node for node in ast.walk(tree) if isinstance(node, ast.List)]
+    assert ast.literal_eval(lists[0]) == names

@@ -1,0 +1,81 @@
+"""``fl-epe report``: figures of one run, several runs side by side, and what is refused."""
+
+import json
+
+import pytest
+from records import make_record, record_of
+
+from fl_epe.cli.main import main
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two finished runs, below the current directory."""
+    monkeypatch.chdir(tmp_path)
+    for name, noise in (("one", 0.5), ("two", 0.4)):
+        (tmp_path / name).mkdir()
+        record = make_record(noise_multiplier=noise, seeds={"canary": int(10 * noise)})
+        record.save(tmp_path / name / "record.npz")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_figures_beside_the_report(runs, capsys):
+    assert main(["report", "one", "--figures", "svg", "png"]) == 0
+    names = {path.name for path in (runs / "one" / "figures").iterdir()}
+    assert {"scores.csv", "table.tex", "epsilon.svg", "epsilon.png", "epsilon.csv"} <= names
+    assert not any(name.endswith(".pdf") for name in names)
+    assert "Figures: one/figures" in capsys.readouterr().out
+
+
+def test_without_figures_there_are_none(runs):
+    assert main(["report", "one"]) == 0
+    assert not (runs / "one" / "figures").exists()
+
+
+def test_two_runs_side_by_side(runs, capsys):
+    assert main(["report", "one", "two", "--output", "side"]) == 0
+    values = json.loads((runs / "side" / "comparison.json").read_text("utf-8"))
+    assert [run["directory"] for run in values["runs"]] == ["one", "two"]
+    assert "noise_multiplier" in values["different_settings"]
+    printed = capsys.readouterr().out
+    assert "Comparison: side/comparison.html" in printed
+    assert {path.name for path in (runs / "one").iterdir()} == {"record.npz"}
+
+
+def test_a_delta_for_all(runs):
+    assert main(["report", "one", "two", "--delta", "1e-6"]) == 0
+    values = json.loads((runs / "comparison.json").read_text("utf-8"))
+    assert values["delta"] == 1e-6
+
+
+def test_a_run_that_was_not_measured_has_its_status(runs):
+    record_of(1).save(runs / "two" / "record.npz")
+    assert main(["report", "one", "two"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["one", "nowhere"], "RUN_DIR='nowhere'"),
+        (["one", "two", "./one"], "RUN_DIR='one'"),
+        (["one", "--delta", "0.1"], "--delta"),
+        (["one", "--output", "side"], "--output"),
+        (["one", "two", "--figures", "pdf"], "--figures"),
+        (["one", "two", "--simultaneous"], "--simultaneous"),
+        (["one", "two", "--delta", "2"], "--delta=2.0"),
+    ],
+    ids=["nowhere", "twice", "delta", "output", "figures", "simultaneous", "large-delta"],
+)
+def test_what_is_refused(runs, words, said, capsys):
+    assert main(["report", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (runs / "comparison.html").exists()
+
+
+def test_a_damaged_record_is_named(runs, capsys):
+    (runs / "two" / "record.npz").write_bytes(b"no archive")
+    assert main(["report", "one", "two"]) == 2
+    assert "two/record.npz" in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""``run.log``: one JSON object a line, no seeds, and never a reason for a run to end."""
+
+import errno
+import json
+import math
+import os
+
+import pytest
+
+from fl_epe import AuditRecord
+from fl_epe.auditing import EpsilonEstimate
+from fl_epe.cli.main import main
+from fl_epe.cli.run_log import RUN_LOG, RunLog, command_line, run_facts
+from fl_epe.flower import Progress
+
+SEED = "918273645"
+SMALL = [
+    "run", "digits", "--num-clients", "120", "--clients-per-round", "4", "--num-canaries", "20",
+    "--unobserved", "20", "--rounds", "3", "--seed", SEED, "--evaluate-every", "2",
+    "--checkpoint-every", "2",
+]  # fmt: skip
+
+
+def lines(directory):
+    text = (directory / RUN_LOG).read_text("utf-8")
+    assert text.endswith("\n")
+    return [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+
+
+def events(directory):
+    return [line["event"] for line in lines(directory)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "run"
+    assert main([*SMALL, "--output", str(output)]) in (0, 3)
+    return output
+
+
+def test_a_line_for_everything_that_happens(finished):
+    assert events(finished) == [
+        "started",
+        "evaluated",
+        "round",
+        "round",
+        "evaluated",
+        "checkpoint",
+        "round",
+        "evaluated",
+        "checkpoint",
+        "finished",
+        "report",
+    ]
+    times = [line["time"] for line in lines(finished)]
+    assert times == sorted(times)
+
+
+def test_rounds_have_the_numbers_of_the_record(finished):
+    record = AuditRecord.load(finished / "record.npz")
+    rounds = [line for line in lines(finished) if line["event"] == "round"]
+    assert [line["round"] for line in rounds] == [1, 2, 3]
+    assert [line["loss"] for line in rounds] == record.metrics["train_loss"].tolist()
+    assert [line["clip_norm"] for line in rounds] == record.mechanism.clip_norms.tolist()
+    for line in rounds:
+        assert line["epsilon_low"] <= line["epsilon"] <= line["epsilon_high"]
+    checked = [line for line in lines(finished) if line["event"] == "evaluated"]
+    assert [line["round"] for line in checked] == record.metrics["eval_round"].tolist()
+    assert [line["metric"] for line in checked] == record.metrics["eval_accuracy"].tolist()
+
+
+def test_the_last_line_is_the_report(finished):
+    report = json.loads((finished / "report.json").read_text("utf-8"))
+    last = lines(finished)[-1]
+    assert (last["status"], last["exit_status"]) == (report["status"], report["exit_status"])
+    assert last["epsilon_all"] == report["all"]["epsilon"]
+
+
+def test_no_seed_is_in_the_log_or_the_report(finished):
+    for name in (RUN_LOG, "report.json", "report.html"):
+        assert SEED not in (finished / name).read_text("utf-8")
+    record = AuditRecord.load(finished / "record.npz")
+    assert SEED not in str(record.provenance.run)
+    assert [str(seed) for seed in record.provenance.seeds.values()].count(SEED) == 0
+
+
+def test_the_record_has_the_command_and_the_dates(finished):
+    run = AuditRecord.load(finished / "record.npz").provenance.run
+    assert run["commands"] == [command_line([*SMALL, "--output", str(finished)])]
+    assert run["started"] == lines(finished)[0]["time"]
+    assert run["started"] <= run["ended"] <= lines(finished)[-1]["time"]
+    assert json.loads((finished / "report.json").read_text("utf-8"))["run"] == run
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_adds_to_its_log(tmp_path, monkeypatch, capsys):
+    output = tmp_path / "run"
+
+    def full(*arguments, **named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AuditRecord, "save", full)
+        assert main([*SMALL, "--output", str(output)]) == 1
+    before = lines(output)
+    assert before[-1]["event"] == "failed"
+    assert main(["resume", str(output)]) in (0, 3)
+    after = lines(output)
+    assert after[: len(before)] == before
+    assert [line["event"] for line in after[len(before) :]] == ["started", "finished", "report"]
+    run = AuditRecord.load(output / "record.npz").provenance.run
+    assert run["started"] == before[0]["time"]
+    assert [command.split()[1] for command in run["commands"]] == ["run", "resume"]
+
+
+@pytest.mark.slow
+def test_a_log_that_cannot_be_written_is_said_once(tmp_path, capsys):
+    output = tmp_path / "run"
+    (output / RUN_LOG).mkdir(parents=True)
+    assert main([*SMALL, "--output", str(output)]) in (0, 3)
+    assert capsys.readouterr().err.count("cannot be written") == 1
+    run = AuditRecord.load(output / "record.npz").provenance.run
+    assert len(run["commands"]) == 1
+
+
+def test_a_command_that_is_refused_leaves_no_log(tmp_path, capsys):
+    words = [*SMALL, "--output", str(tmp_path / "run"), "--clip-norm", "-1"]
+    assert main(words) == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["run", "digits", "--seed", "17"], "fl-epe run digits --seed …"),
+        (["run", "--seed=17", "digits"], "fl-epe run --seed=… digits"),
+        (["run", "--seed", "--seed", "17"], "fl-epe run --seed … 17"),
+        (["run", "a b", "--seed"], "fl-epe run 'a b' --seed"),
+    ],
+    ids=["two-words", "one-word", "twice", "at-the-end"],
+)
+def test_the_command_line_without_its_seed(words, shown):
+    assert command_line(words) == shown
+
+
+def _progress(done, **more):
+    known = {"round": done, "rounds": 5, "loss": math.nan, "accuracy": 0.5, "clip_norm": math.inf}
+    return Progress(**{**known, "canaries_seen": 3, "seconds_left": 1.0, **more})
+
+
+def test_unknown_numbers_are_null_and_faults_are_told_once(tmp_path):
+    log = RunLog(tmp_path, pytest.fail)
+    log.note("started", command="fl-epe run x")
+    assert not (tmp_path / RUN_LOG).exists()
+    log.progress(_progress(0))
+    log.progress(_progress(1, faults=("one",), fault_counts={"client failed": 1}))
+    log.progress(_progress(2, faults=("one",), fault_counts={"client failed": 1}))
+    estimate = EpsilonEstimate(1.0, 0.0, math.inf, 1e-3, 0.95, "so far")
+    more = {"faults": ("one", "two"), "fault_counts": {"client failed": 3}, "estimate": estimate}
+    log.progress(_progress(3, **more))
+    found = lines(tmp_path)
+    rounds = [line for line in found if line["event"] == "round"]
+    assert rounds[0]["loss"] is rounds[0]["clip_norm"] is rounds[0]["epsilon"] is None
+    assert (rounds[2]["epsilon"], rounds[2]["epsilon_high"]) == (1.0, None)
+    faults = [line for line in found if line["event"] == "fault"]
+    assert [(line["round"], line["counts"], line["texts"]) for line in faults] == [
+        (1, {"client failed": 1}, ["one"]),
+        (3, {"client failed": 2}, ["two"]),
+    ]
+
+
+def test_rounds_of_an_earlier_process_are_not_told_again(tmp_path):
+    log = RunLog(tmp_path, pytest.fail)
+    log.progress(_progress(3, evaluated=2, kept=2, faults=("old",), fault_counts={"x": 1}))
+    log.progress(_progress(4, evaluated=4, kept=2, faults=("old",), fault_counts={"x": 1}))
+    assert [line["event"] for line in lines(tmp_path)] == ["round", "evaluated"]
+
+
+def test_a_disk_that_fills_up_is_warned_about_once(tmp_path, monkeypatch):
+    said: list[str] = []
+    log = RunLog(tmp_path, said.append)
+    log.open()
+    log.note("started")
+    (tmp_path / RUN_LOG).unlink()
+    (tmp_path / RUN_LOG).mkdir()
+    log.note("round")
+    (tmp_path / RUN_LOG).rmdir()
+    log.note("round")
+    assert len(said) == 1
+    assert not (tmp_path / RUN_LOG).exists()
+
+
+def test_the_log_of_an_earlier_run_in_the_folder_does_not_count(tmp_path):
+    rows = [
+        {"event": "started", "command": "fl-epe run old", "time": "2001-01-01T00:00:00Z"},
+        {"event": "started", "command": "fl-epe run new", "time": "2002-01-01T00:00:00Z"},
+        {"event": "started", "command": "fl-epe resume .", "time": "2003-01-01T00:00:00Z"},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / RUN_LOG).write_text(text + "no JSON\n[1]\n", "utf-8")
+    run = run_facts(tmp_path, "fl-epe resume .", "2003-01-01T00:00:00Z")
+    assert run["commands"] == ["fl-epe run new", "fl-epe resume ."]
+    assert run["started"] == "2002-01-01T00:00:00Z"

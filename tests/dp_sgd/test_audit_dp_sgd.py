@@ -1,0 +1,531 @@
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPPerLayerOptimizer
+from opacus.schedulers import ExponentialNoise
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+from fl_epe import AuditRecord, assert_private, audit_dp_sgd, epsilon_from_record, find_evidence
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from fl_epe.auditing import footprint_fit
+from fl_epe.cli import main
+from fl_epe.dp_sgd import PlainDPSGD, scored_steps
+from fl_epe.dp_sgd.steps import OpacusSteps
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+BATCH, STEPS = 16, 12
+ADAPTIVE = {
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.1,
+    "unclipped_num_std": 2.0,
+}
+
+
+def examples(count=64):
+    draw = torch.Generator().manual_seed(3)
+    labels = torch.randint(0, 4, (count,), generator=draw)
+    return torch.randn(count, 20, generator=draw) + labels[:, None] / 2, labels
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 4))
+
+
+def private(kind=DPOptimizer, inner=torch.optim.SGD, z=1.0, more=None, **options):
+    model = GradSampleModule(network())
+    optimizer = kind(
+        inner(model.parameters(), **({"lr": 0.1} | options)),
+        noise_multiplier=z,
+        max_grad_norm=1.0,
+        expected_batch_size=BATCH,
+        generator=torch.Generator().manual_seed(5),
+        **(more or {}),
+    )
+    return model, optimizer
+
+
+def train(model, optimizer, steps=STEPS, after=lambda: None):
+    inputs, labels = examples()
+    for step in range(steps):
+        here = slice(step * BATCH % 64, step * BATCH % 64 + BATCH)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs[here]), labels[here]).backward()
+        optimizer.step()
+        after()
+    return weights(model)
+
+
+def weights(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def audited(optimizer, **options):
+    settings = {"num_canaries": 200, "delta": 1e-5, "sample_rate": 1.0, "seed": 7}
+    return audit_dp_sgd(optimizer, **(settings | options))
+
+
+def engine(grad_sample_mode="hooks", **options):
+    torch.manual_seed(1)
+    model = network()
+    data = torch.utils.data.TensorDataset(*examples())
+    criterion = torch.nn.CrossEntropyLoss()
+    found = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=BATCH),
+        criterion=criterion,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        grad_sample_mode=grad_sample_mode,
+        noise_generator=torch.Generator().manual_seed(5),
+        **options,
+    )
+    if len(found) == 3:
+        model, optimizer, loader = found
+    else:
+        model, optimizer, criterion, loader = found
+    loader.batch_sampler.generator = torch.Generator().manual_seed(6)
+    return model, optimizer, criterion, loader
+
+
+def epochs(model, optimizer, criterion, loader, count=2):
+    for _ in range(count):
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            criterion(model(inputs), labels).backward()
+            optimizer.step()
+    return weights(model)
+
+
+@pytest.mark.parametrize("z", [0.5, 1.0, 2.0])
+def test_epsilon_is_that_of_theory(z):
+    model, optimizer = private(z=z)
+    with audited(optimizer) as audit:
+        train(model, optimizer)
+    found = audit.epsilon(confidence=0.999)
+    assert found.low < gaussian_epsilon(z, 1e-5, STEPS) < found.high
+    assert found.high / found.low < 1.8
+
+
+@pytest.mark.parametrize("participations", [1, 3])
+def test_canaries_of_a_fixed_number_of_steps(participations):
+    model, optimizer = private(z=0.5)
+    with audited(
+        optimizer, num_canaries=400, sample_rate=None, steps=STEPS, participations=participations
+    ) as audit:
+        train(model, optimizer, STEPS + 2)
+    record = audit.record()
+    assert (record.presence.sum(axis=0) == participations).all()
+    assert not record.presence[STEPS:].any()  # the run went on for longer than was planned
+    found = audit.epsilon(confidence=0.999)
+    assert found.low < gaussian_epsilon(0.5, 1e-5, participations) < found.high
+
+
+def test_unknown_rounds_of_poisson_sampling():
+    model, optimizer = private(z=0.7)
+    with audited(optimizer, num_canaries=600, sample_rate=0.25) as audit:
+        train(model, optimizer, 40)
+    record = audit.record()
+    assert record.mechanism.participation == "poisson"
+    assert record.mechanism.canary_participations == 10
+    found = audit.epsilon(statistic="likelihood-ratio", confidence=0.999)
+    assert found.low < poisson_epsilon(0.7, 0.25, 40, 1e-5) < found.high
+    assert found.epsilon < audit.epsilon().epsilon
+
+
+def test_the_plain_step():
+    optimizer = PlainDPSGD(
+        np.zeros(3000),
+        learning_rate=0.1,
+        noise_multiplier=1.0,
+        max_grad_norm=2.0,
+        expected_batch_size=8,
+        seed=2,
+    )
+    gradients = np.random.default_rng(0).normal(size=(8, 3000))
+    with audited(optimizer) as audit:
+        for _ in range(STEPS):
+            optimizer.step(gradients)
+    found = audit.epsilon(confidence=0.999)
+    assert found.low < gaussian_epsilon(1.0, 1e-5, STEPS) < found.high
+    assert find_evidence(audit, 0.1, 1e-5).violated
+    scale = footprint_fit(audit.record(), threat="final", confidence=0.999)
+    assert scale.low < 1 < scale.high
+
+
+def test_the_plain_step_is_what_it_says():
+    optimizer = PlainDPSGD(
+        np.ones(2),
+        learning_rate=0.5,
+        noise_multiplier=0.0,
+        max_grad_norm=1.0,
+        expected_batch_size=4,
+    )
+    found = optimizer.step(np.array([[3.0, 4.0], [0.0, 0.5]]))  # the first is clipped
+    assert found == pytest.approx([1 - 0.5 * 0.6 / 4, 1 - 0.5 * 1.3 / 4])
+    with pytest.raises(ValueError, match=r"gradients.shape=\(2,\) to be \(batch, 2\)"):
+        optimizer.step(np.ones(2))
+    with pytest.raises(ValueError, match="noise_multiplier=-1"):
+        PlainDPSGD(
+            np.ones(2), learning_rate=1, noise_multiplier=-1, max_grad_norm=1, expected_batch_size=1
+        )
+
+
+def nothing(self, cohort, clip_norm):
+    return np.zeros(self.canaries.dim, np.float32)
+
+
+OPTIMIZERS = {
+    "flat": {},
+    "momentum": {"momentum": 0.9},
+    "adam": {"inner": torch.optim.Adam},
+    "adaptive": {"kind": AdaClipDPOptimizer, "more": ADAPTIVE},
+    "sum": {"more": {"loss_reduction": "sum"}},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_without_the_canaries_gradients_training_is_the_same_bit_for_bit(name, monkeypatch):
+    monkeypatch.setattr(scored_steps.ScoredSteps, "gradient", nothing)
+    model, optimizer = private(**OPTIMIZERS[name])
+    plain, numbers = train(model, optimizer), torch.get_rng_state()
+    model, optimizer = private(**OPTIMIZERS[name])
+    with audited(optimizer) as audit:
+        same = train(model, optimizer)
+    assert audit.record().rounds == STEPS
+    assert torch.equal(plain, same)
+    assert torch.equal(numbers, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_the_engine_s_training_is_the_same_bit_for_bit(mode, monkeypatch):
+    monkeypatch.setattr(scored_steps.ScoredSteps, "gradient", nothing)
+    plain = epochs(*engine(mode))
+    parts = engine(mode)
+    with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
+        assert torch.equal(plain, epochs(*parts))
+    record = audit.record()
+    assert record.mechanism.canary_participations == 8 * 0.25  # the engine's own sampling rate
+    assert record.mechanism.participation == "poisson"
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_canaries_are_all_that_is_different(mode):
+    plain = epochs(*engine(mode))
+    parts = engine(mode)
+    start = weights(parts[0])
+    with audited(parts[1], num_canaries=20, sample_rate=1.0, unobserved=0) as audit:
+        changed = epochs(*parts)
+    record = audit.record()
+    shift = np.asarray(plain - changed, np.float64) / 0.1 * BATCH / record.rounds
+    total = -audit._scored.canaries.combine(np.ones((1, 20)))[0]  # less the gradients they change
+    assert np.dot(shift, total) / np.dot(total, total) == pytest.approx(1, abs=0.1)
+    assert not torch.equal(start, changed)
+
+
+def test_one_step_moves_by_exactly_the_canaries():
+    model, optimizer = private()
+    plain = train(model, optimizer, 1)
+    model, optimizer = private()
+    with audited(optimizer) as audit:
+        changed = train(model, optimizer, 1)
+    total = audit._scored.canaries.combine(np.ones((1, 200)), numbers=range(200))[0]
+    assert np.allclose((changed - plain).numpy(), 0.1 * total / BATCH, atol=1e-6)
+
+
+def test_virtual_steps_are_one_step():
+    parts = engine()
+    model, optimizer, criterion, loader = parts
+    with (
+        audited(optimizer, sample_rate=None) as audit,
+        BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=5, optimizer=optimizer
+        ) as small,
+    ):
+        for _ in range(5):
+            epochs(model, optimizer, criterion, small, 1)
+    assert audit.record().rounds == 5 * len(loader)
+    found = audit.epsilon(statistic="likelihood-ratio", confidence=0.999)
+    assert found.low < poisson_epsilon(1.0, 0.25, 20, 1e-5) < found.high
+
+
+class BrokenError(Exception):
+    pass
+
+
+def breaks(*args, **options):
+    raise BrokenError("on purpose")
+
+
+@pytest.mark.parametrize("where", ["gradient", "add", "_follow_null"])
+def test_no_exception_of_the_audit_ends_training(where, monkeypatch, caplog):
+    model, optimizer = private()
+    audit = audited(optimizer)
+
+    def break_it():
+        if audit._scored.count == 3:
+            monkeypatch.setattr(scored_steps.ScoredSteps, where, breaks)
+
+    with caplog.at_level(logging.WARNING, "fl_epe.dp_sgd"), audit:
+        caplog.clear()
+        assert torch.isfinite(train(model, optimizer, after=break_it)).all()
+    told = [line for line in caplog.messages if "on purpose" in line]
+    assert len(told) == 1
+    monkeypatch.undo()
+    record = audit.record()
+    assert record.rounds == (4 if where == "_follow_null" else 3)  # scored, but for the null
+    assert "ε" in audit.report()
+    assert "goes on without the audit" in record.provenance.faults[0]
+    assert record.mechanism.server["name"] != "sgd"  # the model has taken further steps
+
+
+def test_after_a_failure_training_is_that_without_the_audit(monkeypatch):
+    model, optimizer = private()
+    plain = train(model, optimizer)
+    monkeypatch.setattr(OpacusSteps, "join", breaks)
+    model, optimizer = private()
+    with audited(optimizer) as audit:
+        assert torch.equal(plain, train(model, optimizer))
+    assert audit.record().rounds == 0
+    assert "not measured" in audit.report()
+    with pytest.raises(ValueError, match="on purpose"):
+        audit.epsilon()
+
+
+def test_the_optimizer_is_given_back():
+    model, optimizer = private()
+    outer, inner = audited(optimizer), audited(optimizer)
+    with outer:
+        with pytest.raises(BrokenError), inner:
+            raise BrokenError
+        train(model, optimizer, 1)
+        assert inner.record().rounds == 0
+    assert outer.record().rounds == 1
+    assert "add_noise" not in vars(optimizer)
+    train(model, optimizer, 2)
+    assert outer.record().rounds == 1
+    with pytest.raises(ValueError, match="has seen a run"), outer:
+        pass
+
+
+def test_an_error_of_the_step_takes_canaries_out_again(monkeypatch):
+    model, optimizer = private()
+    monkeypatch.setattr(optimizer, "add_noise", breaks)
+    with audited(optimizer) as audit, pytest.raises(BrokenError):
+        train(model, optimizer, 1)
+    found = torch.cat([p.summed_grad.reshape(-1) for p in optimizer.params])
+    assert optimizer.add_noise is breaks
+    model, optimizer = private()
+    monkeypatch.setattr(optimizer, "add_noise", breaks)
+    with pytest.raises(BrokenError):
+        train(model, optimizer, 1)
+    same = torch.cat([p.summed_grad.reshape(-1) for p in optimizer.params])
+    assert torch.equal(found, same)
+    assert audit.record().rounds == 0
+
+
+def test_a_step_that_is_not_finite_is_lost():
+    model, optimizer = private()
+    with audited(optimizer) as audit:
+        train(model, optimizer, 4)
+        for group in optimizer.param_groups:
+            group["lr"] = math.inf
+        train(model, optimizer, 2)
+    record = audit.record()
+    assert record.rounds == 6
+    assert record.presence.any(axis=1).tolist() == [True] * 5 + [False]
+    assert record.clients.absent.tolist() == [0] * 5 + [200]
+    assert sum(record.provenance.fault_counts.values()) == 1
+    assert math.isfinite(audit.epsilon().epsilon)
+
+
+def test_schedules_of_the_noise_and_of_the_learning_rate_go_on():
+    model, optimizer = private(lr=1.0)
+    rate = torch.optim.lr_scheduler.StepLR(optimizer.original_optimizer, 1, gamma=0.5)
+    noise = ExponentialNoise(optimizer, gamma=0.9)
+    with audited(optimizer) as audit:
+        train(model, optimizer, 3, lambda: [each.step() for each in (rate, noise)])
+    record = audit.record()
+    assert record.learning_rates().tolist() == [1, 0.5, 0.25]
+    assert record.mechanism.noise_multiplier is None  # no single one: no ε is claimed by theory
+    assert audit.epsilon().epsilon > 0
+    model, optimizer = private(lr=1.0)
+    rate = torch.optim.lr_scheduler.StepLR(optimizer.original_optimizer, 1, gamma=0.5)
+    with audited(optimizer) as audit:
+        train(model, optimizer, 12, rate.step)
+    fit = footprint_fit(audit.record(), threat="final", confidence=0.999)
+    assert fit.low < 1 < fit.high
+
+
+@pytest.mark.parametrize("name", ["momentum", "sum"])
+def test_the_final_model_holds_what_is_expected(name):
+    options = {"flat": {}, **OPTIMIZERS}[name]
+    rate = 0.01 if name == "sum" else 0.1
+    model, optimizer = private(lr=rate, **options)
+    with audited(optimizer) as audit:
+        train(model, optimizer)
+    fit = footprint_fit(audit.record(), threat="final", confidence=0.999)
+    assert fit.low < 1 < fit.high
+
+
+def test_adaptive_clipping_has_the_noise_of_the_sum():
+    model, optimizer = private(AdaClipDPOptimizer, more=ADAPTIVE)
+    with audited(optimizer) as audit:
+        train(model, optimizer)
+    mechanism = audit.record().mechanism
+    assert mechanism.noise_multiplier == 1
+    assert mechanism.sum_noise_multiplier == pytest.approx((1 - 1 / 16) ** -0.5)
+    assert len(set(mechanism.clip_norms.tolist())) > 1
+    found = audit.epsilon(confidence=0.999)
+    assert found.low < gaussian_epsilon(mechanism.sum_noise_multiplier, 1e-5, STEPS) < found.high
+
+
+def test_an_optimizer_whose_steps_cannot_be_added_up():
+    model, optimizer = private(inner=torch.optim.Adam, lr=0.01)
+    with audited(optimizer) as audit:
+        train(model, optimizer)
+    record = audit.record()
+    assert record.mechanism.server == {"name": "DPOptimizer around Adam"}
+    assert audit.epsilon(threat="final").epsilon >= 0
+    found = audit.epsilon(confidence=0.999)
+    assert found.low < gaussian_epsilon(1.0, 1e-5, STEPS) < found.high
+
+
+class TooLittleNoise(DPOptimizer):  # type: ignore[misc]
+    """Its noise has a third of the deviation that it claims."""
+
+    def add_noise(self):
+        self.noise_multiplier /= 3
+        super().add_noise()
+        self.noise_multiplier *= 3
+
+
+def test_a_broken_optimizer_is_found_and_a_right_one_is_not():
+    claim = gaussian_epsilon(3.0, 1e-5, STEPS)
+    for kind in (DPOptimizer, TooLittleNoise):
+        model, optimizer = private(kind, z=3.0)
+        with audited(optimizer, num_canaries=400) as audit:
+            train(model, optimizer)
+        evidence = find_evidence(audit, claim, 1e-5, method="gdp")
+        assert evidence.violated == (kind is TooLittleNoise)
+    with pytest.raises(AssertionError):
+        assert_private(audit, claim, 1e-5, method="gdp")
+
+
+def test_the_record_and_the_report(tmp_path, capsys):
+    model, optimizer = private()
+    with audited(optimizer, num_canaries=50) as audit:
+        assert audit.share == 50 / BATCH
+        train(model, optimizer, 4)
+    text = audit.report(tmp_path)
+    assert "About 50.0 canaries join a step, beside an expected batch of 16 examples" in text
+    assert "can tell whether one example took part" in " ".join(text.split())
+    assert "unit example" in " ".join(text.split())
+    assert "every real example's gradient" in " ".join(text.split())
+    loaded = AuditRecord.load(tmp_path / "record.npz")
+    assert epsilon_from_record(loaded, threat="all") == audit.epsilon()
+    assert loaded.provenance.versions["opacus"]
+    assert loaded.provenance.seeds == {"canary": 7}
+    assert main(["report", str(tmp_path)]) == 0
+    assert "matched filter" in capsys.readouterr().out
+    (tmp_path / "file").write_text("")
+    assert "The report is incomplete" in audit.report(tmp_path / "file")
+
+
+def test_without_full_knowledge_gradients_hide_canaries():
+    model, optimizer = private(z=0.1)
+    with audited(optimizer, num_canaries=20, full_knowledge=False) as audit:
+        train(model, optimizer)
+    assert audit.record().provenance.config["also_known"] is None
+    assert audit.epsilon().epsilon < 0.9 * gaussian_epsilon(0.1, 1e-5, STEPS)
+    assert "matched-filter" in audit.record().null.statistics
+
+
+def test_seeds():
+    records = []
+    for seed in (None, None, 3, 3):
+        model, optimizer = private()
+        with audited(optimizer, seed=seed) as audit:
+            train(model, optimizer, 2)
+        records.append(audit.record())
+    scores = [record.observed.means for record in records]
+    assert not np.array_equal(scores[0], scores[1])
+    assert np.array_equal(scores[2], scores[3])
+    assert records[0].provenance.seeds["canary"] > 2**64
+
+
+def per_layer(optimizer):
+    inner = optimizer.original_optimizer
+    norms = [1.0] * len(optimizer.params)
+    return DPPerLayerOptimizer(
+        inner, noise_multiplier=1.0, max_grad_norm=norms, expected_batch_size=BATCH
+    )
+
+
+def no_params(optimizer):
+    for parameter in optimizer.params:
+        parameter.requires_grad = False
+    return optimizer
+
+
+class DistributedDPOptimizer(DPOptimizer):  # type: ignore[misc]
+    """By its name the one that reduces gradients over processes."""
+
+
+REFUSED = {
+    "per-layer": (per_layer, {}, "one clip norm for all layers, got optimizer=DPPerLayer"),
+    "distributed": (
+        lambda _: private(DistributedDPOptimizer)[1],
+        {},
+        "one process, got optimizer=DistributedDPOptimizer",
+    ),
+    "nothing-trained": (no_params, {}, "trainable parameters"),
+    "not-private": (lambda o: o.original_optimizer, {}, "type SGD to be an Opacus DPOptimizer"),
+    "no-rate": (lambda o: o, {"sample_rate": None}, "sample_rate=… .* or steps=…"),
+    "both": (lambda o: o, {"steps": 5}, "steps=5 or sample_rate=1.0, not both"),
+    "rate": (lambda o: o, {"sample_rate": 1.5}, "sample_rate=1.5"),
+    "one-canary": (lambda o: o, {"num_canaries": 1}, "num_canaries=1 >= 2"),
+    "unobserved": (lambda o: o, {"unobserved": -1}, "unobserved=-1 >= 0"),
+    "delta": (lambda o: o, {"delta": 2.0}, "delta=2.0"),
+    "kind": (lambda o: o, {"canary_kind": "cube"}, "kind='cube'"),
+    "twice": (lambda o: o, {"participations": 2}, "steps=… with participations=2"),
+    "often": (
+        lambda o: o,
+        {"sample_rate": None, "steps": 3, "participations": 4},
+        r"participations=4 in \(0, steps=3\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_audited_is_refused_before_training(name):
+    make, options, words = REFUSED[name]
+    optimizer = make(private()[1])
+    with pytest.raises((ValueError, TypeError), match=words):
+        audited(optimizer, **options)
+
+
+def test_before_training_there_is_nothing():
+    audit = audited(private()[1])
+    with pytest.raises(ValueError, match="around training first"):
+        audit.record()
+    assert "around training first" in audit.report()
+    assert "0 steps" in repr(audit)
+
+
+def test_other_trained_parameters_than_at_the_start_stop_the_audit():
+    model, optimizer = private()
+    with audited(optimizer) as audit:
+        train(model, optimizer, 2)
+        next(iter(model.parameters())).requires_grad = False
+        train(model, optimizer, 2)
+    assert audit.record().rounds == 2
+    assert "4 trainable tensors" in audit.faults[0]

@@ -1,0 +1,24 @@
+"""What happened in each round, as it is told while a run is going."""
+
+import logging
+
+import numpy as np
+
+from fl_epe.faults import FaultKind
+from fl_epe.simulation.round_log import RoundLog
+
+
+def test_faults_of_one_kind_are_told_once_and_then_by_their_number(caplog):
+    log = RoundLog([np.arange(3)], np.ones((1, 2), bool), np.arange(2))
+    with caplog.at_level(logging.WARNING):
+        for client in range(48):
+            log.fault(FaultKind.CLIENT_FAILED, f"client {client}: no memory")
+        log.fault(FaultKind.NO_ANSWER, "node 1: no answer")
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "Round 1, client 0: no memory (More faults of this kind are counted, see the report.)",
+        "Round 1, client 9: no memory (client failed: 10 times so far.)",
+        "Round 1, node 1: no answer (More faults of this kind are counted, see the report.)",
+    ]
+    assert log.fault_counts == {"client failed": 48, "no answer in time": 1}
+    assert len(log.faults) == 49
