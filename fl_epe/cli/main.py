@@ -7,18 +7,21 @@ import difflib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import fl_epe
 from fl_epe.auditing import NotMeasured
 from fl_epe.cli import errors
 from fl_epe.cli.advise import add_advise
+from fl_epe.cli.audit import add_audit
 from fl_epe.cli.compare import add_compare
 from fl_epe.cli.completion import add_completion
 from fl_epe.cli.console import STATUS_NOT_MEASURED
 from fl_epe.cli.data import add_data
 from fl_epe.cli.estimate import add_estimate
 from fl_epe.cli.export import add_export
+from fl_epe.cli.new import add_new
 from fl_epe.cli.options import DEBUG, Parser
 from fl_epe.cli.report import add_report
 from fl_epe.cli.run import add_resume, add_run
@@ -33,6 +36,20 @@ SILENCE = {
 }
 """Environment variables that keep Flower and Ray from calling home, unless the user set them."""
 
+_ADD: dict[str, Callable[[Any], None]] = {
+    "resume": add_resume,
+    "report": add_report,
+    "export": add_export,
+    "compare": add_compare,
+    "advise": add_advise,
+    "audit": add_audit,
+    "estimate": add_estimate,
+    "schedules": add_schedules,
+    "new": add_new,
+    "data": add_data,
+}
+"""What adds each command; ``run`` also needs the words after it, ``completion`` all others."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status.
@@ -46,14 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
             stream.reconfigure(errors="replace")
-    arguments = _parsed(sys.argv[1:] if argv is None else argv)
     try:
         with signals_as_interrupts():
-            status = int(arguments.command(arguments))
-            sys.stdout.flush()
+            return _carried_out(_parsed(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
         return exit_status(stop)
+
+
+def _carried_out(arguments: argparse.Namespace) -> int:
+    try:
+        status = int(arguments.command(arguments))
+        sys.stdout.flush()
     except BrokenPipeError:
         errors.close_stdout()
         return errors.NO_READER
@@ -81,12 +102,16 @@ def _failed(error: Exception, arguments: argparse.Namespace) -> int:
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    arguments, unknown = _parser().parse_known_args([_with_new_name(word) for word in words])
-    if unknown:
+    words = [_with_new_name(word) for word in words]
+    after_run = tuple(words[words.index("run") + 1 :]) if "run" in words[:2] else ()
+    command = next(iter(words[1:] if words[:1] == ["--debug"] else words), None)
+    arguments, unknown = _parser(after_run, command).parse_known_args(words)
+    if unknown and getattr(arguments, "task_error", None) is None:  # whose options are not known
         option = unknown[0].partition("=")[0]
         close = difflib.get_close_matches(option, arguments.parser._option_string_actions, n=1)
         hint = f"; did you mean {close[0]}?" if close and option.startswith("-") else ""
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    arguments.words = list(words)
     return arguments
 
 
@@ -101,7 +126,13 @@ def _with_new_name(word: str) -> str:
     return "--" + OLD_NAMES[name].replace("_", "-") + equals + value
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(after_run: tuple[str, ...] = (), only: str | None = None) -> argparse.ArgumentParser:
+    """The parser, with the options of the task that stands in the words after ``run``.
+
+    Args:
+        after_run: those words.
+        only: the command that was typed, if it is known: the others need not be made then.
+    """
     parser: argparse.ArgumentParser = Parser(
         prog="fl-epe",
         description="Measure how much privacy a federated training run really gives away: random "
@@ -110,18 +141,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fl-epe {fl_epe.__version__}")
     parser.add_argument("--debug", action="store_true", help=DEBUG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_commands = (
-        add_run,
-        add_resume,
-        add_report,
-        add_export,
-        add_compare,
-        add_advise,
-        add_estimate,
-        add_schedules,
-        add_data,
-    )
-    for add_command in add_commands:
+    if only in _ADD:
+        _ADD[only](commands)
+        return parser
+    add_run(commands, after_run)
+    if only == "run":
+        return parser
+    for add_command in _ADD.values():
         add_command(commands)
     add_completion(commands, parser)
     return parser

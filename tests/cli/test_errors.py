@@ -479,3 +479,13 @@ def test_ctrl_c_of_a_process(tmp_path):
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in out + err
+
+
+def test_the_exit_status_of_an_interrupt_in_a_text_that_is_executed(tmp_path):
+    """As while SciPy is imported: CPython would end the process by the signal instead."""
+    (tmp_path / "mine.py").write_text("exec('raise KeyboardInterrupt')\n")
+    done = subprocess.run(
+        [*FL_EPE, "run", "mine:task"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
