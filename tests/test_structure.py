@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "data": {"datasets", "pyarrow", "h5py", "google"},
     "dp_sgd": {"torch", "opacus"},
     "flower": {"flwr"},
+    "message_records": {"flwr"},
     "models": {"torch"},
     "reporting": {"matplotlib", "jinja2"},
     "compare": {"matplotlib", "jinja2"},

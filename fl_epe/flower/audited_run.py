@@ -36,6 +36,7 @@ from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.self_auditing import OwnAuditor
 from fl_epe.flower.sources import ServerCanaries, SettingsError, Source, TooManyCanariesError
 from fl_epe.mechanism import ServerSGD, norm
+from fl_epe.message_records import records_of
 
 
 class AuditedRun:
@@ -302,7 +303,7 @@ class AuditedRun:
         if self.has_own_canaries or self._start is None:
             return
         for reply in readable(replies):
-            for arrays in reply.content.array_records.values():
+            for arrays in records_of(reply.content, ArrayRecord).values():
                 with contextlib.suppress(ValueError):
                     layout = state.layout.narrowed(arrays)
                     if layout != state.layout:

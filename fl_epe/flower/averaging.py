@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe.flower.injection import readable, weights
+from fl_epe.message_records import records_of
 
 _TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-6}  # of the largest entry, by the bytes of a number
 
@@ -57,7 +58,7 @@ class Aggregation:
 
 
 def _array(content: RecordDict, name: str) -> NDArray[Any]:
-    for record in content.array_records.values():
+    for record in records_of(content, ArrayRecord).values():
         if name in record:
             return record[name].numpy()
     raise ValueError(f"Expected an array {name!r} in every reply.")

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.flower.layout import Layout
 from fl_epe.mechanism import norm
+from fl_epe.message_records import records_of
 from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")
@@ -76,7 +77,7 @@ class CanaryOrder:
     @classmethod
     def take_from(cls, content: RecordDict) -> CanaryOrder | None:
         """Remove the order from a message's content and return it; ``None`` if there is none."""
-        for config in content.config_records.values():
+        for config in records_of(content, ConfigRecord).values():
             if f"{_PREFIX}number" in config:
                 break
         else:
@@ -112,7 +113,7 @@ class Acknowledgement(enum.IntEnum):
 
 def take_acknowledgement(content: RecordDict) -> Acknowledgement | None:
     """Remove what `canary_mod` noted in a reply and return it; ``None`` if it noted nothing."""
-    for name, metrics in content.metric_records.items():
+    for name, metrics in records_of(content, MetricRecord).items():
         if _ANSWER in metrics:
             value = Acknowledgement(int(metrics.pop(_ANSWER)))  # type: ignore[arg-type]
             if not metrics:
@@ -148,7 +149,7 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     if answer is not Acknowledgement.CANARY:
         logger.warning("canary_mod sends the client's own reply: %s", answer.hint)
     if order.acknowledge:
-        records = list(reply.content.metric_records.values())
+        records = list(records_of(reply.content, MetricRecord).values())
         if records:
             records[0][_ANSWER] = int(answer)
         else:
@@ -165,9 +166,9 @@ def _copied(content: RecordDict) -> RecordDict:
 
 
 def _take_direction(content: RecordDict) -> NDArray[np.float32] | None:
-    if _DIRECTION not in content.array_records:
+    arrays = records_of(content, ArrayRecord).get(_DIRECTION)
+    if arrays is None:
         return None
-    arrays = content.array_records[_DIRECTION]
     del content[_DIRECTION]
     return np.asarray(next(iter(arrays.values())).numpy(), np.float32)
 
@@ -193,7 +194,8 @@ def _answer(
         )
         return Acknowledgement.UNFIT
     model = before + before.dtype.type(length) * direction
-    reply[next(iter(reply.array_records))] = layout.form(answered, before_arrays).fill(model)
+    name = next(iter(records_of(reply, ArrayRecord)))
+    reply[name] = layout.form(answered, before_arrays).fill(model)
     return Acknowledgement.CANARY
 
 
@@ -209,14 +211,14 @@ def _names_inside(call_next: object, depth: int = 20) -> Iterator[str]:
 
 
 def _only(content: RecordDict, what: str) -> ArrayRecord:
-    records = list(content.array_records.values())
+    records = list(records_of(content, ArrayRecord).values())
     if len(records) != 1:
         raise ValueError(f"Expected one ArrayRecord in the {what}, got {len(records)}.")
     return records[0]
 
 
 def _clip_norm(content: RecordDict) -> float:
-    for config in content.config_records.values():
+    for config in records_of(content, ConfigRecord).values():
         if _CLIPPING_NORM in config:
             return float(config[_CLIPPING_NORM])  # type: ignore[arg-type]
     return 0.0
@@ -306,7 +308,7 @@ def with_order(
     if direction is not None:
         order = dataclasses.replace(order, seed=0)
         content[_DIRECTION] = ArrayRecord([direction])
-    configs = content.config_records
+    configs = records_of(content, ConfigRecord)
     name = next(iter(configs), "config")
     config = ConfigRecord(dict(configs[name].items()) if name in configs else {})
     order.add_to(config)

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from flwr.app import Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe.flower.layout import Form, Layout
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
+from fl_epe.message_records import records_of
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
 _MOST_READ = 9  # real updates, whose median norm stands for all
@@ -50,7 +51,7 @@ def weights(replies: Sequence[Message], key: str) -> list[float]:
     """The weight of each reply in an average; 1 where it does not say."""
     found = []
     for reply in replies:
-        metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
+        metrics = next(iter(records_of(reply.content, MetricRecord).values()), MetricRecord())
         value = metrics.get(key, 1)
         found.append(1.0 if isinstance(value, list) else float(value))
     return found
@@ -69,7 +70,7 @@ def model_record(reply: Message, layout: Layout, preferred: str = "arrays") -> t
     """
     fits: dict[str, Vector] = {}
     reasons = []
-    for name, arrays in reply.content.array_records.items():
+    for name, arrays in records_of(reply.content, ArrayRecord).items():
         try:
             fits[name] = layout.flatten(arrays)
         except ValueError as error:
@@ -77,7 +78,7 @@ def model_record(reply: Message, layout: Layout, preferred: str = "arrays") -> t
     if preferred in fits:
         return preferred, fits[preferred]
     if len(fits) != 1:
-        names = list(reply.content.array_records)
+        names = list(records_of(reply.content, ArrayRecord))
         raise ValueError(
             f"Expected one ArrayRecord like the model in a reply, got {len(fits)} of {names}."
             f" {' '.join(reasons[:1])}".rstrip()
@@ -178,7 +179,7 @@ def _forms(like: Sequence[Answer], state: RoundState, kind: ReplyKind | None) ->
     known: dict[object, Form] = {}
     found = []
     for answer in like:
-        arrays = answer.reply.content.array_records[answer.name]
+        arrays = records_of(answer.reply.content, ArrayRecord)[answer.name]
         looks = tuple((name, array.dtype, *array.shape) for name, array in arrays.items())
         if looks not in known or kind is None:  # then it also holds numbers of the reply
             known[looks] = state.layout.form(arrays, state.arrays, kind)
@@ -204,10 +205,11 @@ def neutral_metrics(
     shares = np.array(weights(real, weighted_by))
     shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(real), 1 / len(real))
     out: dict[str, dict[str, Value]] = {}
-    for name, first in real[0].content.metric_records.items():
+    metrics = [records_of(reply.content, MetricRecord) for reply in real]
+    for name, first in metrics[0].items():
         values: dict[str, Value] = {}
         for key in first:
-            column = [r.content.metric_records.get(name, first).get(key) for r in real]
+            column = [records.get(name, first).get(key) for records in metrics]
             if key == weighted_by:
                 values[key] = _median_weight(column) if weight is None else weight
             elif all(isinstance(value, float) for value in column):

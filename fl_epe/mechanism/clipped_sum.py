@@ -18,9 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import check_positive
-from fl_epe.mechanism.clipping import Vector, grid_factor, grid_step
-
-_BLOCK = 1 << 15
+from fl_epe.mechanism.clipping import BLOCK, Vector, grid_factor, grid_step, sum_of_squares
 
 
 class ClippedSum:
@@ -41,7 +39,7 @@ class ClippedSum:
         self.clip_norm = clip_norm
         self._grid = grid_step(clip_norm)
         self._multiples = np.zeros(dim)  # of the grid
-        self._block = np.empty(min(dim, _BLOCK))
+        self._block = np.empty(min(dim, BLOCK))
 
     def add(self, update: Vector) -> bool | None:
         """Clip ``update`` of shape ``(dim,)`` and add it.
@@ -57,7 +55,7 @@ class ClippedSum:
             raise ValueError(f"Expected {update.shape=} to be {self._multiples.shape}.")
         if not np.issubdtype(update.dtype, np.floating):
             return None
-        length = math.sqrt(self._square(update))
+        length = math.sqrt(sum_of_squares(update, self._block))
         if not math.isfinite(length):
             return None
         self._add(update, self.scale(length))
@@ -78,21 +76,11 @@ class ClippedSum:
         """The sum, shape ``(dim,)``."""
         return self._multiples * self._grid
 
-    def _square(self, part: Vector) -> float:
-        """Sum of squares, split like NumPy's pairwise summation, so that it equals `norm`'s."""
-        if len(part) > _BLOCK:
-            half = len(part) // 2 // 8 * 8
-            return self._square(part[:half]) + self._square(part[half:])
-        block = self._block[: len(part)]
-        np.copyto(block, part)
-        np.multiply(block, block, out=block)
-        return float(np.add.reduce(block))
-
     def _add(self, update: Vector, scale: np.float64) -> None:
-        for start in range(0, len(update), _BLOCK):
-            part = update[start : start + _BLOCK]
+        for start in range(0, len(update), BLOCK):
+            part = update[start : start + BLOCK]
             block = self._block[: len(part)]
             np.copyto(block, part)
             block *= scale
             np.trunc(block, out=block)
-            self._multiples[start : start + _BLOCK] += block
+            self._multiples[start : start + BLOCK] += block

@@ -17,11 +17,28 @@ from fl_epe.checks import check_positive
 Vector = NDArray[np.floating]
 
 _GRID_BITS = 32  # see docs/notes/clipped-sum.md
+BLOCK = 1 << 15
+"""Values that are worked on at once."""
 
 
 def norm(vector: Vector) -> float:
     """Euclidean norm, accumulated in float64; infinite or NaN if an entry is."""
-    return math.sqrt(float(np.sum(np.square(vector, dtype=np.float64))))
+    flat = np.ravel(vector)
+    return math.sqrt(sum_of_squares(flat, np.empty(min(flat.size, BLOCK))))
+
+
+def sum_of_squares(vector: Vector, room: NDArray[np.float64]) -> float:
+    """``sum(v**2)`` in float64, in blocks as long as ``room``, which is written over.
+
+    The blocks are those of NumPy's pairwise summation, so that it has the same bits.
+    """
+    if len(vector) > len(room):
+        half = len(vector) // 2 // 8 * 8
+        return sum_of_squares(vector[:half], room) + sum_of_squares(vector[half:], room)
+    block = room[: len(vector)]
+    np.copyto(block, vector)
+    np.multiply(block, block, out=block)
+    return float(np.add.reduce(block))
 
 
 def clip(update: Vector, clip_norm: float) -> tuple[NDArray[np.float64] | None, bool]:

@@ -12,7 +12,9 @@ from fl_epe.checks import ArgumentError
 
 def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np.float64]:
     """``dim`` independent normal draws with standard deviation ``std`` ≥ 0, float64."""
-    return rng.standard_normal(dim) * std if std else np.zeros(dim)
+    noise = rng.standard_normal(dim) if std else np.zeros(dim)
+    noise *= std
+    return noise
 
 
 def split_noise_multiplier(noise_multiplier: float, count_std: float) -> float:

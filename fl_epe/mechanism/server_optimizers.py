@@ -40,7 +40,8 @@ class ServerSGD:
         self, state: OptimizerState, mean: NDArray[np.float64]
     ) -> tuple[OptimizerState, NDArray[np.float64]]:
         """The next state, and the step to add to the model."""
-        velocity = self.momentum * state["velocity"] + mean
+        velocity = self.momentum * state["velocity"]
+        velocity += mean
         return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
 
     def undo(self, velocity: Vector, step: Vector) -> tuple[Vector, Vector]:

@@ -15,10 +15,10 @@ Examples:
 from typing import TYPE_CHECKING
 
 from fl_epe.lazy import lazy_names
+from fl_epe.message_records import pack
 from fl_epe.simulation.checkpoint import has_checkpoint, remove_checkpoint
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
-from fl_epe.simulation.messages import pack
 from fl_epe.simulation.stopping import RunStoppedError, StopRequest
 from fl_epe.simulation.strategy import DPFedAvg
 

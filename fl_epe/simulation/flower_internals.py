@@ -7,10 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
-from numpy.typing import NDArray
+
+from fl_epe.message_records import DecodedArray
 
 CLIENT_RAISED = 2
 """Flower's error code for a client app that raised."""
@@ -31,23 +32,6 @@ def set_message_id(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
-class DecodedArray(Array):
-    """An `Array` that was decoded beforehand, so that threads need not do it.
-
-    NumPy reads a header with Python's parser, which fails in one of some hundred thousand calls
-    ("AST constructor recursion depth mismatch", CPython 3.11) if threads do so at once.
-    """
-
-    def __init__(self, array: Array, decoded: NDArray[Any]) -> None:
-        super().__init__(array.dtype, array.shape, array.stype, array.data)
-        self.__dict__["_decoded"] = decoded
-
-    def numpy(self) -> NDArray[Any]:
-        """A copy that belongs to the caller."""
-        decoded: NDArray[Any] = self.__dict__["_decoded"]
-        return decoded.copy()
-
-
 def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Message:
     """The same message with records of its own, its arrays decoded.
 
@@ -64,7 +48,7 @@ def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Mess
                 if array.stype != "numpy.ndarray":
                     continue
                 if id(array) not in decoded:
-                    decoded[id(array)] = DecodedArray(array, array.numpy())
+                    decoded[id(array)] = DecodedArray(array)
                 own_record[key] = decoded[id(array)]
     make: Any = Message
     own: Message = make(RecordDict(records), metadata=message.metadata)

@@ -7,13 +7,14 @@ import math
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.canaries import CanaryKind
 from fl_epe.faults import Fault, FaultKind
 from fl_epe.mechanism import norm
+from fl_epe.message_records import pack, read_only, records_of
 
 
 class RefusedError(ValueError):
@@ -26,11 +27,6 @@ class RefusedError(ValueError):
     def __init__(self, kind: FaultKind, text: str) -> None:
         super().__init__(text)
         self.kind = kind
-
-
-def pack(**arrays: NDArray[Any]) -> ArrayRecord:
-    """Named NumPy arrays as a Flower record."""
-    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +50,12 @@ class Order:
     local_learning_rate: float
     separate: bool
 
-    def encode(self) -> RecordDict:
-        """As the content of a message."""
+    def encode(self, model: ArrayRecord | None = None) -> RecordDict:
+        """As the content of a message.
+
+        Args:
+            model: ``theta``, if it is encoded already; orders to many nodes can share it.
+        """
         config = {
             field.name.replace("_", "-"): getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -63,16 +63,18 @@ class Order:
         }
         # Seeds are wider than the 64 bits of an integer on the wire.
         config |= {name: str(config[name]) for name in ("canary-seed", "local-seed")}
-        return RecordDict({"model": pack(theta=self.theta), "order": ConfigRecord(config)})
+        if model is None:
+            model = pack(theta=self.theta)
+        return RecordDict({"model": model, "order": ConfigRecord(config)})
 
     @classmethod
     def decode(cls, content: RecordDict) -> Order:
         """The inverse of `encode`."""
-        config = content.config_records["order"]
+        config = records_of(content, ConfigRecord)["order"]
         values: dict[str, Any] = {key.replace("-", "_"): value for key, value in config.items()}
         for name in ("canary_seed", "local_seed"):
             values[name] = int(values[name])
-        return cls(theta=content.array_records["model"]["theta"].numpy(), **values)
+        return cls(theta=read_only(records_of(content, ArrayRecord)["model"]["theta"]), **values)
 
 
 @dataclasses.dataclass
@@ -130,9 +132,9 @@ class PartialSum:
             RefusedError: if something is missing or cannot be read.
         """
         try:
-            arrays = content.array_records["sums"]
-            counts = content.metric_records["counts"]
-            told: Any = content.config_records["faults"]
+            arrays = records_of(content, ArrayRecord)["sums"]
+            counts = records_of(content, MetricRecord)["counts"]
+            told: Any = records_of(content, ConfigRecord)["faults"]
             kinds = told.get("kinds", [FaultKind.OTHER] * len(told["faults"]))
             faults = [
                 Fault(FaultKind(kind), str(text))
@@ -141,8 +143,8 @@ class PartialSum:
             numbers: dict[str, Any] = {
                 name: counts[name.replace("_", "-")] for name in cls._NUMBERS
             }
-            canaries = arrays["canaries"].numpy() if "canaries" in arrays else None
-            return cls(arrays["clients"].numpy(), canaries, **numbers, faults=faults)
+            canaries = read_only(arrays["canaries"]) if "canaries" in arrays else None
+            return cls(read_only(arrays["clients"]), canaries, **numbers, faults=faults)
         except KeyError as error:
             raise RefusedError(FaultKind.REFUSED, f"Expected {error} in the reply.") from error
         except UNREADABLE as error:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE
 from fl_epe.faults import Fault, FaultKind
+from fl_epe.message_records import read_only, records_of
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.messages import RefusedError
 
@@ -183,7 +184,7 @@ class Directory:
     def _checked(self, reply: Message) -> NDArray[np.int64]:
         """The clients in a node's answer; raises a `RefusedError` if they are none."""
         try:
-            held = np.unique(reply.content.array_records["held"]["clients"].numpy())
+            held = np.unique(read_only(records_of(reply.content, ArrayRecord)["held"]["clients"]))
         except UNREADABLE as error:
             raise RefusedError(FaultKind.REFUSED, f"it names no clients: {error}") from error
         if held.dtype.kind != "i" or held.ndim != 1:

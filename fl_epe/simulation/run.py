@@ -25,6 +25,7 @@ from fl_epe.checks import ArgumentError, check_positive, expected
 from fl_epe.config import RunConfig
 from fl_epe.faults import FaultKind
 from fl_epe.interval import Interval
+from fl_epe.message_records import pack, read_only
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.checkpoint import (
     WHAT,
@@ -38,7 +39,6 @@ from fl_epe.simulation.checkpoint import (
 )
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
-from fl_epe.simulation.messages import pack
 from fl_epe.simulation.stopping import AskedError, RunStoppedError, StopRequest, WatchedGrid
 from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
@@ -305,7 +305,7 @@ class _Session:
         if self._last is None or self._whole != done:
             return False  # in the midst of a round
         series = {f"series.{name}": np.array(values) for name, values in self._series.items()}
-        state = {"theta": self._last["theta"].numpy(), **series, **self.strategy.state()}
+        state = {"theta": read_only(self._last["theta"]), **series, **self.strategy.state()}
         try:
             write_checkpoint(path, self.job.to_json(), state)
         except OSError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -31,10 +31,11 @@ from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.config import RunConfig
 from fl_epe.faults import FaultKind
 from fl_epe.mechanism import ServerSGD, gaussian_noise, norm
+from fl_epe.message_records import pack, read_only
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation.checkpoint import SCORER, WATCHED
-from fl_epe.simulation.messages import Order, PartialSum, RefusedError, pack
+from fl_epe.simulation.messages import Order, PartialSum, RefusedError
 from fl_epe.simulation.nodes import Directory
 from fl_epe.simulation.round_log import RoundLog
 
@@ -82,7 +83,7 @@ class DPFedAvg(Strategy):
         self.log = RoundLog(cohorts, planned, observed_ids)
         self._clip_norm = self._clip_rule.init()
         self._orders: dict[int, Order] = {}
-        self._sent: list[Message] = []
+        self._sent: list[Metadata] = []  # their ids are known once they are sent
         self._theta: NDArray[np.float32] | None = None
         self._start: NDArray[np.float32] | None = None
         self._state: dict[str, NDArray[np.float64]] = {}
@@ -131,7 +132,7 @@ class DPFedAvg(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One order to each node that holds somebody of this round's cohort."""
-        theta = arrays["theta"].numpy()
+        theta = read_only(arrays["theta"])
         if self._scorer is None:
             self._begin(theta)
         if server_round == 1:
@@ -145,11 +146,13 @@ class DPFedAvg(Strategy):
             share.node: self._order(theta, share.clients, share.canary_ids)
             for share in self._directory.share(self.log.cohorts[t], self.log.canary_ids(t))
         }
-        self._sent = [
-            Message(order.encode(), node, MessageType.TRAIN, group_id=str(t + 1))
+        model = ArrayRecord({"theta": arrays["theta"]})
+        messages = [
+            Message(order.encode(model), node, MessageType.TRAIN, group_id=str(t + 1))
             for node, order in self._orders.items()
         ]
-        return self._sent
+        self._sent = [message.metadata for message in messages]
+        return messages
 
     def _order(
         self, theta: NDArray[np.float32], clients: list[int], canary_ids: list[int]
@@ -199,9 +202,9 @@ class DPFedAvg(Strategy):
         """The good answers by node, in the order of the orders; every fault is counted once."""
         parts: dict[int, PartialSum] = {}
         asked = {
-            m.metadata.message_id: m.metadata.dst_node_id
-            for m in self._sent
-            if m.metadata.message_id  # an in-process grid numbers copies
+            sent.message_id: sent.dst_node_id
+            for sent in self._sent
+            if sent.message_id  # an in-process grid numbers copies
         }
         heard: set[int] = set()
         for reply in replies:
@@ -257,9 +260,13 @@ class DPFedAvg(Strategy):
         assert self._theta is not None  # noqa: S101
         assert self._scorer is not None  # noqa: S101
         dim, n = len(self._theta), self.config.cohort_size
-        total = sum((part.total() for part in parts), np.zeros(dim))
         rng = generator(self.seeds.noise, self.rounds_done, 0)
-        mean = (total + gaussian_noise(rng, dim, self._noise_multiplier * self._clip_norm)) / n
+        total = np.zeros(dim)
+        for part in parts:
+            total += part.total()
+        total += gaussian_noise(rng, dim, self._noise_multiplier * self._clip_norm)
+        total /= n
+        mean = total
         dots = self._scorer.add("mean", mean)
         if self.config.full_knowledge:
             clients = sum((part.clients_sum for part in parts), np.zeros(dim))
@@ -270,10 +277,10 @@ class DPFedAvg(Strategy):
         assert self._theta is not None  # noqa: S101
         assert self._scorer is not None  # noqa: S101
         self._state, step = self._optimizer.update(self._state, mean)
-        theta = (self._theta + step).astype(np.float32)
         if self._optimizer.weights(1) is None:  # the deltas do not follow from the means
             self._delta_dots = self._scorer.add("delta", step)
-        return theta
+        step += self._theta
+        return step.astype(np.float32)
 
     def _follow_null(self, dots: NDArray[np.float64] | None, delta_norm: float) -> None:
         """Note what canaries that took no part score in the round, for the maximum over rounds."""
@@ -321,7 +328,7 @@ class DPFedAvg(Strategy):
             self._scorer,
             ids,
             start=self._start,
-            final=arrays["theta"].numpy().astype(np.float64),
+            final=read_only(arrays["theta"]).astype(np.float64),
             delta_norms=self.log.series("delta_norm"),
             presence=presence,
             delta=self.config.target_delta,

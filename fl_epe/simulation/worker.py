@@ -14,7 +14,8 @@ from flwr.clientapp import ClientApp
 from fl_epe.canaries import CanarySet
 from fl_epe.faults import Fault, FaultKind
 from fl_epe.mechanism import ClippedSum
-from fl_epe.simulation.messages import Order, PartialSum, pack
+from fl_epe.message_records import pack
+from fl_epe.simulation.messages import Order, PartialSum
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
