@@ -17,7 +17,7 @@ def lazy_names(
 
     Args:
         room: the ``__name__`` of the room.
-        modules: names by the module that has them.
+        modules: names by the module that has them, or that is meant itself.
         load: imports a module by its name.
     """
     places = {name: module for module, names in modules.items() for name in names}
@@ -25,7 +25,8 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        return getattr(load(places[name]), name)
+        module = load(places[name])
+        return module if places[name] == f"{room}.{name}" else getattr(module, name)
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[room]), *places})

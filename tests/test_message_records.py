@@ -88,13 +88,14 @@ def test_a_round_leaves_none_of_its_messages_in_memory():
     """Not even until Python looks for circles of references, which may be many rounds later."""
     config = RunConfig(clients=20, rounds=4, clients_per_round=4, num_canaries=2, unobserved=0)
     strategy = DPFedAvg(config, Seeds.derive(1))
-    arrays = pack(theta=Tiny().initial(1))
+    arrays: ArrayRecord | None = pack(theta=Tiny().initial(1))
     with InProcessGrid(worker_app(Tiny()), 2) as grid:
         gc.collect()
         gc.disable()
         try:
             left = []
             for t in range(1, 5):
+                assert arrays is not None
                 messages = strategy.configure_train(t, arrays, ConfigRecord(), grid)
                 replies = list(grid.send_and_receive(messages, timeout=60))
                 arrays, _ = strategy.aggregate_train(t, replies)

@@ -13,7 +13,8 @@ Examples:
     True
 """
 
-from fl_epe.auditing.games import zoo
+from typing import TYPE_CHECKING
+
 from fl_epe.auditing.games.canary import (
     Canary,
     constant,
@@ -42,7 +43,11 @@ from fl_epe.auditing.games.statistic import (
     log_likelihood_ratio,
 )
 from fl_epe.auditing.games.structured import between_steps, between_tensors, nearest_noise, whitened
-from fl_epe.auditing.games.zoo import ZOO, Specimen
+from fl_epe.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fl_epe.auditing.games import zoo
+    from fl_epe.auditing.games.zoo import ZOO, Specimen
 
 __all__ = [
     "ADD_OR_REMOVE",
@@ -85,3 +90,7 @@ __all__ = [
     "whitened",
     "zoo",
 ]
+
+__getattr__, __dir__ = lazy_names(  # its specimens are made when they are looked at
+    __name__, {"fl_epe.auditing.games.zoo": ("ZOO", "Specimen", "zoo")}
+)
