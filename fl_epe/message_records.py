@@ -35,11 +35,11 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
 
 def pack(**arrays: NDArray[Any]) -> ArrayRecord:
     """Named NumPy arrays as a Flower record."""
-    return ArrayRecord({name: _encoded(value) for name, value in arrays.items()})
+    return ArrayRecord({name: encoded(value) for name, value in arrays.items()})
 
 
-def _encoded(value: NDArray[Any]) -> Array:
-    """What ``Array(value)`` makes, to the last byte, from one copy of the values, not two."""
+def encoded(value: NDArray[Any]) -> Array:
+    """What ``Array(value)`` is, to the last byte, but made with one copy of the values."""
     if value.dtype.kind not in "biufc":  # no numbers
         return Array(value)
     header, flat = io.BytesIO(), np.ascontiguousarray(value)

@@ -54,6 +54,8 @@ class Rotation:
         base = transform(self._first.astype(np.float32))  # whole numbers, so exact everywhere
         narrow = np.abs(base).max() < 1 << 15
         self._base = base.astype(np.int16 if narrow else np.int32)
+        blocks = base.reshape(-1, min(_BLOCK, self.size))
+        self._squares = np.array([np.sum(np.square(b, dtype=np.float64)) for b in blocks])
 
     def rows(self, numbers: Rows) -> Rows:
         """Which row of the rotation each of these canaries is, in a secret random order."""
@@ -76,15 +78,20 @@ class Rotation:
 
     def fill(self, row: int, out: NDArray[np.float32]) -> None:
         """Write the canary of this row, of length 1, into ``out``, shape ``(dim,)``."""
-        size, square = min(_BLOCK, self.size), 0.0
-        order, block = np.arange(size) ^ (row & (size - 1)), row // size
+        size = min(_BLOCK, self.size)
+        order, blocks = np.arange(size) ^ (row & (size - 1)), self._base.reshape(-1, size)
+        whole, rest = divmod(self.dim, size)
+        which = np.arange(whole + 1) ^ (row // size)
+        square = float(self._squares[which[:whole]].sum())  # of whole numbers: exact
+        if rest:
+            cut = blocks[which[whole]].take(order[:rest])
+            square += float(np.sum(np.square(cut, dtype=np.float64)))
+        scale = np.float32(1 / math.sqrt(square))
         for number, start in enumerate(range(0, self.dim, size)):
             part = out[start : start + size]
-            first = (number ^ block) * size
-            shuffled = self._base[first : first + size].take(order[: len(part)])
+            shuffled = blocks[which[number]].take(order[: len(part)])
             np.multiply(shuffled, self._second[start : start + len(part)], out=part)
-            square += float(np.sum(np.square(part, dtype=np.float64)))
-        out *= np.float32(1 / math.sqrt(square))
+            part *= scale
 
     def products(self, x: Any, rows: Rows, *, threads: int | None = None) -> Floats:
         """Inner products of rows before they are scaled with ``x``, shape ``(len(rows),)``.

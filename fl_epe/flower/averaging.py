@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe.flower.injection import readable, weights
-from fl_epe.message_records import records_of
+from fl_epe.message_records import read_only, records_of
 
 _TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-6}  # of the largest entry, by the bytes of a number
 
@@ -38,7 +38,7 @@ class Aggregation:
         if not self.replies or not self.arrays:
             return None
         name = self._array_to_compare()
-        made = self.arrays[name].numpy()
+        made = read_only(self.arrays[name])
         given = np.stack([_array(reply.content, name) for reply in self.replies])
         ways = {"weighted": weights(self.replies, key), "equal": [1.0] * len(self.replies)}
         for way, shares in ways.items():
@@ -60,7 +60,7 @@ class Aggregation:
 def _array(content: RecordDict, name: str) -> NDArray[Any]:
     for record in records_of(content, ArrayRecord).values():
         if name in record:
-            return record[name].numpy()
+            return read_only(record[name])
     raise ValueError(f"Expected an array {name!r} in every reply.")
 
 

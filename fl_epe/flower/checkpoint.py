@@ -26,6 +26,7 @@ from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.plan import Plan
 from fl_epe.flower.sources import SettingsError
+from fl_epe.message_records import read_only
 
 SCHEMA = 1
 """Version of the files; a newer one is not read."""
@@ -259,7 +260,7 @@ class Checkpoint:
             self._set_aside()
             if self._path(_AUDIT).exists() or self._path(_PREVIOUS).exists():
                 raise OSError(f"{self._path(_AUDIT)} is of another run, and cannot be moved aside")
-            arrays = {f"{i}": array.numpy() for i, array in enumerate(start.values())}
+            arrays = {f"{i}": read_only(array) for i, array in enumerate(start.values())}
             names = {"names": list(start)}
             write_archive(self._path(_START), arrays, {"model": names}, compress=False)
         texts, previous = {"audit": audit.to_json()}, self._path(_PREVIOUS)

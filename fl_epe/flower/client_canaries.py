@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.flower.layout import Layout
 from fl_epe.mechanism import norm
-from fl_epe.message_records import records_of
+from fl_epe.message_records import read_only, records_of
 from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")
@@ -170,7 +170,7 @@ def _take_direction(content: RecordDict) -> NDArray[np.float32] | None:
     if arrays is None:
         return None
     del content[_DIRECTION]
-    return np.asarray(next(iter(arrays.values())).numpy(), np.float32)
+    return np.asarray(read_only(next(iter(arrays.values()))), np.float32)
 
 
 def _answer(

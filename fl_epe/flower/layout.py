@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
+
+from fl_epe.message_records import encoded, read_only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +174,7 @@ class Form:
         out = {}
         for name, (slot, dtype, shape) in self.slots.items():
             value = flat[slot].reshape(shape) if isinstance(slot, slice) else slot
-            out[name] = Array(value.astype(dtype, copy=False))
+            out[name] = encoded(value.astype(dtype, copy=False))
         return ArrayRecord(out)
 
 
@@ -182,7 +184,7 @@ def _decode(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
     for name, array in arrays.items():
         if array.stype != "numpy.ndarray":
             raise ValueError(f"Expected {name}.stype={array.stype!r} to be 'numpy.ndarray'.")
-        values[name] = value = array.numpy()
+        values[name] = value = read_only(array)
         if value.dtype.kind not in "fiub" or value.dtype.itemsize > 8:
             shown = array.dtype or value.dtype.name
             raise ValueError(
