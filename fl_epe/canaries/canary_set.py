@@ -84,9 +84,24 @@ class CanarySet:
         self._fill(i, out)
         return out
 
-    def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
-        """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors."""
-        out = np.empty((len(numbers), self.dim), np.float32)
+    def vectors(
+        self, numbers: Sequence[int], out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
+
+        Args:
+            numbers: which.
+            out: where to write them; fresh memory costs more than what is written there.
+
+        Raises:
+            ValueError: if ``out`` has another shape.
+            IndexError: if a number is not in [0, count).
+        """
+        shape = (len(numbers), self.dim)
+        if out is None:
+            out = np.empty(shape, np.float32)
+        if out.shape != shape:
+            raise ValueError(f"Expected {out.shape=} to be {shape}.")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._fill, numbers, out))
         return out

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fl_epe.auditing import LEAST_FOR_NULL, RunAuditor
 from fl_epe.canaries import SCORE_MEMORY, CanaryKind
@@ -223,7 +226,17 @@ def _config_of(wrapped: Wrapped) -> object:
 
 
 def _vectors_of(auditor: Callable[[], RunAuditor]) -> Vectors:
-    return lambda numbers: auditor().canaries.vectors(numbers)
+    """Canaries by their numbers, in the same memory for every round."""
+    room = np.empty((0, 0), np.float32)
+
+    def vectors(numbers: Sequence[int]) -> NDArray[np.float32]:
+        nonlocal room
+        canaries = auditor().canaries
+        if len(room) < len(numbers) or room.shape[1] != canaries.dim:
+            room = np.empty((len(numbers), canaries.dim), np.float32)
+        return canaries.vectors(numbers, out=room[: len(numbers)])
+
+    return vectors
 
 
 def _refuse(given: Mapping[str, Any], names: Collection[str], why: str) -> None:

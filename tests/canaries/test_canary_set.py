@@ -164,6 +164,17 @@ def test_lengths_are_those_of_the_rows():
     assert np.all(rotation(LEAST_SIZE, 5, 0).lengths(rows[:2]) == LEAST_SIZE)
 
 
+@pytest.mark.parametrize("kind", ["rotation", "sphere"])
+def test_canaries_are_written_where_one_wants_them(kind):
+    canaries, room = CanarySet(1000, 6, 3, kind), np.full((4, 1000), np.nan, np.float32)
+    found = canaries.vectors([5, 0, 2], out=room[:3])
+    assert np.shares_memory(found, room)
+    assert np.array_equal(found, canaries.vectors([5, 0, 2]))
+    assert np.isnan(room[3]).all()
+    with pytest.raises(ValueError, match=r"out.shape=\(4, 1000\) to be \(3, 1000\)"):
+        canaries.vectors([5, 0, 2], out=room)
+
+
 def test_rows_of_a_whole_rotation_are_orthogonal():
     vectors = CanarySet(LEAST_SIZE, 20, 1).vectors(range(20)).astype(float)
     np.testing.assert_allclose(vectors @ vectors.T, np.eye(20), atol=1e-7)
