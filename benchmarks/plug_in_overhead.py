@@ -11,21 +11,21 @@ canaries (``canary_kind="sphere"``) are scored at the end of a run: that is meas
 pair of rounds with some of them, and its share for 100 rounds is added to the audited round.
 
 1,000 canaries in 100 rounds, 250 unobserved ones (the default), eight pairs, two cores, torch
-2.13.0, 2026-11-22, in process::
+2.13.0, 2026-11-23, in process::
 
                                      FedAvg                    fixed clipping
-    overhead               14.8% (8.3 – 18.9)                4.2% (0.4 – 7.5)
-    the server's            7.0% (5.9 –  7.4)                7.3% (3.3 – 8.7)
-      for more replies      1.0%                             2.8%
-      reading nine replies  0.9%                             0.6%
-      making canaries       1.1%                             0.8%
-      making replies        0.9%                             0.7%
-      scoring               1.3%                             1.1%
-      others taken out      0.6%                             0.2%
+    overhead                4.7% (2.9 – 19.9)                2.2% (-6.2 – 6.7)
+    the server's            4.0% (3.0 –  4.7)                4.3% ( 2.1 – 5.9)
+      for more replies      0.3%                             0.9%
+      reading nine replies  0.3%                             0.2%
+      making canaries       0.7%                             0.7%
+      making replies        0.5%                             0.4%
+      scoring               1.2%                             1.3%
+      others taken out      0.4%                             0.1%
 
 In brackets is the middle half of the pairs; the rounds of the clients alone differ by 15%, which is
-all of the difference between the two overheads. A day before, with independent canaries, the
-server's was 10.5% and 9.6%: making canaries 3.6% and 2.5%, scoring 3.1% and 4.2%.
+all of the difference between the two overheads. A day before, when each canary took twice as long
+and stood in fresh memory (page faults were most of it), the server's was 7.0% and 7.3%.
 """
 
 from __future__ import annotations

@@ -43,11 +43,19 @@ Python 3.11, torch 2.13.0, Flower 1.41.0, Ray 2.55.1, 2026-11-22::
         Flower       7.9     7.3 –   8.0     2.06 ×      208     5295   0.02
         pfl         13.7    13.3 –  14.5     1.19 ×      139      654   0.08
 
-Later that day, on a slower machine (the loop at three quarters of its speed), with rotated canaries
-that are scored in every round and the null measured: 2.56, 3.67 and 1.89 × Flower, 1.58, 1.45 and
-0.79 × the loop, 1.51, 1.36 and 0.94 × pfl-research, in 633, 659 and 1,460 MB (pfl 472, 477, 651).
-For the LSTM the version before made 0.93 × the loop there in the same hour, with scoring, 3% of a
-round, left until the end.
+A day later, on a slower machine (the loop at 0.82 to 0.99 of its speed), with rotated canaries that
+are scored in every round, the null measured, and one heap for all threads (pfl-research 476, 465 and
+649 MB beside it)::
+
+                        ours clients/s   loop     pfl      MB
+        CNN, 2 batches        33.5     1.33 ×   1.45 ×    479
+        CNN, 1 batch          61.4     1.13 ×   1.21 ×    474
+        LSTM                  12.7     0.91 ×   1.03 ×    889
+
+Three shorter runs gave the CNN 477, 467, 465 and 465, 468, 469 MB, and pfl-research 474, 469, 472
+and 456, 463, 468. What the LSTM takes more is the second thread's gradients and activations, and
+holes in the heap: without them, every large block given back at once, it is 672 MB at two thirds of
+the speed.
 
 A user's own models, by `fl_epe.tasks.from_datasets`, and with torch's layers, dropout and SGD in
 the others; data in memory everywhere (``--settings tabular:2 transformer:2 --warm-up 1``, idle
