@@ -43,9 +43,9 @@ Python 3.11, torch 2.13.0, Flower 1.41.0, Ray 2.55.1, 2026-11-22::
         Flower       7.9     7.3 –   8.0     2.06 ×      208     5295   0.02
         pfl         13.7    13.3 –  14.5     1.19 ×      139      654   0.08
 
-A day later, on a slower machine (the loop at 0.82 to 0.99 of its speed), with rotated canaries that
-are scored in every round, the null measured, and one heap for all threads (pfl-research 476, 465 and
-649 MB beside it)::
+A day later, on a slower machine (the loop at 0.8 to 1.0 of its speed), with rotated canaries that
+are scored in every round, the null measured, and one heap for all threads (pfl-research beside it:
+476, 465 and 649 MB)::
 
                         ours clients/s   loop     pfl      MB
         CNN, 2 batches        33.5     1.33 ×   1.45 ×    479
