@@ -18,6 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fl_epe.archive import one_line
+
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 _NUMPY = "numpy.ndarray"
@@ -25,10 +27,10 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
-    """The records of a kind by name, such as ``content.array_records``.
+    """The records of a kind by name.
 
-    Which refers to itself: a message that was looked into in that way stays in memory, model and
-    all, until Python looks for such circles.
+    As ``content.array_records`` and its like, but those refer to themselves: a message that was
+    looked into in that way stays in memory, model and all, until Python looks for such circles.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
 
@@ -39,7 +41,7 @@ def pack(**arrays: NDArray[Any]) -> ArrayRecord:
 
 
 def encoded(value: NDArray[Any]) -> Array:
-    """What ``Array(value)`` is, to the last byte, but made with one copy of the values."""
+    """``value`` as Flower's ``Array``, in C order, made with one copy of the values."""
     if value.dtype.kind not in "biufc":  # no numbers
         return Array(value)
     header, flat = io.BytesIO(), np.ascontiguousarray(value)
@@ -58,16 +60,27 @@ def read_only(array: Array) -> NDArray[Any]:
     """
     if isinstance(array, DecodedArray):
         return array.values
-    stream = io.BytesIO(array.data)  # shares the bytes
-    version = npy.read_magic(stream) if array.stype == _NUMPY else None
-    if version not in _HEADERS:
-        values = array.numpy()  # says what is wrong, if anything is
-    else:
-        shape, columns_first, kind = _HEADERS[version](stream)
-        flat = np.frombuffer(array.data, kind, math.prod(shape), stream.tell())
-        values = flat.reshape(shape[::-1]).T if columns_first else flat.reshape(shape)
+    if array.stype != _NUMPY:
+        raise TypeError(f"Expected {array.stype=} to be {_NUMPY!r}.")
+    try:
+        values = _parsed(array)
+    except Exception as error:  # Python's own parser reads the header, and may raise anything
+        raise ValueError(f"Expected the bytes of an array: {one_line(error)}") from error
     values.flags.writeable = False
     return values
+
+
+def _parsed(array: Array) -> NDArray[Any]:
+    stream = io.BytesIO(array.data)  # shares the bytes
+    read_header = _HEADERS.get(npy.read_magic(stream))
+    if read_header is None:  # a newer version of the format
+        return array.numpy()
+    shape, columns_first, kind = read_header(stream)
+    start, count = stream.tell(), math.prod(shape)
+    if min(shape, default=0) < 0 or count * kind.itemsize > len(array.data) - start:
+        raise ValueError(f"shape {shape} of {kind} in {len(array.data) - start} bytes")
+    flat = np.frombuffer(array.data, kind, count, start)
+    return flat.reshape(shape[::-1]).T if columns_first else flat.reshape(shape)
 
 
 class DecodedArray(Array):

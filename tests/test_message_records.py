@@ -61,10 +61,57 @@ def test_every_version_of_the_format_is_read(version, order):
     assert not read_only(array).flags.writeable
 
 
-@pytest.mark.parametrize("data", [b"", b"\x93NUMPY\x01\x00", pack(x=np.ones(9))["x"].data[:-1]])
+def _with_header(text):
+    header = text.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(72)
+
+
+_WHOLE = pack(x=np.ones(9))["x"].data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(_WHOLE[:8], id="no-header"),
+        pytest.param(_WHOLE[:-1], id="short"),
+        pytest.param(_WHOLE[:6] + b"\x03\x00" + _WHOLE[8:], id="other-version"),
+        pytest.param(_with_header("{'descr': '<f8', 'shape': (6,"), id="open-bracket"),
+        pytest.param(_with_header("{'descr': '<f8', 'shape': (9,)}"), id="key-missing"),
+        *(
+            pytest.param(
+                _with_header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"),
+                id=name,
+            )
+            for name, shape in [
+                ("negative", "(-1,)"),
+                ("negative-inside", "(-1, 2)"),
+                ("huge", f"({2**62}, 8)"),
+                ("long", "(10,)"),
+                ("no-tuple", "9"),
+            ]
+        ),
+        pytest.param(
+            _with_header("{'descr': '|O', 'fortran_order': False, 'shape': (9,)}"), id="objects"
+        ),
+    ],
+)
 def test_damaged_bytes_are_refused(data):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="Expected the bytes of an array"):
         read_only(Array("float64", (9,), "numpy.ndarray", data))
+
+
+def test_a_header_with_another_byte_is_read_or_refused():
+    refused = 0
+    for at in range(8, 128):
+        for byte in b"\x00\n'({[],:9-\\\xff":
+            data = bytearray(_WHOLE)
+            data[at] = byte
+            try:
+                read_only(Array("float64", (9,), "numpy.ndarray", bytes(data)))
+            except ValueError:
+                refused += 1
+    assert refused > 300  # and nothing but a ValueError came
 
 
 def test_what_is_no_numpy_array_is_refused():

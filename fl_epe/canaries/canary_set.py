@@ -94,14 +94,14 @@ class CanarySet:
             out: where to write them; fresh memory costs more than what is written there.
 
         Raises:
-            ValueError: if ``out`` has another shape.
+            ValueError: if ``out`` has another shape or type.
             IndexError: if a number is not in [0, count).
         """
         shape = (len(numbers), self.dim)
         if out is None:
             out = np.empty(shape, np.float32)
-        if out.shape != shape:
-            raise ValueError(f"Expected {out.shape=} to be {shape}.")
+        if out.shape != shape or out.dtype != np.float32:
+            raise ValueError(f"Expected {out.shape=}, {out.dtype=} to be {shape}, float32.")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._fill, numbers, out))
         return out

@@ -30,7 +30,10 @@ from fl_epe.schedules import Cohort
 from fl_epe.seeding import generator
 
 Vectors = Callable[[list[int]], NDArray[np.float32]]
-"""Makes the canaries with these numbers, of length 1, shape ``(K, dim)``."""
+"""Makes the canaries with these numbers, of length 1, shape ``(K, dim)``.
+
+The next call may write over them.
+"""
 
 _FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding

@@ -32,8 +32,9 @@ class InProcessGrid(Grid):
 
     Each node gets records of its own, as from a wire; the arrays in them are not copied. A client
     app that raises answers with an error message, as on a real node. One that hangs beyond the
-    timeout of `send_and_receive` loses that answer alone: its node goes on in a new thread. Use as
-    a context manager, or call `close`.
+    timeout of `send_and_receive` loses that answer alone: its node goes on in a new thread. With
+    glibc, the process makes no more heaps for threads from here on. Use as a context manager, or
+    call `close`.
 
     Args:
         client_app: answers the messages.
@@ -142,10 +143,11 @@ class InProcessGrid(Grid):
 
 
 def share_one_heap() -> None:
-    """Make the threads that this process starts from now on allocate from one heap.
+    """Have glibc make no more heaps for threads: all use the one that there is, from now on.
 
-    Otherwise glibc gives each a heap of its own, and what a node's thread frees after a round is of
-    no use to the server. Without glibc this does nothing.
+    Otherwise each has a heap of its own, and what a node's thread frees after a round is of no use
+    to the server. Where threads were at work before, their heaps stay. Without glibc this does
+    nothing.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

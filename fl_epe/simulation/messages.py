@@ -103,7 +103,8 @@ class PartialSum:
     correct: float = 0
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
-    _NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")
+    _COUNTS = ("clients", "canaries", "unclipped", "examples")
+    _NUMBERS = (*_COUNTS, "loss_sum", "correct")
 
     def encode(self) -> RecordDict:
         """As the content of a reply."""
@@ -143,6 +144,9 @@ class PartialSum:
             numbers: dict[str, Any] = {
                 name: counts[name.replace("_", "-")] for name in cls._NUMBERS
             }
+            for name, value in numbers.items():
+                if type(value) is not int and (name in cls._COUNTS or type(value) is not float):
+                    raise TypeError(f"{name}={value!r} is no number of its kind")
             canaries = read_only(arrays["canaries"]) if "canaries" in arrays else None
             return cls(read_only(arrays["clients"]), canaries, **numbers, faults=faults)
         except KeyError as error:
@@ -165,7 +169,10 @@ class PartialSum:
                 raise RefusedError(FaultKind.REFUSED, text)
         together = self.clients if order.separate else self.clients + self.canaries
         parts = [("clients", self.clients_sum, together)]
-        if order.separate and self.canaries_sum is not None:
+        if self.canaries_sum is not None:
+            if not order.separate:
+                text = "Expected no sum of canaries apart, as none was asked for."
+                raise RefusedError(FaultKind.REFUSED, text)
             parts.append(("canaries", self.canaries_sum, self.canaries))
         for name, total, count in parts:
             if total.shape != order.theta.shape or total.dtype != np.float64:

@@ -278,6 +278,24 @@ class TestFaults:
                 lambda part: part.clients_sum.fill(1e6), "to be at most", id="to-be-at-most"
             ),
             pytest.param(lambda part: setattr(part, "clients", 99), "clients=99", id="clients=99"),
+            pytest.param(
+                lambda part: setattr(part, "clients", [1]), "clients=[1] is no number", id="a-list"
+            ),
+            pytest.param(
+                lambda part: setattr(part, "canaries", 0.5), "canaries=0.5 is no", id="a-half"
+            ),
+            *(
+                pytest.param(
+                    lambda part, wrong=wrong: setattr(part, "canaries_sum", wrong),
+                    "no sum of canaries apart",
+                    id=f"canaries-apart-{name}",
+                )
+                for name, wrong in [
+                    ("large", np.full(Tiny().dim, 1e9)),
+                    ("nan", np.full(Tiny().dim, np.nan)),
+                    ("short", np.zeros(3)),
+                ]
+            ),
         ],
     )
     def test_answers_that_do_not_fit_are_refused(self, spoil, message):
