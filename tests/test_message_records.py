@@ -4,6 +4,7 @@ import gc
 import io
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -127,30 +128,27 @@ def test_records_of_a_kind():
     assert records_of(content, ConfigRecord) == {}
 
 
-def _arrays():
-    return sum(isinstance(thing, Array) for thing in gc.get_objects())
-
-
-def test_a_round_leaves_none_of_its_messages_in_memory():
+def test_rounds_leave_none_of_their_messages_in_memory():
     """Not even until Python looks for circles of references, which may be many rounds later."""
-    config = RunConfig(clients=20, rounds=4, clients_per_round=4, num_canaries=2, unobserved=0)
+    config = RunConfig(clients=20, rounds=3, clients_per_round=4, num_canaries=2, unobserved=0)
     strategy = DPFedAvg(config, Seeds.derive(1))
     arrays: ArrayRecord | None = pack(theta=Tiny().initial(1))
-    with InProcessGrid(worker_app(Tiny()), 2) as grid:
-        gc.collect()
-        gc.disable()
-        try:
-            left = []
-            for t in range(1, 5):
+    seen: list[weakref.ref[object]] = []
+    gc.disable()
+    try:
+        with InProcessGrid(worker_app(Tiny()), 2) as grid:
+            for t in range(1, 4):
                 assert arrays is not None
-                messages = strategy.configure_train(t, arrays, ConfigRecord(), grid)
-                replies = list(grid.send_and_receive(messages, timeout=60))
+                messages = list(strategy.configure_train(t, arrays, ConfigRecord(), grid))
+                replies = list(grid.send_and_receive(messages, timeout=600))
                 arrays, _ = strategy.aggregate_train(t, replies)
-                del messages, replies
-                left.append(_arrays())
-        finally:
-            gc.enable()
-    assert left[1:] == left[1:2] * 3, left
+                for message in (*messages, *replies):
+                    seen += [weakref.ref(message), weakref.ref(message.content)]
+                del messages, replies, message
+        assert len(seen) == 3 * 4 * 2
+        assert [ref() for ref in seen] == [None] * len(seen)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
