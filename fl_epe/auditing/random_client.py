@@ -218,7 +218,7 @@ class _View:
         canaries, canaries_unknown = self.of_canaries(sample)
         known, few = self.with_spread(canaries, sample, count, most)
         mean = self.single(sample.mean, "mean footprint of the canaries")
-        spread = np.sqrt(max(float(sample.shares @ sample.footprints**2) - sample.mean**2, 0.0))
+        spread = np.sqrt(sample.shares @ (sample.footprints - sample.mean) ** 2)
         wide = self.quantile * self.fit.scale * float(spread) / np.sqrt(count)
         down, up = (np.hypot((e - self.fit.scale) * sample.mean, wide) for e in self.ends)
         shift = self.fit.scale * sample.mean
@@ -258,8 +258,7 @@ class _View:
             for s in (-step, step)
         ]
         slope = (ends[0] - ends[1]) / (2 * step)
-        variance = float(sample.shares @ each**2) - mean**2
-        error = self.quantile * float(np.sqrt(max(variance, 0.0) / count))
+        error = self.quantile * float(np.sqrt(sample.shares @ (each - mean) ** 2 / count))
         wide = error / slope if slope > 0 else (np.inf if error > 0 else 0.0)
         low = max(plain.epsilon - float(np.hypot(plain.epsilon - plain.low, wide)), 0.0)
         high = plain.epsilon + float(np.hypot(plain.high - plain.epsilon, wide))
