@@ -391,7 +391,7 @@ BAD_MODELS = {
     "masked": ({"dataset": _changed("y", [-100] * 60)}, "to have a value that is not -100"),
     "no-class": (
         {"dataset": _changed("y", [0.5] * 60)},
-        r"as many outputs as real targets, got \(2, 3\) for \(2,\)",
+        r"as many outputs as real targets, in the same order, got \(2, 3\) for \(2,\)",
     ),
     "vector-loss": (
         {"loss": nn.CrossEntropyLoss(reduction="none")},
