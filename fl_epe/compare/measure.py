@@ -124,7 +124,7 @@ def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, Aud
         schedule,
         cell.noise_multiplier,
         population**-1.1 if plan.delta is None else plan.delta,
-        num_canaries=plan.num_canaries or CANARIES,
+        num_canaries=plan.num_canaries or min(CANARIES, population),
         unobserved=0,
         population=None if kind == "trace-sample" else population,
         seed=seed,

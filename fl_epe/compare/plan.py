@@ -90,7 +90,8 @@ class Plan:
             noise outweighs the updates).
         rounds: number T of rounds (default: 512; with a task, the task's).
         clients: number m of clients, canaries among them, without a task (default: 10000).
-        num_canaries: observed canaries, which take part (default: 1000).
+        num_canaries: observed canaries, which take part (default: 1000, or all clients if they are
+            fewer).
         delta: target δ (default: clients^-1.1).
         server_learning_rate: step size of the server (default: 1; with a task, the task's).
         server_momentum: momentum of the server's sgd (default: 0.9).

@@ -201,6 +201,15 @@ class TestMeasurements:
             rows[0].every_round.analytical.epsilon
         )
 
+    def test_like_a_run_of_few_clients_all_of_them_are_canaries(self, tmp_path):
+        record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
+        record = record.with_values(config={**record.provenance.config, "clients": 60})
+        record.save(tmp_path / "record.npz")
+        plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None, num_canaries=None)
+        plan = dataclasses.replace(plan, clients=None)
+        rows = _rows(dataclasses.replace(plan, like=str(tmp_path)), tmp_path / "like")
+        assert [row.skipped for row in rows] == [None] * len(rows)
+
     def test_like_a_run_that_does_not_fit(self, tmp_path):
         record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
         record.save(tmp_path / "sgd" / "record.npz")
