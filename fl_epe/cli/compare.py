@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,9 @@ def _compare(arguments: argparse.Namespace) -> int:
                 on_cell=lambda done, total: line.show("measured", done, total),
             )
     except KeyboardInterrupt as stop:
-        print_stopped(console, f"The same command with --output {output} goes on.")
+        print_stopped(
+            console, f"The same command with --output {shlex.quote(str(output))} goes on."
+        )
         return exit_status(stop)
     rows = rows_of(plan, results)
     if all(row.skipped is not None for row in rows):

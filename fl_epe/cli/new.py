@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib.resources
 import os
+import shlex
 import string
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -95,8 +96,10 @@ def _new(arguments: argparse.Namespace) -> int:
     left_out: list[str] = []
     values = _example() if asked.data is None else _of_table(asked, path, left_out)
     path.write_text(_filled(module=path.stem, **values), encoding="utf-8")
-    console = Console()
-    for line in (f"{path}: a task of your own", *left_out, f"Next: fl-epe run {path.stem}:task"):
+    console, there = Console(), str(path.parent)
+    go = "" if there == "." else f"cd {shlex.quote(there)} && "
+    following = f"Next: {go}fl-epe run {path.stem}:task"
+    for line in (f"{path}: a task of your own", *left_out, following):
         console.print(line, markup=False, soft_wrap=True, highlight=False)
     return 0
 

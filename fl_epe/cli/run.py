@@ -195,7 +195,7 @@ def _check_free(output: Path) -> None:
     if has_checkpoint(output / CHECKPOINT):
         raise ValueError(
             f"Expected output={str(output)!r} to be free: it holds an unfinished run. "
-            f"Go on with it: fl-epe resume {output}"
+            f"Go on with it: {command_line(['resume', str(output)])}"
         )
 
 
@@ -210,7 +210,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         if (directory / RECORD).exists():
             raise ValueError(
                 f"Expected run_dir={str(directory)!r} to hold an unfinished run: this one is "
-                f"finished. See: fl-epe report {directory}"
+                f"finished. See: {command_line(['report', str(directory)])}"
             )
         if ":" in task_of_job(directory / CHECKPOINT):  # a task of somebody's own module
             look_in_current_folder()
@@ -232,7 +232,7 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
     log, started = RunLog(output, _warn), now()
     command = command_line(arguments.words)
     log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
-    how_to_go_on = f"Go on with: fl-epe resume {output}"
+    how_to_go_on = f"Go on with: {command_line(['resume', str(output)])}"
     try:
         with (
             blaming(job.task.reference, RunStoppedError),
@@ -280,7 +280,8 @@ def _report(console: Console, record: AuditRecord, output: Path, log: RunLog) ->
         log.note("failed", error=type(error).__name__, text=str(error))
         _show(console, record)
         text = f"The report could not be written ({error}), and is above. {output / RECORD} is"
-        say(f"{text} whole: free some space, then fl-epe report {output} makes it again.")
+        again = command_line(["report", str(output)])
+        say(f"{text} whole: free some space, then {again} makes it again.")
         return FAILED
 
 
@@ -314,7 +315,7 @@ def _unsaved(console: Console, record: AuditRecord, error: OSError, output: Path
     say(
         f"{output / RECORD} could not be written ({error}): the record and the files of the report "
         "are lost, but for what is above. The checkpoint is left: free some space, then "
-        f"fl-epe resume {output} goes on from there and writes them."
+        f"{command_line(['resume', str(output)])} goes on from there and writes them."
     )
     return FAILED
 

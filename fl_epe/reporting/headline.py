@@ -17,7 +17,7 @@ import numpy as np
 
 from fl_epe.auditing import EpsilonEstimate
 from fl_epe.reporting.chart_scores import error_rates
-from fl_epe.reporting.notes import oftener
+from fl_epe.reporting.notes import oftener, run_again
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 
@@ -135,7 +135,8 @@ def _advice(
     if (often := oftener(summary)) is not None:  # more can be told of clients than was measured
         return (
             f"measure again with canaries that take part in {often[1]} rounds, as clients do "
-            "(--canary-participations as-clients), before the model is published"
+            f"({run_again(summary) or 'participations of CanaryAudit'}), before the model is "
+            "published"
         )
     publish = "publish only the finished model"
     unsure = "" if amounts[0] == 0 else f", {noise} if even that is too much"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 
 from fl_epe.auditing import LEAST_FOR_NULL, EpsilonEstimate, combined_p_value, least_canaries
 from fl_epe.reporting.calibration import calibration_warnings
@@ -113,19 +114,41 @@ def oftener_warning(summary: RunSummary) -> str | None:
     found = oftener(summary)
     if found is None or not measured_parts(summary):
         return None
+    often = f"participations={found[1]} of CanaryAudit, or canary_participations of RunConfig."
+    again = "fewer of them, with:" if run_again(summary) else often
     return (
         f"This ε is of a client who takes part in {found[0]}, as the canaries did. Real clients "
-        f"took part in about {found[1]} rounds each: theirs is larger. "
-        f"{more_often(found[1])}"
+        f"took part in about {found[1]} rounds each: theirs is larger. To measure theirs, run "
+        f"again with canaries that take part as often: {again}"
     )
 
 
-def more_often(rounds: str) -> str:
-    """What to do where clients take part more often than canaries, as a sentence."""
-    return (
-        "To measure theirs, run again with canaries that take part as often: fl-epe run "
-        f"--canary-participations as-clients, or participations={rounds} of CanaryAudit."
-    )
+_OTHERWISE = ("--seed", "--output", "--canary-participations", "--num-canaries")
+_FEW_CANARIES = 20
+
+
+def run_again(summary: RunSummary) -> str | None:
+    """The command that measures clients who take part more often than the run's canaries.
+
+    ``None`` where that is not so, or where `fl-epe run` did not make the record. The words may be a
+    stranger's, so each is quoted.
+    """
+    try:
+        words = shlex.split((summary.run.get("commands") or ("",))[0])
+    except ValueError:
+        return None
+    words = [word for word in words if word != "--debug"]
+    analytical, count = summary.analytical, summary.num_canaries
+    if oftener(summary) is None or words[:2] != ["fl-epe", "run"] or count is None:
+        return None
+    kept = list[str]()
+    for before, word in zip(("", *words), words, strict=False):
+        if before not in _OTHERWISE and word.partition("=")[0] not in _OTHERWISE:
+            kept.append(shlex.quote(word))
+    share = (analytical.participations or 1.0) / (analytical.client_participations or 1.0)
+    fewer = max(_FEW_CANARIES, round(count * share))
+    more = f"--canary-participations as-clients --num-canaries {fewer}"
+    return " ".join([*kept, more])
 
 
 def finding(summary: RunSummary) -> str:

@@ -21,7 +21,7 @@ from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.drawing import render
 from fl_epe.reporting.figures import FIGURES, shown
-from fl_epe.reporting.notes import finding, notes_by_weight, oftener_warning
+from fl_epe.reporting.notes import finding, notes_by_weight, oftener_warning, run_again
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.page import report_page
 from fl_epe.reporting.rows import interval, table_rows
@@ -146,6 +146,8 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     say(finding(summary))
     if (warning := oftener_warning(summary)) is not None:
         say(warning, "bold")
+        if command := run_again(summary):
+            console.print(command, style="bold", markup=False, highlight=False, soft_wrap=True)
     if verdict := verdict_text(summary):
         say(verdict, "bold")
     for heading, lines in _lists(summary):

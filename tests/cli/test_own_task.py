@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -99,6 +100,26 @@ def test_canaries_that_take_part_as_clients_do(folder: Path):
     assert record.provenance.config["canary_participations"] == 2.0
 
 
+def test_the_command_that_a_report_advises_can_be_pasted(capsys: pytest.CaptureFixture[str]):
+    words = ["--clients-per-round", "7", "--num-canaries", "90", "--hidden", "5"]
+    assert _run("owntask:task", *words, "--output", "an 'odd' folder") == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fl-epe")]
+    assert said == [
+        "fl-epe run --workers 1 owntask:task --clients-per-round 7 --hidden 5 "
+        "--canary-participations as-clients --num-canaries 43"  # 90 / 2.1: as many in a round
+    ]
+    assert main([*shlex.split(said[0])[1:], "--output", "again"]) == 0
+    first, second = (
+        AuditRecord.load(Path(f"{x}/record.npz")) for x in ("an 'odd' folder", "again")
+    )
+    assert first.dim == second.dim == 4 * 5 + 5 + 5 * 3 + 3
+    assert second.mechanism.canary_participations == 2.0
+    capsys.readouterr()
+    assert main(["resume", "an 'odd' folder"]) == 2
+    advised = capsys.readouterr().err.strip().rpartition("See: ")[2]
+    assert main(shlex.split(advised)[1:]) == 0
+
+
 def test_its_options_are_in_the_help(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["run", "owntask:task", "--help"])
@@ -119,7 +140,7 @@ ERRORS = {
     "module": (("nowhere:task",), "No module 'nowhere' for task name='nowhere:task': run from"),
     "name": (("owntask:tsk",), "there is no 'tsk', it has task, normal, rounds"),
     "short": (("owntask",), "to be one of digits"),
-    "file": (("owntask.py:task",), "No module 'owntask.py'"),
+    "file": (("owntask.py:task",), "name='owntask.py:task' to be 'owntask:task', without .py"),
     "option": (("owntask:task", "--hidden", "0.5"), "--hidden"),
     "clients": (("owntask:task", "--clients", "70"), "there are 54 rows for 70 clients"),
     "taken": (("owntask:rounds",), "fl-epe run has an option --rounds of its own"),
