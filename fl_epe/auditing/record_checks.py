@@ -247,6 +247,7 @@ _SAID: dict[str, Callable[[str, Any], None]] = {
     "caveat": _text,
     "client_participations": _number,
     "chance_accuracy": _number,
+    "chance_loss": _number,
     "max_share": _number,
     "not_measured": _text,
     "plan": _texts,

@@ -152,8 +152,7 @@ def print_and_write(
     summary = write_report(record, directory, simultaneous=simultaneous)
     console.print()
     print_report(console, summary)
-    if (metric := summary.metrics.held_out()) is not None:
-        name, value = metric
+    for name, value in summary.metrics.held_out():
         console.print(f"The model's {name} on held-out data: {value}", markup=False)
     print_report_path(console, directory / "report.html")
     return summary

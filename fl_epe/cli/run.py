@@ -341,4 +341,6 @@ def _text(progress: Progress) -> str:
 def _metric(progress: Progress) -> str:
     if progress.metric == "accuracy":
         return f"acc {progress.accuracy:.1%}  "
-    return f"{progress.metric} {progress.accuracy:.4g}  " if progress.metric else ""
+    if not progress.metric:
+        return f"held out {progress.eval_loss:.4g}  "
+    return f"{progress.metric} {progress.accuracy:.4g}  "

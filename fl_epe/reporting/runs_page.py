@@ -123,7 +123,7 @@ def run_cells(run: ComparedRun) -> tuple[str, ...]:
     return (
         run.name,
         run.summary.status,
-        "–" if metric is None else " ".join(reversed(metric)),
+        " ".join(reversed(metric[0])) if metric else "–",
         str(run.summary.run.get("ended") or "–").replace("T", " ").removesuffix("Z"),
     )
 

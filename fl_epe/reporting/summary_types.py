@@ -254,13 +254,16 @@ class MetricsSummary:
     metric: str = "accuracy"
     value: float | None = None
 
-    def held_out(self) -> tuple[str, str] | None:
-        """The name and the last value of the metric, for reading; ``None`` if there is none."""
+    def held_out(self) -> list[tuple[str, str]]:
+        """Names and last values of the metric, if there is one, and of the loss, for reading."""
+        found = list[tuple[str, str]]()
         if self.accuracy is not None and math.isfinite(self.accuracy):
-            return "accuracy", f"{self.accuracy:.1%}"
-        if self.metric and self.value is not None and math.isfinite(self.value):
-            return self.metric.replace("_", " "), f"{self.value:.4g}"
-        return None
+            found.append(("accuracy", f"{self.accuracy:.1%}"))
+        elif self.metric and self.value is not None and math.isfinite(self.value):
+            found.append((self.metric.replace("_", " "), f"{self.value:.4g}"))
+        if self.loss is not None and math.isfinite(self.loss):
+            found.append(("loss", f"{self.loss:.4g}"))
+        return found
 
     def to_dict(self) -> JSON:
         """As JSON values, without what was not measured."""

@@ -388,6 +388,7 @@ class _Session:
             **self.job.task.options(),
             "metric": self.job.task.metric,
             "chance_accuracy": self.job.task.chance_accuracy(),
+            "chance_loss": self.job.task.chance_loss(),
         }
         return record.with_values(config={**task, **record.provenance.config, **stopped})
 

@@ -291,6 +291,16 @@ class Task(abc.ABC):
             return None
         return float(torch.bincount(targets).max()) / len(targets)
 
+    def chance_loss(self) -> float | None:
+        """Loss on the held-out examples of the best outputs that are the same for all of them.
+
+        For the mean square, that is the variance of the targets. ``None`` where targets are no real
+        numbers, or where it cannot be found.
+        """
+        from fl_epe.tasks.losses import constant_loss
+
+        return constant_loss(self) if type(self).batch_loss is Task.batch_loss else None
+
     def check_client(self, client_id: int) -> None:
         """Raise ValueError unless ``client_id`` is one of ``0 … num_clients − 1``."""
         if not 0 <= client_id < self.num_clients:

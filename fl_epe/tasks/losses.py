@@ -10,11 +10,13 @@ import torch
 from torch.nn import functional
 
 from fl_epe.data.examples import PAD
-from fl_epe.tasks.contract import LossSum
+from fl_epe.models import call_model, one_thread, prepared
+from fl_epe.tasks.contract import ClientData, LossSum, Task
 
 __all__ = [
     "by_class",
     "check_classes",
+    "constant_loss",
     "cross_entropy",
     "default_loss",
     "default_metric",
@@ -122,6 +124,37 @@ def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor
 
 def _without_ones(shape: Sequence[int]) -> list[int]:
     return [length for length in shape if length != 1]
+
+
+def constant_loss(task: Task) -> float | None:
+    """See `fl_epe.tasks.Task.chance_loss`."""
+    held = task.held_out()
+    if not held.targets.is_floating_point():
+        return None
+    try:
+        with one_thread():
+            least = _constant_loss(task, held)
+    except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
+        return None
+    return least if math.isfinite(least) else None
+
+
+def _constant_loss(task: Task, held: ClientData) -> float:
+    two = held.map(lambda part: part[:2])
+    with torch.no_grad():
+        shape = call_model(prepared(task.model).eval(), two.inputs).shape
+    same = torch.zeros(shape[1:], requires_grad=True)
+    search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
+
+    def mean() -> torch.Tensor:
+        search.zero_grad()
+        found = task.loss(same.expand(len(held), *shape[1:]).contiguous(), held.targets)
+        value = found.loss / found.examples
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    search.step(mean)  # type: ignore[no-untyped-call]
+    return mean().item()
 
 
 def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
