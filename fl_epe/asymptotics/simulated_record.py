@@ -140,7 +140,7 @@ def _cosines(
     # A part of the final noise is that of the rounds; the rest comes from real updates. That rest
     # is a sum of differences: 1 less the rounds' share would leave a root of the rounding error.
     weights = signal.hidden * signal.steps / signal.moved
-    rest = signal.steps**2 @ (signal.final_hidden**2 - signal.hidden**2) / signal.moved**2
+    rest = float(signal.steps**2 @ (signal.final_hidden**2 - signal.hidden**2)) / signal.moved**2
     final = weights @ rounds / np.sqrt(1 - min(rest, 0.0))
     final += np.sqrt(max(rest, 0.0)) * rng.standard_normal(count)
     if presence is not None:
