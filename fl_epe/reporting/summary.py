@@ -357,7 +357,10 @@ def _measured(
         found = "no canary was" if count == 0 else f"only {count} canary was"
         return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
     method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
-    part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
+    try:
+        part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
+    except NotMeasured as error:
+        return Unmeasured(str(error))
     part = dataclasses.replace(part, gaussian_by_participations=_gaussians(record, scores))
     if math.isnan(part.estimate.epsilon):
         return Unmeasured(f"the estimate from {len(scores.observed)} scores is not a number")
