@@ -119,9 +119,9 @@ def _detectable(worth: float, count: float) -> float:
 def dependence(record: AuditRecord) -> dict[str, Dependence]:
     """Dependence of the unobserved and of the observed canaries of a run.
 
-    "unobserved" has their scores (`shift_scores`) with every round's mean. "observed" has the scores of
-    the canaries that take part in a round, less what they are expected to be, with one strength
-    fitted to all; it is left out where the signal is not known.
+    "unobserved" has their scores (`shift_scores`) with every round's mean. "observed" has the
+    scores of the canaries that take part in a round, less what they are expected to be, with one
+    strength fitted to all; it is left out where the signal is not known.
 
     Returns:
         Only those with a round of two canaries.

@@ -1,10 +1,10 @@
 """How wide scores are where that is not 1: canaries that overlap, rounds that agree.
 
-`check_known_variance` and `check_sign` refuse scores that no estimate fits. `mean_spread` says how far the mean
-of overlapping canaries' scores varies, as one length of what hides them is behind all of them.
-`with_measured_null` divides scores by the standard deviation of the unobserved ones where that is
-certainly more than 1, as where the means of successive rounds agree with each other. Derivations:
-docs/notes/other-canaries.md.
+`check_known_variance` and `check_sign` refuse scores that no estimate fits. `mean_spread` says how
+far the mean of overlapping canaries' scores varies, as one length of what hides them is behind all
+of them. `with_measured_null` divides scores by the standard deviation of the unobserved ones where
+that is certainly more than 1, as where the means of successive rounds agree with each other.
+Derivations: docs/notes/other-canaries.md.
 
 Examples:
     >>> found = mean_spread(count=1000, dim=10_000, shifts=np.array([3.0]), noise=np.array([1.0]))
@@ -78,9 +78,9 @@ def check_known_variance(scores: Scores) -> None:
         p = scipy.stats.f.sf(square, freedom, scores.null[1])
     if p < 1 - LEAST_CERTAINTY:
         raise NotMeasured(
-            f"observed {scores.statistic} are {np.sqrt(square):.2f} times as wide as known variance "
-            f"allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their mean "
-            "is smaller than that of the most exposed"
+            f"observed {scores.statistic} are {np.sqrt(square):.2f} times as wide as known variance"
+            f" allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their "
+            "mean is smaller than that of the most exposed"
         )
 
 
@@ -103,8 +103,8 @@ def check_sign(scores: Scores) -> None:
     if p < _WRONG_SIGN:
         raise NotMeasured(
             f"observed {scores.statistic} are far below unobserved ones (median "
-            f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean that "
-            "a canary took part; negate them, or swap the two sides"
+            f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean "
+            "that a canary took part; negate them, or swap the two sides"
         )
 
 

@@ -286,7 +286,8 @@ def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
     """Expected score of each canary, from its rounds and their clip norms.
 
     For "final" ``√d·Σ_{t∈S_i} w_t·C_t / (n·‖h‖)``, with ``w_t`` the weight of round t in θ_T − θ_0,
-    and h all but a typical canary in it; shape ``(k,)``. For "all" ``√(Σ_{t∈S_i} a_t²)``, for those that took part at all.
+    and h all but a typical canary in it; shape ``(k,)``. For "all" ``√(Σ_{t∈S_i} a_t²)``, for those
+    that took part at all.
 
     Raises:
         ValueError: if the clip norms are unknown, or for "final" if the server was not SGD, as the

@@ -104,7 +104,7 @@ class TestSign:
         ],
     )
     def test_members_far_below_others_are_refused(self, call):
-        with pytest.raises(NotMeasured, match="far below unobserved ones.*negate them"):
+        with pytest.raises(NotMeasured, match=r"far below unobserved ones.*negate them"):
             call(_grid(100, 3.0))
 
     def test_chance_is_not_refused(self):

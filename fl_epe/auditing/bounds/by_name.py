@@ -231,8 +231,9 @@ def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
 def mean(sample: Sample) -> float:
     """ε of the lower confidence limit of the shift between two Gaussians of equal variance.
 
-    With the exact null the mean of `normal_deviates` is N(0, 1/k) at the true μ. With two groups of scores the t statistic of
-    their means has a noncentral t distribution, which is solved for its noncentrality.
+    With the exact null the mean of `normal_deviates` is N(0, 1/k) at the true μ. With two groups of
+    scores the t statistic of their means has a noncentral t distribution, which is solved for its
+    noncentrality.
     """
     shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
     return gdp_epsilon(max(shift, 0.0), sample.delta)
