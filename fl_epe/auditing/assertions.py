@@ -16,7 +16,6 @@ Examples:
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +30,6 @@ from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.games import fixed, of_function, play_game, replaced_by
-from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, pool
 from fl_epe.auditing.statistics import scores_from_record
@@ -152,19 +150,12 @@ def find_evidence(
         lower_bound=bound(scores),
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=_estimate(scores, delta, confidence),
+        estimate=epsilon_of(scores, delta, confidence=confidence),
         observed=scores.observed.size,
         unobserved=_compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, confidence, method),
     )
-
-
-def _estimate(scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
-    """With fitted variance where scores are wider than known; the bound assumes neither."""
-    with contextlib.suppress(NotMeasured):
-        return epsilon_of(scores, delta, confidence=confidence)
-    return epsilon_of(scores, delta, "fitted", confidence)
 
 
 def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
@@ -205,7 +196,7 @@ def _evidence_of_runs(
         lower_bound=bound(found),
         method="lifted",
         assumption=f"{len(runs)} independent runs; {BOUNDS['lifted'].assumption}",
-        estimate=_estimate(pooled, delta, confidence),
+        estimate=epsilon_of(pooled, delta, confidence=confidence),
         observed=pooled.observed.size,
         unobserved=_compared_with(pooled, "lifted"),
         statistic=pooled.statistic,

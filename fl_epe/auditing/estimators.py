@@ -25,7 +25,12 @@ from fl_epe.auditing.fitted_gaussians import FittedGaussian, estimate_between, f
 from fl_epe.auditing.one_release import possible, shift_interval, shift_of_one
 from fl_epe.auditing.other_canaries import with_others, without_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.score_spread import check_known_variance, check_sign, null_interval
+from fl_epe.auditing.score_spread import (
+    check_known_variance,
+    check_sign,
+    null_interval,
+    wider_than_known,
+)
 from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.statistics import (
@@ -41,6 +46,7 @@ from fl_epe.checks import check_probability, check_scores, expected
 
 Floats = NDArray[np.float64]
 
+_ALIKE = 0.01  # relative difference of expected scores that count as equal
 _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit
 
 
@@ -82,7 +88,7 @@ def epsilon_from_cosines(
     scores = Scores.from_cosines(cosines, dim)
     check_together(together, sum_norm)
     if not together:
-        return epsilon_of(scores, delta, variance, confidence)
+        return epsilon_of(scores, delta, variance, confidence, refuse=True)
     if variance != "known":
         raise ValueError(f"Expected variance={variance!r} to be 'known' with together=True.")
     return epsilon_together(scores, delta, confidence, sum_norm=sum_norm)
@@ -210,7 +216,12 @@ def epsilon_from_record(
         fit = footprint_fit(record, delta, threat="all", confidence=confidence)
         return unknown_rounds_estimate(without_others(record), fit)
     scores = scores_from_record(record, threat, statistic, raw=raw)
-    return epsilon_of(scores, delta, variance, confidence, check=not raw)
+    if raw and variance == "known" and scores.standard_null:  # wider, as canaries hide each other
+        check_probability("confidence", confidence)
+        check_probability("delta", delta)
+        method = f"{scores.statistic}, known variance"
+        return _known_variance(scores, delta, confidence, method)
+    return epsilon_of(scores, delta, variance, confidence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,17 +318,18 @@ def epsilon_of(
     variance: str = "known",
     confidence: float = 0.95,
     *,
-    check: bool = True,
+    refuse: bool = False,
 ) -> EpsilonEstimate:
     """ε from scores: against N(0, 1) if that is their null, else between two fitted Gaussians.
 
     The other arguments are as in `epsilon_from_record`; ``variance`` is used only with the null
-    N(0, 1). ``check=False`` skips `check_known_variance`, for scores that are known to be no
-    canary's alone.
+    N(0, 1). Where scores are `wider_than_known`, no number of them is ε: the estimate is that of
+    the fitted variance, and its interval has no upper end; with ``refuse=True`` it is an error.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.
-        NotMeasured: a `ValueError`, where `check_sign` or `check_known_variance` refuses.
+        NotMeasured: a `ValueError`, for observed scores far below unobserved ones, cosines in fewer
+            than 10 dimensions, or where ``refuse`` says so.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
@@ -330,18 +342,23 @@ def epsilon_of(
     method = f"{scores.statistic}, {variance} variance"
     scores = dataclasses.replace(scores, observed=np.clip(scores.observed, -_HUGE, _HUGE))
     check_sign(scores)
-    if variance == "known":
-        if check:
-            check_known_variance(scores)
+    if variance not in ("known", "fitted"):
+        raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
+    wide = variance == "known" and wider_than_known(scores)
+    if variance == "known" and (refuse or not wide):
+        check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
-    if variance == "fitted":
-        observed = scores.observed
-        if scores.dim is not None:
-            observed = shift_scores(scores.cosines, scores.dim)
-        return estimate_between(
-            FittedGaussian(0.0, 1.0), fit_gaussian(observed), delta, confidence, method
-        )
-    raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
+    observed = scores.observed
+    if scores.dim is not None:
+        observed = shift_scores(scores.cosines, scores.dim)
+    fitted = estimate_between(
+        FittedGaussian(0.0, 1.0), fit_gaussian(observed), delta, confidence, method
+    )
+    if not wide:
+        return fitted
+    low = min(fitted.low, _known_variance(scores, delta, confidence, method).low)
+    method = f"{scores.statistic}, fitted variance as wider than known, no upper end"
+    return dataclasses.replace(fitted, low=low, high=math.inf, method=method)
 
 
 def shift_estimate(
@@ -386,6 +403,8 @@ def _known_variance(
     deviation = float(scores.spread / np.sqrt(scores.observed.size))
     if scores.null is not None:
         method += ", measured null"
+    if scores.expected is not None and np.ptp(scores.expected) > _ALIKE * scores.expected.mean():
+        method += ", of the mean of unequal canaries"
     return _estimate_at(_with_ends(scores, deviation, confidence), delta, confidence, method)
 
 

@@ -52,23 +52,17 @@ def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
     return float(np.sqrt(1 + count * np.sum(shifts**2 * lengths)))
 
 
-def check_known_variance(scores: Scores) -> None:
-    """Refuse scores that are wider than N(μ, 1): their mean does not tell ε.
+def wider_than_known(scores: Scores) -> str | None:
+    """How wide scores are, in words, if they are certainly wider than N(μ, 1).
 
-    Canaries with different expected scores are a mixture, and the largest of them decide ε. Where
-    these are known up to a factor (`Scores.expected`), they are taken out first. The χ² test has
-    the level 1 − `LEAST_CERTAINTY`, where scores are as they should be. It finds a deviation of 1.2
-    with 80% of 150 scores, and one of 1.1 with 80% of 500.
-
-    Raises:
-        NotMeasured: with how wide they are; or for cosines in fewer than `LEAST_DIM` dimensions.
+    Their mean then does not tell ε: canaries with different expected scores are a mixture, and the
+    largest of them decide ε. Where these are known up to a factor (`Scores.expected`), they are
+    taken out first. The χ² test has the level 1 − `LEAST_CERTAINTY`. What it finds:
+    ``benchmarks/estimators.py --dims``.
     """
-    if scores.dim is not None and scores.dim < LEAST_DIM:
-        raise NotMeasured(
-            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {LEAST_DIM}"
-        )
-    known = scores.expected is not None and scores.expected.any()
-    sizes = scores.expected if known else np.ones_like(scores.observed)
+    sizes = np.ones_like(scores.observed)
+    if scores.expected is not None and scores.expected.any():
+        sizes = scores.expected
     deviates = scores.deviates(scores.shift(0.0, sizes) * sizes)
     freedom = len(deviates) - 1
     square = float(np.sum((deviates - deviates.mean()) ** 2)) / freedom
@@ -76,12 +70,27 @@ def check_known_variance(scores: Scores) -> None:
         p = scipy.stats.chi2.sf(square * freedom, freedom)
     else:
         p = scipy.stats.f.sf(square, freedom, scores.null[1])
-    if p < 1 - LEAST_CERTAINTY:
+    if p >= 1 - LEAST_CERTAINTY:
+        return None
+    return (
+        f"observed {scores.statistic} are {np.sqrt(square):.2f} times as wide as known variance "
+        f"allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their mean is "
+        "smaller than that of the most exposed"
+    )
+
+
+def check_known_variance(scores: Scores) -> None:
+    """Refuse scores that are `wider_than_known`, and cosines in few dimensions.
+
+    Raises:
+        NotMeasured: with the reason.
+    """
+    if scores.dim is not None and scores.dim < LEAST_DIM:
         raise NotMeasured(
-            f"observed {scores.statistic} are {np.sqrt(square):.2f} times as wide as known variance"
-            f" allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their "
-            "mean is smaller than that of the most exposed"
+            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {LEAST_DIM}"
         )
+    if reason := wider_than_known(scores):
+        raise NotMeasured(reason)
 
 
 def check_sign(scores: Scores) -> None:

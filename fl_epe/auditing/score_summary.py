@@ -205,7 +205,7 @@ def summarize_checked(
         try:
             if together:
                 estimates.append(epsilon_together(scores, delta, confidence, sum_norm=sum_norm))
-            estimates.append(epsilon_of(scores, delta, "known", confidence))
+            estimates.append(epsilon_of(scores, delta, "known", confidence, refuse=True))
         except NotMeasured as error:
             refused = str(error)
         estimates.append(epsilon_of(scores, delta, "fitted", confidence))

@@ -18,7 +18,8 @@ from fl_epe.auditing import NotMeasured, Scores, epsilon_of, scores_from_record,
 from fl_epe.auditing.score_spread import check_known_variance, check_sign
 from fl_epe.auditing.shifted_cosines import normal_deviates, shift_scores
 from fl_epe.auditing.statistics import matched_filter
-from fl_epe.reporting import score_notes
+from fl_epe.reporting import notes, score_notes
+from fl_epe.reporting.summary import summarize
 
 DELTA = 1e-6
 
@@ -171,10 +172,22 @@ class TestUnequalCanaries:
     def test_known_differences_are_taken_out(self):
         sizes = np.repeat([1.0, 5.0], 500)
         scores = Scores(_grid(1000) + sizes, standard_null=True)
-        with pytest.raises(NotMeasured):
-            epsilon_of(scores, DELTA)
-        known = dataclasses.replace(scores, expected=2 * sizes)
-        assert epsilon_of(known, DELTA).epsilon > 0
+        assert np.isinf(epsilon_of(scores, DELTA).high)
+        known = epsilon_of(dataclasses.replace(scores, expected=2 * sizes), DELTA)
+        assert known.method == "scores, known variance, of the mean of unequal canaries"
+        assert known.epsilon == pytest.approx(epsilon_two_gaussians(0, 1, 3, 1, DELTA))
+
+    def test_a_report_says_that_canaries_are_unequal(self):
+        """Two thirds of the canaries were dropped, which the expected scores do not know."""
+        rng = np.random.default_rng(0)
+        cosines = (rng.standard_normal((6, 40)) + 30.0 * (np.arange(40) % 3 == 0)) / 100
+        record = make_record(observed=cosines)
+        found = epsilon_from_record(record, threat="all")
+        assert found.high == np.inf
+        assert found.method.endswith("fitted variance as wider than known, no upper end")
+        summary = summarize(record)
+        assert summary.every_round.matched_filter.estimate == found
+        assert "times as wide as known variance allows" in " ".join(notes(summary))
 
 
 def test_two_fitted_gaussians():
