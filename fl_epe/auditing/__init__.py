@@ -81,7 +81,7 @@ from fl_epe.auditing.record_parts import (
 from fl_epe.auditing.round_agreement import SKETCH_PARTS
 from fl_epe.auditing.run_auditor import RoundFacts, RunAuditor, RunningEstimate
 from fl_epe.auditing.score_file import LAYOUT, read_scores
-from fl_epe.auditing.score_spread import LEAST_FOR_NULL
+from fl_epe.auditing.score_spread import LEAST_FOR_NULL, wider_than_known
 from fl_epe.auditing.score_summary import (
     BoundRow,
     ScoreSummary,
@@ -209,6 +209,7 @@ __all__ = [
     "unknown_rounds_estimate",
     "unknown_rounds_law",
     "watch_claim",
+    "wider_than_known",
     "with_others",
     "without_others",
 ]

@@ -23,6 +23,7 @@ from fl_epe.auditing.round_agreement import EXACT, Width
 from fl_epe.auditing.run_auditor import PLAN_MARGIN, WATCHED
 from fl_epe.auditing.score_spread import LEAST_CERTAINTY, LEAST_FOR_NULL, null_interval
 from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
+from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.statistics import expected_signal
 from fl_epe.checks import check_count, check_probability
 
@@ -112,11 +113,10 @@ class _Sums:
         self.counts += here
         if not here.any() or signal == 0:
             return
-        root = math.sqrt(self._dim)
         theirs = signal * here[self._borrowed]  # as if each had the rounds of one that took part
-        self._null += theirs * root * self._others[t]
+        self._null += theirs * shift_scores(self._others[t], self._dim)
         self._null_energy += theirs**2
-        gains = signal * root * self._cosines[t, here]
+        gains = signal * shift_scores(self._cosines[t, here], self._dim)
         self._total[here] += gains
         self._energy[here] += signal**2
         variance = signal**2 * len(gains) + float(gains.sum()) ** 2 / (2 * self._dim)

@@ -24,6 +24,7 @@ from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Mechanism, Provenance, installed_versions
 from fl_epe.auditing.round_agreement import RoundAgreement
 from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
+from fl_epe.auditing.shifted_cosines import hidden_norm, shift_scores
 from fl_epe.canaries import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import check_positive, check_probability
 from fl_epe.mechanism import ServerSGD, norm
@@ -141,18 +142,19 @@ class RunningEstimate:
             cosines, hidden = mine / length, mean
             if shared is not None:
                 cosines, length, hidden = self._alone(mean, mine, length, shared, present, vectors)
-            scale = math.sqrt(len(mean))
-            known = math.isfinite(facts.contribution)
-            signal = scale * facts.contribution / length if known else 1.0
-            self._total[present] += signal * scale * cosines
+            dim, own = len(mean), facts.contribution
+            known = math.isfinite(own)
+            signal = math.sqrt(dim) * own / float(hidden_norm(length, own)) if known else 1.0
+            gains = signal * shift_scores(cosines, dim)
+            self._total[present] += gains
             self._energy[present] += signal**2
             self._unit = self._unit or signal**2
-            self._note_variance(signal * scale * cosines, signal**2)
+            self._note_variance(gains, signal**2)
             if (left := norm(hidden)) > 0:
                 self._sketch = self._agreement.sketch(hidden) * (signal / left)
                 self._agreement.add(self._sketch, present)
             if self.null is not None and others is not None:
-                self.null.add_round(scale * others, present, signal)
+                self.null.add_round(math.sqrt(dim) * others, present, signal)
 
     def _note_variance(self, gains: Floats, square: float) -> None:
         """What a round adds to the variance of the total.

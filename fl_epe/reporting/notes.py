@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 
-from fl_epe.auditing import LEAST_FOR_NULL, EpsilonEstimate, combined_p_value, least_canaries
+from fl_epe.auditing import (
+    LEAST_FOR_NULL,
+    EpsilonEstimate,
+    combined_p_value,
+    least_canaries,
+    wider_than_known,
+)
 from fl_epe.reporting.calibration import calibration_warnings
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.random_client import random_client_notes
@@ -48,6 +54,7 @@ def notes(summary: RunSummary) -> list[str]:
         *_overlap_warnings(summary),
         *_together_notes(summary),
         *_null_notes(summary),
+        *_wide_warnings(summary),
         *_calibration_warnings(summary),
         *_few_notes(summary),
         *claim_notes(summary),
@@ -388,6 +395,20 @@ def _null_notes(summary: RunSummary) -> list[str]:
         f"Warning: canaries took part several times and no noise is known, so the means of "
         f"successive rounds may agree with each other, which makes ε for every round too large. "
         f"{count} unobserved canaries are too few to tell; use at least {LEAST_FOR_NULL}."
+    ]
+
+
+def _wide_warnings(summary: RunSummary) -> list[str]:
+    """Headlines whose scores are wider than their expected scores explain."""
+    parts = summary.final.displacement, summary.every_round.matched_filter
+    reasons = [
+        wider_than_known(part.scores) for part in parts if isinstance(part, StatisticSummary)
+    ]
+    return [
+        f"Warning: {reason}. So ε has no upper end, and its estimate is that of a Gaussian as wide "
+        "as the scores. The lower bounds hold, but for those that assume a Gaussian."
+        for reason in reasons
+        if reason
     ]
 
 

@@ -196,8 +196,14 @@ def score_tables(result: ScoreSummary) -> list[Table]:
 
 
 def score_notes(result: ScoreSummary) -> list[str]:
-    """Whether bare scores are of canaries that may hide each other."""
+    """Whether bare scores are of canaries that may hide each other, or are unequal."""
     share = result.overlap
+    if result.refused is not None:
+        return [
+            f"Warning: no estimate with known variance: {result.refused}. The other estimates take "
+            "all canaries for equal too; the lower bounds do not, but for those that assume a "
+            "Gaussian."
+        ]
     if share is None or share < LARGE_OVERLAP:
         return []
     if not result.together:

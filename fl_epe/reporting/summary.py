@@ -39,6 +39,7 @@ from fl_epe.auditing import (
     scores_from_record,
     unknown_rounds_estimate,
     unknown_rounds_law,
+    wider_than_known,
 )
 from fl_epe.reporting.guarantee import analytical_bound
 from fl_epe.reporting.numbers import metric_of
@@ -332,9 +333,10 @@ def _headline(
 ) -> tuple[StatisticSummary, EpsilonEstimate | None]:
     """The statistic with the ε of a random client, and the ε of the mean score if that differs.
 
-    Where all footprints are equal, the mean score says it all and stays.
+    Where all footprints are equal, the mean score says it all and stays; and where they do not
+    explain how wide the scores are, its estimate, which says so.
     """
-    if client is None or client.equal:
+    if client is None or client.equal or wider_than_known(part.scores):
         return part, None
     return dataclasses.replace(part, estimate=client.known), part.estimate
 
@@ -357,7 +359,10 @@ def _measured(
         found = "no canary was" if count == 0 else f"only {count} canary was"
         return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
     method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
-    part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
+    try:
+        part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
+    except NotMeasured as error:
+        return Unmeasured(str(error))
     part = dataclasses.replace(part, gaussian_by_participations=_gaussians(record, scores))
     if math.isnan(part.estimate.epsilon):
         return Unmeasured(f"the estimate from {len(scores.observed)} scores is not a number")

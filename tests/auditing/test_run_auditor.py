@@ -87,9 +87,11 @@ def test_unknown_contributions_weigh_every_round_the_same():
     record = auditor.record()
     assert not record.signal_known()
     from fl_epe.auditing import scores_from_record
+    from fl_epe.auditing.shifted_cosines import shift_scores
 
     scores, others = scores_from_record(record, "all", "matched-filter", raw=True).both()
-    np.testing.assert_allclose(scores, np.sqrt(500 / 3) * record.observed.means.sum(axis=0))
+    expected = shift_scores(record.observed.means, 500).sum(axis=0) / np.sqrt(3)
+    np.testing.assert_allclose(scores, expected)
     assert others.shape == (3,)
     assert record.mechanism.server == {"name": "median"}
     assert record.delta_cosines()[0] is record.observed.deltas

@@ -30,6 +30,7 @@ from fl_epe.auditing.bounds import guessing, lifted, thresholds, weighted
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
 from fl_epe.auditing.bounds.thresholds import gdp_epsilon
 from fl_epe.auditing.scores import Scores, in_moderate_units
+from fl_epe.auditing.shifted_cosines import fitted_shift
 from fl_epe.checks import check_probability, check_scores
 
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
@@ -230,17 +231,18 @@ def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
 def mean(sample: Sample) -> float:
     """ε of the lower confidence limit of the shift between two Gaussians of equal variance.
 
-    With the exact null √d·(mean cosine) ~ N(μ, 1/k). With two groups of scores the t statistic of
-    their means has a noncentral t distribution, which is solved for its noncentrality.
+    With the exact null the mean of `normal_deviates` is N(0, 1/k) at the true μ. With two groups of
+    scores the t statistic of their means has a noncentral t distribution, which is solved for its
+    noncentrality.
     """
     shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
     return gdp_epsilon(max(shift, 0.0), sample.delta)
 
 
 def _known_shift(sample: Sample) -> float:
-    scores = np.sqrt(sample.known_dim()) * sample.observed
-    deviation = sample.spread / np.sqrt(scores.size)
-    return float(scores.mean() + scipy.special.ndtri(sample.alpha) * deviation)
+    deviation = sample.spread / np.sqrt(sample.observed.size)
+    mean = -float(scipy.special.ndtri(sample.alpha)) * deviation
+    return fitted_shift(sample.observed, sample.known_dim(), mean)
 
 
 def _pooled_shift(sample: Sample) -> float:
