@@ -49,9 +49,9 @@ class Sample:
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "observed", np.sort(self.observed))
-        if self.unobserved is not None:
-            object.__setattr__(self, "unobserved", np.sort(self.unobserved))
+        for name in ("observed", "unobserved"):
+            if (scores := getattr(self, name)) is not None:
+                object.__setattr__(self, name, np.sort(scores) + 0.0)  # without a -0.0
 
     def rng(self, stream: int) -> np.random.Generator:
         """Random numbers for a split or for ties, drawn anew for every other data set.

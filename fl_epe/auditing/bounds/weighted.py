@@ -42,8 +42,9 @@ def weighted(sample: Sample) -> float:
 def _two_groups(sample: Sample) -> float:
     """Weighted guesses of the labels of canaries, from two independent groups of scores.
 
-    Tied scores share the mean weight of their ranks, which depends on scores alone. The weight of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)), plus the largest weight
-    for each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
+    Tied scores share the mean weight of their ranks, so that weights depend on scores alone. The
+    weight of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)), plus the largest weight for
+    each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
     """
     coins = _fair_coins(sample)
     pooled = -np.concatenate(coins.both())
