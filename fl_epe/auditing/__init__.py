@@ -10,7 +10,7 @@ Examples:
 """
 
 from fl_epe.auditing import games
-from fl_epe.auditing.assertions import Evidence, assert_private, ceiling, find_evidence, play
+from fl_epe.auditing.assertions import Evidence, assert_private, ceiling, find_evidence
 from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
     COIN_METHODS,
@@ -44,6 +44,7 @@ from fl_epe.auditing.estimators import (
     footprint_fit,
     unknown_rounds_estimate,
 )
+from fl_epe.auditing.games.play import play
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.measured_null import (
     NULL_CANARIES,

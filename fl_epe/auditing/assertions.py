@@ -5,9 +5,11 @@ not prove the claim: a better attack may get further. A true claim fails with pr
 1 − confidence, so for 1% over a whole test suite use ``confidence=1 - 0.01 / tests``. This holds
 only if a failed test is not repeated until it passes, and if the method is chosen in advance.
 Methods without an assumption show gross violations only; "gdp" and "mean" show finer ones, if the
-noise is Gaussian.
+noise is Gaussian. Scores that are not Gaussian refute that, and then nothing is called violated;
+too few cannot, so the evidence says what it assumes.
 
 Examples:
+    >>> from fl_epe.auditing import play
     >>> rng = np.random.default_rng(0)
     >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=50)
     >>> assert_private(scores, epsilon=5.0, delta=1e-5, method="gdp").violated
@@ -18,20 +20,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
-from fl_epe.auditing.bounds.error_rates import FloatArray
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, check_delta, lower_bound
+from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
-from fl_epe.auditing.games import fixed, of_function, play_game, replaced_by
+from fl_epe.auditing.measured import NotMeasured
+from fl_epe.auditing.normality import anderson_darling
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores, pool
+from fl_epe.auditing.scores import Scores, in_moderate_units, pool
 from fl_epe.auditing.statistics import scores_from_record
 from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
 from fl_epe.checks import check_probability
@@ -50,11 +53,13 @@ class Evidence:
         lower_bound: the true ε exceeds this, at that confidence and under the assumption.
         method: of the lower bound.
         assumption: of the lower bound, besides independent scores.
-        estimate: the ε that the attack measured; not a proof.
+        estimate: the ε that the attack measured; not a proof. ``None`` at δ = 0.
         observed: number of observed scores.
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
         ceiling: the largest lower bound that this many scores can give.
+        gaussian_p: p-value of the Anderson–Darling test, for a method that assumes Gaussian noise;
+            ``None`` for another, or if there are too few scores.
     """
 
     claimed: float
@@ -63,29 +68,48 @@ class Evidence:
     lower_bound: float
     method: str
     assumption: str
-    estimate: EpsilonEstimate
+    estimate: EpsilonEstimate | None
     observed: int
     unobserved: int
     statistic: str
     ceiling: float
+    gaussian_p: float | None = None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the scores refute that the noise is Gaussian, at the same confidence."""
+        return self.gaussian_p is not None and self.gaussian_p < 1 - self.confidence
 
     @property
     def violated(self) -> bool:
-        """Whether the claim is disproved."""
-        return self.lower_bound > self.claimed
+        """Whether the claim is disproved, under an assumption that is not refuted."""
+        return self.lower_bound > self.claimed and not self.refuted
+
+    def _verdict(self) -> str:
+        tested = f" (Anderson–Darling: p = {self.gaussian_p:.2g})" if self.gaussian_p else ""
+        if self.refuted:
+            return f"not tested: the scores are not Gaussian{tested}"
+        if not self.violated:
+            return f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
+        if self.method == "mean" and math.isinf(self.lower_bound):
+            return "violated: the scores show no noise"
+        gaussian = BOUNDS[self.method].gaussian
+        return f"violated, if the noise is Gaussian{tested}" if gaussian else "violated"
 
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
-        interval = f"{found.low:.4g} to {found.high:.4g}"
+        measured = "not measured: Gaussian noise has no finite ε at δ = 0"
+        if found is not None:
+            interval = f"{found.low:.4g} to {found.high:.4g}"
+            measured = f"ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})"
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
-        limit = f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
         return (
             f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
-            f"measured  ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})\n"
+            f"measured  {measured}\n"
             f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
             f"assuming {self.assumption}\n"
             f"scores    {self.observed} observed against {others}: {self.statistic}\n"
-            f"verdict   {'violated' if self.violated else limit}"
+            f"verdict   {self._verdict()}"
         )
 
 
@@ -129,19 +153,21 @@ def find_evidence(
             a list of these from independent runs of one mechanism, for the bound "lifted", which
             counts each run as one trial (`lifted_lower_bound`).
         epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
-        delta: δ of the claim, in (0, 1).
+        delta: δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
         confidence: a true claim is called violated with probability at most 1 − this.
         method: a valid one of `BOUNDS`, chosen before the scores are seen; by default "weighted"
             for up to 0.05 / δ observed canaries, where it is sharper, else "clopper-pearson".
 
     Raises:
         ValueError, TypeError: if an argument is out of range, or the run has no such scores.
+        NotMeasured: a `ValueError`, if all scores are equal.
     """
     _check_claim(epsilon, delta, confidence, method)
     if isinstance(run, list | tuple):
         return _evidence_of_runs(run, epsilon, delta, confidence, method)
     scores = scores_of(run)
     method = method or _default_method(scores, delta)
+    _check_measured(scores, method)
     bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
     return Evidence(
         claimed=epsilon,
@@ -150,11 +176,12 @@ def find_evidence(
         lower_bound=bound(scores),
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=epsilon_of(scores, delta, confidence=confidence),
+        estimate=epsilon_of(scores, delta, confidence=confidence) if delta else None,
         observed=scores.observed.size,
         unobserved=_compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, confidence, method),
+        gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
     )
 
 
@@ -163,7 +190,7 @@ def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> flo
 
     Args:
         scores: of which the numbers and the null count.
-        delta: target δ in (0, 1).
+        delta: target δ in [0, 1).
         confidence: one-sided.
         method: a key of `BOUNDS`.
     """
@@ -189,6 +216,7 @@ def _evidence_of_runs(
     found = [scores_of(run) for run in runs]
     bound = functools.partial(lifted_lower_bound, delta=delta, confidence=confidence)
     pooled = pool(found)
+    _check_measured(pooled, "lifted")
     return Evidence(
         claimed=epsilon,
         delta=delta,
@@ -196,7 +224,7 @@ def _evidence_of_runs(
         lower_bound=bound(found),
         method="lifted",
         assumption=f"{len(runs)} independent runs; {BOUNDS['lifted'].assumption}",
-        estimate=epsilon_of(pooled, delta, confidence=confidence),
+        estimate=epsilon_of(pooled, delta, confidence=confidence) if delta else None,
         observed=pooled.observed.size,
         unobserved=_compared_with(pooled, "lifted"),
         statistic=pooled.statistic,
@@ -207,11 +235,35 @@ def _evidence_of_runs(
 def _check_claim(epsilon: float, delta: float, confidence: float, method: str | None) -> None:
     if not epsilon >= 0:
         raise ValueError(f"Expected epsilon={epsilon} >= 0.")
-    check_probability("delta", delta)
     check_probability("confidence", confidence)
     valid = [name for name, bound in BOUNDS.items() if bound.valid]
     if method not in (None, *valid):
         raise ValueError(f"Expected method={method!r} to be valid, one of {', '.join(valid)}.")
+    check_delta(delta, method or "weighted")
+
+
+def _check_measured(scores: Scores, method: str) -> None:
+    """Refuse scores without any spread: they say nothing, unless observed ones are larger."""
+    others = scores.unobserved if _compared_with(scores, method) else None
+    first, null = scores.observed[0], 0.0 if others is None else others[0]
+    flat = np.ptp(scores.observed) == 0 and (others is None or np.ptp(others) == 0)
+    if flat and first <= null:
+        rest = "" if others is None else f" and {null:.4g} for every unobserved one"
+        raise NotMeasured(
+            f"the score ({scores.statistic}) is {first:.4g} for every observed canary{rest}: no "
+            "canary reached what was released, or the statistic cancels it"
+        )
+
+
+def _gaussian_p(scores: Scores, method: str) -> float | None:
+    """p-value of scores that are Gaussian with one variance, from all less their group's mean."""
+    if _compared_with(scores, method):
+        groups = in_moderate_units(*scores.both())
+    else:
+        groups = (normal_scores(scores.cosines, scores.dim or 2),)
+    rest = np.concatenate([group - group.mean() for group in groups])
+    enough = rest.size >= 8 and any(np.ptp(group) > 0 for group in groups)
+    return anderson_darling(rest).p_value if enough else None
 
 
 def _default_method(scores: Scores, delta: float) -> str:
@@ -284,7 +336,8 @@ def assert_private(
 
     Raises:
         AssertionError: with the evidence, if the claim is violated.
-        ValueError, TypeError: as `find_evidence`; and if so few scores cannot disprove the claim.
+        ValueError, TypeError: as `find_evidence`; if so few scores cannot disprove the claim; and
+            if a method that assumes Gaussian noise would, and the scores refute that.
     """
     if stop_early:
         return _assert_watched(run, epsilon, delta, confidence, method, planned)
@@ -293,6 +346,11 @@ def assert_private(
     evidence = find_evidence(run, epsilon, delta, confidence, method=method)
     if evidence.violated:
         raise AssertionError(str(evidence))
+    if evidence.refuted and evidence.lower_bound > epsilon:
+        raise ValueError(
+            f"Expected Gaussian scores for method={evidence.method!r}: Anderson–Darling has p = "
+            f"{evidence.gaussian_p:.2g}. Leave out method, for a bound without that assumption."
+        )
     if evidence.ceiling <= epsilon:
         raise ValueError(
             f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}, the largest bound that "
@@ -364,53 +422,6 @@ def _check_watchable(scores: Scores) -> None:
         )
 
 
-def play(
-    aggregate: Callable[[list[FloatArray]], ArrayLike],
-    updates: Sequence[ArrayLike],
-    canary: ArrayLike,
-    *,
-    trials: int,
-    baseline: ArrayLike | None = None,
-    seed: int = 0,
-) -> Scores:
-    """Scores of the one-round membership game for an aggregation function.
-
-    The smallest case of `fl_epe.auditing.games.play_game`: it audits one step (Nasr et al. 2023,
-    Tramèr et al. 2022). ``aggregate`` gets the updates and, in
-    random order, the canary or the baseline; it must draw fresh noise in every call.
-
-    Args:
-        aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
-        updates: of the other clients, n ≥ 0 of shape (d,).
-        canary: the update to hide, shape (d,); scores are inner products with its direction.
-        trials: number of calls with the canary, and without it, at least 2; none may affect others.
-        baseline: replaces an absent canary, shape (d,); zeros by default (zero-out adjacency).
-        seed: of the order of calls.
-
-    Raises:
-        ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
-    """
-    if trials < 2:
-        raise ValueError(f"Expected trials={trials} >= 2.")
-    present = _vector("canary", canary)
-    if not (norm := float(np.linalg.norm(present))):
-        raise ValueError(f"Expected canary of norm={norm} > 0, with some entry that is not 0.")
-    absent = _vector("baseline", 0 * present if baseline is None else baseline, present.size)
-    others = [_vector(f"updates[{i}]", vector, present.size) for i, vector in enumerate(updates)]
-
-    def release(vectors: list[FloatArray]) -> FloatArray:
-        return _vector("aggregate(...)", aggregate(vectors), present.size)
-
-    return play_game(
-        of_function(release),
-        replaced_by(absent),
-        fixed(present),
-        observations=trials,
-        others=others,
-        seed=seed,
-    )
-
-
 def _scores_of_record(record: AuditRecord) -> Scores:
     taken, unobserved = record.presence.sum(axis=0), record.unobserved.count
     if (participants := int(np.count_nonzero(taken))) < 2:
@@ -436,10 +447,3 @@ def _telling_all(observed: int, unobserved: int, dim: int | None) -> Scores:
     if dim is not None:
         return Scores.from_cosines(np.append(np.ones(observed - 1), 1 - 1e-15), dim, null)
     return Scores(np.full(observed, 1e150), None if null is None else 2 * null)
-
-
-def _vector(name: str, values: ArrayLike, size: int | None = None) -> FloatArray:
-    vector = np.array(values, np.float64)
-    if vector.ndim != 1 or size not in (None, vector.size) or not np.all(np.isfinite(vector)):
-        raise ValueError(f"Expected {name}.shape={vector.shape} to be ({size or 'd'},), finite.")
-    return vector
