@@ -99,6 +99,7 @@ from fl_epe.auditing.statistics import (
     ThreatModel,
     footprints,
     round_footprints,
+    scores_for_claim,
     scores_from_record,
     unknown_rounds_law,
 )
@@ -200,6 +201,7 @@ __all__ = [
     "record_from_scorer",
     "round_footprints",
     "scorer_with_null",
+    "scores_for_claim",
     "scores_from_record",
     "simultaneous_bounds",
     "subsampled_lower_bound",

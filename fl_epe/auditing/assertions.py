@@ -24,18 +24,19 @@ from typing import Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, NEED_GAUSSIAN, lower_bound
 from fl_epe.auditing.bounds.error_rates import FloatArray
 from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
 from fl_epe.auditing.games import fixed, of_function, play_game, replaced_by
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores, pool
-from fl_epe.auditing.statistics import scores_from_record
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, pool
+from fl_epe.auditing.statistics import scores_for_claim
 from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
 from fl_epe.checks import check_probability
 
+_ENDS = "epsilon", "low", "high"
 _MOST_K_DELTA = 0.05  # "weighted" is the sharper bound up to this number of canaries times δ
 
 
@@ -55,6 +56,8 @@ class Evidence:
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
         ceiling: the largest lower bound that this many scores can give.
+        faults: how the run was seen to differ from what its privacy accounting assumes, as by
+            `fl_epe.dp_sgd.audit_dp_sgd`.
     """
 
     claimed: float
@@ -68,6 +71,7 @@ class Evidence:
     unobserved: int
     statistic: str
     ceiling: float
+    faults: tuple[str, ...] = ()
 
     @property
     def violated(self) -> bool:
@@ -79,7 +83,8 @@ class Evidence:
         interval = f"{found.low:.4g} to {found.high:.4g}"
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
         limit = f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
-        return (
+        faults = "".join(f"fault     {fault}\n" for fault in self.faults)
+        return faults + (
             f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
             f"measured  ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})\n"
             f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
@@ -95,15 +100,14 @@ def scores_of(run: object) -> Scores:
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
             arguments that returns one of these. The scores of a record are the matched filter; if
-            no canary took part more than once, they are cosines and their null is exact.
+            no canary took part more than once, they are cosines and their null is exact. Where
+            coins drew the rounds they are those of `scores_for_claim`, at unknown rounds.
 
     Raises:
         ValueError: if there are too few canaries, or neither unobserved scores nor an exact null.
         TypeError: if ``run`` is of another type.
     """
-    found = run() if callable(run) and not hasattr(run, "record") else run
-    if callable(record := getattr(found, "record", None)):
-        found = record()
+    found = _found(run)
     if isinstance(found, AuditRecord):
         return _scores_of_record(found)
     if not isinstance(found, Scores):
@@ -112,6 +116,11 @@ def scores_of(run: object) -> Scores:
     if not found.boundable:
         raise ValueError("Expected unobserved scores, or cosines with their dim, got dim=None.")
     return found
+
+
+def _found(run: object) -> object:
+    found = run() if callable(run) and not hasattr(run, "record") else run
+    return record() if callable(record := getattr(found, "record", None)) else found
 
 
 def find_evidence(
@@ -140,8 +149,14 @@ def find_evidence(
     _check_claim(epsilon, delta, confidence, method)
     if isinstance(run, list | tuple):
         return _evidence_of_runs(run, epsilon, delta, confidence, method)
+    run = _found(run)
     scores = scores_of(run)
     method = method or _default_method(scores, delta)
+    if scores.statistic == UNKNOWN_ROUNDS and method in NEED_GAUSSIAN:
+        raise ValueError(
+            f"Expected method={method!r} to be one for scores of any distribution, such as"
+            f" 'weighted': {UNKNOWN_ROUNDS} are not Gaussian."
+        )
     bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
     return Evidence(
         claimed=epsilon,
@@ -150,12 +165,21 @@ def find_evidence(
         lower_bound=bound(scores),
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=epsilon_of(scores, delta, confidence=confidence),
+        estimate=_estimate(run, scores, delta, confidence),
         observed=scores.observed.size,
         unobserved=_compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, confidence, method),
+        faults=scores.faults,
     )
+
+
+def _estimate(run: object, scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
+    """Of the adversary whose scores these are."""
+    if isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
+        how = {"threat": "all", "statistic": "likelihood-ratio", "confidence": confidence}
+        return epsilon_from_record(run, delta, **how)  # type: ignore[arg-type]
+    return epsilon_of(scores, delta, confidence=confidence)
 
 
 def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
@@ -186,9 +210,13 @@ def _evidence_of_runs(
         raise ValueError(f"Expected method={method!r} to be 'lifted', as there are several runs.")
     if not runs:
         raise ValueError("Expected run=[] to hold at least one run.")
+    runs = [_found(run) for run in runs]
     found = [scores_of(run) for run in runs]
     bound = functools.partial(lifted_lower_bound, delta=delta, confidence=confidence)
     pooled = pool(found)
+    each = [_estimate(run, one, delta, confidence) for run, one in zip(runs, found, strict=True)]
+    ends = {name: float(np.mean([getattr(e, name) for e in each])) for name in _ENDS}
+    mean = dataclasses.replace(each[0], **ends)  # type: ignore[arg-type]
     return Evidence(
         claimed=epsilon,
         delta=delta,
@@ -196,11 +224,14 @@ def _evidence_of_runs(
         lower_bound=bound(found),
         method="lifted",
         assumption=f"{len(runs)} independent runs; {BOUNDS['lifted'].assumption}",
-        estimate=epsilon_of(pooled, delta, confidence=confidence),
+        estimate=mean
+        if pooled.statistic == UNKNOWN_ROUNDS
+        else epsilon_of(pooled, delta, confidence=confidence),
         observed=pooled.observed.size,
         unobserved=_compared_with(pooled, "lifted"),
         statistic=pooled.statistic,
         ceiling=bound([_telling_all(*_numbers(scores)) for scores in found]),
+        faults=tuple(dict.fromkeys(fault for scores in found for fault in scores.faults)),
     )
 
 
@@ -283,7 +314,7 @@ def assert_private(
         The evidence of `find_evidence`, or that of `watch_claim`.
 
     Raises:
-        AssertionError: with the evidence, if the claim is violated.
+        AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
         ValueError, TypeError: as `find_evidence`; and if so few scores cannot disprove the claim.
     """
     if stop_early:
@@ -291,7 +322,7 @@ def assert_private(
     if planned is not None:
         raise ValueError(f"Expected no planned={planned} without stop_early=True.")
     evidence = find_evidence(run, epsilon, delta, confidence, method=method)
-    if evidence.violated:
+    if evidence.violated or evidence.faults:
         raise AssertionError(str(evidence))
     if evidence.ceiling <= epsilon:
         raise ValueError(
@@ -328,9 +359,7 @@ def _assert_watched(
 
 def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
     """Scores in an order that does not depend on them, and the dimension of their exact null."""
-    found = run() if callable(run) and not hasattr(run, "record") else run
-    if callable(record := getattr(found, "record", None)):
-        found = record()
+    found = _found(run)
     if isinstance(found, AuditRecord):
         found = found.in_order()
         last = [np.flatnonzero(rounds)[-1] for rounds in found.presence.T if rounds.any()]
@@ -417,9 +446,11 @@ def _scores_of_record(record: AuditRecord) -> Scores:
         reason = record.provenance.config.get("not_measured")
         why = f": {reason}" if reason else "."
         raise ValueError(f"Expected {participants=} >= 2 among the canaries{why}")
-    if (most := taken.max()) > 1 and unobserved < 2:
-        raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
-    scores = scores_from_record(record.in_order(), "all", "matched-filter")
+    faults = tuple(record.provenance.config.get("step_faults") or ())
+    scores = dataclasses.replace(scores_for_claim(record.in_order()), faults=faults)
+    if not scores.boundable:
+        most = f"a canary took part {taken.max()} times"
+        raise ValueError(f"Expected {unobserved=} >= 2, as {most}.")
     # No coins decided who took part, and the exact null needs no unobserved canaries.
     return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
 
