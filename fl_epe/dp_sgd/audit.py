@@ -91,7 +91,8 @@ class DPSGDAudit:
         self._seen: list[StepSeen] = []
 
     def __repr__(self) -> str:
-        return f"DPSGDAudit({self._steps.description}, {self._scored.count} steps)"
+        told = [f"{self._scored.count} steps", *self.findings.faults]
+        return f"DPSGDAudit({self._steps.description}, {', '.join(told)})"
 
     def __enter__(self) -> Self:
         """Note the initial model, and let canaries join from the next step on.
@@ -121,6 +122,8 @@ class DPSGDAudit:
         try:
             self._steps.unhook()
             self._final = self._steps.model()
+            for fault in self.findings.faults:
+                logger.warning("Audit: %s", fault)
         except Exception as problem:  # noqa: BLE001 - training is over and must not be lost
             self._stop("the final model could not be read", problem)
 

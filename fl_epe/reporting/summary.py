@@ -322,7 +322,8 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
             )
     headline, mean_score = _headline(matched_filter, client)
     bounds, known = all_bounds(scores, delta, confidence, _coins(record)), None
-    if unknown is not None and record.mechanism.participation == "poisson":
+    sampled = record.mechanism.participation == "poisson"
+    if sampled and unknown is not None and record.mechanism.canary_participations < record.rounds:
         known = headline.estimate
         headline, bounds = _claimed(record, headline, unknown, delta, confidence)
     return EveryRoundSummary(
