@@ -100,6 +100,7 @@ from fl_epe.auditing.statistics import (
     ThreatModel,
     footprints,
     round_footprints,
+    scores_for_claim,
     scores_from_record,
     unknown_rounds_law,
 )
@@ -201,6 +202,7 @@ __all__ = [
     "record_from_scorer",
     "round_footprints",
     "scorer_with_null",
+    "scores_for_claim",
     "scores_from_record",
     "simultaneous_bounds",
     "subsampled_lower_bound",

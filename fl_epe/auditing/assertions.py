@@ -30,15 +30,16 @@ from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, check_delta, lo
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.normality import anderson_darling
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores, in_moderate_units, pool
-from fl_epe.auditing.statistics import scores_from_record
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units, pool
+from fl_epe.auditing.statistics import scores_for_claim
 from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
 from fl_epe.checks import check_probability
 
+_ENDS = "epsilon", "low", "high"
 _MOST_K_DELTA = 0.05  # "weighted" is the sharper bound up to this number of canaries times δ
 
 
@@ -60,6 +61,8 @@ class Evidence:
         ceiling: the largest lower bound that this many scores can give.
         gaussian_p: p-value of the Anderson–Darling test, for a method that assumes Gaussian noise;
             ``None`` for another, or if there are too few scores.
+        faults: how the run was seen to differ from what its privacy accounting assumes, as by
+            `fl_epe.dp_sgd.audit_dp_sgd`.
     """
 
     claimed: float
@@ -74,6 +77,7 @@ class Evidence:
     statistic: str
     ceiling: float
     gaussian_p: float | None = None
+    faults: tuple[str, ...] = ()
 
     @property
     def refuted(self) -> bool:
@@ -103,7 +107,8 @@ class Evidence:
             interval = f"{found.low:.4g} to {found.high:.4g}"
             measured = f"ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})"
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
-        return (
+        faults = "".join(f"fault     {fault}\n" for fault in self.faults)
+        return faults + (
             f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
             f"measured  {measured}\n"
             f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
@@ -119,15 +124,14 @@ def scores_of(run: object) -> Scores:
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
             arguments that returns one of these. The scores of a record are the matched filter; if
-            no canary took part more than once, they are cosines and their null is exact.
+            no canary took part more than once, they are cosines and their null is exact. Where
+            coins drew the rounds they are those of `scores_for_claim`, at unknown rounds.
 
     Raises:
         ValueError: if there are too few canaries, or neither unobserved scores nor an exact null.
         TypeError: if ``run`` is of another type.
     """
-    found = run() if callable(run) and not hasattr(run, "record") else run
-    if callable(record := getattr(found, "record", None)):
-        found = record()
+    found = _found(run)
     if isinstance(found, AuditRecord):
         return _scores_of_record(found)
     if not isinstance(found, Scores):
@@ -136,6 +140,11 @@ def scores_of(run: object) -> Scores:
     if not found.boundable:
         raise ValueError("Expected unobserved scores, or cosines with their dim, got dim=None.")
     return found
+
+
+def _found(run: object) -> object:
+    found = run() if callable(run) and not hasattr(run, "record") else run
+    return record() if callable(record := getattr(found, "record", None)) else found
 
 
 def find_evidence(
@@ -165,8 +174,14 @@ def find_evidence(
     _check_claim(epsilon, delta, confidence, method)
     if isinstance(run, list | tuple):
         return _evidence_of_runs(run, epsilon, delta, confidence, method)
+    run = _found(run)
     scores = scores_of(run)
     method = method or _default_method(scores, delta)
+    if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
+        raise ValueError(
+            f"Expected method={method!r} to be one for scores of any distribution, such as"
+            f" 'weighted': {UNKNOWN_ROUNDS} are not Gaussian."
+        )
     _check_measured(scores, method)
     bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
     return Evidence(
@@ -176,13 +191,34 @@ def find_evidence(
         lower_bound=bound(scores),
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=epsilon_of(scores, delta, confidence=confidence) if delta else None,
+        estimate=_estimate(run, scores, delta, confidence) if delta else None,
         observed=scores.observed.size,
         unobserved=_compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, confidence, method),
         gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
+        faults=scores.faults,
     )
+
+
+def _estimate(run: object, scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
+    """Of the adversary whose scores these are."""
+    if isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
+        how = {"threat": "all", "statistic": "likelihood-ratio", "confidence": confidence}
+        return epsilon_from_record(run, delta, **how)  # type: ignore[arg-type]
+    return epsilon_of(scores, delta, confidence=confidence)
+
+
+def _estimate_of_runs(
+    runs: Sequence[object], found: Sequence[Scores], delta: float, confidence: float
+) -> EpsilonEstimate:
+    """Of the pooled scores; at unknown rounds, whose ε has no such pool, means over the runs."""
+    pooled = pool(found)
+    if pooled.statistic != UNKNOWN_ROUNDS:
+        return epsilon_of(pooled, delta, confidence=confidence)
+    each = [_estimate(run, one, delta, confidence) for run, one in zip(runs, found, strict=True)]
+    ends = {name: float(np.mean([getattr(e, name) for e in each])) for name in _ENDS}
+    return dataclasses.replace(each[0], **ends)  # type: ignore[arg-type]
 
 
 def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
@@ -213,6 +249,7 @@ def _evidence_of_runs(
         raise ValueError(f"Expected method={method!r} to be 'lifted', as there are several runs.")
     if not runs:
         raise ValueError("Expected run=[] to hold at least one run.")
+    runs = [_found(run) for run in runs]
     found = [scores_of(run) for run in runs]
     bound = functools.partial(lifted_lower_bound, delta=delta, confidence=confidence)
     pooled = pool(found)
@@ -224,11 +261,12 @@ def _evidence_of_runs(
         lower_bound=bound(found),
         method="lifted",
         assumption=f"{len(runs)} independent runs; {BOUNDS['lifted'].assumption}",
-        estimate=epsilon_of(pooled, delta, confidence=confidence) if delta else None,
+        estimate=_estimate_of_runs(runs, found, delta, confidence) if delta else None,
         observed=pooled.observed.size,
         unobserved=_compared_with(pooled, "lifted"),
         statistic=pooled.statistic,
         ceiling=bound([_telling_all(*_numbers(scores)) for scores in found]),
+        faults=tuple(dict.fromkeys(fault for scores in found for fault in scores.faults)),
     )
 
 
@@ -335,7 +373,7 @@ def assert_private(
         The evidence of `find_evidence`, or that of `watch_claim`.
 
     Raises:
-        AssertionError: with the evidence, if the claim is violated.
+        AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
         ValueError, TypeError: as `find_evidence`; if so few scores cannot disprove the claim; and
             if a method that assumes Gaussian noise would, and the scores refute that.
     """
@@ -344,7 +382,7 @@ def assert_private(
     if planned is not None:
         raise ValueError(f"Expected no planned={planned} without stop_early=True.")
     evidence = find_evidence(run, epsilon, delta, confidence, method=method)
-    if evidence.violated:
+    if evidence.violated or evidence.faults:
         raise AssertionError(str(evidence))
     if evidence.refuted and evidence.lower_bound > epsilon:
         raise ValueError(
@@ -386,9 +424,7 @@ def _assert_watched(
 
 def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
     """Scores in an order that does not depend on them, and the dimension of their exact null."""
-    found = run() if callable(run) and not hasattr(run, "record") else run
-    if callable(record := getattr(found, "record", None)):
-        found = record()
+    found = _found(run)
     if isinstance(found, AuditRecord):
         found = found.in_order()
         last = [np.flatnonzero(rounds)[-1] for rounds in found.presence.T if rounds.any()]
@@ -428,9 +464,11 @@ def _scores_of_record(record: AuditRecord) -> Scores:
         reason = record.provenance.config.get("not_measured")
         why = f": {reason}" if reason else "."
         raise ValueError(f"Expected {participants=} >= 2 among the canaries{why}")
-    if (most := taken.max()) > 1 and unobserved < 2:
-        raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
-    scores = scores_from_record(record.in_order(), "all", "matched-filter")
+    faults = tuple(record.provenance.config.get("step_faults") or ())
+    scores = dataclasses.replace(scores_for_claim(record.in_order()), faults=faults)
+    if not scores.boundable:
+        most = f"a canary took part {taken.max()} times"
+        raise ValueError(f"Expected {unobserved=} >= 2, as {most}.")
     # No coins decided who took part, and the exact null needs no unobserved canaries.
     return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, NEED_GAUSSIAN, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import check_together, epsilon_of, epsilon_together
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
 from fl_epe.auditing.one_release import overlap
 from fl_epe.auditing.score_spread import check_sign
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
 from fl_epe.checks import check_scores
 
 Floats = NDArray[np.float64]
@@ -248,7 +248,8 @@ def all_bounds(
     guesses = coins and scores.unobserved is not None
     rows = []
     for method, bound in BOUNDS.items():
-        if guesses or method not in COIN_METHODS:
+        gaussian = method in NEED_GAUSSIAN and scores.statistic == UNKNOWN_ROUNDS
+        if not gaussian and (guesses or method not in COIN_METHODS):
             at = 0.0 if method == "katz-log" else delta
             epsilon = lower_bound(scores, at, confidence=confidence, method=method)
             rows.append(BoundRow(method, epsilon, bound.valid, bound.assumption, bound.description))

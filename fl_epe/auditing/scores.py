@@ -14,6 +14,9 @@ from fl_epe.checks import check_scores
 Floats = NDArray[np.float64]
 
 
+UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
+"""A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it."""
+
 _SQUARES_FIT = 1e-120, 1e120
 
 
@@ -49,6 +52,7 @@ class Scores:
         null: where the unobserved scores were wider than N(0, 1), their standard deviation, by
             which all scores have been divided, and the number that it was measured on.
         expected: expected observed scores up to a factor, shape (k,), where they are known.
+        faults: how the run was seen to differ from what its privacy accounting assumes.
 
     Examples:
         >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
@@ -66,6 +70,7 @@ class Scores:
     spread: float = 1.0
     null: tuple[float, int] | None = None
     expected: Floats | None = None
+    faults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observed", check_scores("observed", self.observed))

@@ -26,7 +26,7 @@ from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.other_canaries import known_others, with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.score_spread import mean_spread, with_measured_null
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
 from fl_epe.auditing.shifted_cosines import fitted_shift, hidden_norm, shift_scores
 from fl_epe.schedules import SCHEDULES
 
@@ -78,6 +78,40 @@ def scores_from_record(
         with contextlib.suppress(ValueError):  # not known
             return dataclasses.replace(scores, expected=footprints(record, threat))
     return scores
+
+
+def scores_for_claim(record: AuditRecord) -> Scores:
+    """Scores of the adversary of a privacy claim, who sees every round's model.
+
+    Where rounds are drawn by coins (Poisson sampling, cohorts of fixed size), privacy accounting
+    holds for an adversary who does not know them, and for clients whose coins are still to be
+    tossed. So the scores are likelihood ratios at unknown rounds, and canaries that were drawn for
+    no round count as members. Otherwise they are the matched filter at the known rounds.
+    """
+    rate = _coin_rate(record)
+    if rate is None or rate >= 1:
+        return scores_from_record(record, "all", "matched-filter")
+    check_measured(record, "all")
+    record, count = without_others(record).in_order(), record.num_canaries
+    if record.mechanism.inclusion == "fixed" and "num_canaries" in record.provenance.config:
+        drawn = int(record.provenance.config["num_canaries"])
+    else:  # as many as one expects to draw for no round, if those of no round were left out
+        drawn = round(count / -np.expm1(record.rounds * np.log1p(-rate)))
+    if not record.presence.any(axis=0).all():
+        drawn = count
+    scores = dataclasses.replace(likelihood_ratio(record), statistic=UNKNOWN_ROUNDS)
+    if (others := scores.unobserved) is None:
+        return scores
+    absent = min(max(drawn - count, 0), len(others) - 2)
+    observed = np.concatenate([scores.observed, others[:absent]])
+    return dataclasses.replace(scores, observed=observed, unobserved=others[absent:])
+
+
+def _coin_rate(record: AuditRecord) -> float | None:
+    """Probability of a canary to be in a round; ``None`` if no coins decide."""
+    if unknown_rounds_law(record) != "coins" or not record.rounds:
+        return None
+    return min(record.mechanism.canary_participations / record.rounds, 1.0)
 
 
 def _overlap_spread(record: AuditRecord, scores: Scores, threat: ThreatModel) -> float:

@@ -226,11 +226,12 @@ def _stopped_note(summary: RunSummary) -> list[str]:
 
 
 def _secrecy_note(summary: RunSummary) -> list[str]:
-    if summary.analytical.epsilon is None or summary.participation != "poisson":
+    if (known := summary.every_round.known_rounds) is None:
         return []
     return [
-        "The analytical ε holds only if the adversary does not know the rounds. The matched filter "
-        "knows them, so its ε and its lower bound may be larger."
+        "The analytical ε holds only if the adversary does not know the rounds. ε and the lower "
+        "bound of every round are for such an adversary. For one who knows them ε = "
+        f"{number(known.epsilon)} ({number(known.low)} – {number(known.high)})."
     ]
 
 
@@ -278,7 +279,8 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
             f"For an adversary who sees the final model, the canaries' scores are {scale} what "
             f"their footprints predict.{_above_note(summary, fit.most_exposed.epsilon)}"
         )
-    if unknown := summary.every_round.unknown_rounds:
+    unknown = summary.every_round.unknown_rounds
+    if unknown is not None and summary.every_round.known_rounds is None:
         lines.append(
             f"For an adversary who sees every round's model but does not know who took part when: "
             f"ε = {number(unknown.epsilon)}, for a canary whose rounds are drawn at random."

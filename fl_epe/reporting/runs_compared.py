@@ -302,6 +302,7 @@ def _notes(
 
 _STATUS = {
     "diverged": "diverged, no difference to it is judged",
+    "faulty": "is not what its privacy accounting assumes",
     "not measured": "was not measured",
 }
 

@@ -16,6 +16,7 @@ import numpy as np
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
     AuditRecord,
+    BoundRow,
     EpsilonEstimate,
     GaussianFit,
     NotMeasured,
@@ -36,6 +37,7 @@ from fl_epe.auditing import (
     method_by_design,
     others_share,
     random_client,
+    scores_for_claim,
     scores_from_record,
     unknown_rounds_estimate,
     unknown_rounds_law,
@@ -79,7 +81,8 @@ def summarize(
     delta = record.delta if delta is None else delta
     config = record.provenance.config
     final, every_round = _final(record, delta, confidence), _every_round(record, delta, confidence)
-    status, reasons = _status(divergence(record), final, every_round)
+    faults = tuple(str(text) for text in config.get("step_faults") or ())
+    status, reasons = _status(divergence(record), final, every_round, faults)
     summary = RunSummary(
         status=status,
         reasons=reasons,
@@ -171,13 +174,17 @@ def summarize_unmeasured(
 
 
 def _status(
-    diverged: tuple[str, ...], final: FinalSummary, every_round: EveryRoundSummary
+    diverged: tuple[str, ...],
+    final: FinalSummary,
+    every_round: EveryRoundSummary,
+    faults: tuple[str, ...],
 ) -> tuple[Status, tuple[str, ...]]:
     """A run is measured if both headlines are."""
     headlines = (final.displacement, every_round.matched_filter)
     missing = [part.reason for part in headlines if isinstance(part, Unmeasured)]
-    reasons = tuple(dict.fromkeys([*diverged, *missing]))
-    return ("diverged" if diverged else "not measured" if missing else "ok"), reasons
+    reasons = tuple(dict.fromkeys([*diverged, *missing, *faults]))
+    status: Status = "not measured" if missing else "faulty" if faults else "ok"
+    return ("diverged" if diverged else status), reasons
 
 
 def _canary_share(record: AuditRecord) -> float | None:
@@ -209,7 +216,7 @@ def _raw(
 ) -> EpsilonEstimate | None:
     """The headline with all canaries left in; ``None`` if the headline is that."""
     taken_out = record.norms.sums if threat == "all" else record.norms.part
-    if taken_out is None:
+    if not np.any(taken_out):
         return None
     return epsilon_from_record(record, delta, threat=threat, confidence=confidence, raw=True)
 
@@ -315,17 +322,39 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
                 knowing, delta, confidence, method_by_design(knowing, delta, confidence)
             )
     headline, mean_score = _headline(matched_filter, client)
+    bounds, known = all_bounds(scores, delta, confidence, _coins(record)), None
+    sampled = record.mechanism.participation == "poisson"
+    if sampled and unknown is not None and record.mechanism.canary_participations < record.rounds:
+        known = headline.estimate
+        headline, bounds = _claimed(record, headline, unknown, delta, confidence)
     return EveryRoundSummary(
         matched_filter=headline,
         paper=paper,
-        bounds=all_bounds(scores, delta, confidence, _coins(record)),
+        bounds=bounds,
         footprints=fit,
         unknown_rounds=unknown,
         full_knowledge=full,
         raw=_raw(record, delta, confidence, "all"),
         random_client=client,
         mean_score=mean_score,
+        known_rounds=known,
     )
+
+
+def _claimed(
+    record: AuditRecord,
+    part: StatisticSummary,
+    unknown: EpsilonEstimate,
+    delta: float,
+    confidence: float,
+) -> tuple[StatisticSummary, tuple[BoundRow, ...]]:
+    """The headline and all bounds for the adversary of privacy accounting, of unknown rounds."""
+    scores = scores_for_claim(record)
+    method = chosen_method(record, scores, delta, confidence, coins=False)
+    bounds = all_bounds(scores, delta, confidence, coins=False)
+    lower = next((row.epsilon for row in bounds if row.method == method), None)
+    name = None if lower is None else method
+    return dataclasses.replace(part, estimate=unknown, lower_bound=lower, bound_method=name), bounds
 
 
 def _headline(

@@ -22,10 +22,10 @@ from fl_epe.reporting.verdict_types import Claims
 
 JSON = dict[str, Any]
 
-Status = Literal["ok", "not measured", "diverged"]
-"""What a report is worth: "diverged" wins over "not measured"."""
+Status = Literal["ok", "faulty", "not measured", "diverged"]
+"""What a report is worth; of several the last one."""
 
-EXIT_STATUSES: dict[Status, int] = {"ok": 0, "not measured": 3, "diverged": 3}
+EXIT_STATUSES: dict[Status, int] = {"ok": 0, "faulty": 3, "not measured": 3, "diverged": 3}
 """With which exit status a command that writes such a report ends."""
 
 SCHEMA = 1
@@ -149,7 +149,8 @@ class EveryRoundSummary:
     """Results for an adversary who sees every round's model.
 
     Attributes:
-        matched_filter: at the known rounds, the headline.
+        matched_filter: at the known rounds, the headline. With Poisson sampling its ε and its lower
+            bound are those of the likelihood ratio at unknown rounds, as in privacy accounting.
         paper: the maximum over rounds; not measured with fewer than two unobserved canaries.
         bounds: every lower bound that applies to the matched filter.
         footprints: fit of the matched filter to the canaries' footprints, if they are known.
@@ -160,6 +161,7 @@ class EveryRoundSummary:
         random_client: of the attack on a random client, which is the headline; ``None`` where
             footprints are not known.
         mean_score: ε of the mean score, where the headline is another number.
+        known_rounds: for an adversary who knows the rounds, where the headline does not.
     """
 
     matched_filter: Part
@@ -171,6 +173,7 @@ class EveryRoundSummary:
     raw: EpsilonEstimate | None = None
     random_client: RandomClient | None = None
     mean_score: EpsilonEstimate | None = None
+    known_rounds: EpsilonEstimate | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level, without results that are ``None``."""
@@ -183,6 +186,8 @@ class EveryRoundSummary:
             out["footprints"] = _footprint_dict(self.footprints)
         if self.unknown_rounds is not None:
             out["secret_rounds"] = _estimate_dict(self.unknown_rounds)
+        if self.known_rounds is not None:
+            out["known_rounds"] = _estimate_dict(self.known_rounds)
         if self.full_knowledge is not None:
             out["full_knowledge"] = self.full_knowledge.to_dict()
         if self.raw is not None:
@@ -296,7 +301,8 @@ class RunSummary:
     """Every number of a report.
 
     Attributes:
-        status: "ok", "not measured" (a headline ε has no number) or "diverged".
+        status: "ok", "faulty" (steps are not what the privacy accounting assumes), "not measured"
+            (a headline ε has no number) or "diverged".
         reasons: why it is not "ok", as sentences without their full stops.
         task: what was trained, in words; ``None`` if the record does not say.
         delta: target δ of every ε.
@@ -362,9 +368,10 @@ class RunSummary:
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
         final, every = self.final, self.every_round
+        filtered = "matched filter" if every.known_rounds is None else "likelihood ratio"
         return [
             TableRow("final model", "displacement", final.displacement),
-            TableRow("every round", "matched filter", every.matched_filter),
+            TableRow("every round", filtered, every.matched_filter),
             TableRow("final model", "paper's cosine", final.paper, paper=True),
             TableRow("every round", "paper's maximum", every.paper, paper=True),
         ]

@@ -20,6 +20,7 @@ from fl_epe.auditing import (
     epsilon_lower_bound,
     find_evidence,
     play,
+    scores_for_claim,
     scores_from_record,
 )
 from fl_epe.auditing.assertions import scores_of
@@ -359,12 +360,17 @@ def test_single_participation_has_the_exact_null(schedule):
 
 
 @pytest.mark.parametrize(
-    "schedule", [ShuffledEpochs(5, 2), ShuffledEpochs(5, 1.5), Poisson(5, 0.3)]
+    ("schedule", "claim"),
+    [
+        (ShuffledEpochs(5, 2), lambda r: scores_from_record(r, "all", "matched-filter")),
+        (ShuffledEpochs(5, 1.5), lambda r: scores_from_record(r, "all", "matched-filter")),
+        (Poisson(5, 0.3), scores_for_claim),  # whoever claims ε knows no coins
+    ],
 )
-def test_several_participations_have_unobserved_scores(schedule):
+def test_several_participations_have_unobserved_scores(schedule, claim):
     record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=30)
     scores = scores_of(record)
-    expected = scores_from_record(record, "all", "matched-filter")
+    expected = claim(record)
     assert np.array_equal(scores.observed, expected.observed)
     assert np.array_equal(scores.unobserved, expected.unobserved)
     assert find_evidence(record, 1.0, DELTA).unobserved == 30

@@ -390,5 +390,8 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
 )
 """Every lower bound: its function, what it assumes, and whether it keeps its confidence."""
 
+NEED_GAUSSIAN = tuple(name for name, bound in BOUNDS.items() if bound.gaussian)
+"""Methods that read the scores as those of a Gaussian mechanism at known rounds."""
+
 COIN_METHODS = tuple(name for name, bound in BOUNDS.items() if bound.needs_coins)
 """Methods that require each canary to have been included by an independent fair coin."""
