@@ -15,9 +15,9 @@ from fl_epe.archive import (
     read_archive,
     read_npy,
     size_limit,
-    whole_file,
     write_archive,
 )
+from fl_epe.files import whole_file
 
 ARRAYS = {
     "x": np.linspace(0, 1, 7),

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fl_epe.checks import ArgumentError
+from fl_epe.cli.console import terminal
 from fl_epe.cli.options import a_path, add_command, add_options, given
+from fl_epe.files import write_text
 
 _ROUNDS = 60  # of `RunConfig`
 _CLIENTS = 100  # where no column says whose a row is
@@ -94,8 +94,8 @@ def _new(arguments: argparse.Namespace) -> int:
         )
     left_out: list[str] = []
     values = _example() if asked.data is None else _of_table(asked, path, left_out)
-    path.write_text(_filled(module=path.stem, **values), encoding="utf-8")
-    console = Console()
+    write_text(path, _filled(module=path.stem, **values))
+    console = terminal()
     for line in (f"{path}: a task of your own", *left_out, f"Next: fl-epe run {path.stem}:task"):
         console.print(line, markup=False, soft_wrap=True, highlight=False)
     return 0

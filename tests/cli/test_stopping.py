@@ -80,11 +80,13 @@ def test_a_folder_that_stays_empty_is_not_left_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    (tmp_path / "checkpoint.npz.part").write_bytes(b"half")
-    (tmp_path / "record.npz").write_bytes(b"whole")
-    with locked(tmp_path):
-        assert {path.name for path in tmp_path.iterdir()} == {"record.npz", LOCK}
+def test_a_lock_that_is_a_link_leaves_what_it_points_to(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match=LOCK), locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
