@@ -28,6 +28,7 @@ from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.compare import CANARIES, CLIENTS, ROUNDS, Plan, read_plan, with_log
 from fl_epe.config import RunConfig
+from fl_epe.files import remove_parts
 from fl_epe.old_names import with_new_names
 from fl_epe.tasks import look_in_current_folder
 
@@ -119,6 +120,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     console = terminal()
     try:
         with locked(output), ProgressLine(console, time_left=True) as line:
+            remove_parts(output)
             results = carry_out(
                 plan,
                 output,

@@ -199,7 +199,8 @@ class RunOptions(TypedDict, total=False):
         on_round: called after every round.
         on_model: called with the final model, float32 of shape (dim,), after the last round.
         score_memory: bytes for rounds that wait to be scored together, if ``canary_kind`` is
-            "sphere"; all canaries are made anew for each such block.
+            "sphere"; all canaries are made anew for each such block. A run that goes on keeps what
+            it began with: the blocks decide the last bits.
     """
 
     checkpoint: Path | None
@@ -484,30 +485,38 @@ def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditReco
     return records[0]
 
 
-def load_job(path: Path) -> Job:
+def load_job(path: Path, task: str | None = None) -> Job:
     """The job of an unfinished run, without reading its state.
 
     Where the newest checkpoint is broken, that of the one before it.
 
+    Args:
+        path: of the newest checkpoint.
+        task: the reference of its task, which must be given if that is "module:name": importing a
+            module runs its code, and no file may choose which.
+
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema.
+        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; if its task
+            is another one than ``task``.
     """
-    return from_newest(path, _job_in, go_on=False)  # `run_on_grid` warns
+    # `run_on_grid` warns
+    return from_newest(path, lambda place: _job_in(place, task), go_on=False)
 
 
-def task_of_job(path: Path) -> str:
-    """The reference of an unfinished run's task, without loading it; as `load_job` for errors."""
-
-    def task(place: Path) -> str:
-        values = json.loads(read_job(place))
-        return str(values.get("task", "")) if isinstance(values, dict) else ""
-
-    return from_newest(path, task, go_on=False)
-
-
-def _job_in(path: Path) -> Job:
+def _job_in(path: Path, task: str | None) -> Job:
     text = read_job(path)
+    found = str(json.loads(text).get("task", ""))
+    if task is None and ":" in found:
+        raise ValueError(
+            f"Expected task={found!r:.400} to be named again: the checkpoint in {path.parent} "
+            "names this module, and importing it runs its code."
+        )
+    if task not in (None, found):
+        raise ValueError(
+            f"Expected task={task!r} to be {found!r:.400}, the task of the checkpoint in "
+            f"{path.parent}."
+        )
     try:
         return Job.from_json(text)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
