@@ -10,13 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_epe.archive import (
-    UnreadableFileError,
-    read_archive,
-    read_npy,
-    size_limit,
-    write_archive,
-)
+from fl_epe.archive import UnreadableFileError, read_archive, read_npy, size_limit, write_archive
 from fl_epe.files import whole_file
 
 ARRAYS = {

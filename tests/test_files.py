@@ -63,7 +63,7 @@ def test_what_is_appended_to_is_no_link_and_no_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
         with pytest.raises(OSError, match=name):
-            open(tmp_path / name, "a", opener=no_link)
+            os.close(no_link(str(tmp_path / name), os.O_WRONLY | os.O_APPEND))
     with open(tmp_path / "mine", "a", opener=no_link) as file:
         file.write(" more")
     assert (tmp_path / "mine").read_text() == "mine more"

@@ -318,12 +318,14 @@ def _where(stopped: RunStoppedError) -> str:
     return after if stopped.kept else f"{after}, which could not be kept"
 
 
-def _unsaved(console: Console, record: AuditRecord, error: OSError, output: Path, how_to_go_on: str) -> int:
+def _unsaved(
+    console: Console, record: AuditRecord, error: OSError, output: Path, how_to_go_on: str
+) -> int:
     """Show what the disk has no room for, and say what is left."""
     _show(console, record)
     say(
-        f"{output / RECORD} could not be written ({error}): the record and the files of the report are "
-        f"lost, but for what is above. The checkpoint is left: free some space. {how_to_go_on}"
+        f"{output / RECORD} could not be written ({error}): the record and the files of the report "
+        f"are lost, but for what is above. The checkpoint is left: free some space. {how_to_go_on}"
     )
     return FAILED
 
