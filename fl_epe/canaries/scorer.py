@@ -129,7 +129,6 @@ class CanaryScorer:
                 raise ValueError(f"Expected {key}.shape={value.shape} to be at least {shape}.")
         self.restore(
             {
-                "waiting.limit": np.array(self._limit),
                 "waiting.names": np.empty(0, np.str_),
                 "waiting.vectors": np.empty((0, self.canaries.dim), np.float32),
                 **{key: value[:length] for key, value in scored.items()},
@@ -139,7 +138,6 @@ class CanaryScorer:
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Named arrays from which `restore` continues, vectors that wait included."""
         out: dict[str, NDArray[np.generic]] = {
-            "waiting.limit": np.array(self._limit),
             "waiting.names": np.array(self._names, dtype=np.str_),
             "waiting.vectors": self._rows[: len(self._names)],
         }
@@ -150,15 +148,12 @@ class CanaryScorer:
         return out
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from what `state` returned, with its ``score_memory``: blocks decide last bits.
+        """Continue from what `state` returned.
 
         Raises:
             ValueError: if the state has another dimension or number of canaries.
         """
-        vectors, limit = state["waiting.vectors"], int(state["waiting.limit"])
-        if not self.canaries.fast and limit != self._limit:
-            self._limit = limit
-            self._rows = np.empty((limit, self.canaries.dim), np.float32)
+        vectors = state["waiting.vectors"]
         if vectors.shape[1] != self.canaries.dim or len(vectors) >= self._limit:
             raise ValueError(
                 f"Expected waiting.vectors.shape={vectors.shape} to be at most "

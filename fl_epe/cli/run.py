@@ -155,7 +155,6 @@ def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "runs its code, so that no checkpoint may choose it",
     )
     _add_machine_options(resume)
-    resume.set_defaults(score_memory=SCORE_MEMORY)  # that of the checkpoint counts
 
 
 def _add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -179,10 +178,11 @@ def _run(arguments: argparse.Namespace) -> int:
     task, machine = asked_task(arguments), _machine(arguments)
     with blaming(task.reference):
         settings = {"clients": task.num_clients, **task.defaults, **given(arguments, RunConfig)}
+        machine |= {"score_memory": (memory := arguments.score_memory)}
         check_training({**_DEFAULTS, **settings}, task.dim, machine)
         config = RunConfig.from_dict(settings)
         options = _Run(**given(arguments, _Run))
-        job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every)
+        job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every, memory)
         notes = task.notes()
     output = output_directory(options.output, arguments.task.replace(":", "-"))
     with locked(output):
@@ -223,13 +223,13 @@ def _resume(arguments: argparse.Namespace) -> int:
         if ":" in (arguments.task or ""):  # a module of one's own
             look_in_current_folder()
         job = load_job(directory / CHECKPOINT, arguments.task)
+        machine |= {"score_memory": job.score_memory}
         check_training(job.config.to_dict(), job.task.dim, machine)
         return _carry_out(job, directory, arguments)
 
 
 def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
-    asked = _Machine(**given(arguments, _Machine))
-    return dataclasses.asdict(asked) | {"score_memory": arguments.score_memory}
+    return dataclasses.asdict(_Machine(**given(arguments, _Machine)))
 
 
 def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
@@ -255,8 +255,7 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
                 stop=stop,
                 on_round=lambda done: _tell(line, log, done),
                 on_model=functools.partial(_keep_model, job.task, output, arguments.save_model),
-                score_memory=arguments.score_memory,
-                **dataclasses.asdict(_Machine(**given(arguments, _Machine))),
+                **_machine(arguments),
             )
     except RunStoppedError as stopped:
         status = exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())

@@ -260,8 +260,6 @@ def _check_watched(state: State, fits: Shape, done: int) -> None:
 def _check_scores(state: State, fits: Shape, done: int) -> None:
     names = _take(state, f"{SCORER}waiting.names", "U", (-1,)).tolist()
     _take(state, f"{SCORER}waiting.vectors", "f", (len(names), fits.dim), finite=True)
-    if (limit := int(_take(state, f"{SCORER}waiting.limit", "i", ()))) <= len(names):
-        raise ValueError(f"{SCORER}waiting.limit={limit} is not > {len(names)}")
     if unknown := set(names) - set(fits.series):
         raise ValueError(f"{SCORER}waiting.names has {sorted(unknown)[0]!r:.40}")
     for name in fits.series:

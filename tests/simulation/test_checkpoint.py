@@ -112,7 +112,6 @@ STATES = {
     "series": ("series.eval_loss", np.zeros(9), "series.eval_round and the others"),
     "scores": ("tracker.dots.mean", np.zeros((1, 99)), "tracker.dots.mean is float64 of shape"),
     "names": ("tracker.waiting.names", np.array(["x"] * 3), "tracker.waiting.vectors is float32"),
-    "limit": ("tracker.waiting.limit", np.array(0), "tracker.waiting.limit=0 is not > 0"),
 }
 
 
