@@ -163,6 +163,11 @@ def _plan(arguments: argparse.Namespace, config: Path | None) -> Plan:
     for name in ("settings", "task_options"):
         if name in typed:
             typed[name] = {**values.get(name, {}), **pairs(typed[name])}
+    if ":" in str(named := values.get("task")) and typed.get("task") != named:
+        raise ValueError(
+            f"Expected task={named!r:.400} to be named again: the plan names this module, and "
+            "importing it runs its code."
+        )
     asked = with_new_names(values) | typed
     Plan.from_dict(asked)  # is refused before any log is read
     return Plan.from_dict(with_log(asked))

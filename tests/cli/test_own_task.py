@@ -188,6 +188,13 @@ def test_no_checkpoint_chooses_the_module_that_is_imported(
     assert "owntask" not in sys.modules
 
 
+def test_no_plan_chooses_the_module_that_is_imported(capsys: pytest.CaptureFixture[str]):
+    Path("plan.toml").write_text('task = "owntask:task"')
+    assert main(["compare", "--config", "plan.toml", "--output", "out"]) == 2
+    assert "Expected --task='owntask:task' to be named again" in capsys.readouterr().err
+    assert "owntask" not in sys.modules
+
+
 @pytest.mark.parametrize("here", [True, False], ids=["own-task", "built-in"])
 def test_resume_looks_here_only_for_a_task_of_ones_own(here: bool, monkeypatch: pytest.MonkeyPatch):
     few = ["--num-canaries", "2", "--unobserved", "2", "--clipping", "fixed"]
