@@ -28,8 +28,8 @@ shared with other work; seeds 2027 in process, 2026, and for Ray 2028 and 2029 w
 
     in process 100 of 100 (rotated canaries alone) equal to the last bit after 190 kills, 77 of
                them while a file was written; 32 newest checkpoints damaged (103 s)
-    options    40 of 40 equal to the last bit after 76 kills, 38 of them while a file was written; 10
-               newest checkpoints damaged (seed 2026, 2026-11-23; 250 s on a loaded machine)
+    options    40 of 40 equal to the last bit after 76 kills, 38 of them while a file was written;
+               10 newest checkpoints damaged (seed 2026, 2026-11-23; 250 s on a loaded machine)
     ray        20 of 20 equal to the last bit after 20 kills, 10 of them while a file was written; 4
                newest checkpoints damaged (25 and 28 minutes at a time)
     plug-in    10 of 10 equal to the last bit after 13 kills, 5 of them while a file was written; 2

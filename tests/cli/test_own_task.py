@@ -79,8 +79,16 @@ def _error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return lines[0]
 
 
-def test_a_task_of_this_folder_is_trained_and_audited(folder: Path):
+def test_a_task_of_this_folder_is_trained_beside_other_files(capsys: pytest.CaptureFixture[str]):
+    Path("out/checkpoint.npz.part").mkdir(parents=True)
+    Path("out/film.part").touch()
+    Path("mine").write_text("mine")
+    Path("out/run.log").symlink_to(Path("mine").absolute())
     assert _run("owntask:task", "--hidden", "16", "--output", "out") == 0
+    assert Path("out/checkpoint.npz.part").is_dir()
+    assert Path("out/film.part").is_file()
+    assert Path("mine").read_text() == "mine"
+    assert "run.log cannot be written" in capsys.readouterr().err
     record = AuditRecord.load(Path("out/record.npz"))
     assert record.dim == 4 * 16 + 16 + 16 * 3 + 3
     assert record.presence.shape[0] == 3
