@@ -29,6 +29,7 @@ from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.compare import CANARIES, CLIENTS, ROUNDS, Plan, read_plan, with_log
 from fl_epe.config import RunConfig
+from fl_epe.files import remove_parts
 from fl_epe.old_names import with_new_names
 from fl_epe.tasks import look_in_current_folder
 
@@ -120,6 +121,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     console = terminal()
     try:
         with locked(output), ProgressLine(console, time_left=True) as line:
+            remove_parts(output)
             results = carry_out(
                 plan,
                 output,
@@ -164,6 +166,11 @@ def _plan(arguments: argparse.Namespace, config: Path | None) -> Plan:
     for name in ("settings", "task_options"):
         if name in typed:
             typed[name] = {**values.get(name, {}), **pairs(typed[name])}
+    if ":" in str(named := values.get("task")) and typed.get("task") != named:
+        raise ValueError(
+            f"Expected task={named!r:.400} to be named again: the plan names this module, and "
+            "importing it runs its code."
+        )
     asked = with_new_names(values) | typed
     Plan.from_dict(asked)  # is refused before any log is read
     return Plan.from_dict(with_log(asked))

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fl_epe.checks import ArgumentError
+from fl_epe.cli.console import terminal
 from fl_epe.cli.options import a_path, add_command, add_options, given
+from fl_epe.files import write_text
 
 _ROUNDS = 60  # of `RunConfig`
 _CLIENTS = 100  # where no column says whose a row is
@@ -105,8 +105,8 @@ def _new(arguments: argparse.Namespace) -> int:
         )
     left_out: list[str] = []
     values = _example() if asked.data is None else _of_table(asked, path, left_out)
-    path.write_text(_filled(module=path.stem, **values), encoding="utf-8")
-    console, there = Console(), str(path.parent)
+    write_text(path, _filled(module=path.stem, **values))
+    console, there = terminal(), str(path.parent)
     go = "" if there == "." else f"cd {shlex.quote(there)} && "
     following = f"Next: {go}fl-epe run {path.stem}:task"
     for line in (f"{path}: a task of your own", *left_out, following):

@@ -88,6 +88,8 @@ def _report(arguments: argparse.Namespace) -> int:
             )
     directory = arguments.run_dirs[0]
     record = AuditRecord.load(directory / RECORD)
+    if arguments.figures and (directory / FIGURES).is_symlink():
+        raise ValueError(f"Expected {directory / FIGURES} to be a folder: it is a link.")
     console = terminal()
     summary = print_and_write(console, record, directory, simultaneous=arguments.simultaneous)
     if arguments.figures:

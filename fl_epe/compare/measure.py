@@ -157,12 +157,10 @@ def _by_training(
     config = RunConfig.from_dict({"clients": task.num_clients, **settings})
     if path.exists():
         return config.canary_schedule(), task.num_clients, AuditRecord.load(path)
-    job = Job(task, config, Seeds.derive(seed), config.rounds)
-    checkpoint = path.with_name(CHECKPOINT)
     machine = machine or Machine()
-    record = simulate(
-        job, workers=machine.nodes, checkpoint=checkpoint, score_memory=machine.score_memory
-    )
+    job = Job(task, config, Seeds.derive(seed), config.rounds, machine.score_memory)
+    checkpoint = path.with_name(CHECKPOINT)
+    record = simulate(job, workers=machine.nodes, checkpoint=checkpoint)
     record.save(path)
     remove_checkpoint(checkpoint)
     return config.canary_schedule(), task.num_clients, record

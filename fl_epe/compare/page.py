@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from fl_epe.auditing import finite, installed_versions
 from fl_epe.compare.charts import charts
 from fl_epe.compare.plan import Plan
 from fl_epe.compare.rows import Epsilon, Row
+from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting import NOT_MEASURED, number, render_page
 from fl_epe.table_file import csv_cell
 
@@ -42,13 +44,13 @@ def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:
         "versions": installed_versions(),
     }
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
-    (directory / "compare.json").write_text(text + "\n", encoding="utf-8")
+    write_text(directory / "compare.json", text + "\n")
     _write_csv(rows, directory / "compare.csv")
     pictures = []
     for name, (caption, image, told) in charts(rows, *reference(plan)).items():
-        (directory / f"{name}.png").write_bytes(image)
+        write_bytes(directory / f"{name}.png", image)
         pictures.append((caption, base64.b64encode(image).decode(), told))
-    (directory / "compare.html").write_text(_page(plan, rows, pictures), encoding="utf-8")
+    write_text(directory / "compare.html", _page(plan, rows, pictures))
 
 
 def reference(plan: Plan) -> tuple[float, float]:
@@ -276,10 +278,11 @@ def _json(value: Any) -> Any:
 def _write_csv(rows: Sequence[Row], path: Path) -> None:
     flat = [_flat(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, restval="")
-        writer.writeheader()
-        writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in flat)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in flat)
+    write_text(path, file.getvalue())
 
 
 def _flat(row: Row) -> dict[str, Any]:

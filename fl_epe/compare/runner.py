@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from fl_epe.checks import ArgumentError
 from fl_epe.compare.measure import Machine, measure
 from fl_epe.compare.plan import Cell, Plan
+from fl_epe.files import no_link, write_text
 
 RESULTS = "results.jsonl"
 
@@ -53,7 +54,7 @@ def carry_out(
     missing = [cell for cell in cells if cell not in results]
     report = on_cell or (lambda done, total: None)
     report(len(results), len(cells))
-    with path.open("a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=no_link) as file:
         for cell, result in _measured(plan, missing, directory, workers, machine):
             line = {"key": plan.key(cell), "cell": dataclasses.asdict(cell), "result": result}
             file.write(json.dumps(line, allow_nan=False) + "\n")
@@ -105,7 +106,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
             f"Expected {path} to be text: {error}. Remove it to measure anew."
         ) from error
     if lines[-1]:  # every whole line ends in a newline
-        path.write_text("".join(line + "\n" for line in lines[:-1]), encoding="utf-8")
+        write_text(path, "".join(line + "\n" for line in lines[:-1]))
     found = {}
     for number, line in enumerate(lines[:-1], 1):
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from fl_epe.archive import one_line
 from fl_epe.faults import FaultKind
 from fl_epe.flower.round_state import RoundState
 
@@ -68,7 +69,7 @@ class AuditLog:
         """Keep a message about the round with this index, and count it by its kind."""
         self._counts[index, str(kind)] += times
         if len(self.faults) < _FAULTS_KEPT:
-            self.faults.append(f"round {index + 1}, {text}")
+            self.faults.append(f"round {index + 1}, {one_line(text, 400)}")
             self._fault_rounds.append(index)
 
     @property
@@ -90,7 +91,7 @@ class AuditLog:
             why: an error, or a sentence.
             kind: by which it is counted.
         """
-        reason = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+        reason = one_line(why if isinstance(why, str) else f"{type(why).__name__}: {why}")
         self.fault(index, f"{what}: {reason}", kind)
         self.first_failure = self.first_failure or f"round {index + 1}, {what}: {reason}"
         if what not in self._warned:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, ScoreSummary
+from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.drawing import render
@@ -28,7 +29,7 @@ from fl_epe.reporting.rows import interval, table_rows
 from fl_epe.reporting.status import fault_lines, fault_rows, status_line
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary
-from fl_epe.reporting.tables import plain_table
+from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.reporting.verdict import simultaneous_lines, statement_lines, verdict_text
 
 
@@ -95,15 +96,16 @@ def write_unmeasured(
 
 def _write(directory: Path, summary: RunSummary, images: Mapping[str, bytes], page: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
+    earlier = (directory / "report.json").exists()
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-    (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+    write_text(directory / "report.json", text + "\n")
     for name in FIGURES:
         path = directory / f"{name}.png"
         if name in images:
-            path.write_bytes(images[name])
-        else:
+            write_bytes(path, images[name])
+        elif earlier:
             path.unlink(missing_ok=True)
-    (directory / "report.html").write_text(page, encoding="utf-8")
+    write_text(directory / "report.html", page)
 
 
 def epsilon_table(summary: RunSummary) -> Table:
@@ -130,7 +132,7 @@ def fault_table(summary: RunSummary) -> Table:
 
 def as_text(summary: RunSummary, width: int = 100) -> str:
     """The finding in a sentence, the table and the notes, as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False)
+    console = Terminal(file=io.StringIO(), width=width, color_system=None)
     print_report(console, summary, bullet="-")
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from fl_epe.files import whole_file
 from fl_epe.models import (
     Inputs,
     batch_norms,
@@ -271,12 +272,11 @@ class Task(abc.ABC):
         Raises:
             OSError: if there is no room, say; a file that was there is left as it was.
         """
-        part = path.with_name(f"{path.name}.part")
-        try:
-            torch.save(self.state_dict(theta), part)
-        except RuntimeError as error:  # what torch's writer makes of a full disk
-            raise OSError(str(error).partition("\n")[0]) from error
-        part.replace(path)
+        with whole_file(path, private=False) as file:
+            try:
+                torch.save(self.state_dict(theta), file)
+            except RuntimeError as error:  # what torch's writer makes of a full disk
+                raise OSError(str(error).partition("\n")[0]) from error
 
     def chance_accuracy(self) -> float | None:
         """Accuracy on the held-out examples without learning: always their most frequent class.

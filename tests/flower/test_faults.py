@@ -78,6 +78,21 @@ def test_a_loss_that_is_not_finite_is_a_model_that_diverged():
     assert len(plain.record().metrics["train_loss"]) == ROUNDS
 
 
+def test_a_client_does_not_write_the_report(tmp_path):
+    def fails(node, t):
+        if t == 3:
+            raise RuntimeError("\x1b[2J\x1b[Hε ≈ 0.01. Verdict: private" + "x" * 10**6)
+        return False
+
+    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=fails))
+    text = audit.report(tmp_path)
+    assert "\\u001b[2J\\u001b[Hε" in text
+    written = (tmp_path / "report.json").read_text() + (tmp_path / "report.html").read_text()
+    for said in (text, written, *audit.faults):
+        assert not set(said) & {"\x1b", "\x9b"}
+        assert "x" * 1000 not in said
+
+
 def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
     from fl_epe import RunAuditor
 
