@@ -25,8 +25,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.accounting.mixtures import rounded_up
 from fl_epe.checks import check_count, check_probability
-from fl_epe.schedules import ClientType, Schedule, Trace, TraceSample
+from fl_epe.schedules import Capped, ClientType, Schedule, Trace, TraceSample, trace_of
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
@@ -34,6 +35,7 @@ Floats = NDArray[np.float64]
 _CELLS = 500  # of the lattice, for a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
 _MOST_ROWS = 1e8  # of simulated participations: half a minute
+_ROWS_A_ROUND = 150  # as long as a round takes to draw
 _SEED = 13
 _MOST_WORK = 4e9  # cells times rows: half a minute
 
@@ -66,6 +68,10 @@ class FootprintLaw:
     def root(self) -> FootprintLaw:
         """The law of the footprint's square root."""
         return FootprintLaw(np.sqrt(self.footprints), self.shares)
+
+    def coarse(self, distance: float) -> FootprintLaw:
+        """With each footprint rounded up, by a factor of at most ``1 + distance``."""
+        return FootprintLaw.of(rounded_up(self.footprints, distance), self.shares)
 
     @property
     def mean(self) -> float:
@@ -110,10 +116,12 @@ def footprint_law(schedule: Schedule, weights: ArrayLike, clients: int) -> Footp
     added = np.asarray(weights, np.float64)
     if added.shape != (schedule.rounds,) or not np.all((added >= 0) & np.isfinite(added)):
         raise ValueError(f"Expected weights={added} >= 0, one for each of {schedule.rounds}.")
-    if isinstance(schedule, Trace | TraceSample):
-        trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
+    trace = trace_of(schedule)
+    if isinstance(schedule, Trace | TraceSample) and trace is not None:
         sums = np.bincount(trace.client_ids, added[trace.round_ids], minlength=trace.population)
         return FootprintLaw.of(sums)
+    if trace is not None and _replays(schedule):
+        return FootprintLaw.of(_sums(schedule, added, trace.population, generator(_SEED, 0)))
     kinds = schedule.client_law(clients)
     if kinds is None:
         return None
@@ -170,15 +178,27 @@ def simulated_law(
 
     Arguments are as in `largest_footprint`; ``runs`` is the number of populations.
     """
-    if runs * clients * (1 + schedule.participations()) > _MOST_ROWS:
+    rows = clients * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
+    if runs * rows > _MOST_ROWS:
         return None
     rng = rng or generator(_SEED, 0)
     added = np.asarray(weights, np.float64)
-    found = np.zeros((runs, clients))
-    for sums in found:
-        for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
-            sums[cohort] += weight
-    return FootprintLaw.of(found)
+    return FootprintLaw.of([_sums(schedule, added, clients, rng) for _ in range(runs)])
+
+
+def _replays(schedule: Schedule) -> bool:
+    """Whether nothing is random: a trace, or caps on one."""
+    return isinstance(schedule, Trace) or (
+        isinstance(schedule, Capped) and _replays(schedule.schedule)
+    )
+
+
+def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator) -> Floats:
+    """Footprints of all clients in one draw of the schedule."""
+    sums = np.zeros(clients)
+    for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
+        sums[cohort] += weight
+    return sums
 
 
 def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:

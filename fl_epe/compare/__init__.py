@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
 from fl_epe.compare.plan import (
-    CANARIES,
     CLIENTS,
     DEFAULT_SCHEDULES,
     ROUNDS,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from fl_epe.compare.runner import carry_out
 
 __all__ = [
-    "CANARIES",
     "CHECKPOINT",
     "CLIENTS",
     "DEFAULT_SCHEDULES",

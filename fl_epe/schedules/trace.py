@@ -140,7 +140,7 @@ class Trace(Schedule):
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: nothing is random, so the trace itself is the limit."""
-        return PrivacyLaw(most=self.most_participations())
+        return PrivacyLaw(self.most_participations())
 
     def sampled(self, count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
         """When ``count`` random clients of the trace take part, for example for canaries.
