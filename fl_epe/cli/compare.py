@@ -187,7 +187,7 @@ def _check_size(plan: Plan, options: _Compare) -> None:
     if plan.task is not None:
         check_memory(options.nodes << 20, "the threads of each run", nodes=options.nodes)
         return
-    check_limit(plan.rounds or ROUNDS, 1, plan.clients or CLIENTS, cells)
+    check_limit(plan.rounds or ROUNDS, plan.clients or CLIENTS, cells)
 
 
 def pairs(texts: list[str]) -> dict[str, Any]:

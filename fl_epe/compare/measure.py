@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.accounting import (
+    ClientsLaw,
     FootprintLaw,
+    clients_law,
     delta_two_gaussians,
     epsilon_two_gaussians,
-    footprint_law,
     known_footprint_delta,
     known_footprint_epsilon,
     poisson_epsilon,
-    simulated_law,
     unknown_footprint_epsilon,
     unknown_rounds_epsilon,
     upper_bounds,
@@ -46,14 +45,11 @@ from fl_epe.checks import ArgumentError, renamed
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
 from fl_epe.compare.plan import CLIENTS, COMMON, ROUNDS, Cell, Plan
 from fl_epe.schedules import Capped, Schedule, make_schedule, parse_schedule, trace_of
-from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
 
 _load_run = functools.lru_cache(maxsize=1)(load_run)
 _MOMENTUM = 0.9
-_DRAWN = 10_000  # clients of a population that is drawn where all of them would take minutes
-_MANY, _COARSE = 20_000, 2e-4  # a law of more footprints, and the distance to which it is rounded
 _KEPT = 1e-3  # relative distance of the footprints that a training's result keeps
 
 
@@ -145,17 +141,16 @@ def _in_the_limit(plan: Plan, cell: Cell) -> dict[str, Any]:
     setting["decay"] = setting.get("decay", 1.0) * plan.decay ** np.arange(rounds)
     delta = clients**-1.1 if plan.delta is None else plan.delta
     final, every_round = limit_weights(rounds, cell.noise_multiplier, **setting)
-    runs, seed = _runs(plan.confidence) * plan.replicates, plan.seed
-    counts = _law(schedule, np.ones(rounds).tobytes(), clients, runs, seed).law
+    how = clients, plan.confidence, plan.replicates, plan.seed
+    counts = _law(schedule, np.ones(rounds).tobytes(), *how)
     found = {}
     for threat, weights in (("final", final), ("all", every_round)):
         scale = float(weights.max())  # so that all noise multipliers share one law
-        unit = _law(schedule, np.round(weights / scale, 12).tobytes(), clients, runs, seed)
+        unit = _law(schedule, np.round(weights / scale, 12).tobytes(), *how)
         law = unit.law.scaled(scale)
         law = law.root() if threat == "all" else law
-        largest = law.largest(clients, plan.confidence)
-        if unit.drawn:  # of so many populations
-            largest = float(law.footprints[-1]) if unit.whole else None
+        unit = dataclasses.replace(unit, law=law)
+        largest = unit.largest(clients, plan.confidence)
         found[threat] = {
             **_of_law(law, delta, largest),
             "unaware": unknown_footprint_epsilon(law.footprints, delta, weights=law.shares)
@@ -166,11 +161,12 @@ def _in_the_limit(plan: Plan, cell: Cell) -> dict[str, Any]:
         }
     return {
         "diverged": [],
+        "log": None if trace is None else [trace.rounds, trace.rounds_with_clients],
         "delta": delta,
         "clients": clients,
         "participations": {
-            "mean": counts.mean,
-            "most": round(counts.largest(clients, plan.confidence)),
+            "mean": counts.law.mean,
+            "most": round(counts.largest(clients, plan.confidence) or counts.law.footprints[-1]),
         },
         **found,
         "unknown": _unknown_rounds(schedule, every_round),
@@ -185,32 +181,24 @@ def _schedule(spec: str, rounds: int, participations: float) -> Schedule:
     return make_schedule(kind, rounds, participations, **options)
 
 
-def _runs(confidence: float) -> int:
-    """Populations whose largest client is above that share of them, with this confidence."""
-    return math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """A law, of how many drawn clients it is (0 where it was computed), and whether of all."""
-
-    law: FootprintLaw
-    drawn: int = 0
-    whole: bool = True
-
-
 @functools.lru_cache(maxsize=16)
-def _law(schedule: Schedule, weights: bytes, clients: int, runs: int, seed: int) -> _Found:
+def _law(
+    schedule: Schedule, weights: bytes, clients: int, confidence: float, replicates: int, seed: int
+) -> ClientsLaw:
     """The law of Σ w_t over a client's rounds; weights as bytes, which can be a key."""
-    added = np.frombuffer(weights)
-    law = footprint_law(schedule, added, clients)
-    if law is not None:
-        return _Found(law if len(law.footprints) < _MANY else law.coarse(_COARSE))
-    for many in (clients, min(clients, _DRAWN)):
-        law = simulated_law(schedule, added, many, runs, generator(seed, 0))
-        if law is not None:
-            return _Found(law, runs * many, many == clients)
-    raise NotMeasured("the schedule has no law in closed form, and to draw it would take minutes")
+    found = clients_law(
+        schedule,
+        np.frombuffer(weights),
+        clients,
+        confidence=confidence,
+        replicates=replicates,
+        seed=seed,
+    )
+    if found is None:
+        raise NotMeasured(
+            "the schedule has no law in closed form, and to draw clients would take minutes"
+        )
+    return found
 
 
 def _of_law(law: FootprintLaw, delta: float, largest: float | None) -> dict[str, Any]:
@@ -290,13 +278,13 @@ def _of_record(
     fit = footprint_fit(record, threat=threat, confidence=plan.confidence)
     weights, _ = round_footprints(record, threat)
     missed = np.zeros(schedule.rounds - len(weights))  # rounds that a stopped run never reached
-    runs = _runs((1 + plan.confidence) / 2)
-    unit = _law(schedule, np.append(weights, missed).tobytes(), clients, runs, plan.seed)
+    half = (1 + plan.confidence) / 2
+    unit = _law(schedule, np.append(weights, missed).tobytes(), clients, half, 1, plan.seed)
     law = unit.law.root() if threat == "all" else unit.law
     short = law if law.equal else law.coarse(_KEPT)
     return found | {
         "scale": fit.scale,
-        "error": (fit.high - fit.low) / 2 / float(scipy.special.ndtri((1 + plan.confidence) / 2)),
+        "error": (fit.high - fit.low) / 2 / float(scipy.special.ndtri(half)),
         "drawn": unit.drawn,
         "whole": unit.whole,
         "footprints": short.footprints.tolist(),
@@ -330,7 +318,9 @@ def unknown_epsilon(facts: dict[str, Any], scale: float, delta: float) -> float:
     if scale <= 0:
         return 0.0
     if "rate" in facts:
-        return poisson_epsilon(1 / (scale * facts["strength"]), facts["rate"], facts["rounds"], delta)
+        return poisson_epsilon(
+            1 / (scale * facts["strength"]), facts["rate"], facts["rounds"], delta
+        )
     return unknown_rounds_epsilon([scale * np.array(part) for part in facts["epochs"]], delta)
 
 

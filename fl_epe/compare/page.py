@@ -171,15 +171,15 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
         where = f"The task {plan.task} was trained for every measurement; intervals at "
         where += f"{plan.confidence:.0%}, replicates pooled."
     else:
-        where = "Nothing was trained or drawn: ε is computed from each schedule's law, in the "
-        where += "limit of a large model."
+        where = "Nothing was trained: ε is computed from each schedule's law, in the limit of a "
+        where += "large model."
         if plan.like is not None:
             where += f" Clip norms, server and real updates are those measured in {plan.like}."
         else:
             where += " Noise alone hides a client; real updates would too, so that ε is smaller."
     lines = [
         where,
-        *_drawn_notes(plan, rows),
+        *_drawn_notes(rows),
         "ε is what the attack of a random canary achieves. It is an estimate, and no bound on "
         "other attacks. Adjacency is zero-out everywhere.",
         "“Final” and “every round” are for a client drawn at random whose rounds the adversary "
@@ -204,14 +204,19 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _drawn_notes(plan: Plan, rows: Sequence[Row]) -> list[str]:
-    """Which rows are of clients that were drawn."""
+def _drawn_notes(rows: Sequence[Row]) -> list[str]:
+    """Which rows are of clients that were drawn, and what rounds a log has."""
+    logs = dict.fromkeys((row.schedule, row.log) for row in rows if row.log)
+    lines = [
+        f"{name} has {log[0]:,} rounds, of which {log[1]:,} have clients." for name, log in logs
+    ]
     drawn = dict.fromkeys(row.schedule for row in rows if row.final and row.final.simulated)
     if not drawn:
-        return []
+        return lines
     return [
+        *lines,
         f"“{_DRAWN}”: no law in closed form is known for {', '.join(drawn)}, so its clients were "
-        "drawn, the same ones for every noise multiplier."
+        "drawn, the same ones for every noise multiplier.",
     ]
 
 

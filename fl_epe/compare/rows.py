@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from fl_epe.compare.plan import Cell, Plan
 from fl_epe.compare.runner import Results
 
 _LAW = ("footprints", "shares")
+
 
 @dataclasses.dataclass(frozen=True)
 class Epsilon:
@@ -82,6 +82,7 @@ class Row:
             takes part when; ``None`` where there is no closed form.
         analytical_unknown_rounds: the tightest bound against that adversary.
         accuracy: mean over the replicates, on held-out data; ``None`` in the limit.
+        log: rounds of the log that is replayed, and how many of them have clients.
         skipped: why the combination is impossible; ``None`` if it is not.
         not_measured: why it has no ε although it is possible; ``None`` if it has one.
         diverged: why its model has diverged; ``None`` if it has not.
@@ -99,6 +100,7 @@ class Row:
     unknown_rounds: Epsilon | None = None
     analytical_unknown_rounds: float | None = None
     accuracy: float | None = None
+    log: tuple[int, int] | None = None
     skipped: str | None = None
     not_measured: str | None = None
     diverged: str | None = None
@@ -167,6 +169,7 @@ def _row(
         unknown_rounds=None if None in facts else _unknown(facts, rounds, unknown, **found),
         analytical_unknown_rounds=None if unknown is None else unknown.epsilon,
         accuracy=float(np.mean(accuracies)) if accuracies else None,
+        log=tuple(results[0]["log"]) if results[0].get("log") else None,
         diverged=_first(results, "diverged"),
     )
 
