@@ -40,8 +40,8 @@ def make_schedule(kind: str, rounds: int, participations: float, **options: Any)
             "time-of-day": ``rounds_per_day``, [``hours``], [``zones``]; "device-classes":
             ``rates``, relative to each other, and ``shares``; "trace" and "trace-sample":
             ``path`` of a file whose rounds and participations are as given, [``empty_rounds``], see
-            `Trace.read`; "drop-out": ``of`` and ``rate``; "capped": ``of``, [``per_run``], [``per_window``],
-            [``window``].
+            `Trace.read`; "drop-out": ``of`` and ``rate``; "capped": ``of``, [``per_run``],
+            [``per_window``], [``window``].
             ``of`` is the other schedule: its kind, or a mapping of "kind" and its options.
 
     Raises:

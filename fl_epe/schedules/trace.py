@@ -91,13 +91,13 @@ class Trace(Schedule):
             path: of the file.
             empty_rounds: "keep" for rounds without any client, which release noise alone, or "drop"
                 to number only the rounds with clients; by default they are kept if they are fewer
-                than half.
+                than half, and some rounds follow each other.
 
         Raises:
             FileNotFoundError: if there is no such file.
             ValueError: if it holds no trace; the message names the file, and the line or column. If
-                at least half of the rounds are empty and ``empty_rounds`` is not given, as with
-                time stamps for round numbers.
+                most rounds are empty, as with time stamps for round numbers, or have numbers with
+                gaps, and ``empty_rounds`` is not given.
         """
         path = Path(path)
         if empty_rounds not in (None, *EMPTY_ROUNDS):
@@ -105,10 +105,11 @@ class Trace(Schedule):
         columns = read_columns(path)
         used, order = np.unique(columns.round_ids, return_inverse=True)
         rounds = int(used[-1]) - int(used[0]) + 1
-        if empty_rounds is None and len(used) < rounds and 2 * len(used) <= rounds + 1:
+        gaps = np.gcd.reduce(np.diff(used)) > 1  # no two rounds that follow each other
+        if empty_rounds is None and (gaps or 2 * len(used) < rounds):
             raise ValueError(
-                f"Expected {path} to have clients in most rounds: from {used[0]} to {used[-1]} are "
-                f"{rounds:,} rounds, and {len(used):,} of them have any. Are they time stamps, or "
+                f"Expected {path} to hold a log with clients in most rounds: from {used[0]} to "
+                f"{used[-1]} are {rounds:,} rounds, and {len(used):,} of them have any. Are they time stamps, or "
                 "numbered with gaps? Give empty_rounds=drop to renumber the rounds with "
                 "clients, or empty_rounds=keep if the others released a model of noise alone "
                 "(trace:path=FILE,empty_rounds=drop, or --empty-rounds drop of 'advise log')."
