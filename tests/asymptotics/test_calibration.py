@@ -103,7 +103,9 @@ class TestNoise:
         deltas = delta_two_gaussians(0, 1, footprints / z["random"], 1, 4.0)
         error = deltas.std() / np.sqrt(deltas.size)  # of their mean
         assert abs(deltas.mean() - DELTA) < 3 * error
-        above = np.mean(footprints.max(axis=1) / z["most-exposed"] > np.interp(4.0, *_curve()))
+        above = np.mean(
+            footprints.max(axis=1) / z["most-exposed"] > 1.001 * np.interp(4.0, *_curve())
+        )
         assert above <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
 
     def test_the_most_exposed_of_more_clients_needs_more_noise(self):
@@ -189,7 +191,7 @@ class TestNoise:
         text = "\n".join(advice_lines(advice))
         for part in ("z = ", "95% interval", "δ = 1e-05", "50 canaries", "takes part at most"):
             assert part in text
-        shown = float(text.split("z = ")[1].split(" ")[0])
+        shown = float(text.split("z = ")[1].split()[0])
         assert 0 <= shown / advice.noise_multiplier - 1 < 1e-3
 
 

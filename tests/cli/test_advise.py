@@ -63,8 +63,8 @@ class TestCommandLine:
                 "--target-epsilon", target,
             )  # fmt: skip
             assert found["delta"] == 1e-3
-            # Among 20,000 clients the mean score has a standard error of 1% at most.
-            assert found["noise_multiplier"] == pytest.approx(0.4, rel=0.03)
+            # Real updates hide most here, so z moves ten times as much as the mean score.
+            assert found["noise_multiplier"] == pytest.approx(0.4, rel=0.1)
 
     def test_a_run_like_another_has_as_many_rounds(self, tmp_path, capsys):
         record = limit_record(Poisson(T, 0.5), 0.4, 1e-3, num_canaries=20, unobserved=0)
