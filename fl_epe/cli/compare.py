@@ -27,7 +27,7 @@ from fl_epe.cli.console import (
 from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.cli.stopping import exit_status, locked
-from fl_epe.compare import CANARIES, CLIENTS, ROUNDS, Plan, read_plan, with_log
+from fl_epe.compare import CLIENTS, ROUNDS, Plan, read_plan, with_log
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
 from fl_epe.old_names import with_new_names
@@ -197,8 +197,7 @@ def _check_size(plan: Plan, options: _Compare) -> None:
     if plan.task is not None:
         check_memory(options.nodes << 20, "the threads of each run", nodes=options.nodes)
         return
-    rounds, canaries = plan.rounds or ROUNDS, plan.num_canaries or CANARIES
-    check_limit(rounds, canaries, plan.clients or CLIENTS, cells)
+    check_limit(plan.rounds or ROUNDS, plan.clients or CLIENTS, cells)
 
 
 def pairs(texts: list[str]) -> dict[str, Any]:

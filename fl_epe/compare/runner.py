@@ -6,6 +6,8 @@ import concurrent.futures
 import dataclasses
 import json
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,7 +74,7 @@ def _measured(
         return
     # A fresh interpreter: threads of torch or BLAS do not survive a fork.
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(workers, len(cells)), multiprocessing.get_context("spawn"), _one_thread
+        min(workers, len(cells)), multiprocessing.get_context("spawn"), _as_worker
     )
     try:
         futures = {pool.submit(measure, plan, cell, directory, machine): cell for cell in cells}
@@ -87,8 +89,17 @@ def _measured(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _one_thread() -> None:
+def _as_worker() -> None:
+    """One thread for BLAS; a worker ends with the process that started it, however that ends."""
     threadpool_limits(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
