@@ -14,14 +14,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from fl_epe.auditing.measured import check_measured
-from fl_epe.auditing.other_canaries import known_others, with_others, without_others
+from fl_epe.auditing.other_canaries import (
+    known_others,
+    weighted_scores,
+    with_others,
+    without_others,
+)
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.score_spread import mean_spread, with_measured_null
 from fl_epe.auditing.scores import Scores
@@ -92,8 +97,8 @@ def _overlap_spread(record: AuditRecord, scores: Scores, threat: ThreatModel) ->
         square = float(shifts[0] ** 2)
         hidden = np.array([record.norms.displacement**2])
     else:
-        presence, _, _ = _participants(record)
-        energy = expected_signal(record)[:, None] ** 2 * presence
+        presence = record.presence[:, record.presence.any(axis=0)]
+        energy = participant_signals(record)[:, record.presence.any(axis=0)] ** 2
         total = np.sqrt(np.sum(energy, axis=0))
         shifts = np.mean(np.divide(energy, total, out=np.zeros_like(energy), where=total > 0), 1)
         square = float(np.sum(energy) / np.sum(presence))
@@ -134,10 +139,10 @@ def matched_filter(record: AuditRecord) -> Scores:
     an observed one. If the ``a_t`` are not known, all rounds weigh the same. If no canary took part
     more than once, a score is √d times the cosine with one round's mean.
     """
-    presence, observed, borrowed = _participants(record)
-    signal = expected_signal(record) if record.signal_known() else np.ones(record.rounds)
-    filtered = _filter(signal, observed, presence)
-    others = _filter(signal, record.unobserved.means, borrowed)
+    here = record.presence.any(axis=0)
+    signals = participant_signals(record) if record.signal_known() else record.presence * 1.0
+    filtered = _filter(signals[:, here], record.observed.means[:, here])
+    others = _filter(_borrowed(record, signals[:, here]), record.unobserved.means)
     if bool(record.presence.sum(axis=0).max() <= 1):
         return _scaled_cosines(record, filtered, others, "matched-filter")
     scale = np.sqrt(record.dim)
@@ -166,16 +171,15 @@ def full_knowledge(record: AuditRecord) -> Scores:
     z = mechanism.sum_noise_multiplier
     if not z:
         raise ValueError(f"Expected sum_noise_multiplier={z} > 0.")
-    presence, _, borrowed = _participants(record)
     here = record.presence.any(axis=0)
+    presence = record.presence[:, here]
     noise = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
     others = known_others(record)
     mine = (norms[:, None] * observed - others[0]) / noise
     null = (norms[:, None] * unobserved - others[1]) / noise
-    ones = np.ones(record.rounds)
     return Scores(
-        _filter(ones, mine[:, here], presence),
-        _if_enough(_filter(ones, null, borrowed)),
+        _filter(presence, mine[:, here]),
+        _if_enough(_filter(_borrowed(record, presence), null)),
         statistic="full-knowledge",
         standard_null=True,
         spread=full_knowledge_spread(record),
@@ -265,6 +269,20 @@ def expected_signal(record: AuditRecord) -> Floats:
     return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
 
+def participant_signals(record: AuditRecord) -> Floats:
+    """Expected score of each observed canary in each round, ``(T, k)``; 0 where it is not in it.
+
+    A canary of another weight than the round's mean one changes the length of what it is in.
+
+    Raises:
+        ValueError: as `expected_signal`.
+    """
+    signal, weights = expected_signal(record)[:, None], record.mechanism.canary_weights
+    if weights is None:
+        return np.asarray(signal * record.presence)
+    return weighted_scores(signal, weights, 1.0, record.dim) * record.presence
+
+
 def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
     """Expected score of each canary, from its rounds and their clip norms.
 
@@ -276,17 +294,8 @@ def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
             final model is then not a weighted sum of the rounds.
         NotMeasured: as `scores_from_record`.
     """
-    check_measured(record, threat)
-    record = without_others(record)
-    signal = expected_signal(record)
-    if threat == "all":
-        presence, _, _ = _participants(record)
-        return np.asarray(np.sqrt(np.sum((signal[:, None] * presence) ** 2, axis=0)))
-    weights = record.round_weights()
-    if record.norms.displacement == 0:
-        raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
-    share = weights * _contributions(record) @ record.presence
-    return np.asarray(share * np.sqrt(record.dim) / record.norms.displacement)
+    _, sizes = round_footprints(record, threat)
+    return sizes[record.presence.any(axis=0)] if threat == "all" else sizes
 
 
 def round_footprints(record: AuditRecord, threat: ThreatModel) -> tuple[Floats, Floats]:
@@ -301,13 +310,16 @@ def round_footprints(record: AuditRecord, threat: ThreatModel) -> tuple[Floats, 
     check_measured(record, threat)
     record = without_others(record)
     if threat == "all":
-        added = expected_signal(record) ** 2
-        return added, np.asarray(np.sqrt(added @ record.presence))
+        squares = np.sum(participant_signals(record) ** 2, axis=0)
+        return expected_signal(record) ** 2, np.asarray(np.sqrt(squares))
     if record.norms.displacement == 0:
         raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
     share = record.round_weights() * _contributions(record)
     added = share * np.sqrt(record.dim) / record.norms.displacement
-    return np.asarray(added), np.asarray(added @ record.presence)
+    sizes = np.asarray(added @ record.shares())
+    if record.mechanism.canary_weights is not None:
+        sizes = weighted_scores(1.0, sizes, float(np.sqrt(np.mean(sizes**2))), record.dim)
+    return np.asarray(added), sizes
 
 
 def _contributions(record: AuditRecord) -> Floats:
@@ -326,6 +338,8 @@ def unknown_rounds_law(record: AuditRecord) -> str | None:
     "coins": in each round independently with the same probability, as for Poisson sampling and for
     one member of a cohort of fixed size. "epochs": once in each of the `epoch_blocks`.
     """
+    if record.mechanism.canary_weights is not None:
+        return None
     schedule = SCHEDULES.get(record.mechanism.participation)
     law = None if schedule is None else schedule.unknown_rounds
     participations = record.mechanism.canary_participations
@@ -367,16 +381,12 @@ def _if_enough(scores: Floats) -> Floats | None:
     return scores if len(scores) >= 2 else None
 
 
-def _participants(record: AuditRecord) -> tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]:
-    """Rounds and cosines of the canaries that took part, and rounds to score unobserved ones at."""
-    here = record.presence.any(axis=0)
-    presence = record.presence[:, here]
-    borrowed = np.resize(np.arange(presence.shape[1]), record.unobserved.count)
-    return presence, record.observed.means[:, here], presence[:, borrowed]
+def _borrowed(record: AuditRecord, signals: NDArray[Any]) -> NDArray[Any]:
+    """For each unobserved canary the column of one that took part."""
+    return signals[:, np.resize(np.arange(signals.shape[1]), record.unobserved.count)]
 
 
-def _filter(signal: Floats, cosines: Floats, presence: NDArray[np.bool_]) -> Floats:
-    weights = signal[:, None] * presence
+def _filter(weights: NDArray[Any], cosines: Floats) -> Floats:
     energy = np.sqrt(np.sum(weights**2, axis=0))
     total = np.asarray(np.sum(weights * cosines, axis=0))
     return np.asarray(np.divide(total, energy, out=np.zeros_like(total), where=energy > 0))
