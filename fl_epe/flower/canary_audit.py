@@ -348,15 +348,19 @@ class CanaryAudit(Strategy):
         self, server_round: int, replies: list[Message], state: RoundState | None
     ) -> tuple[Any, Aggregation | None]:
         made_up = state.made_up if state else []
-        seen = None
+        seen, used = None, set[int]()
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(real_metrics_only(self._wrapped.base, made_up))
+                used = stack.enter_context(real_metrics_only(self._wrapped.base, made_up))
                 if self._run.must_watch and len(self._wrapped.layers) > 1:
                     seen = stack.enter_context(watch_aggregation(self._wrapped.base))
             except Exception as error:  # noqa: BLE001 - the run goes on
                 self._failed("the strategy cannot be watched", error)
             result = self._hooks.call("aggregate_train", server_round, replies)
+        if state is not None:
+            state.replies = readable(replies)
+            known = {id(reply.content) for reply in state.replies}
+            state.used = used if used and used <= known else None
         if seen is None and isinstance(result, tuple):
             seen = Aggregation(readable(replies), result[0])
         return result, seen

@@ -111,6 +111,7 @@ def _caption(summary: RunSummary) -> str:
         "ok": "",
         "diverged": r" \textbf{The run diverged.}",
         "not measured": r" \textbf{The run was not measured.}",
+        "doubtful": r" \textbf{The measurement is in doubt.}",
     }[summary.status]
     analytical = summary.analytical
     limit = (

@@ -296,6 +296,7 @@ def _notes(
 _STATUS = {
     "diverged": "diverged, no difference to it is judged",
     "not measured": "was not measured",
+    "doubtful": "is in doubt",
 }
 
 
