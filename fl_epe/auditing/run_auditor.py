@@ -546,8 +546,15 @@ class RunAuditor:
         if len(weights) < len(ids) or not np.all(np.isfinite(weights)):
             raise ValueError(f"Expected weights={weights} to be those of present, {len(ids)}.")
         self._facts = [
-            RoundFacts(ids[part].tolist(), *numbers, int(absent), _unequal(weights[part]))
-            for part, *numbers, absent in zip(parts, *columns, strict=True)
+            RoundFacts(
+                ids[part].tolist(),
+                contribution,
+                clip_norm,
+                replies,
+                int(absent),
+                _unequal(weights[part]),
+            )
+            for part, contribution, clip_norm, replies, absent in zip(parts, *columns, strict=True)
         ]
         self._last = last
 

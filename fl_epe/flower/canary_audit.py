@@ -79,8 +79,10 @@ class CanaryAudit(Strategy):
             whenever the strategy asks them.
         identity: what stays the same about a client (a partition id), from its node id; for
             ``clients``, and to count how often a client took part.
-        num_examples: weight of a canary in averages; the median of the real ones by default.
-        canary_norm: norm of a canary's update where nothing clips.
+        num_examples: weight of a canary in averages; by default drawn from those of the round's
+            real replies.
+        canary_norm: norm of a canary's update where nothing clips; without the noise, where
+            clients add some themselves.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.

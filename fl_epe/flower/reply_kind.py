@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 ReplyKind = Literal["model", "delta"]
 
 _NEAR = 0.25
-_BLOCKS, _SIZE = 64, 1024  # of the entries that are looked at, for noise
+_BLOCKS, _SIZE = 64, 256  # of the entries that are looked at, for noise
 _LEAST = 256  # entries
 _RARE = 1e-3  # noise is taken for something else about so often
 
@@ -41,7 +41,9 @@ def kind_of_replies(
     return "model" if abs(share - 1) < _NEAR else None
 
 
-def are_noise(updates: Sequence[NDArray[np.floating]]) -> bool:
+def are_noise(
+    answers: Sequence[NDArray[np.floating]], before: NDArray[np.floating] | None = None
+) -> bool:
     """Whether updates look like independent Gaussian noise, as of local DP, and nothing else.
 
     They do if their blocks of entries are equally loud, their entries have a normal's fourth
@@ -49,20 +51,23 @@ def are_noise(updates: Sequence[NDArray[np.floating]]) -> bool:
     training is visible in is not found.
 
     Args:
-        updates: each of shape ``(dim,)``, of different clients.
+        answers: each of shape ``(dim,)``, of different clients.
+        before: what an update is the difference to; ``None`` if answers are updates.
     """
-    dim = len(updates[0])
-    if dim < _LEAST or len(updates) < 3:
+    dim = len(answers[0]) if answers else 0
+    if dim < _LEAST or len(answers) < 3:
         return False
     blocks = min(_BLOCKS, dim // 32)
     size = min(_SIZE, dim // blocks)
     starts = np.linspace(0, dim - size, blocks).astype(np.int64)
-    entries = np.array([[u[s : s + size] for s in starts] for u in updates], np.float64)
+    places = starts[:, None] + np.arange(size)
+    old = 0.0 if before is None else before[places].astype(np.float64)
+    entries = np.array([answer[places] - old for answer in answers])
     squares = np.mean(entries**2, axis=2)  # of each update's blocks
     whole = squares.mean(axis=1)
     if not whole.all():
         return False
-    count, seen = len(updates), blocks * size
+    count, seen = len(answers), blocks * size
     spread = size / 2 * float(np.sum((squares / whole[:, None] - 1) ** 2))
     lengths = seen / 2 * float(np.sum((whole / whole.mean() - 1) ** 2))
     fourth = np.mean(entries**4, axis=(1, 2)) / whole**2 - 3

@@ -77,7 +77,7 @@ class Source(abc.ABC):
             state.loud = [
                 f"node {real[i].metadata.src_node_id}: its update is {norms[i] / typical:.0f} times"
                 f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all"
-                for i in np.flatnonzero(loud)
+                for i in np.flatnonzero(loud).tolist()
             ]
 
     def rejected(self) -> str:
@@ -184,7 +184,7 @@ class ServerCanaries(Source):
         kind = self._kind(like, state)
         self.note_loud(self.wrapped, state, real, kind, rng)
         if self.length is None and math.isnan(state.clip_norm):
-            self._check_noise(like, state.before if kind == "model" else 0.0)
+            self._check_noise(like, state.before if kind == "model" else None)
         canary_norms = self._canary_norms(state, like, kind, len(cohort))
         metrics = injection.neutral_metrics(real, key)
         drawn = injection.drawn_weights(real, key, len(cohort), rng)
@@ -254,9 +254,9 @@ class ServerCanaries(Source):
         return injection.CanaryNorms(sent, clipped, state.clip_norm)
 
     def _check_noise(
-        self, like: Sequence[injection.Answer], before: NDArray[np.floating] | float
+        self, like: Sequence[injection.Answer], before: NDArray[np.floating] | None
     ) -> None:
-        if are_noise([answer.vector - before for answer in like]):
+        if are_noise([answer.vector for answer in like], before):
             raise ValueError(
                 "Expected updates, but what clients answer looks like noise of their own, which"
                 " says nothing about how long an update is: let clients answer with canaries"

@@ -262,7 +262,7 @@ def _largest_share(record: AuditRecord) -> float | None:
     heaviest = record.provenance.config.get("heaviest_share", 0.0)
     if heaviest is None or not len(shares):
         return None
-    return max(float(np.max(shares)), heaviest * expected)
+    return max(float(np.max(shares)), float(heaviest * expected))
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:

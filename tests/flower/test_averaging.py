@@ -149,5 +149,6 @@ def test_an_auditor_goes_on_with_unequal_canaries():
     again = RunAuditor(6, 4, seed=7, delta=1e-3)
     again.restore(auditor.state(), 2, start=theta, last=models[-1])
     first, second = (a.record().mechanism.canary_weights for a in (auditor, again))
+    assert first is not None
     np.testing.assert_array_equal(first, second)
     assert first[0, :3].tolist() == [0.5, 1.0, 1.3]
