@@ -14,9 +14,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.auditing import AuditRecord
-from fl_epe.auditing.other_canaries import without_others
-from fl_epe.auditing.statistics import participant_signals
+from fl_epe.auditing import AuditRecord, participant_signals, without_others
 from fl_epe.canaries import CanarySet
 from fl_epe.faults import FaultKind
 from fl_epe.flower.injection import model_record, readable, weights
