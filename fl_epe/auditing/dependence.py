@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.other_canaries import without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.shifted_cosines import shift_scores
-from fl_epe.auditing.statistics import expected_signal
+from fl_epe.auditing.statistics import participant_signals
 
 Floats = NDArray[np.float64]
 
@@ -130,7 +130,7 @@ def dependence(record: AuditRecord) -> dict[str, Dependence]:
     dim, moved = record.dim, record.norms.means > 0
     found = {"unobserved": dependence_of(shift_scores(record.unobserved.means[moved], dim))}
     if record.signal_known():
-        signal = np.where(record.presence, expected_signal(record)[:, np.newaxis], 0.0)
+        signal = participant_signals(record)
         scores = shift_scores(record.observed.means, dim)
         energy = float((signal**2).sum())
         strength = float((signal * scores).sum()) / energy if energy else 0.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -153,14 +154,22 @@ def random_client(
     fit = footprint_fit(record, delta, threat=threat, confidence=confidence, scores=scores)
     record = without_others(record)
     weights, realised = round_footprints(record, threat)
-    schedules = schedules or RunSchedules.of(record)
+    config = record.provenance.config
+    heavier = (config.get("heaviest_share") or 0) > 1.1 * (
+        config.get("heaviest_canary_share") or math.inf
+    )
+    if heavier or record.mechanism.canary_weights is not None:
+        schedules = None  # clients differ by more than their rounds
+    else:
+        schedules = schedules or RunSchedules.of(record)
     view = _View(fit, delta, confidence, threat)
     sample = FootprintLaw.of(realised)
     law = None
     if schedules is not None:
         law = view.law(schedules.canaries, weights, schedules.population)
     if schedules is None or law is None:
-        return view.from_canaries(sample, len(realised), view.sized(weights.sum()))
+        found = view.from_canaries(sample, len(realised), view.sized(weights.sum()))
+        return dataclasses.replace(found, equal=found.equal and not heavier)
     many = clients or schedules.population or _UNKNOWN_POPULATION
     largest = view.largest(schedules.clients, weights, many)
     return view.from_law(law, sample, largest)

@@ -109,6 +109,12 @@ def _presence(name: str, value: Any) -> None:
     _array(name, value, "b", 2)
 
 
+def _weights(name: str, value: Any) -> None:
+    _array(name, value, "f", 2)
+    if not np.all((value >= 0) & (value <= _LARGEST)):
+        raise ValueError(f"Expected {name} to be finite and >= 0")
+
+
 def _metrics(name: str, value: Any) -> None:
     for key, series in value.items():
         _array(f"metrics.{key[:40]}", series, "biuf", 1)
@@ -257,6 +263,9 @@ _SAID: dict[str, Callable[[str, Any], None]] = {
     "max_share": _number,
     "not_measured": _text,
     "plan": _texts,
+    "doubts": _texts,
+    "heaviest_share": _number,
+    "heaviest_canary_share": _number,
     "arrays_left_out": _texts,
     "noise_is_for": _number,
     "clients": _number,
@@ -294,6 +303,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "canary_participations": _number,
     "server": _server,
     "inclusion": _inclusion,
+    "canary_weights": _weights,
     "canary_kind": _canary_kind,
     "config": _config,
     "seeds": _seeds,

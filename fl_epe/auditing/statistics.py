@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy
@@ -131,8 +131,7 @@ def _overlap_spread(record: AuditRecord, scores: Scores, threat: ThreatModel) ->
         noise = np.array([np.sum(record.round_weights() ** 2 * noise)])
         hidden = np.array([_final_parts(record)[1] ** 2])
     else:
-        presence, _, _ = _participants(record)
-        energy = expected_signal(record)[:, None] ** 2 * presence
+        energy = participant_signals(record)[:, record.presence.any(axis=0)] ** 2
         total = np.sqrt(np.sum(energy, axis=0))
         shifts = np.mean(np.divide(energy, total, out=np.zeros_like(energy), where=total > 0), 1)
         hidden = _hidden_norms(record) ** 2
@@ -170,15 +169,15 @@ def matched_filter(record: AuditRecord) -> Scores:
     an observed one. If the ``a_t`` are not known, all rounds weigh the same. If no canary took part
     more than once, a score is √d times the cosine with one round's mean.
     """
-    presence, observed, borrowed = _participants(record)
-    signal = expected_signal(record) if record.signal_known() else np.ones(record.rounds)
-    unobserved = record.unobserved.means
+    here = record.presence.any(axis=0)
+    signals = participant_signals(record) if record.signal_known() else record.presence * 1.0
+    own, borrowed = signals[:, here], _borrowed(record, signals[:, here])
+    observed, unobserved = record.observed.means[:, here], record.unobserved.means
     if bool(record.presence.sum(axis=0).max() <= 1):
-        filtered = _filter(signal, observed, presence)
-        others = _filter(signal, unobserved, borrowed)
+        filtered, others = _filter(own, observed), _filter(borrowed, unobserved)
         return _scaled_cosines(record, filtered, others, "matched-filter")
-    filtered = _filter(signal, shift_scores(observed, record.dim), presence)
-    others = _filter(signal, shift_scores(unobserved, record.dim), borrowed)
+    filtered = _filter(own, shift_scores(observed, record.dim))
+    others = _filter(borrowed, shift_scores(unobserved, record.dim))
     return with_measured_null(
         Scores(filtered, _if_enough(others), None, "matched-filter", standard_null=True)
     )
@@ -203,16 +202,15 @@ def full_knowledge(record: AuditRecord) -> Scores:
     z = mechanism.sum_noise_multiplier
     if not z:
         raise ValueError(f"Expected sum_noise_multiplier={z} > 0.")
-    presence, _, borrowed = _participants(record)
     here = record.presence.any(axis=0)
+    presence = record.presence[:, here]
     noise = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
     others = known_others(record)
     mine = (norms[:, None] * observed - others[0]) / noise
     null = (norms[:, None] * unobserved - others[1]) / noise
-    ones = np.ones(record.rounds)
     return Scores(
-        _filter(ones, mine[:, here], presence),
-        _if_enough(_filter(ones, null, borrowed)),
+        _filter(presence, mine[:, here]),
+        _if_enough(_filter(_borrowed(record, presence), null)),
         statistic="full-knowledge",
         standard_null=True,
         expected=np.sqrt(presence.sum(axis=0)),
@@ -303,6 +301,15 @@ def expected_signal(record: AuditRecord) -> Floats:
     return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
 
+def participant_signals(record: AuditRecord) -> Floats:
+    """Expected score of each observed canary in each round, ``(T, k)``; 0 where it is not in it.
+
+    Raises:
+        ValueError: as `expected_signal`.
+    """
+    return np.asarray(expected_signal(record)[:, None] * record.shares())
+
+
 def _hidden_norms(record: AuditRecord) -> Floats:
     """Norm of what hides one canary in each round's mean, ``‖h_t‖``, ``(T,)``."""
     own = np.where(record.presence.any(axis=1), _contributions(record), 0.0)
@@ -312,7 +319,7 @@ def _hidden_norms(record: AuditRecord) -> Floats:
 def _final_parts(record: AuditRecord) -> tuple[Floats, float]:
     """What each round's participant adds to θ_T − θ_0, ``(T,)``, and the norm of what hides it."""
     added = np.asarray(record.round_weights() * _contributions(record))
-    typical = float(np.sqrt(np.mean((added @ record.presence) ** 2)))
+    typical = float(np.sqrt(np.mean((added @ record.shares()) ** 2)))
     return added, float(hidden_norm(without_others(record).norms.displacement, typical))
 
 
@@ -344,13 +351,13 @@ def round_footprints(record: AuditRecord, threat: ThreatModel) -> tuple[Floats, 
     """
     check_measured(record, threat)
     if threat == "all":
-        added = expected_signal(record) ** 2
-        return added, np.asarray(np.sqrt(added @ record.presence))
+        squares = np.sum(participant_signals(record) ** 2, axis=0)
+        return expected_signal(record) ** 2, np.asarray(np.sqrt(squares))
     share, hidden = _final_parts(record)
     if hidden == 0:
         raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
     added = share * np.sqrt(record.dim) / hidden
-    return added, np.asarray(added @ record.presence)
+    return added, np.asarray(added @ record.shares())
 
 
 def _contributions(record: AuditRecord) -> Floats:
@@ -369,6 +376,8 @@ def unknown_rounds_law(record: AuditRecord) -> str | None:
     "coins": in each round independently with the same probability, as for Poisson sampling and for
     one member of a cohort of fixed size. "epochs": once in each of the `epoch_blocks`.
     """
+    if record.mechanism.canary_weights is not None:
+        return None
     schedule = SCHEDULES.get(record.mechanism.participation)
     law = None if schedule is None else schedule.unknown_rounds
     participations = record.mechanism.canary_participations
@@ -410,16 +419,12 @@ def _if_enough(scores: Floats) -> Floats | None:
     return scores if len(scores) >= 2 else None
 
 
-def _participants(record: AuditRecord) -> tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]:
-    """Rounds and cosines of the canaries that took part, and rounds to score unobserved ones at."""
-    here = record.presence.any(axis=0)
-    presence = record.presence[:, here]
-    borrowed = np.resize(np.arange(presence.shape[1]), record.unobserved.count)
-    return presence, record.observed.means[:, here], presence[:, borrowed]
+def _borrowed(record: AuditRecord, signals: NDArray[Any]) -> NDArray[Any]:
+    """For each unobserved canary the column of one that took part."""
+    return signals[:, np.resize(np.arange(signals.shape[1]), record.unobserved.count)]
 
 
-def _filter(signal: Floats, cosines: Floats, presence: NDArray[np.bool_]) -> Floats:
-    weights = signal[:, None] * presence
+def _filter(weights: NDArray[Any], cosines: Floats) -> Floats:
     energy = np.sqrt(np.sum(weights**2, axis=0))
     total = np.asarray(np.sum(weights * cosines, axis=0))
     return np.asarray(np.divide(total, energy, out=np.zeros_like(total), where=energy > 0))

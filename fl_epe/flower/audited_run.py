@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
+from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from fl_epe.auditing import (
@@ -27,7 +28,7 @@ from fl_epe.auditing import (
 from fl_epe.faults import FaultKind
 from fl_epe.flower.audit_log import AuditLog, logger
 from fl_epe.flower.audit_settings import AuditSettings
-from fl_epe.flower.averaging import Aggregation
+from fl_epe.flower.averaging import Aggregation, Shares, doubts, leave_out_missing, weighted_shares
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, announce, digest, fingerprint, velocity
 from fl_epe.flower.injection import readable
 from fl_epe.flower.layout import Layout
@@ -293,10 +294,30 @@ class AuditedRun:
         if not self._averaged:
             self._fit_layout(state, replies)
         try:
-            return self.source.join(state, replies)
+            joined = self.source.join(state, replies)
+            self._look_at_replies(state, replies)
+            return joined
         finally:
             for reason in state.unreadable:
                 self._log.fault(state.index, reason, FaultKind.REFUSED)
+
+    def _look_at_replies(self, state: RoundState, replies: Sequence[Message]) -> None:
+        """Note canaries that are not where a client says so, and what else ε is not of."""
+        run, preferred = state.index, self._settings.wrapped.arrays_key()
+        if state.played and not state.made_up:
+            canaries = self._run_auditor().canaries
+            for node in leave_out_missing(state, readable(replies), canaries, preferred):
+                text = f"node {node} says so, and its answer does not hold it"
+                self._log.failed(run, "a canary is missing", text, FaultKind.CANARY_MISSING)
+        for text in state.loud:
+            self._log.failed(run, "an update hides the others", text, FaultKind.LOUD)
+        counted = self._log.fault_counts
+        if self._start is None or not self._averaged or FaultKind.NOT_MOVED in counted:
+            return
+        whole = Layout.of(self._start, self._settings.leave_out)
+        if late := state.layout.not_moved_of(whole, readable(replies)):
+            text = f"clients answer with {', '.join(late)}, which they kept to themselves at first"
+            self._log.failed(run, "arrays have no canary", text, FaultKind.NOT_MOVED)
 
     def _fit_layout(self, state: RoundState, replies: Sequence[Message]) -> None:
         """Before the first canary: leave alone what clients keep to themselves."""
@@ -352,13 +373,18 @@ class AuditedRun:
         self._note_model(None)
         facts, vectors = RoundFacts(), None
         if state is not None:
-            averaging = self._averaging(seen)
-            if averaging is not None:
+            averaging, shares = self._averaging(seen, state) or (None, None)
+            if averaging in ("weighted", "equal"):
                 self.source.averages_models()
-            state.settle(averaging)
+            meant = len(state.played)
+            if left_out := state.settle(shares):
+                text = f"it did not use {left_out} of {meant} of their answers"
+                what, kind = "the strategy left canaries out", FaultKind.CANARY_UNUSED
+                self._log.failed(index, what, text, kind, left_out)
             facts, vectors = state.facts, state.vectors
             if facts.present:
                 self._averaged[index] = averaging
+                self._log.heaviest[index] = state.heaviest
         theta = self._released(index, arrays)
         self._note_model(theta)
         self._catch_up(index)
@@ -382,15 +408,15 @@ class AuditedRun:
         """Whether it is not known how the strategy averages, unless one looks."""
         return not (self._settings.averages or self._settings.wrapped.averages())
 
-    def _averaging(self, seen: Aggregation | None) -> str | None:
-        if not self.must_watch:
-            return "weighted"
-        if seen is None or not self._settings.wrapped.plain_layers():
-            return None
-        try:
-            return seen.averaging(self._settings.wrapped.weighted_by())
-        except (ValueError, TypeError, ZeroDivisionError):
-            return None
+    def _averaging(self, seen: Aggregation | None, state: RoundState) -> tuple[str, Shares] | None:
+        """How the replies were averaged, and their shares; ``None`` if that is not known."""
+        key = self._settings.wrapped.weighted_by()
+        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, LinAlgError):
+            if not self.must_watch:
+                return "weighted", weighted_shares(state.replies, key, state.used)
+            if seen is not None and self._settings.wrapped.plain_layers():
+                return seen.shares(key, state.arrays, state.used)
+        return None
 
     def averages(self) -> bool:
         """Whether the innermost strategy is said, or was seen, to average and do nothing else."""
@@ -419,7 +445,10 @@ class AuditedRun:
                 self._auditor.learn_server(ServerSGD())
             if self._layout is not None:
                 self._catch_up(self.index)
-            self._finished = self._auditor.record(**self.facts())
+            record = self._auditor.record(**self.facts())
+            found = [] if self.has_own_canaries else doubts(record)
+            config = record.provenance.config
+            self._finished = record.with_values(config={**config, "doubts": found})
         return self._finished
 
     def facts(self) -> dict[str, Any]:
@@ -443,15 +472,29 @@ class AuditedRun:
 
     def config(self) -> dict[str, Any]:
         """What the report says about the set-up."""
+        known = self._settings.to_config(averages=self.averages())
+        if not self.has_own_canaries:
+            shares = np.array([*self._log.heaviest.values()] or [(math.nan, math.nan)])
+            known["heaviest_share"], known["heaviest_canary_share"] = (
+                float(most) if math.isfinite(most) else None for most in shares.max(axis=0)
+            )
         return {
-            **self._settings.to_config(averages=self.averages()),
+            **known,
             "arrays_left_out": list(self._layout.left_out) if self._layout else [],
             "client_participations": self._log.participations(),
-            "plan": self.plan.sentences() if self.plan else [],
+            "plan": [*(self.plan.sentences() if self.plan else []), *self._not_in_canaries()],
             "not_measured": self.reason(),
             "resumed_after": list(self._resumed),
             "last_model_is_finite": self._last_is_finite,
         }
+
+    def _not_in_canaries(self) -> list[str]:
+        if not isinstance(self._source, ServerCanaries):
+            return []
+        return [
+            "Canaries are made on the server: what clients do to their own updates before they"
+            " send them, such as adding noise, is not in them (it is with canary_mod)."
+        ]
 
     def faults(self) -> list[str]:
         """What went wrong so far, in sentences."""

@@ -79,8 +79,10 @@ class CanaryAudit(Strategy):
             whenever the strategy asks them.
         identity: what stays the same about a client (a partition id), from its node id; for
             ``clients``, and to count how often a client took part.
-        num_examples: weight of a canary in averages; the median of the real ones by default.
-        canary_norm: norm of a canary's update where nothing clips.
+        num_examples: weight of a canary in averages; by default drawn from those of the round's
+            real replies.
+        canary_norm: norm of a canary's update where nothing clips; without the noise, where
+            clients add some themselves.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
@@ -348,15 +350,19 @@ class CanaryAudit(Strategy):
         self, server_round: int, replies: list[Message], state: RoundState | None
     ) -> tuple[Any, Aggregation | None]:
         made_up = state.made_up if state else []
-        seen = None
+        seen, used = None, set[int]()
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(real_metrics_only(self._wrapped.base, made_up))
+                used = stack.enter_context(real_metrics_only(self._wrapped.base, made_up))
                 if self._run.must_watch and len(self._wrapped.layers) > 1:
                     seen = stack.enter_context(watch_aggregation(self._wrapped.base))
             except Exception as error:  # noqa: BLE001 - the run goes on
                 self._failed("the strategy cannot be watched", error)
             result = self._hooks.call("aggregate_train", server_round, replies)
+        if state is not None:
+            state.replies = readable(replies)
+            known = {id(reply.content) for reply in state.replies}
+            state.used = used if used and used <= known else None
         if seen is None and isinstance(result, tuple):
             seen = Aggregation(readable(replies), result[0])
         return result, seen

@@ -23,7 +23,7 @@ from fl_epe.flower.client_canaries import (
     take_acknowledgement,
     with_order,
 )
-from fl_epe.flower.reply_kind import ReplyKind, kind_of_replies
+from fl_epe.flower.reply_kind import ReplyKind, are_noise, kind_of_replies
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import Cohort
@@ -37,6 +37,7 @@ The next call may write over them.
 
 _FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
+_LOUD, _LEAST_COMPARED = 4, 3  # times the median norm, among so many updates
 _WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices
 
 
@@ -53,6 +54,31 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; fills ``state.facts``."""
+
+    def note_loud(
+        self,
+        wrapped: Wrapped,
+        state: RoundState,
+        real: Sequence[Message],
+        kind: ReplyKind | None,
+        rng: np.random.Generator,
+    ) -> None:
+        """Note updates in ``state.loud`` that are most of the energy of the round's updates."""
+        norms = injection.norms_of(real, state, wrapped.arrays_key(), kind, rng)
+        if wrapped.clips_on_server:
+            norms = np.minimum(norms, state.clip_norm)
+        known = np.isfinite(norms)
+        if known.sum() < _LEAST_COMPARED:
+            return
+        energies = (norms * np.array(injection.weights(real, wrapped.weighted_by()))) ** 2
+        typical, whole = float(np.median(norms[known])), float(energies[known].sum())
+        loud = known & (norms > _LOUD * typical)
+        if energies[loud].sum() > whole / 2:
+            state.loud = [
+                f"node {real[i].metadata.src_node_id}: its update is {norms[i] / typical:.0f} times"
+                f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all"
+                for i in np.flatnonzero(loud).tolist()
+            ]
 
     def rejected(self) -> str:
         """What happens from the next round on, as the strategy failed on the canaries' replies."""
@@ -85,7 +111,7 @@ class ServerCanaries(Source):
         inject: "add", "replace" or "auto": fill up to the number of replies that the strategy's
             noise is meant for, and replace real clients beyond that; "none" after the strategy
             has failed on either.
-        weight: weight of a canary in averages; the median of the real ones by default.
+        weight: weight of a canary in averages; by default drawn from the real ones'.
         length: norm of an update where nothing clips; the real ones' median by default.
         kind: what replies are; found out if ``None``.
         max_share: largest share of a round's weight that canaries may have.
@@ -156,17 +182,21 @@ class ServerCanaries(Source):
         rng = generator(self.seed, _NORMS, state.index)
         like = injection.some_answers(real, state, preferred, rng)
         kind = self._kind(like, state)
+        self.note_loud(self.wrapped, state, real, kind, rng)
+        if self.length is None and math.isnan(state.clip_norm):
+            self._check_noise(like, state.before if kind == "model" else None)
         canary_norms = self._canary_norms(state, like, kind, len(cohort))
-        metrics = injection.neutral_metrics(real, key, self.weight)
+        metrics = injection.neutral_metrics(real, key)
+        drawn = injection.drawn_weights(real, key, len(cohort), rng)
+        given = drawn if self.weight is None else [self.weight] * len(cohort)
+        like = injection.alike(like, real, key)
         state.vectors = self.vectors(cohort)
-        made_up = injection.make_replies(cohort, canary_norms, like, metrics, state, kind)
-        mine, theirs = injection.weights(made_up, key), sum(injection.weights(real, key))
-        self._check_share(sum(mine), theirs)
-        state.made_up, state.counted = made_up, canary_norms.counted
-        state.shares = {
-            "weighted": mine[0] / (sum(mine) + theirs),
-            "equal": 1 / (len(real) + len(cohort)),
-        }
+        made_up = injection.make_replies(
+            cohort, canary_norms, like, metrics, (key, given), state, kind
+        )
+        mine, theirs = sum(injection.weights(made_up, key)), sum(injection.weights(real, key))
+        self._check_share(mine, theirs)
+        state.made_up, state.played, state.counted = made_up, made_up, canary_norms.counted
         state.facts = dataclasses.replace(
             state.facts, present=cohort, replies=len(real) + len(cohort)
         )
@@ -222,6 +252,16 @@ class ServerCanaries(Source):
         if not self.wrapped.clips_on_server:
             sent = np.minimum(sent, state.clip_norm)
         return injection.CanaryNorms(sent, clipped, state.clip_norm)
+
+    def _check_noise(
+        self, like: Sequence[injection.Answer], before: NDArray[np.floating] | None
+    ) -> None:
+        if are_noise([answer.vector for answer in like], before):
+            raise ValueError(
+                "Expected updates, but what clients answer looks like noise of their own, which"
+                " says nothing about how long an update is: let clients answer with canaries"
+                " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
+            )
 
     def _median(
         self, like: Sequence[injection.Answer], before: NDArray[np.floating] | float
@@ -299,20 +339,24 @@ class ClientAnswers(Source):
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`. Reads who answered with a canary, and nothing else of the replies."""
         real = injection.readable(replies)
-        numbers = []
+        played, once = dict[int, Message](), True
         for reply in real:
             answer = take_acknowledgement(reply.content)
             if answer is Acknowledgement.CANARY:
                 number = self.clients.number(reply.metadata.src_node_id)
-                numbers.extend([] if number is None else [number])
+                if number is not None:
+                    once = once and number not in played  # else what it adds is not known
+                    played[number] = reply
             elif answer is not None:
                 self.refused[answer] += 1
-        self.answered.update(numbers)
-        once = len(set(numbers)) == len(numbers)  # else one counts twice, and it is not known
+        self.answered.update(played)
+        mine = {id(reply) for reply in played.values()}
+        others = [reply for reply in real if id(reply) not in mine]
+        self.note_loud(self.wrapped, state, others, "model", np.random.default_rng())
         state.counted = state.clip_norm if once else math.nan
-        state.shares = {"equal": 1 / len(real), "weighted": 1 / len(real)} if real else {}
+        state.played = [played[number] for number in sorted(played)]
         state.facts = RoundFacts(
-            present=sorted(set(numbers)),
+            present=sorted(played),
             clip_norm=state.clip_norm,
             replies=len(real),
             absent=len(state.sent) - len(real),

@@ -112,6 +112,7 @@ def _caption(summary: RunSummary) -> str:
         "diverged": r" \textbf{The run diverged.}",
         "faulty": r" \textbf{The run is not what its privacy accounting assumes.}",
         "not measured": r" \textbf{The run was not measured.}",
+        "doubtful": r" \textbf{The measurement is in doubt.}",
     }[summary.status]
     analytical = summary.analytical
     limit = (

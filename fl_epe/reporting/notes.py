@@ -46,6 +46,7 @@ def notes(summary: RunSummary) -> list[str]:
         *_budget_note(summary.analytical),
         *_participation_note(summary.analytical),
         *_share_note(summary.analytical),
+        *_heavier_note(summary),
         *random_client_notes(summary.final.random_client, "final", summary.num_canaries or 0),
         *random_client_notes(summary.every_round.random_client, "all", summary.num_canaries or 0),
         *_exposure_notes(summary),
@@ -264,9 +265,18 @@ def _share_note(analytical: AnalyticalSummary) -> list[str]:
         return lines
     return [
         *lines,
-        f"Warning: the noise is calibrated for updates of at most C/n in the mean, and a canary "
+        f"Warning: the noise is calibrated for updates of at most C/n in the mean, and one client "
         f"had up to {largest:.3g} times that (because of unequal weights or missing replies). The "
-        "analytical ε does not hold.",
+        "analytical ε is for a client with that in each of its rounds.",
+    ]
+
+
+def _heavier_note(summary: RunSummary) -> list[str]:
+    if summary.heavier is None or summary.heavier < 1.1:
+        return []
+    return [
+        f"Warning: the heaviest client has {summary.heavier:.3g} times the share of the heaviest "
+        "canary, so that no ε here is that of this client: its own is larger."
     ]
 
 

@@ -304,6 +304,7 @@ _STATUS = {
     "diverged": "diverged, no difference to it is judged",
     "faulty": "is not what its privacy accounting assumes",
     "not measured": "was not measured",
+    "doubtful": "is in doubt",
 }
 
 

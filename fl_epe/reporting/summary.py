@@ -83,6 +83,8 @@ def summarize(
     final, every_round = _final(record, delta, confidence), _every_round(record, delta, confidence)
     faults = tuple(str(text) for text in config.get("step_faults") or ())
     status, reasons = _status(divergence(record), final, every_round, faults)
+    if status == "ok" and (doubts := config.get("doubts")):
+        status, reasons = "doubtful", tuple(doubts)
     summary = RunSummary(
         status=status,
         reasons=reasons,
@@ -113,6 +115,7 @@ def summarize(
         least_deviations=least_deviations(record) if record.null.statistics else {},
         fault_counts=record.provenance.fault_counts,
         run=record.provenance.run,
+        heavier=_heavier(config),
     )
     found = claims(record, summary, coins=_coins(record), simultaneous=simultaneous)
     return dataclasses.replace(summary, claims=found)
@@ -192,6 +195,12 @@ def _canary_share(record: AuditRecord) -> float | None:
     return float(record.presence.sum() / expected) if expected > 0 else None
 
 
+def _heavier(config: Mapping[str, Any]) -> float | None:
+    """How many times the weight of the heaviest canary the heaviest client had."""
+    client, canary = config.get("heaviest_share"), config.get("heaviest_canary_share")
+    return client / canary if client and canary else None
+
+
 def _stopped(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a record of `fl-epe run` keeps of an early stop, and the rule."""
     found = config.get("stopped")
@@ -222,16 +231,17 @@ def _raw(
 
 
 def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
-    known, adjacency, assumption = analytical_bound(record, delta)
+    largest = _largest_share(record)
+    known, adjacency, assumption = analytical_bound(record, delta, largest)
     return AnalyticalSummary(
         epsilon=known.epsilon if known else None,
         adjacency=adjacency,
         assumption=assumption,
         participations=record.mechanism.canary_participations,
         client_participations=_client_participations(record),
-        largest_share=_largest_share(record),
+        largest_share=largest,
         caveat=record.provenance.config.get("caveat"),
-        canary_epsilon=_canary_epsilon(record, delta),
+        canary_epsilon=_canary_epsilon(record, delta) if (largest or 1.0) <= 1 else None,
         rounds_known=known.rounds_known if known else None,
     )
 
@@ -248,7 +258,7 @@ def _client_participations(record: AuditRecord) -> float | None:
 
 
 def _largest_share(record: AuditRecord) -> float | None:
-    """Largest share of a canary in a released mean, over the C/n of the noise's calibration."""
+    """Largest share of a client in a released mean, over the C/n of the noise's calibration."""
     expected = record.provenance.config.get("noise_is_for")
     contributions = record.mechanism.contributions
     if contributions is None or not len(contributions) or not expected:
@@ -257,7 +267,10 @@ def _largest_share(record: AuditRecord) -> float | None:
         return None
     shares = contributions * expected / record.mechanism.clip_norms
     shares = shares[np.isfinite(shares) & record.presence.any(axis=1)]
-    return float(np.max(shares)) if len(shares) else None
+    heaviest = record.provenance.config.get("heaviest_share", 0.0)
+    if heaviest is None or not len(shares):
+        return None
+    return max(float(np.max(shares)), float(heaviest * expected))
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:

@@ -22,10 +22,16 @@ from fl_epe.reporting.verdict_types import Claims
 
 JSON = dict[str, Any]
 
-Status = Literal["ok", "faulty", "not measured", "diverged"]
+Status = Literal["ok", "doubtful", "faulty", "not measured", "diverged"]
 """What a report is worth; of several the last one."""
 
-EXIT_STATUSES: dict[Status, int] = {"ok": 0, "faulty": 3, "not measured": 3, "diverged": 3}
+EXIT_STATUSES: dict[Status, int] = {
+    "ok": 0,
+    "doubtful": 3,
+    "faulty": 3,
+    "not measured": 3,
+    "diverged": 3,
+}
 """With which exit status a command that writes such a report ends."""
 
 SCHEMA = 1
@@ -301,8 +307,9 @@ class RunSummary:
     """Every number of a report.
 
     Attributes:
-        status: "ok", "faulty" (steps are not what the privacy accounting assumes), "not measured"
-            (a headline ε has no number) or "diverged".
+        status: "ok", "doubtful" (some canaries do not show up as they should), "faulty" (steps are
+            not what the privacy accounting assumes), "not measured" (a headline ε has no number) or
+            "diverged".
         reasons: why it is not "ok", as sentences without their full stops.
         task: what was trained, in words; ``None`` if the record does not say.
         delta: target δ of every ε.
@@ -321,6 +328,8 @@ class RunSummary:
         idle_rounds: number of rounds in which the model did not move.
         faults: first messages about what went wrong: lost updates, rounds without an audit.
         fault_counts: how often each kind of fault happened.
+        heavier: how many times the weight of the heaviest canary the heaviest client had; ``None``
+            if nobody knows.
         run: when and by which commands the run was made; empty if the record does not say.
         plan: what an audit was going to do, in sentences.
         lost_count_as_zero: whether lost updates count as zero; if not, the strategy decides.
@@ -364,6 +373,7 @@ class RunSummary:
     least_deviations: dict[str, float] = dataclasses.field(default_factory=dict)
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
     run: JSON = dataclasses.field(default_factory=dict)
+    heavier: float | None = None
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""

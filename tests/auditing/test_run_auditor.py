@@ -169,7 +169,7 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
 
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
-    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 3 * COUNT  # and no vector
+    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 4 * COUNT  # and no vector
     sketches = state["sketches"].nbytes
     assert sketches == 4 * ROUNDS * SKETCH_PARTS
     kept = sum(array.nbytes for name, array in state.items() if not name.startswith("null."))
