@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
@@ -20,7 +21,8 @@ class Attachment:
 
     Args:
         strategy: which one.
-        hooks: functions of the audit by the names of the strategy's.
+        audit: has a function of the same name for each of the strategy's that is hooked.
+        names: of these functions.
         rescue: told the name and the error when a hook fails; returns more replies for the
             strategy, of clients that were not asked.
         note: told an error of the strategy's own, which goes on to whoever called it.
@@ -29,16 +31,18 @@ class Attachment:
     def __init__(
         self,
         strategy: Strategy,
-        hooks: Mapping[str, Callable[..., Any]],
+        audit: object,
+        names: Sequence[str],
         rescue: Callable[[str, Exception], list[Any]],
         note: Callable[[Exception], None],
     ) -> None:
-        self._strategy = strategy
-        self._hooks, self._rescue, self._note = dict(hooks), rescue, note
-        self._own: dict[str, Callable[..., Any]] = {}
+        self.strategy, self.audit, self._names = strategy, audit, tuple(names)
+        self.rescue, self.note = rescue, note
+        self._calling: set[str] = set()
+        self.own: dict[str, Callable[..., Any]] = {}
         self._shadowed: dict[str, Any] = {}
-        self._results: list[Any] = []
-        self._errors: list[Exception] = []
+        self.results: list[Any] = []
+        self.errors: list[Exception] = []
 
     def attach(self) -> None:
         """Put the hooks in place.
@@ -46,63 +50,85 @@ class Attachment:
         Raises:
             AttributeError: if the instance takes no attributes (``__slots__``).
         """
-        if self._own:
+        if self.own:
             return
-        own = {name: getattr(self._strategy, name) for name in self._hooks}
-        mine = vars(self._strategy)
-        self._shadowed = {name: mine[name] for name in self._hooks if name in mine}
-        self._own = own
+        own = {name: getattr(self.strategy, name) for name in self._names}
+        mine = vars(self.strategy)
+        self._shadowed = {name: mine[name] for name in self._names if name in mine}
+        self.own = own
         try:
-            for name, hook in self._hooks.items():
-                setattr(self._strategy, name, self._guarded(name, hook, own[name]))
+            for name in self._names:
+                setattr(self.strategy, name, _Hook(self, name))
         except Exception:
             self.detach()
             raise
 
-    def _guarded(
-        self, name: str, hook: Callable[..., Any], own: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            # What can be read only once is kept; no function of ours here, which could fail.
-            given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
-            named = {k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()}
-            self._results, self._errors = [], []
-            try:
-                return hook(*given, **named)
-            except Exception as error:
-                if error in self._errors:  # the strategy's own
-                    self._note(error)
-                    raise
-                late = self._rescue(name, error)
-                if self._results:
-                    return self._results[-1]
-                if late and "replies" in named:
-                    named["replies"] = [*named["replies"], *late]
-                elif late:
-                    given[-1] = [*given[-1], *late]
-                return own(*given, **named)
-
-        return call
-
     def detach(self) -> None:
         """Leave the strategy as it was."""
-        for name in self._own:
+        for name in self.own:
             if name in self._shadowed:
-                setattr(self._strategy, name, self._shadowed[name])
-            elif name in vars(self._strategy):
-                delattr(self._strategy, name)
-        self._own, self._shadowed = {}, {}
+                setattr(self.strategy, name, self._shadowed[name])
+            elif name in vars(self.strategy):
+                delattr(self.strategy, name)
+        self.own, self._shadowed = {}, {}
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The strategy's own function of that name."""
-        own = self._own[name] if name in self._own else getattr(self._strategy, name)
+        own = self.own[name] if name in self.own else getattr(self.strategy, name)
+        self._calling.add(name)
         try:
             result = own(*arguments)
         except Exception as error:
-            self._errors.append(error)
+            self.errors.append(error)
             raise
-        self._results.append(result)
+        finally:
+            self._calling.discard(name)
+        self.results.append(result)
         return result
+
+    def replaced(self, name: str) -> Callable[..., Any] | None:
+        """The function of the strategy's type, if `call` of that name is under way.
+
+        Then the strategy's own function is one that was put in its place, and calls the audit.
+        """
+        if name not in self._calling:
+            return None
+        function: Callable[..., Any] = getattr(type(self.strategy), name)
+        return functools.partial(function, self.strategy)
+
+
+class _Hook:
+    """Calls the audit's function, and the strategy's own where that fails.
+
+    It is copied and pickled as the strategy's own.
+    """
+
+    def __init__(self, attachment: Attachment, name: str) -> None:
+        self._attachment, self._name = attachment, name
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        # What can be read only once is kept; no function of ours here, which could fail.
+        given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
+        named = {k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()}
+        at, name = self._attachment, self._name
+        at.results, at.errors = [], []
+        try:
+            return getattr(at.audit, name)(*given, **named)
+        except Exception as error:
+            if error in at.errors:  # the strategy's own
+                at.note(error)
+                raise
+            late = at.rescue(name, error)
+            if at.results:
+                return at.results[-1]
+            if late and "replies" in named:
+                named["replies"] = [*named["replies"], *late]
+            elif late:
+                given[-1] = [*given[-1], *late]
+            return at.own[name](*given, **named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._attachment.strategy, self._name)
 
 
 def argument(function: Callable[..., Any], name: str, given: Sequence[Any], named: Any) -> Any:

@@ -39,7 +39,7 @@ def start(strategy, arrays, rounds=ROUNDS, kill=None, app=None, **settings):
 
     The server app is killed in round ``kill``, after the audit has seen it.
     """
-    settings = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, **settings}
+    settings = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, "max_share": 0.5, **settings}
     audit = CanaryAudit(strategy, **settings)
     models = []
 
@@ -130,13 +130,14 @@ def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum, bac
     assert again.record().provenance.config["resumed_after"] == [back]
 
 
-def test_all_rounds_may_be_given_again_and_later_ones_have_no_canary(tmp_path, whole, killed):
-    again, _ = start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path)
+def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(tmp_path, whole, killed):
+    again, models = start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path)
     record = again.record()
-    assert record.rounds == ROUNDS + KILLED
-    assert not record.presence[ROUNDS:].any()
-    np.testing.assert_array_equal(record.presence[:ROUNDS], whole.presence)
-    np.testing.assert_allclose(record.observed.means[:ROUNDS], whole.observed.means, atol=1e-6)
+    assert len(models) == ROUNDS + 1
+    assert record.rounds == ROUNDS
+    np.testing.assert_array_equal(record.presence, whole.presence)
+    np.testing.assert_allclose(record.observed.means, whole.observed.means, atol=1e-6)
+    assert f"round {ROUNDS + 1}, this round and later ones are not measured" in again.faults[0]
 
 
 def test_a_server_may_be_killed_again_and_again(tmp_path, whole):
@@ -187,7 +188,12 @@ def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
 
 def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path, whole, killed):
     audit = CanaryAudit(
-        Later(KILLED), num_canaries=CANARIES, delta=DELTA, rounds=ROUNDS, checkpoint=tmp_path
+        Later(KILLED),
+        num_canaries=CANARIES,
+        delta=DELTA,
+        rounds=ROUNDS,
+        checkpoint=tmp_path,
+        max_share=0.5,
     )
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.attach().start(grid, killed[KILLED], num_rounds=ROUNDS - KILLED)
@@ -200,7 +206,7 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed)
             return super().start(grid, killed[self.done], ROUNDS - self.done)
 
     Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
-    given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path}
+    given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path, "max_share": 0.5}
     with InProcessGrid(drifting_app(), NODES) as grid:
         with pytest.raises(ValueError, match=r"delta=0.5 to be 0.001, as in the audit in"):
             CanaryAudit(Finds(KILLED), delta=0.5, **given).start(grid)
@@ -211,7 +217,8 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed)
 
 def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(tmp_path, killed):
     kept = (tmp_path / "audit.npz").read_bytes()
-    audit = CanaryAudit(Later(KILLED), num_canaries=12, delta=DELTA, rounds=3, checkpoint=tmp_path)
+    given = {"delta": DELTA, "rounds": 3, "checkpoint": tmp_path, "max_share": 0.5}
+    audit = CanaryAudit(Later(KILLED), num_canaries=12, **given)
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.attach().start(grid, killed[KILLED], num_rounds=3)
     assert audit.record().presence.sum(axis=0).tolist() == [1] * 12
@@ -316,7 +323,8 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
 
     seeds = []
     for kind in (Stops, InProcessGrid):
-        audit = CanaryAudit(Later(), num_canaries=CANARIES, delta=DELTA, checkpoint=tmp_path)
+        given = {"num_canaries": CANARIES, "delta": DELTA, "checkpoint": tmp_path}
+        audit = CanaryAudit(Later(), **given, max_share=0.5)
         with kind(drifting_app(), NODES) as grid, contextlib.suppress(KeyboardInterrupt):
             audit.start(grid, model(), num_rounds=ROUNDS)
         seeds.append(read_archive(tmp_path / "audit.npz", "").text("audit")["settings"]["seed"])
