@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import random
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from killed_server import CANARIES, ROUNDS, Later
 from fl_epe import AuditRecord, RunConfig, epsilon_from_record
 from fl_epe.archive import read_archive, write_archive
 from fl_epe.auditing import NULL_CANARIES, SKETCH_PARTS
-from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, canary_mod
+from fl_epe.flower import CanaryAudit, CanaryOrder, DPFedAvg, InProcessGrid, canary_mod
 
 KILLED = 5
 SERVER = Path(__file__).parents[1] / "support" / "killed_server.py"
@@ -239,6 +241,68 @@ def test_canaries_of_clients_go_on(tmp_path):
     np.testing.assert_array_equal(record.observed.ids, before.observed.ids)
     np.testing.assert_array_equal(record.presence[:KILLED], before.presence)
     assert record.presence.sum(axis=0).tolist() == [ROUNDS] * record.num_canaries
+
+
+@pytest.mark.parametrize("secret", ["seed", "server"])
+def test_clients_keep_their_canaries_and_what_they_answered(tmp_path, secret):
+    """Whoever is asked first after a restart: nobody is sent a second direction."""
+    sent: list[dict[int, list[Any]]] = []
+
+    def note(message, context, call_next):
+        order = CanaryOrder.take_from(message.content)
+        if order is not None:
+            number = int(context.node_config["partition-id"])
+            sent[-1].setdefault(number, []).append((order.number, order.seed))
+            order.add_to(message.content.config_records["config"])
+        return call_next(message, context)
+
+    given = {"clients": 0.5, "checkpoint": tmp_path, "num_canaries": 5, "canary_secret": secret}
+    app = drifting_app([note, canary_mod], fails=lambda node, t: node % 2 == 0)
+    arrays, faults = model(), []
+    for done, kill in ((0, 2), (2, 2), (4, None)):
+        sent.append({})
+        random.seed(done)  # Flower draws the order of the clients from it
+        audit, models = start(Later(done), arrays, ROUNDS - done, kill=kill, app=app, **given)
+        arrays = models[-1]
+        faults.append([fault for fault in audit.faults if "answered with their canary" in fault])
+    assert sent[0].keys() == sent[1].keys() == sent[2].keys()
+    for client, orders in sent[0].items():
+        assert {*orders, *sent[1][client], *sent[2][client]} == {orders[0]}
+    assert len(faults[0]) == 1
+    assert faults[0] == faults[1] == faults[2]
+    after, _ = start(Later(ROUNDS), arrays, 0, app=app, **given)  # nobody is asked any more
+    after.record()
+    assert faults[0][0] in after.faults
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, None])
+def test_a_loop_of_starts_with_a_checkpoint_may_be_killed(tmp_path, rounds):
+    """As one start: each of one round, and killed after five."""
+    whole, _ = start(Later(), model())
+    arrays = model()
+    for half in (range(KILLED), range(KILLED, ROUNDS)):
+        given = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, "max_share": 0.5}
+        strategy = Later(half.start)
+        audit = CanaryAudit(strategy, **given, rounds=rounds, checkpoint=tmp_path)
+        with InProcessGrid(drifting_app(), NODES) as grid:
+            for done in half:
+                strategy.done = done
+                arrays = audit.start(grid, arrays, num_rounds=1).arrays
+    if rounds is None:
+        assert audit.report().startswith("Not measured")
+        return
+    _check_same(audit.record(), whole.record())
+    assert audit.faults == []
+
+
+def test_another_number_of_all_rounds_is_refused(tmp_path, killed):
+    given = {"num_canaries": CANARIES, "delta": DELTA, "max_share": 0.5, "checkpoint": tmp_path}
+    audit = CanaryAudit(Later(KILLED), **given, rounds=9)
+    with (
+        InProcessGrid(drifting_app(), NODES) as grid,
+        pytest.raises(ValueError, match="rounds=9 to be 8 as before"),
+    ):
+        audit.start(grid, killed[KILLED], num_rounds=1)
 
 
 def _other_model() -> ArrayRecord:
