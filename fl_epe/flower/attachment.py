@@ -36,13 +36,14 @@ class Attachment:
         rescue: Callable[[str, Exception], list[Any]],
         note: Callable[[Exception], None],
     ) -> None:
-        self.strategy, self.audit, self._names = strategy, audit, tuple(names)
-        self.rescue, self.note = rescue, note
+        self._strategy, self._audit, self._names = strategy, audit, tuple(names)
+        self._rescue, self._note = rescue, note
         self._calling: set[str] = set()
-        self.own: dict[str, Callable[..., Any]] = {}
+        self._own: dict[str, Callable[..., Any]] = {}
+        self._places: dict[str, str] = {}
         self._shadowed: dict[str, Any] = {}
-        self.results: list[Any] = []
-        self.errors: list[Exception] = []
+        self._results: list[Any] = []
+        self._errors: list[Exception] = []
 
     def attach(self) -> None:
         """Put the hooks in place.
@@ -50,40 +51,68 @@ class Attachment:
         Raises:
             AttributeError: if the instance takes no attributes (``__slots__``).
         """
-        if self.own:
+        if self._own:
             return
-        own = {name: getattr(self.strategy, name) for name in self._names}
-        mine = vars(self.strategy)
-        self._shadowed = {name: mine[name] for name in self._names if name in mine}
-        self.own = own
+        own = {name: getattr(self._strategy, name) for name in self._names}
+        mine = dict(vars(self._strategy))
+        methods = {key: value for key, value in mine.items() if inspect.ismethod(value)}
+        kept = {key: name for key, m in methods.items() for name in own if m == own[name]}
+        self._places = {name: name for name in self._names} | kept  # by name, or under another
+        self._shadowed = {key: mine[key] for key in self._places if key in mine}
+        self._own = own
         try:
-            for name in self._names:
-                setattr(self.strategy, name, _Hook(self, name))
+            for key, name in self._places.items():
+                setattr(self._strategy, key, StandIn(self._guarded(name, own[name]), own[name]))
         except Exception:
             self.detach()
             raise
 
+    def _guarded(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            # What can be read only once is kept; no function of ours here, which could fail.
+            given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
+            named = {k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()}
+            self._results, self._errors = [], []
+            try:
+                return getattr(self._audit, name)(*given, **named)
+            except Exception as error:
+                if error in self._errors:  # the strategy's own
+                    self._note(error)
+                    raise
+                late = self._rescue(name, error)
+                if self._results:
+                    return self._results[-1]
+                if late and "replies" in named:
+                    named["replies"] = [*named["replies"], *late]
+                elif late:
+                    given[-1] = [*given[-1], *late]
+                return own(*given, **named)
+
+        return call
+
     def detach(self) -> None:
         """Leave the strategy as it was."""
-        for name in self.own:
-            if name in self._shadowed:
-                setattr(self.strategy, name, self._shadowed[name])
-            elif name in vars(self.strategy):
-                delattr(self.strategy, name)
-        self.own, self._shadowed = {}, {}
+        for key in self._places if self._own else ():
+            if not isinstance(vars(self._strategy).get(key), StandIn):
+                continue  # somebody else's by now
+            if key in self._shadowed:
+                setattr(self._strategy, key, self._shadowed[key])
+            else:
+                delattr(self._strategy, key)
+        self._own, self._shadowed = {}, {}
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The strategy's own function of that name."""
-        own = self.own[name] if name in self.own else getattr(self.strategy, name)
+        own = self._own[name] if name in self._own else getattr(self._strategy, name)
         self._calling.add(name)
         try:
             result = own(*arguments)
         except Exception as error:
-            self.errors.append(error)
+            self._errors.append(error)
             raise
         finally:
             self._calling.discard(name)
-        self.results.append(result)
+        self._results.append(result)
         return result
 
     def replaced(self, name: str) -> Callable[..., Any] | None:
@@ -93,42 +122,26 @@ class Attachment:
         """
         if name not in self._calling:
             return None
-        function: Callable[..., Any] = getattr(type(self.strategy), name)
-        return functools.partial(function, self.strategy)
+        function: Callable[..., Any] = getattr(type(self._strategy), name)
+        return functools.partial(function, self._strategy)
 
 
-class _Hook:
-    """Calls the audit's function, and the strategy's own where that fails.
+class StandIn:
+    """Calls one function in the place of another, as which it is copied and pickled."""
 
-    It is copied and pickled as the strategy's own.
-    """
-
-    def __init__(self, attachment: Attachment, name: str) -> None:
-        self._attachment, self._name = attachment, name
+    def __init__(self, call: Callable[..., Any], own: Callable[..., Any]) -> None:
+        self._call, self._own = call, own
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        # What can be read only once is kept; no function of ours here, which could fail.
-        given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
-        named = {k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()}
-        at, name = self._attachment, self._name
-        at.results, at.errors = [], []
-        try:
-            return getattr(at.audit, name)(*given, **named)
-        except Exception as error:
-            if error in at.errors:  # the strategy's own
-                at.note(error)
-                raise
-            late = at.rescue(name, error)
-            if at.results:
-                return at.results[-1]
-            if late and "replies" in named:
-                named["replies"] = [*named["replies"], *late]
-            elif late:
-                given[-1] = [*given[-1], *late]
-            return at.own[name](*given, **named)
+        """See above."""
+        return self._call(*arguments, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self._attachment.strategy, self._name)
+        return _itself, (self._own,)
+
+
+def _itself(own: Callable[..., Any]) -> Callable[..., Any]:
+    return own
 
 
 def argument(function: Callable[..., Any], name: str, given: Sequence[Any], named: Any) -> Any:

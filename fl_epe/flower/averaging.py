@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_epe.flower.attachment import StandIn
 from fl_epe.flower.injection import readable, weights
 from fl_epe.message_records import read_only, records_of
 
@@ -85,7 +86,7 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
             seen.replies, seen.arrays = readable(given), result[0]
         return result
 
-    strategy.aggregate_train = watched  # type: ignore[method-assign]
+    strategy.aggregate_train = StandIn(watched, aggregate)  # type: ignore[method-assign]
     try:
         yield seen
     finally:

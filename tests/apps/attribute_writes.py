@@ -25,6 +25,7 @@ class Tuned(FedAvg):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._floor = 0
+        self.seen: list[int] | None = None
 
     @property
     def floor(self) -> int:
@@ -38,6 +39,7 @@ class Tuned(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         result = super().aggregate_train(server_round, replies)
+        assert self.seen is not None
         self.seen.append(server_round)
         return result
 

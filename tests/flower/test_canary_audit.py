@@ -407,7 +407,11 @@ def _in_starts(starts, strategy=None, **settings):
     return audit, arrays
 
 
-@pytest.mark.parametrize("starts", [(2, 4), (0, 6, 0), (1,) * 6, (np.int64(6),)], ids=str)
+@pytest.mark.parametrize(
+    "starts",
+    [(2, 4), (0, 6, 0), (1,) * 6, (np.int64(6),)],
+    ids=["two", "none-before-and-after", "loop", "numpy-integer"],
+)
 def test_several_starts_are_one_run_to_the_bit(starts):
     whole, arrays = _in_starts([6])
     audit, last = _in_starts(starts, rounds=6)
