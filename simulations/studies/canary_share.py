@@ -8,12 +8,28 @@ are held out. A canary is a random direction with the norm of the round's median
 `CanaryAudit` are without clipping. "lost" is by how many points the accuracy over the last five
 rounds is below that of the same run without canaries, with its standard error.
 
-The loss is proportional to the share, without a threshold: less than a point at a tenth, two or
-three points at 20% to 30%, up to nine at a half. `CanaryAudit(max_share=…)` is 0.1 by default.
+The loss grows with the share, without a threshold: less than a point at a tenth, one or two points
+at a fifth, two to four at 30%, six to ten at a half. `CanaryAudit(max_share=…)` is 0.1 by default.
 
 Expected::
 
-EXPECTED
+    layers            clients  canaries  share  accuracy  lost
+    64-10                  10         1     9%     0.904  0.7 ± 0.1
+    64-10                  10         2    17%     0.898  1.3 ± 0.1
+    64-10                  10         4    29%     0.888  2.3 ± 0.3
+    64-10                  10        10    50%     0.843  6.8 ± 1.1
+    64-128-10              10         1     9%     0.903  0.6 ± 0.1
+    64-128-10              10         2    17%     0.898  1.1 ± 0.1
+    64-128-10              10         4    29%     0.887  2.2 ± 0.2
+    64-128-10              10        10    50%     0.845  6.3 ± 0.5
+    64-64-64-64-10         10         1     9%     0.895  0.8 ± 0.1
+    64-64-64-64-10         10         2    17%     0.887  1.6 ± 0.1
+    64-64-64-64-10         10         4    29%     0.870  3.3 ± 0.3
+    64-64-64-64-10         10        10    50%     0.829  7.4 ± 0.6
+    64-128-10              40         4     9%     0.873  0.9 ± 0.1
+    64-128-10              40        10    20%     0.860  2.2 ± 0.3
+    64-128-10              40        17    30%     0.843  3.9 ± 0.4
+    64-128-10              40        40    50%     0.780  10.3 ± 0.9
 """
 
 from __future__ import annotations
