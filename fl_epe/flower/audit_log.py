@@ -33,7 +33,7 @@ class AuditLog:
     """
 
     def __init__(self, identity: Callable[[int], int] | None = None) -> None:
-        self._identity = identity or (lambda node_id: node_id)
+        self._identity = identity or int
         self.answers: Counter[int] = Counter()
         self.faults: list[str] = []
         self._fault_rounds: list[int] = []

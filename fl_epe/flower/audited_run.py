@@ -61,6 +61,9 @@ class AuditedRun:
         self._averaged: dict[int, str | None] = {}  # by the rounds with canaries
         self._finished: AuditRecord | None = None
         self._num_rounds = rounds  # as this process was told
+        self._last: NDArray[np.floating] | None = None  # model, as far as it could be read
+        self._is_again = False  # started again, with a model that was not looked at yet
+        self.over: str | None = None  # why no more rounds are audited
         self._losses: list[float | None] = []  # of training, by round; None if nobody says
         self._last_is_finite = True
         self._models: list[str] = []  # hashes of the initial model and that after each round
@@ -99,7 +102,8 @@ class AuditedRun:
         Raises:
             SettingsError: if an argument does not go with the run, or with the saved audit.
         """
-        if self._checkpoint is not None:
+        self._is_again = self.index > 0
+        if self._checkpoint is not None and not (self._is_again and self._is_last(arrays)):
             self._num_rounds, self._awaited = num_rounds or self.rounds, None
             self._checkpoint.look()
             if (saved := self._checkpoint.saved) is not None:
@@ -107,11 +111,19 @@ class AuditedRun:
                     saved.check(self._settings)
                 elif (done := saved.goes_on_after(arrays, self._settings)) is not None:
                     saved.check(self._settings)
-                    saved.check_rounds(done, num_rounds)
+                    saved.check_rounds(done, num_rounds, self._settings.rounds)
                     self._awaited = arrays
                     return
-        if num_rounds is not None:
+        if num_rounds:
             self.use_rounds(num_rounds)
+
+    def _is_last(self, arrays: object) -> bool:
+        """Whether this is the model after the rounds so far."""
+        if self._layout is None or self._last is None or not isinstance(arrays, ArrayRecord):
+            return False
+        with contextlib.suppress(ValueError):
+            return np.array_equal(self._layout.flatten(arrays), self._last)
+        return False
 
     def _settle(self, arrays: ArrayRecord) -> None:
         """Once, when the model is known: go on with the saved audit, or begin a new one."""
@@ -126,7 +138,7 @@ class AuditedRun:
             if (done := saved.goes_on_after(arrays, self._settings)) is not None:
                 saved.check(self._settings)
                 self._restore(saved, done, arrays)
-                announce(saved, done, self._num_rounds)
+                announce(saved, done, self._num_rounds, self._settings.rounds)
                 return
             logger.warning("Audit: the one in the checkpoint is of another run; a new one begins")
             if (problem := self._checkpoint.problem) is not None:
@@ -166,6 +178,7 @@ class AuditedRun:
                 " were sent to clients, are not in the record",
             )
         self.rounds, self.index, self._finished = saved.rounds, done, None
+        self._last, self._is_again, self.over = saved.layout.flatten(arrays), False, None
 
     def _save(self) -> None:
         """Keep the audit; not being able to is a fault."""
@@ -201,11 +214,18 @@ class AuditedRun:
         """Spread the canaries over so many rounds.
 
         Raises:
-            SettingsError: if another number was given, or canaries cannot be spread so.
+            SettingsError: if they are more than were given, or canaries cannot be spread so.
         """
-        if self.rounds not in (None, rounds):
-            raise SettingsError(f"Expected num_rounds={rounds} to be rounds={self.rounds}.")
-        self.rounds = rounds
+        by_server = self._settings.clients is None and not self.has_own_canaries
+        if (most := self._settings.rounds) is not None:
+            if self.index == 0 and rounds > most:
+                raise SettingsError(f"Expected num_rounds={rounds} to be at most rounds={most}.")
+        elif not by_server:
+            self.rounds = self.index + rounds
+        elif self.index > 0 or rounds == 1:
+            return  # a single round may be one of a loop: how long that is must be said
+        else:
+            self.rounds = rounds
         try:
             _ = self.source
         except ValueError as error:
@@ -217,13 +237,17 @@ class AuditedRun:
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
-    ) -> RoundState:
+    ) -> RoundState | None:
         """Decide who takes part, and what is sent of the strategy's ``messages``.
+
+        ``None`` if the audit is over, and the round is no longer part of it.
 
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
         """
         self._settle(arrays)
+        if self._is_over(arrays):
+            return None
         if self._layout is None:
             self._begin(Layout.of(arrays, self._settings.leave_out), arrays)
         assert self._layout is not None  # noqa: S101
@@ -243,12 +267,29 @@ class AuditedRun:
             state.sent, state.sits_out = messages, True
         return state
 
+    def _is_over(self, arrays: ArrayRecord) -> bool:
+        """Whether no more rounds are audited; the first time the reason is a fault."""
+        own = self.has_own_canaries or self._layout is None
+        if self.over is None and self.index > 0 and not own:
+            again, self._is_again = self._is_again, False
+            if again and not self._is_last(arrays):
+                self.over = "start() was called again, with another model: make a new CanaryAudit"
+            elif isinstance(self._source, ServerCanaries) and self.index >= (self.rounds or 0):
+                self.over = (
+                    f"the canaries took part in {self.rounds} rounds: give CanaryAudit rounds=…,"
+                    " those of all its starts together"
+                )
+            if self.over is not None:
+                self._failed("this round and later ones are not measured", self.over)
+        return self.over is not None
+
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
         self._auditor = self._settings.auditor()
         start = layout.flatten(arrays)
         models = [] if self._checkpoint is None else [digest(start)]
         self._auditor.begin(start)
         self._layout, self._start, self._models = layout, arrays, models
+        self._last = start
         self._catch_up(self.index)
 
     def _catch_up(self, rounds: int) -> None:
@@ -260,10 +301,13 @@ class AuditedRun:
     def _make_plan(self, layout: Layout, clients: int) -> None:
         plan = Plan(0, clients, left_out=layout.left_out)
         if isinstance(self.source, ServerCanaries):
+            reduced = self.source.fit(clients)
+            if self.source.number == 0:
+                self._failed("no canary takes part", reduced)
             canaries = max((len(cohort) for cohort in self.source.cohorts), default=0)
             seconds, memory = self._price(canaries, layout.dim)
             replaced = self.source.replaced(canaries, clients)
-            plan = Plan(canaries, clients, replaced, seconds, memory, layout.left_out)
+            plan = Plan(canaries, clients, replaced, seconds, memory, layout.left_out, reduced)
         self.plan = plan
         for sentence in plan.sentences() if plan.canaries or plan.left_out else ():
             logger.log(logging.WARNING if plan.too_much else logging.INFO, "Audit: %s", sentence)
@@ -398,6 +442,7 @@ class AuditedRun:
         theta = self._layout.flatten(arrays)
         self._last_is_finite = math.isfinite(norm(theta))
         if self._last_is_finite:
+            self._last = theta
             return theta
         text = "the strategy released a model with NaN or infinite entries"
         self._log.fault(index, text, FaultKind.NO_MODEL)

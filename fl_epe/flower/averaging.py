@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing import AuditRecord, participant_signals, without_others
 from fl_epe.canaries import CanarySet
 from fl_epe.faults import FaultKind
+from fl_epe.flower.attachment import StandIn
 from fl_epe.flower.injection import model_record, readable, weights
 from fl_epe.flower.reply_kind import are_noise
 from fl_epe.flower.round_state import RoundState
@@ -250,7 +251,7 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
             seen.replies, seen.arrays = readable(given), result[0]
         return result
 
-    strategy.aggregate_train = watched  # type: ignore[method-assign]
+    strategy.aggregate_train = StandIn(watched, aggregate)  # type: ignore[method-assign]
     try:
         yield seen
     finally:

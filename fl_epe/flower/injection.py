@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_epe.flower.attachment import StandIn
 from fl_epe.flower.layout import Form, Layout
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
@@ -322,7 +323,7 @@ def real_metrics_only(base: Strategy, made_up: Sequence[Message]) -> Iterator[se
         used.update(id(record) for record in records)
         return found([record for record in records if id(record) not in ignored], key)
 
-    base.train_metrics_aggr_fn = only_real  # type: ignore[attr-defined]
+    base.train_metrics_aggr_fn = StandIn(only_real, aggregate)  # type: ignore[attr-defined]
     try:
         yield used
     finally:
