@@ -464,6 +464,8 @@ class CanaryAudit(Strategy):
             try:
                 return "\n".join([write(directory), *problems])
             except Exception as error:  # noqa: BLE001 - training is over and must not be lost
+                if self._run.index == 0:
+                    continue  # there is nothing to report
                 problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
                 self._failed("the report could not be made", error, max(0, self._run.index - 1))
         with contextlib.suppress(Exception):
