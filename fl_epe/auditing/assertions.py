@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
@@ -95,8 +94,6 @@ class Evidence:
             return f"not tested: the scores are not Gaussian{tested}"
         if not self.violated:
             return f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
-        if self.method == "mean" and math.isinf(self.lower_bound):
-            return "violated: the scores show no noise"
         gaussian = BOUNDS[self.method].gaussian
         return f"violated, if the noise is Gaussian{tested}" if gaussian else "violated"
 
@@ -169,7 +166,8 @@ def find_evidence(
 
     Raises:
         ValueError, TypeError: if an argument is out of range, or the run has no such scores.
-        NotMeasured: a `ValueError`, if all scores are equal.
+        NotMeasured: a `ValueError`, if all scores are equal, or have no spread and the method
+            assumes Gaussian ones.
     """
     _check_claim(epsilon, delta, confidence, method)
     if isinstance(run, list | tuple):
@@ -281,7 +279,7 @@ def _check_claim(epsilon: float, delta: float, confidence: float, method: str | 
 
 
 def _check_measured(scores: Scores, method: str) -> None:
-    """Refuse scores without any spread: they say nothing, unless observed ones are larger."""
+    """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
     others = scores.unobserved if _compared_with(scores, method) else None
     first, null = scores.observed[0], 0.0 if others is None else others[0]
     flat = np.ptp(scores.observed) == 0 and (others is None or np.ptp(others) == 0)
@@ -290,6 +288,11 @@ def _check_measured(scores: Scores, method: str) -> None:
         raise NotMeasured(
             f"the score ({scores.statistic}) is {first:.4g} for every observed canary{rest}: no "
             "canary reached what was released, or the statistic cancels it"
+        )
+    if flat and BOUNDS[method].gaussian:
+        raise NotMeasured(
+            f"scores without any spread are no Gaussian ones, as method={method!r} assumes; leave "
+            "out method, for a bound without that assumption"
         )
 
 
@@ -480,8 +483,8 @@ def _numbers(scores: Scores) -> tuple[int, int, int | None]:
 
 
 def _telling_all(observed: int, unobserved: int, dim: int | None) -> Scores:
-    """So many scores of a perfect attack; not all equal, as equal scores give a bound of 0."""
-    null = np.linspace(0.0, 0.5, unobserved) if unobserved else None
+    """So many scores of a perfect attack."""
+    null = np.zeros(unobserved) if unobserved else None
     if dim is not None:
-        return Scores.from_cosines(np.append(np.ones(observed - 1), 1 - 1e-15), dim, null)
-    return Scores(np.full(observed, 1e150), None if null is None else 2 * null)
+        return Scores.from_cosines(np.ones(observed), dim, null)
+    return Scores(np.ones(observed), null)

@@ -152,9 +152,9 @@ def test_mean_of_two_groups_inverts_the_noncentral_t(shift):
     assert bound == pytest.approx(exact, rel=2e-3)
 
 
-def test_mean_claims_nothing_where_scores_have_no_spread():
-    """Two constants are no Gaussians, and five draws of each prove no infinite ε."""
-    assert bound_of("mean", np.full(5, 0.3), np.full(5, 0.1)) == 0
+def test_mean_is_infinite_where_scores_have_no_spread():
+    """By its assumption. `assert_private` refuses it there: two constants are no Gaussians."""
+    assert bound_of("mean", np.full(5, 0.3), np.full(5, 0.1)) == np.inf
 
 
 @pytest.mark.parametrize("method", ["bayesian", "bayesian-gdp"])
