@@ -1,7 +1,7 @@
 """What a report says of a random client: the headline, and who has more."""
 
-import math
 import functools
+import math
 
 import pytest
 
