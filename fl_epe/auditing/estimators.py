@@ -254,9 +254,9 @@ def footprint_fit(
     """Fit ``score_i = κ·m_i + N(0, 1)`` to the displacement or the matched filter.
 
     The footprints ``m_i`` (`statistics.footprints`) account for a canary's rounds and their clip
-    norms. κ is fitted by least squares, with its exact interval: wider where canaries overlap
-    (`Scores.spread`) or the null was measured, as that of the mean score. Pass the threat's
-    default ``scores`` if you have them.
+    norms. κ is fitted by least squares (of deviates, for cosines). Its interval is wider where
+    canaries overlap (`Scores.spread`) or the null was measured, as that of the mean score. Pass the
+    threat's default ``scores`` if you have them.
 
     Raises:
         ValueError: if an argument is out of range or the footprints cannot be computed.

@@ -128,8 +128,8 @@ class Scores:
         """The shift, or scale of the shifts ``sizes``, at which `deviates` have that mean."""
         if self.dim is not None:
             return fitted_shift(self.cosines, self.dim, mean, sizes)
-        energy = np.sum(np.square(sizes) * np.ones_like(self.observed))
-        return float(np.sum(self.observed * sizes) / energy) - mean
+        each = np.broadcast_to(np.asarray(sizes, np.float64), self.observed.shape)
+        return float(np.sum(self.observed * each) / np.sum(each**2)) - mean
 
     @property
     def boundable(self) -> bool:
