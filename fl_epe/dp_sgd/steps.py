@@ -279,7 +279,7 @@ class OpacusSteps(Steps):
                 )
                 return math.hypot(*(float(rest.norm()) for rest in rests))
 
-            def products() -> tuple[Vector, float]:
+            def products() -> tuple[NDArray[np.float64], float]:
                 along = [
                     (part.to(total.dtype) @ total).cpu().to(torch.float64)
                     for total, part in zip(totals, samples, strict=True)
