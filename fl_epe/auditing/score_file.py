@@ -86,7 +86,7 @@ def _members(values: Any, place: Callable[[int], str]) -> NDArray[np.bool_]:
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         if not (known := (values == 0) | (values == 1)).all():
             _member(values[np.argmin(known)], place(int(np.argmin(known))))
-        return values == 1
+        return np.asarray(values == 1)
     return np.array([_member(m, place(i)) for i, m in enumerate(values)], bool)
 
 
@@ -150,7 +150,8 @@ def _csv(path: Path) -> _Table:
     if (first := next(rows, None)) is None:
         raise ValueError("the file is empty")
     check_header(names := [name.strip().lower() for name in first[1]])
-    columns = {name: array.array("b" if name == "member" else "d") for name in names}
+    columns: dict[str, array.array[Any]] = {}
+    columns |= {name: array.array("b" if name == "member" else "d") for name in names}
     wanted = [(i, name, columns[name]) for i, name in enumerate(names) if name in _NAMES]
     ends: dict[str, int] = {}
     for line, cells in rows:
