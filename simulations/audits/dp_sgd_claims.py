@@ -112,7 +112,8 @@ def audited(
     with audit_dp_sgd(optimizer, num_canaries=canaries, delta=DELTA, seed=seed) as audit:
         batches = (pair for _ in range(setting.epochs) for pair in loader)
         for number, (images, targets) in enumerate(batches, 1):
-            torch.nn.functional.cross_entropy(model(images), targets).backward()
+            loss = torch.nn.functional.cross_entropy(model(images), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
             if number % setting.accumulate == 0:
                 optimizer.step()
                 optimizer.zero_grad()
