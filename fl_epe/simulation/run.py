@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fl_epe.archive import UnreadableFileError, refusal
 from fl_epe.auditing import AuditRecord, EpsilonEstimate
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import ArgumentError, check_count, check_positive, expected
+from fl_epe.checks import LARGEST, ArgumentError, check_count, check_positive, expected
 from fl_epe.config import RunConfig
 from fl_epe.faults import FaultKind
 from fl_epe.interval import Interval
@@ -122,7 +122,7 @@ class Job:
         values = json.loads(text)
         task, options = values["task"], values["options"]
         config, seeds, every = values["config"], values["seeds"], values["evaluate_every"]
-        check_count("score_memory", values["score_memory"])
+        check_count("score_memory", values["score_memory"], LARGEST)
         for name in ("config", "seeds"):
             if not isinstance(values[name], dict):
                 expected(name, values[name], "to be a table")

@@ -76,6 +76,7 @@ JOBS = {
     "seeds": ({"seeds": dict.fromkeys(STREAMS, "x")}, "canary='x' to be an integer"),
     "seeds-list": ({"seeds": [1]}, r"seeds=\[1\] to be a table"),
     "seeds-huge": ({"seeds": dict.fromkeys(STREAMS, 2**129)}, "canary=[0-9]* <= "),
+    "memory-huge": ({"score_memory": 10**400}, "score_memory=1000"),
     "every": ({"evaluate_every": 0}, "evaluate_every=0 >= 1"),
 }
 

@@ -52,7 +52,8 @@ class Seed:
 
 
 def _report(folder: Path, printed: str) -> Any:
-    return json.loads((folder / "report.json").read_text())
+    found = json.loads((folder / "report.json").read_text())
+    return {name: value for name, value in found.items() if name != "run"}  # when it ran
 
 
 def _printed(folder: Path, printed: str) -> Any:
