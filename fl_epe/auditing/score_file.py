@@ -86,7 +86,7 @@ def _members(values: Any, place: Callable[[int], str]) -> NDArray[np.bool_]:
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         if not (known := (values == 0) | (values == 1)).all():
             _member(values[np.argmin(known)], place(int(np.argmin(known))))
-        return np.asarray(values == 1)
+        return np.equal(values, 1)
     return np.array([_member(m, place(i)) for i, m in enumerate(values)], bool)
 
 

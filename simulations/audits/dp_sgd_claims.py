@@ -131,6 +131,7 @@ def right_runs(seeds: int) -> Iterator[tuple[Setting, list[float], list[float], 
             except AssertionError:
                 violated += 1
                 evidence = find_evidence(audit, claim, DELTA)
+            assert evidence.estimate is not None
             claims.append(claim)
             bounds.append(evidence.lower_bound)
             estimates.append(evidence.estimate.epsilon)
