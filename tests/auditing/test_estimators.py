@@ -83,7 +83,7 @@ def test_known_variance_interval_covers():
     exact = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
     for _ in range(1000):
         scores = rng.normal(shift, 1, 50) / 100
-        estimate = epsilon_from_cosines(scores, 10_000, DELTA)
+        estimate = epsilon_of(Scores.from_cosines(scores, 10_000), DELTA)
         inside += bool(estimate.low <= exact <= estimate.high)
     assert abs(inside / 1000 - 0.95) < 3 * np.sqrt(0.95 * 0.05 / 1000)
 
