@@ -75,8 +75,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from fl_epe import epsilon_from_cosines, epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, COIN_METHODS, NotMeasured, Scores, lower_bound_by
+from fl_epe import epsilon_two_gaussians
+from fl_epe.auditing import BOUNDS, COIN_METHODS, NotMeasured, Scores, epsilon_of, lower_bound_by
 from fl_epe.auditing.score_spread import check_known_variance
 
 DELTA, COUNT, DIM = 1e-6, 1000, 10**6
@@ -100,7 +100,7 @@ def simulate(shift: float, variance: str, runs: int) -> NDArray[np.float64]:
     rows = []
     for _ in range(runs):
         cosines = rng.normal(shift, 1, COUNT) / np.sqrt(DIM)
-        estimate = epsilon_from_cosines(cosines, DIM, DELTA, variance=variance)
+        estimate = epsilon_of(Scores.from_cosines(cosines, DIM), DELTA, variance)
         rows.append((estimate.epsilon, estimate.low, estimate.high))
     return np.array(rows)
 

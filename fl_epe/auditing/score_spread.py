@@ -56,16 +56,17 @@ def wider_than_known(scores: Scores) -> str | None:
     """How wide scores are, in words, if they are certainly wider than N(μ, 1).
 
     Their mean then does not tell ε: canaries with different expected scores are a mixture, and the
-    largest of them decide ε. Where these are known up to a factor (`Scores.expected`), they are
-    taken out first. The χ² test has the level 1 − `LEAST_CERTAINTY`. What it finds:
-    ``benchmarks/estimators.py --dims``.
+    largest of them decide ε. Where these are known up to a factor (`Scores.expected`), either they
+    or equal ones may explain the scores. The χ² test has the level 1 − `LEAST_CERTAINTY`. What it
+    finds: ``benchmarks/estimators.py --dims``.
     """
-    sizes = np.ones_like(scores.observed)
+    models = [np.ones_like(scores.observed)]
     if scores.expected is not None and scores.expected.any():
-        sizes = scores.expected
-    deviates = scores.deviates(scores.shift(0.0, sizes) * sizes)
-    freedom = len(deviates) - 1
-    square = float(np.sum((deviates - deviates.mean()) ** 2)) / freedom
+        models.append(scores.expected)
+    freedom = len(scores.observed) - 1
+    square = min(
+        float(np.var(scores.deviates(scores.shift(0.0, sizes) * sizes), ddof=1)) for sizes in models
+    )
     if scores.null is None:
         p = scipy.stats.chi2.sf(square * freedom, freedom)
     else:

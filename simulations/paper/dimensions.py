@@ -31,7 +31,7 @@ import numpy as np
 from paper_tables import ONE_SHOT_DELTA, ONE_SHOT_NOISES, PRINTED, mean_and_sd
 from table2 import cosines_of_one_run
 
-from fl_epe import epsilon_from_cosines
+from fl_epe.auditing import Scores, epsilon_of
 
 
 def main() -> None:
@@ -52,11 +52,13 @@ def main() -> None:
         for (z, analytical), printed in zip(ONE_SHOT_NOISES, paper, strict=True):
             rng = np.random.default_rng((0, dim))
             values = [
-                epsilon_from_cosines(
-                    cosines_of_one_run(dim, count, z, seed)
-                    if options.vectors
-                    else rng.normal(1 / z, 1, count) / np.sqrt(dim),
-                    dim,
+                epsilon_of(
+                    Scores.from_cosines(
+                        cosines_of_one_run(dim, count, z, seed)
+                        if options.vectors
+                        else rng.normal(1 / z, 1, count) / np.sqrt(dim),
+                        dim,
+                    ),
                     ONE_SHOT_DELTA,
                 ).epsilon
                 for seed in range(runs)

@@ -31,7 +31,8 @@ from paper_tables import (
     mean_and_sd,
 )
 
-from fl_epe import CanarySet, epsilon_from_cosines
+from fl_epe import CanarySet
+from fl_epe.auditing import Scores, epsilon_of
 
 
 def cosines_of_one_run(dim: int, count: int, z: float, seed: int) -> NDArray[np.float64]:
@@ -56,8 +57,8 @@ def main() -> None:
         cells = [
             mean_and_sd(
                 [
-                    epsilon_from_cosines(
-                        cosines, options.dim, ONE_SHOT_DELTA, variance=variance
+                    epsilon_of(
+                        Scores.from_cosines(cosines, options.dim), ONE_SHOT_DELTA, variance
                     ).epsilon
                     for cosines in runs
                 ]

@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from paper_tables import cosines_with_noisy_sum, mean_and_sd
 from stackoverflow import TABLE
 
-from fl_epe import CanarySet, epsilon_from_cosines
+from fl_epe import CanarySet
 from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import Scores, epsilon_of
 from fl_epe.schedules import ShuffledEpochs
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -78,7 +79,9 @@ def main() -> None:
                     seeds = range(repetition * 10, repetition * 10 + runs)
                     cosines = np.concatenate([sample(z, count, seed) for seed in seeds])
                     values.append(
-                        epsilon_from_cosines(cosines, _DIM, TABLE.delta, variance=variance).epsilon
+                        epsilon_of(
+                            Scores.from_cosines(cosines, _DIM), TABLE.delta, variance
+                        ).epsilon
                     )
                 cells = " ".join(f"{q:5.2f}" for q in np.quantile(values, QUANTILES))
                 print(

@@ -148,6 +148,7 @@ from fl_epe.auditing import (
     ThreatModel,
     anderson_darling,
     epsilon_from_scores,
+    epsilon_of,
     footprint_fit,
     lower_bound,
     scores_from_record,
@@ -243,7 +244,7 @@ def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Stati
         "score: mean": float(scores.mean()),
         "score: deviation": float(scores.std(ddof=1)),
         "score: Anderson–Darling": anderson_darling(scores).statistic,
-        "ε, known variance": epsilon_from_cosines(observed, dim, DELTA).epsilon,
+        "ε, known variance": epsilon_of(exact, DELTA).epsilon,
         "ε, fitted (the paper)": epsilon_from_cosines(
             observed, dim, DELTA, variance="fitted"
         ).epsilon,

