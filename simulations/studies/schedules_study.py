@@ -104,10 +104,9 @@ def by_schedule(workers: int) -> Section:
         workers, schedules=DEFAULT_SCHEDULES, noise_multipliers=(Z,), participations=(R,)
     )
     finals = [known(row.final) for row in rows]
-    # The same mean for all whose participations are the same after the cap.
+    # The same mean for all, but for the cap, which refuses a few participations.
     middle = float(np.median([mean(final) for final in finals]))
-    apart = [row.schedule for row in rows if abs(mean(row.final) / middle - 1) > 0.01]
-    assert apart == ["capped:of=poisson,per_run=8"]
+    assert all(abs(mean(final) / middle - 1) < 0.05 for final in finals)
     loudest = max(rows, key=lambda row: exposed(row.final))
     assert loudest.schedule.startswith("device-classes")
     calm = [row for row in rows if row.most_participations == R]
