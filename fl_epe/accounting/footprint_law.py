@@ -3,7 +3,7 @@
 A footprint is what a client's rounds add up to: Σ w_t over its rounds for an adversary who sees the
 final model, √Σ w_t for one who sees every round's. Where a schedule states the law of one client's
 rounds (`Schedule.client_law`), the law of the sum is computed by convolution on a lattice. Weights
-are rounded up to the lattice, by 0.1% of a mean participation on average, so that footprints are
+are rounded up to the lattice, by 0.025% of a mean participation on average, so that footprints are
 never too small. Derivation: docs/notes/mixtures.md.
 
 Examples:
@@ -32,7 +32,7 @@ from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
 
-_CELLS = 500  # of the lattice, for a mean participation
+_CELLS = 2000  # of the lattice, for a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
 _MOST_ROWS = 1e8  # of simulated participations: half a minute
 _ROWS_A_ROUND = 150  # as long as a round takes to draw
@@ -269,6 +269,10 @@ def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
     expected = float(kind.chances.sum())
     if expected == 0 or not np.any(inside > 0):
         return np.zeros(1), np.array([kind.share])
+    if kind.most is not None and kind.most > expected:  # Chernoff: does anybody come so often?
+        log_tail = kind.most - expected - kind.most * math.log(kind.most / expected)
+        if log_tail < math.log(_FORGOTTEN):
+            kind = dataclasses.replace(kind, most=None)
     step = _step(inside, kind.chances)
     places = np.ceil(inside / step * (1 - 1e-12)).astype(np.int64)
     most = _most(kind)
@@ -288,7 +292,8 @@ def _step(inside: Floats, chances: Floats) -> float:
     positive = inside[inside > 0]
     if positive.min() >= largest * (1 - 1e-12):
         return largest
-    return float(inside @ chances / chances.sum()) / _CELLS
+    cell = float(inside @ chances / chances.sum()) / _CELLS
+    return largest / math.ceil(largest / cell)  # most rounds add the same, but for momentum
 
 
 def _most(kind: ClientType) -> int:

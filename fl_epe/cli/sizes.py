@@ -18,7 +18,7 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 _LONGEST = 100 * 86400.0
 _SECONDS_A_COORDINATE = 5e-9  # to read it, change it and write it back
 _SECONDS_A_ROUND = 5e-5  # to draw who takes part
-_BYTES_A_ROUND = 100  # of a schedule's law
+_BYTES_A_ROUND = 1000  # of the laws of all kinds of clients
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SPANS = (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60))
 

@@ -35,7 +35,7 @@ _COLUMNS = (
 """Columns of the table in the terminal, after the schedule."""
 _DRAWN = "~"
 """Marks an ε of clients that were drawn."""
-_TIE = 0.01  # expected scores are rounded by 0.1%
+_TIE = 0.01  # relative; expected scores are rounded
 
 
 def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:

@@ -253,7 +253,6 @@ def _computed(
 ) -> Epsilon:
     usual, strict = quantiles
     epsilon, error = part["epsilon"], part["error"]
-    # Expected scores are rounded up by 0.1% at most.
     above = bound is not None and epsilon - strict * error > bound.epsilon * (1 + 1e-6)
     return Epsilon(
         epsilon,

@@ -223,7 +223,6 @@ class TestSizes:
             [*LIMIT, "--rounds", "100000000"],
             ["compare", "--workers", "100000000000000000000"],
             [*LIMIT, "--clients", "9999999999999"],
-            [*LIMIT, "--num-canaries", "1000000000"],
             [*LIMIT, "--replicates", "1000000000000"],
             ["advise", "noise", "--target-epsilon", "1", "--rounds", "100000000"],
             ["advise", "noise", "--target-epsilon", "1", "--num-canaries", "1000000000000"],

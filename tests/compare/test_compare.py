@@ -247,7 +247,7 @@ class TestRows:
         assert row.replicates == 1
 
     def test_a_cap_that_refuses_nobody_changes_nothing(self, tmp_path):
-        plan = Plan(("poisson", "capped:of=poisson,per_run=100"), (0.5,), (4,))
+        plan = Plan(("poisson", "capped:of=poisson,per_run=30"), (0.5,), (2,), rounds=64)
         plain, capped = _rows(plan, tmp_path)
         for name in ("final", "every_round"):
             one, other = getattr(plain, name), getattr(capped, name)

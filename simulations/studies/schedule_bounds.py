@@ -1,0 +1,145 @@
+"""Is every analytical ε of a comparison above the exact ε, and do drawn clients agree with it?
+
+    python simulations/studies/schedule_bounds.py    # a minute on one core
+
+13 schedules, four noise multipliers, three numbers P of participations, in T = P rounds (everybody
+in every round) and in more. For each cell of `fl-epe compare` the analytical ε must not be below
+ε of the same adversary and the same client, a client drawn at random. ε itself is compared with
+clients that the schedule draws: the mean of their δ is at most the target at ε, and at least the
+target at 99.9% of it (laws are rounded up), within three standard errors of that mean over
+independent populations.
+
+Expected::
+
+    P    T     cells  impossible  below exact  beyond 3 errors
+    1    1        52           8            0                0
+    1    4        52           0            0                0
+    4    4        52           8            0                0
+    4    16       52           0            0                0
+    16   16       52           8            0                0
+    16   64       52           0            0                0
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from fl_epe.accounting import delta_two_gaussians
+from fl_epe.asymptotics import limit_weights
+from fl_epe.compare import Epsilon, Plan, Row, carry_out, rows_of
+from fl_epe.mechanism import ServerSGD
+from fl_epe.schedules import make_schedule, parse_schedule, presence, trace_of
+
+NOISES, PARTICIPATIONS, MORE = (0.5, 1.0, 2.0, 5.0), (1, 4, 16), (1, 4)
+CLIENTS, DELTA, MOMENTUM = 120, 1e-3, 0.9
+
+
+def schedules(participations: int, rounds: int, folder: Path) -> Iterable[str]:
+    """One specification of each of the 13 kinds; a log with the same participations."""
+    path = folder / f"log-{participations}-{rounds}.csv"
+    rng = np.random.default_rng(1)
+    share = rng.permutation(np.linspace(0.5, 1.5, CLIENTS)) if rounds > participations else 1.0
+    seen = rng.random((rounds, CLIENTS)) < share * participations / rounds
+    seen[0, ~seen.any(axis=0)] = True
+    rows = "".join(f"{t},{client}\n" for t, client in np.argwhere(seen).tolist())
+    path.write_text("round,client_id\n" + rows)
+    log = f"path={path},empty_rounds=keep"
+    rest = max(rounds // participations // 2, 1)
+    return (
+        "epochs", "poisson", "fixed-size", f"min-separation:separation={rest}", "cyclic",
+        'device-classes:{"rates": [2, 1], "shares": [0.2, 0.8]}', "balls-in-bins", "check-in",
+        "time-of-day:rounds_per_day=8,hours=24", f"trace:{log}", f"trace-sample:{log}",
+        "drop-out:of=epochs,rate=0.2", "capped:of=poisson,per_run=6",
+    )  # fmt: skip
+
+
+def measure(spec: str, participations: int, rounds: int) -> list[Row]:
+    """The rows of one schedule, one for each noise; of a log at its own numbers."""
+    _, options = parse_schedule(spec)
+    mean: float = participations
+    if "path" in options:
+        rounds, mean = log_numbers(Path(options["path"]))
+    plan = Plan(
+        (spec,), NOISES, (mean,), rounds=rounds, clients=CLIENTS, delta=DELTA,
+        server_momentum=MOMENTUM,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        return rows_of(plan, carry_out(plan, Path(folder)))
+
+
+def log_numbers(path: Path) -> tuple[int, float]:
+    """Rounds and mean participations of a log."""
+    rows = np.loadtxt(path, delimiter=",", skiprows=1, dtype=int, ndmin=2)
+    return int(np.ptp(rows[:, 0])) + 1, len(rows) / len(np.unique(rows[:, 1]))
+
+
+def deviations(row: Row, rounds: int, runs: int) -> list[float]:
+    """Standard errors by which drawn clients have a larger ε than the row's, or one below 99.9%."""
+    kind, options = parse_schedule(row.schedule)
+    schedule = make_schedule(kind, rounds, row.participations, **options)
+    trace = trace_of(schedule)
+    clients = CLIENTS if trace is None else trace.population
+    rng = np.random.default_rng(7)
+    final, all_rounds = limit_weights(rounds, row.noise_multiplier, server=ServerSGD(1.0, MOMENTUM))
+    seen = np.array([presence(schedule, clients, rng) for _ in range(runs)])
+    found = []
+    for value, sizes in (
+        (row.final, np.tensordot(final, seen, (0, 1))),
+        (row.every_round, np.sqrt(np.tensordot(all_rounds, seen, (0, 1)))),
+    ):
+        assert value is not None
+        for epsilon, side in ((value.epsilon, 1), (0.999 * value.epsilon, -1)):  # rounded up
+            means = np.asarray(delta_two_gaussians(0, 1, sizes, 1, epsilon)).mean(axis=1)
+            error = max(float(means.std(ddof=1)) / np.sqrt(runs), 1e-9 * DELTA)
+            if value.epsilon > 0 or side > 0:
+                found.append(max(side * float(means.mean() - DELTA) / error, 0.0))
+    return found
+
+
+def below(row: Row) -> int:
+    """How many analytical ε of a row are below the exact one of the same adversary."""
+    parts: list[Epsilon | None] = [row.final, row.every_round, row.unknown_rounds]
+    return sum(
+        part is not None
+        and (part.analytical is None or part.analytical.epsilon < part.epsilon * (1 - 1e-9))
+        for part in parts
+    )
+
+
+def main(
+    participations: Iterable[int] = PARTICIPATIONS,
+    more: Iterable[int] = MORE,
+    runs: int = 200,
+    say: Callable[[str], object] = print,
+) -> int:
+    """Print the table; the number of cells in which something is wrong."""
+    say(f"{'P':<5}{'T':<6}{'cells':>5}{'impossible':>12}{'below exact':>13}{'beyond 3 errors':>17}")
+    wrong = 0
+    for times in participations:
+        for factor in more:
+            rounds = times * factor
+            with tempfile.TemporaryDirectory() as folder:
+                rows, far, low = [], 0, 0
+                for spec in schedules(times, rounds, Path(folder)):
+                    found = measure(spec, times, rounds)
+                    rows += found
+                    for row in found:
+                        if row.skipped is None:
+                            low += below(row)
+                            length = row.log[0] if row.log else rounds
+                            far += sum(t > 3 for t in deviations(row, length, runs))
+            skipped = sum(row.skipped is not None for row in rows)
+            say(f"{times:<5}{rounds:<6}{len(rows):>5}{skipped:>12}{low:>13}{far:>17}")
+            wrong += low + far
+    return wrong
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=200, help="populations that are drawn")
+    main(runs=parser.parse_args().runs)
