@@ -1,10 +1,7 @@
 """`CanaryAudit` around real Flower strategies, with clients that know nothing of it."""
 
-<<<<<<< HEAD
-import random
-=======
 import math
->>>>>>> w-estimates
+import random
 import re
 from collections.abc import Callable
 from typing import Any

@@ -146,7 +146,7 @@ PLAN = b"""schedules = ["epochs", "poisson", "capped:of=poisson,per_run=4"]
 noise-multipliers = [0.1, 0.2]
 participations = [1, 2]
 rounds = 20
-num-canaries = 40
+clients = 400
 replicates = 2
 delta = 1e-3
 """
