@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -297,7 +298,14 @@ class TestRows:
 
     def test_trainings_are_pooled_before_any_epsilon(self):
         """Scales of both signs: ε of their mean, and not the mean of what is left above 0."""
-        part = {"mean": 0.0, "variance": 1.0, "count": 50, "error": 0.5, "drawn": 0, "whole": True}
+        part: dict[str, Any] = {
+            "mean": 0.0,
+            "variance": 1.0,
+            "count": 50,
+            "error": 0.5,
+            "drawn": 0,
+            "whole": True,
+        }
         part |= {"footprints": [0.1], "shares": [1.0]}
         results = {}
         plan = Plan(("epochs",), (1.0,), (1,), replicates=2, task="digits")

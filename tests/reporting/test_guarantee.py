@@ -62,6 +62,7 @@ def test_does_not_depend_on_the_observed_canaries():
     assert record.presence.sum(axis=0).max() < 6
     summary = summarize(record)
     epsilon = summary.analytical.epsilon
+    assert epsilon is not None
     assert gaussian_epsilon(1.0, 1e-5, 3) < epsilon < gaussian_epsilon(1.0, 1e-5, 6)
     assert "participations follow the schedule's law" in _note(summary)
     other = record.with_values(presence=record.presence[:, ::-1])
@@ -71,7 +72,9 @@ def test_does_not_depend_on_the_observed_canaries():
 def test_a_schedule_without_a_limit_has_the_law_of_its_participations():
     schedule, record = _record("min-separation:separation=1")
     assert schedule.most_participations() == record.rounds
-    assert summarize(record).analytical.epsilon < gaussian_epsilon(1.0, 1e-5, record.rounds)
+    epsilon = summarize(record).analytical.epsilon
+    assert epsilon is not None
+    assert epsilon < gaussian_epsilon(1.0, 1e-5, record.rounds)
 
 
 @pytest.mark.parametrize(
