@@ -3,7 +3,7 @@
 A footprint is what a client's rounds add up to: Σ w_t over its rounds for an adversary who sees the
 final model, √Σ w_t for one who sees every round's. Where a schedule states the law of one client's
 rounds (`Schedule.client_law`), the law of the sum is computed by convolution on a lattice. Weights
-are rounded up to the lattice, by 0.025% of a mean participation on average, so that footprints are
+are rounded up to the lattice, by 0.05% of a mean participation on average, so that footprints are
 never too small. Derivation: docs/notes/mixtures.md.
 
 Examples:
@@ -32,7 +32,7 @@ from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
 
-_CELLS = 2000  # of the lattice, for a mean participation
+_CELLS = 1000  # of the lattice, for a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
 _MOST_ROWS = 1e8  # of simulated participations: half a minute
 _ROWS_A_ROUND = 150  # as long as a round takes to draw

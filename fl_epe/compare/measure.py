@@ -159,6 +159,7 @@ def _in_the_limit(plan: Plan, cell: Cell) -> dict[str, Any]:
             "drawn": unit.drawn,
             "error": _error_of(law, delta, unit.drawn) if unit.drawn else 0.0,
         }
+    unknown = _unknown_rounds(schedule, every_round)
     return {
         "diverged": [],
         "log": None if trace is None else [trace.rounds, trace.rounds_with_clients],
@@ -169,7 +170,7 @@ def _in_the_limit(plan: Plan, cell: Cell) -> dict[str, Any]:
             "most": round(counts.largest(clients, plan.confidence) or counts.law.footprints[-1]),
         },
         **found,
-        "unknown": _unknown_rounds(schedule, every_round),
+        "unknown": unknown and {"epsilon": unknown_epsilon(unknown, 1.0, delta)},
         "accuracy": None,
         "guarantees": _guarantees(schedule, cell.noise_multiplier, delta, clients),
     }
@@ -313,6 +314,8 @@ def _unknown_rounds(schedule: Schedule, energy: Floats) -> dict[str, Any] | None
 
 def unknown_epsilon(facts: dict[str, Any], scale: float, delta: float) -> float:
     """ε of a client whose rounds the adversary does not know, at a scale κ of all signals."""
+    if "epsilon" in facts:  # of the limit, where κ is 1
+        return float(facts["epsilon"])
     if scale <= 0:
         return 0.0
     if "rate" in facts:

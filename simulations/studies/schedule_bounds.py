@@ -79,7 +79,7 @@ def log_numbers(path: Path) -> tuple[int, float]:
 
 
 def deviations(row: Row, rounds: int, runs: int) -> list[float]:
-    """Standard errors by which drawn clients have a larger ε than the row's, or one below 99.9%."""
+    """Standard errors by which drawn clients have an ε outside of 99.9% to 100% of the row's."""
     kind, options = parse_schedule(row.schedule)
     schedule = make_schedule(kind, rounds, row.participations, **options)
     trace = trace_of(schedule)
