@@ -77,9 +77,15 @@ def _measured(
         min(workers, len(cells)), multiprocessing.get_context("spawn"), _as_worker
     )
     try:
-        futures = {pool.submit(measure, plan, cell, directory, machine): cell for cell in cells}
+        groups: dict[Any, list[Cell]] = {}
+        for cell in cells:  # without a task, all noise multipliers share the law of a schedule
+            alone = cell if plan.task is not None else (cell.schedule, cell.participations)
+            groups.setdefault(alone, []).append(cell)
+        futures = [
+            pool.submit(_measure_all, plan, group, directory, machine) for group in groups.values()
+        ]
         for future in concurrent.futures.as_completed(futures):
-            yield futures[future], future.result()
+            yield from future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
         raise RuntimeError(
             "A worker process died (out of memory?). Run the same command again to go on, with "
@@ -87,6 +93,12 @@ def _measured(
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _measure_all(
+    plan: Plan, cells: list[Cell], directory: Path, machine: Machine | None
+) -> list[tuple[Cell, dict[str, Any]]]:
+    return [(cell, measure(plan, cell, directory, machine)) for cell in cells]
 
 
 def _as_worker() -> None:

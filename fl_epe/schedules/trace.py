@@ -110,8 +110,9 @@ class Trace(Schedule):
             raise ValueError(
                 f"Expected {path} to hold a log with clients in most rounds: from {used[0]} to "
                 f"{used[-1]} are {rounds:,} rounds, and {len(used):,} of them have any. Are they "
-                "time stamps, or numbered with gaps? Give empty_rounds=drop to renumber the rounds "
-                "with clients, or empty_rounds=keep if the others released a model of noise alone "
+                "time stamps, or numbered with gaps? Give empty_rounds=drop to renumber "
+                "the rounds with clients, or empty_rounds=keep if the others released a model of "
+                "noise alone "
                 "(trace:path=FILE,empty_rounds=drop, or --empty-rounds drop of 'advise log')."
             )
         try:
