@@ -10,11 +10,11 @@ import pytest
 from fl_epe.files import no_link, part_of, printable, remove_parts, whole_file, write_text
 
 HOSTILE = {
-    "clears the screen": "\x1b[2J\x1b[H",
-    "one byte escape": "\x9b2J",
-    "bell and back": "\x07\x08\r",
-    "right to left": "\u202e",
-    "no character": "\udc80",
+    "clears-the-screen": "\x1b[2J\x1b[H",
+    "one-byte-escape": "\x9b2J",
+    "bell-and-back": "\x07\x08\r",
+    "right-to-left": "\u202e",
+    "no-character": "\udc80",
     "tag": "\U000e0041",
 }
 

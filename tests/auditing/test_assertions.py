@@ -371,6 +371,7 @@ def test_single_participation_has_the_exact_null(schedule):
         (ShuffledEpochs(5, 1.5), lambda r: scores_from_record(r, "all", "matched-filter")),
         (Poisson(5, 0.3), scores_for_claim),  # whoever claims ε knows no coins
     ],
+    ids=["epochs", "uneven", "poisson"],
 )
 def test_several_participations_have_unobserved_scores(schedule, claim):
     record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=30)

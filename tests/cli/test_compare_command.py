@@ -51,7 +51,7 @@ class TestCommand:
     def test_a_trace(self, tmp_path, capsys):
         path = tmp_path / "log.csv"
         rows = [f"{t},{client}" for t in range(4) for client in range(t, t + 2)]
-        path.write_text("round,client_id\n" + "\n".join(rows))
+        path.write_text("round,client_id\n" + "\n".join(rows) + "\n")
         options = ["--rounds", "4", "--participations", "1.6", "--noise-multipliers", "0.5"]
         command = ["compare", "--schedules", f"trace:path={path}", *options]
         assert cli.main([*command, "--output", str(tmp_path / "out"), "--workers", "1"]) == 0

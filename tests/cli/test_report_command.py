@@ -65,7 +65,9 @@ def _nothing_moves_the_cursor(text):
     assert "x" * 2001 not in text
 
 
-@pytest.mark.parametrize("words", [["evil"], ["evil", "one", "--output", "side"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["evil"], ["evil", "one", "--output", "side"]], ids=["one", "several"]
+)
 def test_a_record_that_somebody_sent_writes_nothing_but_text(runs, words, capsys):
     config = {"task": HOSTILE, "metric": HOSTILE, "plan": [HOSTILE], "caveat": HOSTILE}
     record = make_record(

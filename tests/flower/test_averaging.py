@@ -131,10 +131,9 @@ def test_scores_of_unequal_canaries_are_what_their_weights_say():
     record = _record(weights=(1, 1, 1, 1, 8))
     fit = footprint_fit(record, threat="all")
     assert fit.low < 1 < fit.high
-    heavy = 0.1 * 8 / np.sqrt(68 / 5)  # among noise alone, of length 0.02·√d
-    shift = np.sqrt(DIM) * heavy / np.hypot(0.02 * np.sqrt(DIM), heavy)
-    # 30 rounds whose noise has a length that varies by 1/√(2d); rounding of the rest is smaller
-    assert abs(round_footprints(record, "all")[1].max() / shift - 1) < 5 / np.sqrt(2 * DIM)
+    heavy = 0.1 * 8 / np.sqrt(68 / 5)  # among noise of 0.02 in each entry
+    found = round_footprints(record, "all")[1][4::5]  # of the heavy canary of each round
+    assert abs(found.mean() - heavy / 0.02) < 5 * found.std() / np.sqrt(len(found))
 
 
 def test_an_auditor_goes_on_with_unequal_canaries():

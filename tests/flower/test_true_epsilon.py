@@ -27,7 +27,8 @@ ROUNDS, A_ROUND = 20, 2
 def _audit(case: Any, tmp_path: Any, rounds: int = ROUNDS) -> CanaryAudit:
     np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
     strategy = app_runs._for_nodes(case.strategy(tmp_path), case.nodes)
-    audit = CanaryAudit(strategy, num_canaries=A_ROUND * rounds, delta=1e-3, seed=1)
+    number = A_ROUND * rounds
+    audit = CanaryAudit(strategy, num_canaries=number, delta=1e-3, seed=1, max_share=0.5)
     with InProcessGrid(case.client_app, case.nodes) as grid:
         audit.start(grid, initial(), num_rounds=rounds)
     return audit
