@@ -21,13 +21,13 @@ from fl_epe.simulation.worker import execute
 from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
 from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
 from fl_epe.training import CohortTrainer, Counts, Execution, LocalTraining, Trainer
-from fl_epe.training.cohort import _add_on_device
-from fl_epe.training.vectorized import Member, Together, batch_sizes, waves
+from fl_epe.training.cohort import _Total
+from fl_epe.training.vectorized import Member, Together
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
 
 
-CPU = Execution(device="cpu")
+CPU = Execution(device="cpu", chunk=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,41 +110,29 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     rows *= torch.tensor([1e-4, 1.0, 1e-3, 1.0, 9.0])[:, None]
     rows[3, 7] = torch.nan
     total, expected = ClippedSum(2000, 0.1), ClippedSum(2000, 0.1)
-    assert _add_on_device(total, rows) == [expected.add(row) for row in rows.numpy()]
+    there = _Total(total, rows[0])
+    there._multiples, there._scratch = torch.zeros((2, 2000), dtype=torch.float64)
+    lengths = [length for (length,) in there.measure(rows, torch.zeros(5, 0))]
+    answers = [there.add(row, length) for row, length in zip(rows, lengths, strict=True)]
+    there.finish()
+    assert answers == [expected.add(row) for row in rows.numpy()]
     np.testing.assert_allclose(total.total(), expected.total(), rtol=0, atol=5 * 0.1 / 2**31)
 
 
-# Who takes a step together.
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_waves_take_every_step_once_and_pad_less_than_a_fifth(seed: int):
-    random = generator(seed)
-    local = LocalTraining(epochs=int(random.integers(1, 4)), batch_size=16)
-    sizes = [batch_sizes(int(n), local) for n in random.integers(1, 200, 30)]
-    done, rows, padded = [0] * len(sizes), 0, 0
-    for wave in waves(sizes):
-        assert wave == sorted(set(wave))
-        lengths = [sizes[i][done[i]] for i in wave]
-        rows, padded = (
-            rows + len(wave) * max(lengths),
-            padded + sum(max(lengths) - n for n in lengths),
-        )
-        for i in wave:
-            done[i] += 1
-    assert done == [len(own) for own in sizes]
-    assert padded < rows / 5
-
-
-def test_batch_sizes_are_those_of_the_batches():
-    for examples, epochs in itertools.product((1, 4, 9), (1, 3)):
-        local = LocalTraining(epochs=epochs, batch_size=4)
-        data = ClientData(torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64))
-        member = Member(0, data, local, generator(0))
-        batches = [member.batch([])[0] for _ in member.sizes]
-        assert [len(batch) for batch in batches] == batch_sizes(examples, local)
-        with pytest.raises(StopIteration):
-            member.batch([])
+@pytest.mark.parametrize(("examples", "rows"), [(1, 1), (3, 4), (4, 4), (5, 8), (9, 8)])
+def test_batches_are_padded_with_examples_of_the_same_client(examples: int, rows: int):
+    local = LocalTraining(epochs=2, batch_size=8)
+    data = ClientData(torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64))
+    member = Member(0, data, local, generator(0))
+    seen = torch.zeros(examples)
+    for _ in range(member.steps):
+        size, places, masks = member.batch([])
+        assert (len(places), masks) == (rows, [])
+        assert set(places[size:].tolist()) <= {int(places[0])}
+        seen[places[:size]] += 1
+    assert seen.tolist() == [2.0] * examples
+    with pytest.raises(StopIteration):
+        member.batch([])
 
 
 # One after another, all at once, in chunks.
@@ -175,7 +163,7 @@ def test_together_the_cnn_takes_autograds_steps():
     task, local = Images(num_clients=2), LocalTraining(0.1, 1, 4)
     theta = task.initial(0).astype(np.float64)
     members = [Member(i, task.client(i), local, generator(1, i)) for i in range(2)]
-    deltas = Together(task, CPU).train(theta, members, local.learning_rate)
+    deltas, _ = Together(task, CPU).train(torch.tensor(theta), members, local.learning_rate)
     for i, delta in enumerate(deltas):
         data, random = task.client(i), generator(1, i)
         model = task.model().train()
@@ -221,8 +209,8 @@ def test_a_model_that_cannot_be_vectorised_is_trained_one_after_another(
         total, again = _train(_Opaque(), Execution("cpu", chunk=4))
     np.testing.assert_array_equal(total, expected)
     assert again.examples == counts.examples
-    assert [record.message[:37] for record in caplog.records] == [
-        "Training 4 clients at once failed: Ba"
+    assert [record.message[:42] for record in caplog.records] == [
+        "Training one client at a time, not 4: Batc"
     ]
 
 
@@ -238,7 +226,8 @@ def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Together, "train", small)
     expected, counts = _train(_Smooth(num_clients=12), CPU)
     total, again = _train(_Smooth(num_clients=12), Execution("cpu", chunk=5))
-    assert sizes == [5, 2, 2, 2]
+    assert sizes[:3] == [5, 3, 2]  # later ones are small at once
+    assert max(sizes[3:]) == 2
     np.testing.assert_allclose(total, expected, rtol=0, atol=1e-6)
     _assert_same(again, counts)
 

@@ -24,7 +24,10 @@ def test_the_environment_decides_where_and_how():
         Execution.from_environment({"FL_EPE_DETERMINISTIC": "yes"})
 
 
-def test_a_cpu_trains_one_client_at_a_time_unless_told_otherwise():
-    assert CPU.clients_at_once() == 1
-    assert Execution("cpu", chunk=6).clients_at_once() == 6
-    assert Execution("cuda").clients_at_once() > 1
+def test_a_cpu_trains_small_models_at_once_and_large_ones_apart():
+    assert CPU.clients_at_once(26_122) == 20
+    assert CPU.clients_at_once(1_000) == 32
+    assert CPU.clients_at_once(600_000) == 1
+    assert CPU.clients_at_once(1_000, convolves=True) == 1
+    assert Execution("cpu", chunk=6).clients_at_once(10**7, convolves=True) == 6
+    assert Execution("cuda").clients_at_once(10**7, convolves=True) == 32
