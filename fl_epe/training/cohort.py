@@ -153,7 +153,7 @@ class CohortTrainer:
         self._task = task
         self._trainer = Trainer(task, self._execution)
         self.chunk = self._execution.clients_at_once(task.dim, self._trainer.convolves)
-        self._proved = self._worked = False
+        self._proved, self._worked = set[bool](), False
         if self.chunk > 1 and (reason := self._alone()):
             self._one_at_a_time(reason)
         self._together = Together(task, self._execution) if self.chunk > 1 else None
@@ -206,7 +206,7 @@ class CohortTrainer:
                     self._train_one(order, client)
             else:
                 loaded = self._load(order, clients)
-                if not self._proved:
+                if len(self._proved) < 2:
                     self._prove(order, loaded)
                 for chunk in self._chunks(loaded, local.batch_size):
                     self._train_chunk(order, chunk)
@@ -288,11 +288,12 @@ class CohortTrainer:
         """Before clients train at once by default: one of them learns the same in both ways.
 
         It would not if examples of a batch saw each other, or if the model drew random numbers of
-        its own.
+        its own. A client with a batch that has to be padded is tried for itself.
         """
-        assert self._together is not None  # noqa: S101
         for client, data in reversed(loaded):
-            if not len(data):
+            rows = padded_size(len(data), order.local.batch_size)
+            padded = len(data) % rows > 0
+            if not len(data) or padded in self._proved or self.chunk == 1:
                 continue
             try:
                 alone, _ = self._trainer.learn(
@@ -302,20 +303,21 @@ class CohortTrainer:
                     seed=order.seed,
                     round_number=order.round_number,
                 )
-                scale = float(alone.norm())
-            except Exception:  # noqa: BLE001, S112 (its fault, noted when it trains)
+                length = float(alone.norm())
+            except Exception:  # noqa: BLE001, S112 (its own fault, noted when it trains)
                 continue
-            if not math.isfinite(scale):
+            if not math.isfinite(length):
                 continue
-            self._proved = True
-            if self._execution.chunk is not None:  # asked for
-                return
-            members = [order.member(client, data)]
-            try:
-                rows, _ = self._together.train(order.theta, members, order.local.learning_rate)
-                same = float((rows[0] - alone).norm()) <= _SAME * scale
-            except Exception:  # noqa: BLE001 (torch cannot vectorise the model)
-                same = False
-            if self._trainer.draws or not same:
+            self._proved.add(padded)
+            if self._execution.chunk is None and not self._same(order, client, data, alone):
                 self.chunk = 1
-            return
+
+    def _same(self, order: _Order, client: int, data: ClientData, alone: torch.Tensor) -> bool:
+        assert self._together is not None  # noqa: S101
+        members = [order.member(client, data)]
+        try:
+            rows, _ = self._together.train(order.theta, members, order.local.learning_rate)
+        except Exception:  # noqa: BLE001 (torch cannot vectorise the model)
+            return False
+        near = float((rows[0] - alone).norm()) <= _SAME * float(alone.norm())
+        return near and not self._trainer.draws

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
-import itertools
 import logging
 from typing import ClassVar
 
+import datasets
 import numpy as np
 import pytest
 import torch
+from gpu_run import Prepared
 from tiny import Tiny
 from torch import nn
 
@@ -18,7 +19,15 @@ from fl_epe.models import Cnn, Lstm, SeededDropout
 from fl_epe.seeding import generator
 from fl_epe.simulation.messages import Order
 from fl_epe.simulation.worker import execute
-from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
+from fl_epe.tasks import (
+    ClientData,
+    LossSum,
+    Task,
+    bind_parameters,
+    from_datasets,
+    load_task,
+    task_names,
+)
 from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
 from fl_epe.training import CohortTrainer, Counts, Execution, LocalTraining, Trainer
 from fl_epe.training.cohort import _Total
@@ -256,6 +265,122 @@ def test_a_worker_trains_in_chunks_too():
     for sums in (alone, chunked, apart):
         assert (sums.clients, sums.canaries, sums.faults) == (3, 2, [])
         sums.check(dataclasses.replace(order, separate=sums is apart))
+
+
+class _Attention(nn.Module):
+    """A transformer as torch has it: dropout in modules and in functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+        self.encoder, self.output = nn.TransformerEncoder(layer, 1), nn.Linear(8, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1])  # of no device in particular
+        return self.output(self.encoder(self.embedding(tokens + 0 * places)).mean(1))
+
+
+class _Table(nn.Module):
+    """A model for a table, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+class _Centred(_Table):
+    """Whose examples see each other, so that padding changes them."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs - inputs.mean(0))
+
+
+def _rows(model: type[nn.Module], clients: int = 12) -> Task:
+    """Clients with 1 to 23 rows of a data set."""
+    random, sizes = generator(5), 1 + np.arange(clients) * 2
+    owners = np.repeat(np.arange(clients), sizes)
+    shape = (len(owners), 5)
+    tokens, table = random.integers(0, 20, shape), random.standard_normal(shape, np.float32)
+    columns = {"x": tokens if model is _Attention else table, "owner": owners}
+    rows = datasets.Dataset.from_dict({**columns, "y": random.integers(0, 3, len(owners))})
+    return from_datasets(
+        model, rows, inputs="x", targets="y", partition="by:owner", held_out=rows.select(range(4))
+    )
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_every_task_trains_in_the_chunk_that_was_asked_for(name: str):
+    task = load_task(name)
+    assert CohortTrainer(task, Execution("cpu", chunk=3)).chunk == 3
+    assert CohortTrainer(Prepared(task), Execution("cpu", chunk=3)).chunk == 3
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(load_task("stackoverflow-twin", max_examples=1), id="lstm"),
+        pytest.param(load_task("emnist-twin", max_examples=2), id="cnn"),
+        pytest.param(_rows(_Attention), id="transformer"),
+    ],
+)
+def test_a_chunk_that_was_asked_for_is_still_used_after_training(
+    task: Task, caplog: pytest.LogCaptureFixture
+):
+    trainer, total = CohortTrainer(task, Execution("cpu", chunk=3)), ClippedSum(task.dim, 0.5)
+    local = LocalTraining(0.1, 1, 4)
+    counts = trainer.train(task.initial(1), range(3), local, total, seed=1, round_number=1)
+    assert (trainer.chunk, counts.clients, counts.faults, caplog.records) == (3, 3, [], [])
+
+
+def test_by_default_an_update_depends_on_its_client_alone():
+    """To the last bit: not on who else is in the chunk, nor on its size or order."""
+    task, local = _rows(_Table), LocalTraining(0.1, 2, 4)
+
+    def updates(*clients: int) -> np.ndarray:
+        total = ClippedSum(task.dim, 0.5)
+        trainer = CohortTrainer(task, Execution("cpu"))
+        assert trainer.chunk == 32
+        trainer.train(task.initial(1), clients, local, total, seed=1, round_number=1)
+        assert trainer.chunk == 32
+        return total.total()
+
+    apart = [updates(client) for client in range(12)]
+    for group in (range(12), range(11, -1, -1), (3, 4), (0, 11, 6, 7, 8)):
+        np.testing.assert_array_equal(updates(*group), sum(apart[client] for client in group))
+
+
+@pytest.mark.parametrize("model", [_Centred, _Attention])
+def test_by_default_a_model_that_a_chunk_would_change_trains_alone(model: type[nn.Module]):
+    task, local = _rows(model), LocalTraining(0.1, 1, 4)
+    totals = []
+    for execution in (Execution("cpu"), CPU):
+        trainer, total = CohortTrainer(task, execution), ClippedSum(task.dim, 0.5)
+        trainer.train(task.initial(1), range(12), local, total, seed=1, round_number=1)
+        assert trainer.chunk == 1
+        totals.append(total.total())
+    np.testing.assert_array_equal(*totals)
+
+
+def test_one_bad_client_is_found_and_the_others_train_at_once():
+    class Mislabelled(_Smooth):
+        def client(self, client_id: int) -> ClientData:
+            data = super().client(client_id)
+            return ClientData(data.inputs, data.targets + 3 * (client_id == 4))
+
+    task = Mislabelled(num_clients=16)
+    trainer, total = CohortTrainer(task, Execution("cpu", chunk=16)), ClippedSum(task.dim, 0.5)
+    for round_number in (0, 1):
+        counts = trainer.train(
+            task.initial(3), range(16), LOCAL, total, seed=1, round_number=round_number
+        )
+        assert (counts.clients, trainer.chunk) == (15, 16)
+        assert [(kind, text[:8]) for kind, text in counts.faults] == [
+            (FaultKind.CLIENT_FAILED, "client 4")
+        ]
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
