@@ -107,9 +107,9 @@ class _Total:
 
     def measure(self, updates: torch.Tensor, parts: torch.Tensor) -> list[list[float]]:
         """The norm of each row of ``updates`` and its row of ``parts``; waits for the device."""
-        lengths = torch.zeros(len(updates), 1, dtype=torch.float64, device=updates.device)
-        if self._multiples is not None:  # on the CPU `ClippedSum.add` takes it
-            lengths = torch.linalg.vector_norm(updates, dim=1, keepdim=True, dtype=torch.float64)
+        if self._multiples is None:  # `ClippedSum.add` takes the norm itself
+            return [[0.0, *row] for row in parts.tolist()]
+        lengths = torch.linalg.vector_norm(updates, dim=1, keepdim=True, dtype=torch.float64)
         return list(torch.cat([lengths, parts], 1).tolist())
 
     def add(self, update: torch.Tensor, length: float) -> bool | None:
@@ -198,7 +198,7 @@ class CohortTrainer:
             ValueError: for a ``theta`` of another shape or type.
         """
         check_model(theta, self._task.dim)
-        start = torch.from_numpy(theta).to(self._execution.torch_device())
+        start = torch.tensor(theta, device=self._execution.torch_device())
         order = _Order(start, local, _Total(total, start), seed, round_number)
         with self._execution.settings():
             if self.chunk == 1:

@@ -121,7 +121,7 @@ class Trainer:
         """
         check_model(theta, self._task.dim)
         with self._execution.settings():
-            start = torch.tensor(theta).to(self._device)
+            start = torch.tensor(theta, device=self._device)
             delta, parts = self.learn(start, client_id, local, seed=seed, round_number=round_number)
         loss_sum, correct, examples = totals(parts)
         return ClientUpdate(delta.cpu().numpy(), int(examples), loss_sum, correct)

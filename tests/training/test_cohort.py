@@ -120,7 +120,7 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     rows[3, 7] = torch.nan
     total, expected = ClippedSum(2000, 0.1), ClippedSum(2000, 0.1)
     there = _Total(total, rows[0])
-    there._multiples, there._scratch = torch.zeros((2, 2000), dtype=torch.float64)
+    there._multiples, there._scratch = torch.zeros((2, 2000), dtype=torch.float64)  # as elsewhere
     lengths = [length for (length,) in there.measure(rows, torch.zeros(5, 0))]
     answers = [there.add(row, length) for row, length in zip(rows, lengths, strict=True)]
     there.finish()

@@ -19,7 +19,7 @@ from torch import nn
 
 from fl_epe.mechanism import ClippedSum
 from fl_epe.tasks import Task, from_datasets, load_task
-from fl_epe.training import CohortTrainer, Execution, LocalTraining
+from fl_epe.training import CohortTrainer, Execution, LocalTraining, Trainer
 
 PLACE = os.environ.get("FL_EPE_GHOST", "")
 pytestmark = pytest.mark.skipif(not PLACE, reason="no FL_EPE_GHOST: there is no such device")
@@ -117,3 +117,13 @@ def test_a_label_out_of_range_costs_one_client_and_no_chunk(ghost: ModuleType):
     counts = trainer.train(theta, range(CLIENTS), local, total, seed=1, round_number=1)
     assert (counts.clients, len(counts.faults), trainer.chunk) == (CLIENTS - 1, 1, 8)
     assert counts.faults[0].text.startswith("client 3: IndexError")
+
+
+def test_a_single_client_comes_back_to_the_host(ghost: ModuleType):
+    task, local = TASKS["cnn"](), LocalTraining(0.05, 1, 16)
+    updates = [
+        Trainer(task, Execution(device)).train(task.initial(1), 2, local, seed=1, round_number=1)
+        for device in ("cpu", "ghost")
+    ]
+    np.testing.assert_allclose(updates[1].delta, updates[0].delta, rtol=0, atol=1e-5)
+    assert updates[1].examples == updates[0].examples
