@@ -1,6 +1,7 @@
 """Bias, spread and coverage of the estimates of ε, and failures of the lower bounds.
 
     python benchmarks/estimators.py                     # estimates: about five minutes on one core
+    python benchmarks/estimators.py --dims              # estimates by dimension: three minutes
     python benchmarks/estimators.py --bounds --runs 300 # bounds: about ten minutes
     python benchmarks/estimators.py --runs 100          # a quick look
 
@@ -31,6 +32,24 @@ Two cores, CPU, 2026-11-21::
        300   known      -0.0031   0.7831    0.7829    1.00     0.9505
        300   fitted     +6.8692   8.0684   10.5949   13.53     0.9610
 
+    2000 runs, k = 100: shift / true one, coverage; the same of √d·cosine; refused
+    d =      10 ε =    3   0.998  0.953    0.957  0.953   0.0000
+    d =      10 ε =   50   1.000  0.947    0.447  0.000   0.0020
+    d =     100 ε =    3   1.002  0.948    0.998  0.950   0.0005
+    d =     100 ε =   50   1.000  0.951    0.843  0.000   0.0005
+    d =     650 ε =    3   1.004  0.951    1.004  0.951   0.0005
+    d =     650 ε =   50   1.001  0.941    0.970  0.524   0.0005
+    d =   10000 ε =    3   0.996  0.954    0.996  0.954   0.0010
+    d =   10000 ε =   50   1.000  0.947    0.998  0.947   0.0005
+    d = 1000000 ε =    3   1.001  0.957    1.001  0.957   0.0010
+    d = 1000000 ε =   50   1.000  0.940    1.000  0.940   0.0000
+    share of scores refused as too wide, for k = (25, 100, 300, 1000)
+    deviation  1.0    0.001  0.002  0.001  0.001
+    deviation  1.1    0.011  0.057  0.255  0.883
+    deviation 1.18    0.039  0.285  0.849  1.000
+    deviation  1.3    0.168  0.787  1.000  1.000
+    deviation  2.0    0.966  1.000  1.000  1.000
+
     300 runs: share of 95% bounds above the true ε
     bound            null        0    0.3      1      3     10     30    100    300
     clopper-pearson  exact   0.040  0.017  0.000  0.000  0.000  0.000  0.000  0.000
@@ -57,7 +76,8 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from fl_epe import epsilon_from_cosines, epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, COIN_METHODS, lower_bound_by
+from fl_epe.auditing import BOUNDS, COIN_METHODS, NotMeasured, Scores, lower_bound_by
+from fl_epe.auditing.score_spread import check_known_variance
 
 DELTA, COUNT, DIM = 1e-6, 1000, 10**6
 TRUE = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -83,6 +103,58 @@ def simulate(shift: float, variance: str, runs: int) -> NDArray[np.float64]:
         estimate = epsilon_from_cosines(cosines, DIM, DELTA, variance=variance)
         rows.append((estimate.epsilon, estimate.low, estimate.high))
     return np.array(rows)
+
+
+def by_dimension(dim: int, epsilon: float, runs: int) -> tuple[float, float, float, float, float]:
+    """Of cosines of canaries in Gaussian noise, each in a release of its own (k = 100).
+
+    Returns:
+        The mean shift over the true one; that of √d·cosine; coverage of the 95% interval, and of
+        the mean of √d·cosine ± 1.96/√k; and the share that `check_known_variance` refuses.
+    """
+    rng, shift, count = np.random.default_rng((dim, int(10 * epsilon))), shift_of(epsilon), 100
+    half = 1.96 / np.sqrt(count)
+    rows, refused = [], 0
+    for _ in range(runs):
+        along = rng.normal(shift, 1, count)
+        scores = Scores.from_cosines(along / np.sqrt(along**2 + rng.chisquare(dim - 1, count)), dim)
+        mean = float(scores.observed.mean())
+        inside = scores.shift(half) <= shift <= scores.shift(-half)
+        rows.append((scores.shift() / shift, mean / shift, inside, abs(mean - shift) <= half))
+        try:
+            check_known_variance(scores)
+        except NotMeasured:
+            refused += 1
+    ratio, plain, inside, plainly = np.mean(rows, axis=0).tolist()
+    return ratio, plain, inside, plainly, refused / runs
+
+
+def found_wide(width: float, count: int, runs: int) -> float:
+    """Share of runs in which `check_known_variance` refuses scores of that deviation."""
+    rng, refused = np.random.default_rng((int(100 * width), count)), 0
+    for _ in range(runs):
+        try:
+            check_known_variance(Scores(rng.normal(2.0, width, count), standard_null=True))
+        except NotMeasured:
+            refused += 1
+    return refused / runs
+
+
+def print_dimensions(runs: int) -> None:
+    """A row for each dimension and true ε, and one for each width of scores."""
+    print(f"{runs} runs, k = 100: shift / true one, coverage; the same of √d·cosine; refused")
+    for dim in (10, 30, 100, 650, 10**4, 10**6):
+        for epsilon in (0.3, 3.0, 20.0, 50.0):
+            ratio, plain, inside, plainly, refused = by_dimension(dim, epsilon, runs)
+            print(
+                f"d = {dim:7} ε = {epsilon:4g}  {ratio:6.3f} {inside:6.3f}   {plain:6.3f} "
+                f"{plainly:6.3f}   {refused:6.4f}",
+                flush=True,
+            )
+    counts = (25, 100, 300, 1000)
+    print(f"share of scores refused as too wide, for k = {counts}")
+    for width in (1.0, 1.1, 1.18, 1.3, 2.0):
+        print(f"deviation {width:4}  ", *(f"{found_wide(width, k, runs):6.3f}" for k in counts))
 
 
 def failures(method: str, shift: float, epsilon: float, runs: int, exact_null: bool) -> float:
@@ -140,8 +212,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=2000, help="simulated runs a cell")
     parser.add_argument("--bounds", action="store_true", help="failures of the bounds instead")
+    parser.add_argument("--dims", action="store_true", help="estimates by dimension instead")
     options = parser.parse_args()
-    (print_bounds if options.bounds else print_estimates)(options.runs)
+    if options.dims:
+        print_dimensions(options.runs)
+    else:
+        (print_bounds if options.bounds else print_estimates)(options.runs)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ Examples:
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
 import json
 import logging
@@ -38,12 +37,14 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fl_epe.files import printable, whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,6 @@ LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
 """Environment variable: most MiB that a file may unpack to."""
 
 CHECKSUMS = "checksums"
-PART = ".part"
-"""After the name of a file while it is being written."""
 
 UNREADABLE = (
     ArithmeticError,  # an integer of 400 digits as a float, for one
@@ -97,8 +96,8 @@ class _TooLargeError(ValueError):
 
 
 def one_line(error: object, most: int = 300) -> str:
-    """The text of an error on one line of at most ``most`` characters; its type if it has none."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """The text of an error on one `printable` line of at most ``most`` characters, or its type."""
+    text = printable(" ".join(str(error)[: 4 * most].split())) or type(error).__name__
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -126,67 +125,6 @@ def require_file(path: Path) -> None:
         raise FileNotFoundError(f"Expected path={str(path)!r} to exist.")
     if not path.is_file():
         raise UnreadableFileError(f"Expected path={str(path)!r} to be a file.")
-
-
-@contextlib.contextmanager
-def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of ``path`` at the end, in one step.
-
-    Until then it is ``PATH.part``; one that a killed process left is replaced, an error removes it.
-    When this ends, the content and the name are on the disk, and survive a loss of power.
-
-    Args:
-        path: where the file goes; its folder is made if it is missing.
-        private: for its owner alone (mode 0600).
-        previous: a path for the file whose place is taken, if there is one. At every moment there
-            is a whole file under ``path`` or ``previous``, even if the other one is damaged later.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + PART)
-    part.unlink(missing_ok=True)
-    mode = 0o600 if private else 0o666
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if previous is not None and path.exists():
-            _replace_and_keep(part, path, previous)
-        else:
-            part.replace(path)
-        _sync_folder(path.parent)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _replace_and_keep(part: Path, path: Path, previous: Path) -> None:
-    """Put ``part`` in the place of ``path``, which becomes ``previous``.
-
-    At every moment two whole files stand under the two names. Where the file system knows no second
-    names for a file there is one for a moment.
-    """
-    link = previous.with_name(previous.name + PART)
-    link.unlink(missing_ok=True)
-    try:
-        link.hardlink_to(path)
-    except OSError:
-        path.replace(previous)
-        part.replace(path)
-        return
-    part.replace(path)
-    link.replace(previous)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk, where the system can do that."""
-    with contextlib.suppress(OSError):  # Windows opens no folders, some file systems sync none
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_archive(

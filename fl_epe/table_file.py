@@ -7,6 +7,7 @@ and `parquet_table` are for the readers. A header that has a column twice is ref
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,11 +79,12 @@ def csv_rows(
 
     Raises:
         ValueError: for a row with more or fewer cells than the header, a header with a column
-            twice, or what is no text in UTF-8.
+            twice, a last line without a line break, or what is no text in UTF-8.
         csv.Error: for what is no CSV.
     """
     width = None
     csv.field_size_limit(2**31 - 1)  # of the process; what a cell may have is checked below
+    _check_end(path)
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=strict)
         try:
@@ -108,6 +110,16 @@ def csv_rows(
                 f"after line {reader.line_num} it is no text in UTF-8 ({error.reason}): save it "
                 "as UTF-8"
             ) from error
+
+
+def _check_end(path: Path) -> None:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read() not in (b"\n", b"\r", b"", b"\0"):  # NUL is refused where it stands
+            raise ValueError(
+                "the last line has no line break, as if the file was cut off there: take the whole "
+                "file, or add one"
+            )
 
 
 def parquet_table(path: Path, columns: Sequence[str] | None = None) -> Any:

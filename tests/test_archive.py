@@ -10,14 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_epe.archive import (
-    UnreadableFileError,
-    read_archive,
-    read_npy,
-    size_limit,
-    whole_file,
-    write_archive,
-)
+from fl_epe.archive import UnreadableFileError, read_archive, read_npy, size_limit, write_archive
+from fl_epe.files import whole_file
 
 ARRAYS = {
     "x": np.linspace(0, 1, 7),

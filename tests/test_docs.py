@@ -8,6 +8,7 @@ import inspect
 import io
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,16 @@ def test_commands_have_the_options_that_documents_give_them(words, capsys):
 
 def test_there_are_commands_to_check():
     assert len(list(commands())) > 20
+
+
+def test_flwr_is_told_to_simulate_as_many_nodes_as_the_app_waits_for():
+    app = ROOT / "simulations/apps/plug_in"
+    settings = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]
+    wanted = f"num-supernodes={settings['config']['min-nodes']} "
+    texts = [path.read_text("utf-8") for path in (*DOCUMENTS, app / "README.md")]
+    said = re.findall(r"flwr run simulations/apps/plug_in[^`\n]*", "\n".join(texts))
+    assert len(said) >= 4
+    assert all(wanted in command or "min-nodes=" in command for command in said)
 
 
 def headings(path):

@@ -1,6 +1,7 @@
 """Tables are read by row: what is missing is refused with its row, and moves no other value."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -69,13 +70,16 @@ def test_a_column_that_stands_twice_is_refused(names, tmp_path):
 CSV = {
     "hole": (b"observed,unobserved\n1,2\n,3\n4,5\n", "line 3: observed is missing"),
     "no-member": (b"score,member\n1,1\n2\n", "line 3: member is missing"),
-    "long-field": (b"observed\n1\n" + b"1" * 200_000, "has a cell of more than 131,072 characters"),
-    "400-digits": (b"observed\n1\n" + b"9" * 400, "line 3: observed='9+…* is not finite"),
-    "5000-digits": (b"score,member\n1,1\n2," + b"9" * 5000, "line 3: member='9+… is neither"),
+    "long-field": (b"observed\n1\n" + b"1" * 200_000 + b"\n", "has a cell of more than 131,072"),
+    "400-digits": (b"observed\n1\n" + b"9" * 400 + b"\n", "line 3: observed='9+…* is not finite"),
+    "5000-digits": (b"score,member\n1,1\n2," + b"9" * 5000 + b"\n", "line 3: member='9+… is n"),
     "underscores": (b"observed\n1\n1_0\n", "line 3: observed='1_0' is not a number"),
     "nul": (b"observed\n1\n2\0\n", "line 3 holds a NUL byte"),
     "latin": (b"observed\n1\n\xe9\n", "no text in UTF-8 .*: save it as UTF-8"),
     "utf-16": ("observed\n1\n".encode("utf-16"), "no text in UTF-8"),
+    "layouts": (b"score,member,observed\n1,1,3\n", r"\['member', 'observed', 'score'\], of two"),
+    "layouts-member": (b"observed,unobserved,member\n1,2,1\n", "of two layouts: keep one of them"),
+    "open-quote": (b'observed\n1\n"2\n', "unexpected end of data"),
     "ragged": (b"observed\n1\n2,3\n", "line 3 has 2 cells, the header 1"),
 }
 
@@ -87,6 +91,26 @@ def test_csv_scores_that_are_none(content, message, tmp_path):
         read_scores(tmp_path / "a.csv")
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 600
+
+
+@pytest.mark.parametrize("header", ["observed,unobserved", "score,member"])
+def test_a_file_that_is_cut_off_inside_a_row_is_refused(header, tmp_path):
+    whole = f"{header}\n1.5,1\n2.25,0\n3.125,1\n".encode()
+    for end in range(len(header) + 2, len(whole)):
+        (tmp_path / "a.csv").write_bytes(whole[:end])
+        if whole[end - 1 : end] != b"\n":
+            with pytest.raises(UnreadableFileError, match="last line has no line break, as if"):
+                read_scores(tmp_path / "a.csv")
+
+
+def test_a_large_table_takes_the_memory_of_its_numbers(tmp_path):
+    rows = 20_000
+    (tmp_path / "a.csv").write_text("observed,unobserved\n" + "0.125,0.0625\n" * rows)
+    tracemalloc.start()
+    read_scores(tmp_path / "a.csv")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * rows * 2 * 8 + (1 << 20)  # arrays that grow, and what a reader needs itself
 
 
 def test_only_the_shorter_column_may_end_in_empty_cells(tmp_path):
@@ -126,11 +150,12 @@ def test_one_array_is_the_observed_scores(tmp_path):
     [
         (b"round,client_id\n1_0,a\n", "line 2: round='1_0' is not an integer"),
         (b"round,client_id\n" + b"9" * 400 + b",a\n", "line 2: round='9+… is not an integer"),
-        (b"round,client_id\n1," + b"a" * 300, "line 2: client_id is longer than 256 characters"),
+        (b"round,client_id\n1," + b"a" * 300 + b"\n", "line 2: client_id is longer than 256"),
+        (b"round,client_id\n1,phone-1", "the last line has no line break, as if the file was cut"),
         (b"round,client_id\n1,a\0\n", "line 2 holds a NUL byte"),
-        (b"round,client_id\n1," + b"a" * 200_000, "has a cell of more than 131,072 characters"),
+        (b"round,client_id\n1," + b"a" * 200_000 + b"\n", "has a cell of more than 131,072"),
     ],
-    ids=["underscore", "400-digits", "long-id", "nul", "200-kB"],
+    ids=["underscore", "400-digits", "long-id", "cut-off", "nul", "200-kB"],
 )
 def test_csv_traces_that_are_none(content, message, tmp_path):
     (tmp_path / "a.csv").write_bytes(content)

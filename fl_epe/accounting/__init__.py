@@ -12,7 +12,9 @@ Examples:
 
 from fl_epe.accounting.composed import composed_epsilon, noise_of_epsilon
 from fl_epe.accounting.footprint_law import (
+    ClientsLaw,
     FootprintLaw,
+    clients_law,
     footprint_law,
     largest_footprint,
     simulated_law,
@@ -38,11 +40,13 @@ from fl_epe.accounting.upper_bounds import (
 )
 
 __all__ = [
+    "ClientsLaw",
     "FootprintLaw",
     "HiddenSubstitute",
     "TradeOff",
     "UpperBound",
     "analytical_epsilon",
+    "clients_law",
     "composed_epsilon",
     "delta_two_gaussians",
     "epsilon_two_gaussians",

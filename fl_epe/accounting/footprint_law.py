@@ -25,8 +25,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.accounting.mixtures import rounded_up
 from fl_epe.checks import check_count, check_probability
-from fl_epe.schedules import ClientType, Schedule, Trace, TraceSample
+from fl_epe.schedules import Capped, ClientType, Schedule, Trace, TraceSample, trace_of
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
@@ -34,6 +35,9 @@ Floats = NDArray[np.float64]
 _CELLS = 500  # of the lattice, for a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
 _MOST_ROWS = 1e8  # of simulated participations: half a minute
+_ROWS_A_ROUND = 150  # as long as a round takes to draw
+_FEW = 10_000  # clients that are drawn where all of them would take minutes
+_MANY, _COARSE = 20_000, 2e-4  # a law of more footprints is rounded, by so much at most
 _SEED = 13
 _MOST_WORK = 4e9  # cells times rows: half a minute
 
@@ -66,6 +70,10 @@ class FootprintLaw:
     def root(self) -> FootprintLaw:
         """The law of the footprint's square root."""
         return FootprintLaw(np.sqrt(self.footprints), self.shares)
+
+    def coarse(self, distance: float) -> FootprintLaw:
+        """With each footprint rounded up, by a factor of at most ``1 + distance``."""
+        return FootprintLaw.of(rounded_up(self.footprints, distance), self.shares)
 
     @property
     def mean(self) -> float:
@@ -110,10 +118,12 @@ def footprint_law(schedule: Schedule, weights: ArrayLike, clients: int) -> Footp
     added = np.asarray(weights, np.float64)
     if added.shape != (schedule.rounds,) or not np.all((added >= 0) & np.isfinite(added)):
         raise ValueError(f"Expected weights={added} >= 0, one for each of {schedule.rounds}.")
-    if isinstance(schedule, Trace | TraceSample):
-        trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
+    trace = trace_of(schedule)
+    if isinstance(schedule, Trace | TraceSample) and trace is not None:
         sums = np.bincount(trace.client_ids, added[trace.round_ids], minlength=trace.population)
         return FootprintLaw.of(sums)
+    if trace is not None and _replays(schedule):
+        return FootprintLaw.of(_sums(schedule, added, trace.population, generator(_SEED, 0)))
     kinds = schedule.client_law(clients)
     if kinds is None:
         return None
@@ -154,8 +164,7 @@ def largest_footprint(
     if law is not None:
         return law.largest(clients, confidence), False
     check_probability("confidence", confidence)
-    runs = math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
-    simulated = simulated_law(schedule, weights, clients, runs, rng)
+    simulated = simulated_law(schedule, weights, clients, _populations(confidence), rng)
     return None if simulated is None else (float(simulated.footprints[-1]), True)
 
 
@@ -170,15 +179,86 @@ def simulated_law(
 
     Arguments are as in `largest_footprint`; ``runs`` is the number of populations.
     """
-    if runs * clients * (1 + schedule.participations()) > _MOST_ROWS:
+    rows = clients * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
+    if runs * rows > _MOST_ROWS:
         return None
     rng = rng or generator(_SEED, 0)
     added = np.asarray(weights, np.float64)
-    found = np.zeros((runs, clients))
-    for sums in found:
-        for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
-            sums[cohort] += weight
-    return FootprintLaw.of(found)
+    return FootprintLaw.of([_sums(schedule, added, clients, rng) for _ in range(runs)])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientsLaw:
+    """The law of a client's footprint, computed or of clients that were drawn.
+
+    Attributes:
+        law: the law.
+        drawn: number of clients that were drawn; 0 where the law is computed.
+        whole: whether all clients of a population were drawn together.
+    """
+
+    law: FootprintLaw
+    drawn: int = 0
+    whole: bool = True
+
+    def largest(self, clients: int, confidence: float) -> float | None:
+        """A footprint that none of ``clients`` clients exceeds; ``None`` if it is not known."""
+        if not self.drawn:
+            return self.law.largest(clients, confidence)
+        return float(self.law.footprints[-1]) if self.whole else None
+
+
+def clients_law(
+    schedule: Schedule,
+    weights: ArrayLike,
+    clients: int,
+    *,
+    confidence: float = 0.95,
+    replicates: int = 1,
+    seed: int = 0,
+) -> ClientsLaw | None:
+    """The law of Σ w_t over the rounds of a client: computed, or else of clients that are drawn.
+
+    Args:
+        schedule: who takes part when.
+        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
+        clients: how many clients there are.
+        confidence: of `ClientsLaw.largest`; it decides how many populations are drawn.
+        replicates: so many times as many.
+        seed: of the draws, the same for all weights.
+
+    Returns:
+        ``None`` if there is no exact law and drawing would take minutes.
+    """
+    law = footprint_law(schedule, weights, clients)
+    if law is not None:
+        return ClientsLaw(law if len(law.footprints) < _MANY else law.coarse(_COARSE))
+    runs = _populations(confidence) * replicates
+    for many in (clients, min(clients, _FEW)):
+        law = simulated_law(schedule, weights, many, runs, generator(seed, 0))
+        if law is not None:
+            return ClientsLaw(law, runs * many, many == clients)
+    return None
+
+
+def _populations(confidence: float) -> int:
+    """So many that their largest client is above that share of them, with that probability."""
+    return math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
+
+
+def _replays(schedule: Schedule) -> bool:
+    """Whether nothing is random: a trace, or caps on one."""
+    return isinstance(schedule, Trace) or (
+        isinstance(schedule, Capped) and _replays(schedule.schedule)
+    )
+
+
+def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator) -> Floats:
+    """Footprints of all clients in one draw of the schedule."""
+    sums = np.zeros(clients)
+    for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
+        sums[cohort] += weight
+    return sums
 
 
 def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:

@@ -139,7 +139,7 @@ class _Clients:
             raise ValueError(f"Expected weights={shares} >= 0 with a finite sum > 0.")
         sizes, places = np.unique(given, return_inverse=True)
         if len(sizes) > _MANY:
-            sizes, places = np.unique(_rounded_up(given), return_inverse=True)
+            sizes, places = np.unique(rounded_up(given), return_inverse=True)
         summed = np.bincount(places, shares / total, minlength=len(sizes))
         used = (sizes > 0) & (sizes <= _LARGEST) & (summed > 0)
         silent, exposed = (float(summed[where].sum()) for where in (sizes == 0, sizes > _LARGEST))
@@ -237,10 +237,10 @@ def _root(value: Callable[[float], float], low: float, high: float) -> float:
     return float(scipy.optimize.brentq(value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
 
 
-def _rounded_up(footprints: Floats) -> Floats:
-    """Each footprint rounded up to the next power of 1 + `_COARSE`; 0 and infinity stay."""
+def rounded_up(footprints: Floats, distance: float = _COARSE) -> Floats:
+    """Each footprint rounded up to the next power of 1 + ``distance``; 0 and infinity stay."""
     inside = (footprints > 0) & (footprints <= _LARGEST)
-    step = math.log1p(_COARSE)
+    step = math.log1p(distance)
     logs = np.log(footprints, out=np.zeros_like(footprints), where=inside)
     return np.where(inside, np.exp(np.ceil(logs / step) * step), footprints)
 

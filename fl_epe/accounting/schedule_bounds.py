@@ -19,6 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fl_epe.accounting.footprint_law import footprint_law
 from fl_epe.accounting.upper_bounds import (
     UpperBound,
     fixed_size_epsilon,
@@ -27,7 +28,7 @@ from fl_epe.accounting.upper_bounds import (
     random_participations_epsilon,
 )
 from fl_epe.checks import check_probability
-from fl_epe.schedules import SCHEDULES, PrivacyLaw, Schedule
+from fl_epe.schedules import SCHEDULES, Capped, DropOut, PrivacyLaw, Schedule
 
 DEPLOYMENT = "deployment"
 """The kind of schedule in a record of a deployment, where the strategy asks whom it wants."""
@@ -37,11 +38,12 @@ DEPLOYMENT = "deployment"
 def upper_bounds(
     schedule: Schedule, noise_multiplier: float, delta: float, population: int
 ) -> tuple[UpperBound, ...]:
-    """Every analytical ε that follows from a schedule; empty if no theorem applies.
+    """Every analytical ε that follows from a schedule.
 
-    Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019); for a binomial
-    number of participations δ is the mean over it. Rounds unknown: independent coins give
-    `poisson_epsilon`, cohorts of fixed size `fixed_size_epsilon`.
+    Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019); for a client
+    drawn at random δ is the mean over its number of participations, by the schedule's law of it.
+    Rounds unknown: independent coins give `poisson_epsilon`, cohorts of fixed size
+    `fixed_size_epsilon`.
 
     Args:
         schedule: who takes part when.
@@ -54,7 +56,14 @@ def upper_bounds(
     """
     if population < 1:
         raise ValueError(f"Expected population={population} >= 1.")
-    return tuple(_bounds(schedule.privacy_law(population), noise_multiplier, delta))
+    law = schedule.privacy_law(population)
+    found = list(_bounds(law, noise_multiplier, delta))
+    pmf = None if law.counts else _count_pmf(schedule, population)
+    if pmf is not None and pmf.max() < 1:  # else everybody takes part equally often
+        words = "participations follow the schedule's law"
+        epsilon = random_participations_epsilon(noise_multiplier, delta, pmf)
+        found.append(UpperBound(epsilon, True, "zero-out", words, averages=True))
+    return tuple(found)
 
 
 def tightest(found: tuple[UpperBound, ...], *, rounds_known: bool) -> UpperBound | None:
@@ -110,10 +119,9 @@ def analytical_epsilon(
 
 
 def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
-    if law.most is not None:
-        times = "once" if law.most == 1 else f"{law.most} times"
-        epsilon = gaussian_epsilon(z, delta, law.most)
-        yield UpperBound(epsilon, True, "zero-out", f"takes part at most {times}")
+    times = "once" if law.most == 1 else f"{law.most} times"
+    epsilon = gaussian_epsilon(z, delta, law.most)
+    yield UpperBound(epsilon, True, "zero-out", f"takes part at most {times}")
     if counts := law.counts:
         pmf = _binomial_pmf(counts.rounds, counts.rate)
         words = f"participations are binomial{counts.condition}"
@@ -127,6 +135,21 @@ def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
         epsilon = fixed_size_epsilon(z, drawn.available, drawn.size, drawn.rounds, delta)
         words = f"unknown cohorts of fixed size{drawn.condition}"
         yield UpperBound(epsilon, False, "replace-one", words, averages=True)
+
+
+@functools.lru_cache(maxsize=64)
+def _count_pmf(schedule: Schedule, population: int) -> NDArray[np.float64] | None:
+    """Probabilities of 0, 1, 2, … participations of a client drawn at random.
+
+    Where a cap leaves no closed form they are those without the cap, which only takes away.
+    ``None`` if none is known.
+    """
+    law = footprint_law(schedule, np.ones(schedule.rounds), population)
+    if law is None:
+        inner = schedule.schedule if isinstance(schedule, Capped | DropOut) else None
+        return None if inner is None else _count_pmf(inner, population)
+    pmf = np.bincount(np.rint(law.footprints).astype(np.int64), law.shares)
+    return np.asarray(pmf / pmf.sum(), np.float64)
 
 
 def _binomial_pmf(rounds: int, rate: float) -> NDArray[np.float64]:

@@ -30,6 +30,7 @@ Floats = NDArray[np.float64]
 
 _LOST = 1e-6  # of δ, in tails that no grid covers; it is added to δ
 _SMALLEST_TAIL = 1e-300
+_LEAST_SIGNAL = 1e-4  # smaller ones are raised to it: a grid's memory grows with their inverse
 _ALIKE = 0.01  # relative difference of signals that are computed as one
 _MOST_GROUPS = 4  # of signals that are told apart in an epoch of more rounds
 _SHORT = 16  # rounds of an epoch in which all signals are told apart
@@ -42,7 +43,8 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int 
     If all rounds of an epoch have the same signal, the answer is never below the exact ε: every
     rounding is upwards, and what no grid covers is added to δ. It was at most 0.15% above it in all
     cases of docs/notes/unknown-rounds.md. Different signals are grouped, which changed ε by less
-    than 0.5% there, either way.
+    than 0.5% there, either way. It never exceeds ε of an adversary who knows the rounds and the
+    largest signals, which is also the answer where δ is too small for the grid.
 
     Args:
         epochs: for each epoch the expected scores ``a_t`` of its rounds, shape ``(T_e,)``.
@@ -59,13 +61,15 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int 
         if not (len(rounds) and np.all(np.isfinite(rounds)) and np.all(rounds > 0)):
             raise ValueError(f"Expected epochs={rounds} to be positive and finite.")
     known = math.hypot(*(float(rounds[0]) for rounds in epochs if len(rounds) == 1))
+    largest = math.hypot(*(float(np.max(rounds)) for rounds in epochs))
+    most = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
     tail = max(_LOST * delta / len(epochs), _SMALLEST_TAIL)
     losses = [_loss(_groups(rounds), tail) for rounds in epochs if len(rounds) > 1]
-    if not losses:
-        return float(epsilon_two_gaussians(0.0, 1.0, known, 1.0, delta))
+    if not losses or most == 0:
+        return most
     if known:  # the rounds of epochs of one round are known, so they act as one Gaussian
         losses.append(_loss(((known, 1),), tail))
-    return _epsilon(_added(losses), delta)
+    return _epsilon(_added(losses), delta, most)
 
 
 Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them
@@ -105,7 +109,8 @@ class _Loss:
         return delta
 
 
-def _epsilon(loss: _Loss, delta: float) -> float:
+def _epsilon(loss: _Loss, delta: float, most: float) -> float:
+    """The ε at which the loss has that δ, at most ``most``."""
     curve = loss.delta()
 
     def excess(epsilon: float) -> float:
@@ -113,15 +118,14 @@ def _epsilon(loss: _Loss, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    return float(scipy.optimize.brentq(excess, 0.0, high, rtol=1e-12))
+    if not excess(most) < 0:
+        return most
+    return float(scipy.optimize.brentq(excess, 0.0, most, rtol=1e-12))
 
 
 def _groups(rounds: Floats) -> Groups:
     """The different signals of an epoch; those that differ by less than 1% count as their mean."""
-    ordered = np.sort(np.asarray(rounds, np.float64))
+    ordered = np.sort(np.maximum(rounds, _LEAST_SIGNAL))
     if ordered[-1] <= ordered[0] * (1 + 1e-12):
         return ((float(ordered[-1]), len(ordered)),)
     cell = np.floor(np.log(ordered / ordered[0]) / math.log1p(_ALIKE))

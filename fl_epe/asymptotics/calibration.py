@@ -8,7 +8,7 @@ Method and intervals: docs/notes/limit.md.
 Examples:
     >>> from fl_epe.schedules import Poisson
     >>> advice = noise_for_epsilon(Poisson(rounds=10, rate=0.5), 2.0, 1e-5, num_canaries=100)
-    >>> advice.low < advice.noise_multiplier < advice.high
+    >>> advice.measured_low < advice.epsilon <= 2.0 < advice.measured_high
     True
 """
 
@@ -24,25 +24,23 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_two_gaussians, footprint_law, known_footprint_epsilon
-from fl_epe.asymptotics.expected_scores import (
-    PARTICIPATION,
-    LimitSetting,
-    Participations,
-    RealUpdates,
-    limit_weights,
+from fl_epe.accounting import (
+    ClientsLaw,
+    FootprintLaw,
+    clients_law,
+    epsilon_two_gaussians,
+    known_footprint_epsilon,
 )
+from fl_epe.asymptotics.expected_scores import LimitSetting, RealUpdates, limit_weights
 from fl_epe.auditing import ThreatModel
 from fl_epe.checks import check_probability
-from fl_epe.schedules import Schedule
-from fl_epe.seeding import generator
+from fl_epe.schedules import Schedule, trace_of
 
 Floats = NDArray[np.float64]
 
 THREATS = ("final", "all")
-WHO = ("mean", "most-exposed")
+WHO = ("random", "mean", "most-exposed")
 
-_DRAWS = 16  # of the schedule, to find the most exposed client of each
 _MANY_CLIENTS = 10**6  # where nobody says how many
 _EPSILONS = (1e-9, 1e12)
 _LEAST_NOISE = 1e-100  # used for z = 0, as real updates may be zero in some round
@@ -50,29 +48,27 @@ _LEAST_NOISE = 1e-100  # used for z = 0, as real updates may be zero in some rou
 
 @dataclasses.dataclass(frozen=True)
 class NoiseAdvice:
-    """A noise multiplier for a wanted ε, its interval, and what a run with it would measure.
+    """A noise multiplier for a wanted ε, and what a run with it would measure.
 
     Attributes:
         noise_multiplier: z of the clients' sum.
-        low: lower end of z's confidence interval, which covers the randomness of the schedule.
-        high: upper end of it.
-        epsilon: ε of the expected score at ``noise_multiplier``; just below the target, or further
-            below it if no noise is needed.
+        epsilon: ε of the client whom ``who`` names; just below the target, or further below it if
+            no noise is needed.
         measured_low: lower end of the interval that a run with the expected scores would report.
         measured_high: upper end of it.
-        participations: expected participations of the client whom ``who`` names.
+        participations: expected participations of the client; "most-exposed": what none of the
+            clients exceeds.
         target_epsilon: the ε that was wanted.
         delta: δ.
         threat: "final" or "all".
-        who: "mean" or "most-exposed".
-        num_canaries: clients that were drawn, and canaries in a run that would measure ε.
-        confidence: of both intervals.
+        who: "random", "mean" or "most-exposed".
+        clients: number of clients.
+        num_canaries: canaries in a run that would measure ε.
+        confidence: of the interval, and of what no client exceeds.
         notes: assumptions and warnings, one sentence or two each.
     """
 
     noise_multiplier: float
-    low: float
-    high: float
     epsilon: float
     measured_low: float
     measured_high: float
@@ -81,6 +77,7 @@ class NoiseAdvice:
     delta: float
     threat: ThreatModel
     who: str
+    clients: int
     num_canaries: int
     confidence: float
     notes: tuple[str, ...]
@@ -92,7 +89,7 @@ def noise_for_epsilon(
     delta: float,
     *,
     threat: ThreatModel = "final",
-    who: str = "mean",
+    who: str = "random",
     num_canaries: int = 2000,
     population: int | None = None,
     confidence: float = 0.95,
@@ -102,198 +99,165 @@ def noise_for_epsilon(
     """The noise multiplier at which a schedule's canaries are expected to measure an ε.
 
     Args:
-        schedule: who takes part when. Of a `fl_epe.schedules.Trace`, canaries are random clients.
+        schedule: who takes part when.
         target_epsilon: ε that is wanted, in [1e-9, 1e12].
         delta: δ in (0, 1).
-        threat: "final" (the adversary sees the final model) or "all" (every round's, and knows
-            who took part when).
-        who: "mean", the mean canary, or "most-exposed", the one with the largest expected score.
-        num_canaries: clients to draw from the schedule, at least 2.
-        population: number of clients that the schedule is for; ``num_canaries`` by default.
-        confidence: of the intervals, in (0, 1).
-        seed: of the schedule's draws.
+        threat: "final" (the adversary sees the final model) or "all" (every round's); it knows who
+            took part when.
+        who: "random", a client drawn at random; "mean", one with the mean expected score; or
+            "most-exposed", what none of the clients exceeds with this confidence.
+        num_canaries: canaries of a run that would measure, at least 2.
+        population: number of clients; of a trace its own, otherwise a million by default.
+        confidence: of the interval and of the most exposed client, in (0, 1).
+        seed: of the clients that are drawn where the schedule has no law in closed form.
         setting: see `LimitSetting`.
 
     Raises:
-        ValueError: if an argument is out of range, or if no canary takes part.
+        ValueError: if an argument is out of range, if no canary takes part, or if the schedule has
+            no law and drawing clients would take minutes.
     """
     _check(target_epsilon, delta, threat, who, num_canaries, confidence)
-    rngs = (generator(seed, PARTICIPATION, d) for d in range(_DRAWS if who != "mean" else 1))
-    draws = tuple(Participations.draw(schedule, num_canaries, population, rng) for rng in rngs)
-    client = _Client(draws, threat, who, schedule, population, setting)
-    return _advice(client, target_epsilon, delta, confidence)
-
-
-def _advice(client: _Client, target_epsilon: float, delta: float, confidence: float) -> NoiseAdvice:
-    wanted = _shift_for(target_epsilon, delta)
-    width = float(scipy.stats.t.ppf((1 + confidence) / 2, client.samples - 1))
-    z, low, high = (
-        _noise_for(lambda z, side=side: client.expected(z, side), wanted)  # type: ignore[misc]
-        for side in (0.0, -width, width)
+    trace = trace_of(schedule)
+    clients = (population or _MANY_CLIENTS) if trace is None else trace.population
+    client = _Client(schedule, threat, who, clients, delta, confidence, seed, setting)
+    if num_canaries * (1 - client.absent) < 1:
+        raise ValueError(f"Expected num_canaries={num_canaries} to be enough that some take part.")
+    z = _noise_for(client.epsilon, target_epsilon)
+    law = client.law(z)
+    spread = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(
+        num_canaries * float(law.law.shares @ law.law.footprints**2)
     )
-    shifts = client.expected(z) + client.error(z, confidence) * np.array([0.0, -1.0, 1.0])
-    shifts = np.maximum(shifts, 0.0)
-    found = np.asarray(epsilon_two_gaussians(0.0, 1.0, shifts, 1.0, delta))
-    epsilon, measured_low, measured_high = found.tolist()
     return NoiseAdvice(
         noise_multiplier=z,
-        low=low,
-        high=high,
-        epsilon=epsilon,
-        measured_low=measured_low,
-        measured_high=measured_high,
-        participations=client.participations(z),
+        epsilon=client.epsilon(z),
+        measured_low=client.epsilon(z, max(1 - spread, 0.0)),
+        measured_high=client.epsilon(z, 1 + spread),
+        participations=client.participations,
         target_epsilon=target_epsilon,
         delta=delta,
-        threat=client.threat,
-        who=client.who,
-        num_canaries=client.draws[0].clients,
+        threat=threat,
+        who=who,
+        clients=clients,
+        num_canaries=num_canaries,
         confidence=confidence,
-        notes=(*_notes(client, z, delta), *client.random_client_notes(z, delta, confidence)),
+        notes=tuple(_notes(client, z)),
     )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Client:
-    """The client whom ``who`` names, and its expected score as a function of z.
+    """The client whom ``who`` names, and its ε as a function of z."""
 
-    Attributes:
-        draws: participations of all clients, from one draw of the schedule or several.
-        threat: "final" or "all".
-        who: "mean" or "most-exposed".
-        schedule: who takes part when.
-        population: number of clients, if it is known.
-        setting: for `limit_weights`.
-    """
-
-    draws: tuple[Participations, ...]
+    schedule: Schedule
     threat: ThreatModel
     who: str
-    schedule: Schedule
-    population: int | None
+    clients: int
+    delta: float
+    confidence: float
+    seed: int
     setting: LimitSetting
-
-    def __post_init__(self) -> None:
-        if self.samples < 2 or not all(len(draw.client_ids) for draw in self.draws):
-            raise ValueError(
-                f"Expected num_canaries={self.draws[0].clients} to be enough that some take part."
-            )
 
     @property
     def real(self) -> RealUpdates | None:
         """The real updates, if they are not left out."""
         return self.setting.get("real")
 
-    @property
-    def samples(self) -> int:
-        """Number of values over which the expected score is averaged."""
-        return len(self.draws) if self.who == "most-exposed" else int(self._meant.sum())
+    def epsilon(self, noise_multiplier: float, scale: float = 1.0, who: str | None = None) -> float:
+        """ε at z, with all expected scores times ``scale``."""
+        found, who = self.law(noise_multiplier), who or self.who
+        if who == "random":
+            sizes = scale * found.law.footprints
+            return known_footprint_epsilon(sizes, self.delta, weights=found.law.shares)
+        if who == "mean":
+            return _epsilon(scale * self._meant(found.law).mean, self.delta)
+        largest = found.largest(self.clients, self.confidence)
+        if largest is None:
+            raise ValueError(
+                f"Expected fewer than {self.clients:,} clients, as the schedule has no law in "
+                "closed form: to draw all of them would take minutes."
+            )
+        return _epsilon(scale * largest, self.delta)
 
-    def expected(self, noise_multiplier: float, deviations: float = 0.0) -> float:
-        """Mean of the values plus so many standard errors; not below 0."""
-        values = self.values(noise_multiplier)
-        error = float(values.std(ddof=1)) / math.sqrt(len(values))
-        return max(float(values.mean()) + deviations * error, 0.0)
-
-    def values(self, noise_multiplier: float) -> Floats:
-        """The footprint of each client, or the largest footprint of each draw."""
-        footprints = self._footprints(noise_multiplier)
-        if self.who == "most-exposed":
-            return np.array([values.max() for values in footprints])
-        return footprints[0][self._meant]
-
-    def error(self, noise_multiplier: float, confidence: float) -> float:
-        """Half the interval of the score that a run with so many canaries reports."""
-        quantile = float(scipy.stats.norm.ppf((1 + confidence) / 2))
-        if self.who == "mean":
-            return quantile / math.sqrt(self.samples)
-        # As `fl_epe.auditing.estimators.footprint_fit` does: one scale for all scores.
-        footprints = self._footprints(noise_multiplier)
-        energy = float(np.mean([np.sum(values**2) for values in footprints]))
-        return quantile / math.sqrt(energy) * self.expected(noise_multiplier)
-
-    def participations(self, noise_multiplier: float) -> float:
-        """Mean participations of the client."""
-        if self.who == "mean":
-            return float(self.draws[0].counts()[self._meant].mean())
-        footprints = self._footprints(noise_multiplier)
-        pairs = zip(self.draws, footprints, strict=True)
-        return float(np.mean([draw.counts()[values.argmax()] for draw, values in pairs]))
-
-    def _footprints(self, noise_multiplier: float) -> list[Floats]:
+    def law(self, noise_multiplier: float) -> ClientsLaw:
+        """The law of the expected score at z."""
         z = max(noise_multiplier, _LEAST_NOISE)
         if self.real is not None and self.threat == "all":
             return self._computed(z)
         # The same factor applies to all rounds.
         added = 0.0 if self.real is None else self.real.final
         factor = math.sqrt((1 + added) / (z**2 + added))
-        return [factor * values for values in self._unit]
+        return dataclasses.replace(self._unit, law=self._unit.law.scaled(factor))
 
     @functools.cached_property
-    def _unit(self) -> list[Floats]:
+    def _unit(self) -> ClientsLaw:
         return self._computed(1.0)
 
-    def _computed(self, z: float) -> list[Floats]:
+    def _computed(self, z: float) -> ClientsLaw:
         weights = limit_weights(self.schedule.rounds, z, **self.setting)
-        which = THREATS.index(self.threat)
-        return [draw.footprints(*weights)[which] for draw in self.draws]
+        found = self._of(weights[THREATS.index(self.threat)])
+        root = self.threat == "all"
+        return dataclasses.replace(found, law=found.law.root() if root else found.law)
 
-    def random_client_notes(self, noise_multiplier: float, delta: float, level: float) -> list[str]:
-        """What a random client and the most exposed of all have; nothing where both are equal."""
-        z = max(noise_multiplier, _LEAST_NOISE)
-        weights = limit_weights(self.schedule.rounds, z, **self.setting)[THREATS.index(self.threat)]
-        many = self.population or _MANY_CLIENTS
-        law = footprint_law(self.schedule, weights, many)
-        if law is None:
-            return []
-        law = law.root() if self.threat == "all" else law
-        if law.equal:
-            return []
-        known = known_footprint_epsilon(law.footprints, delta, weights=law.shares)
-        most = _epsilon(law.largest(many, level), delta)
-        return [
-            f"At that z, a client picked at random whose rounds the adversary knows has ε = "
-            f"{known:.3g}, and with {level:.0%} confidence none of {many:,} clients has an ε "
-            f"above {most:.3g}."
-        ]
+    def _of(self, weights: Floats) -> ClientsLaw:
+        largest = float(weights.max())  # a law of small numbers would lose the smallest
+        found = clients_law(
+            self.schedule,
+            weights / largest,
+            self.clients,
+            confidence=self.confidence,
+            seed=self.seed,
+        )
+        if found is None:
+            raise ValueError(
+                f"Expected a schedule with a law in closed form, or fewer rounds: to draw "
+                f"clients of {self.schedule.kind!r} would take minutes."
+            )
+        return dataclasses.replace(found, law=found.law.scaled(largest))
 
     @functools.cached_property
-    def _meant(self) -> NDArray[np.bool_]:
-        """The clients of the first draw over whom an audit takes the mean."""
-        counts = self.draws[0].counts()
-        return counts > 0 if self.threat == "all" else np.ones_like(counts, bool)
+    def _counts(self) -> ClientsLaw:
+        return self._of(np.ones(self.schedule.rounds))
+
+    @property
+    def absent(self) -> float:
+        """Probability that a client never takes part."""
+        law = self._counts.law
+        return float(law.shares[law.footprints == 0].sum())
+
+    @property
+    def participations(self) -> float:
+        """Mean participations of the client, or what none of the clients exceeds."""
+        if self.who != "most-exposed":
+            return self._meant(self._counts.law).mean
+        most = self._counts.largest(self.clients, self.confidence)
+        return float(self._counts.law.footprints[-1]) if most is None else most
+
+    def _meant(self, law: FootprintLaw) -> FootprintLaw:
+        """The clients over whom an audit takes the mean."""
+        here = law.footprints > 0
+        if self.threat == "final" or self.who == "random" or np.all(here):
+            return law
+        return FootprintLaw.of(law.footprints[here], law.shares[here])
 
 
 def _noise_for(level: Callable[[float], float], wanted: float) -> float:
-    """The smallest z, up to rounding, at which the expected score is at most ``wanted``.
+    """The smallest z, up to rounding, at which ε is at most ``wanted``.
 
     Args:
-        level: expected score by z, which falls as z grows.
-        wanted: a score > 0.
+        level: ε by z, which falls as z grows.
+        wanted: ε > 0.
     """
     if level(0.0) <= wanted:
         return 0.0
 
     def miss(log_z: float) -> float:
-        return math.log(level(math.exp(log_z)) / wanted)
+        return math.log1p(min(level(math.exp(log_z)) / wanted, 1e300)) - math.log(2)
 
     z = math.exp(_root(miss, "noise_multiplier"))
+    step = 1e-12
     while level(z) > wanted:
-        z *= 1 + 1e-12
+        z, step = z * (1 + step), 2 * step
     return z
-
-
-@functools.lru_cache(maxsize=64)
-def _shift_for(epsilon: float, delta: float) -> float:
-    """The largest shift between two Gaussians whose ε is at most ``epsilon``."""
-
-    def miss(log_shift: float) -> float:
-        return math.log1p(_epsilon(math.exp(log_shift), delta) / epsilon) - math.log(2)
-
-    shift = math.exp(_root(miss, "target_epsilon"))
-    while _epsilon(shift, delta) > epsilon:
-        shift *= 1 - 1e-12
-    return shift
 
 
 def _root(miss: Callable[[float], float], name: str) -> float:
@@ -312,7 +276,7 @@ def _epsilon(shift: float, delta: float) -> float:
     return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
 
 
-def _notes(client: _Client, z: float, delta: float) -> list[str]:
+def _notes(client: _Client, z: float) -> list[str]:
     notes = ["This is an estimate for random canaries, not a guarantee of differential privacy."]
     if z == 0:
         notes.append(
@@ -326,14 +290,23 @@ def _notes(client: _Client, z: float, delta: float) -> list[str]:
             "Real updates and clip norms are held as they were measured, although another noise "
             "multiplier would change them."
         )
-    if client.who == "most-exposed":
-        values = client.values(z)
-        least, most = (_epsilon(float(value), delta) for value in (values.min(), values.max()))
-        notes.append(
-            f"Most exposed of {client.draws[0].clients:,} clients: its ε was {least:.3g} to "
-            f"{most:.3g} in {len(values)} draws of the schedule. Among more clients it is larger."
-        )
-    return notes
+    found = client.law(z)
+    if found.drawn:
+        notes.append(f"The schedule has no law in closed form: {found.drawn:,} clients were drawn.")
+    if found.law.equal:
+        return notes
+    words = {
+        "random": "a client drawn at random has ε = {:.3g}",
+        "mean": "one with the mean expected score has ε = {:.3g}",
+        "most-exposed": f"with {client.confidence:.0%} confidence none of {client.clients:,} "
+        "clients has an ε above {:.3g}",
+    }
+    if not found.whole:
+        del words["most-exposed"]
+    others = [
+        text.format(client.epsilon(z, who=who)) for who, text in words.items() if who != client.who
+    ]
+    return [*notes, f"At that z, {', and '.join(others)}."]
 
 
 def _check(

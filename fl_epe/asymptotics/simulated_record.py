@@ -137,12 +137,12 @@ def _cosines(
 ) -> CanaryCosines:
     """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.hidden), count))
-    # A part of the final noise is that of the rounds; the rest comes from real updates.
+    # A part of the final noise is that of the rounds; the rest comes from real updates. That rest
+    # is a sum of differences: 1 less the rounds' share would leave a root of the rounding error.
     weights = signal.hidden * signal.steps / signal.moved
-    share = float(np.linalg.norm(weights))
-    weights /= max(share, 1.0)
-    final = weights @ rounds
-    final += np.sqrt(max(1 - share**2, 0.0)) * rng.standard_normal(count)
+    rest = float(signal.steps**2 @ (signal.final_hidden**2 - signal.hidden**2)) / signal.moved**2
+    final = weights @ rounds / np.sqrt(1 - min(rest, 0.0))
+    final += np.sqrt(max(rest, 0.0)) * rng.standard_normal(count)
     if presence is not None:
         final += signal.steps / signal.moved @ presence
         for row, here, hidden in zip(rounds, presence, signal.hidden, strict=True):

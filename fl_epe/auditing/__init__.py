@@ -10,7 +10,7 @@ Examples:
 """
 
 from fl_epe.auditing import games
-from fl_epe.auditing.assertions import Evidence, assert_private, ceiling, find_evidence, play
+from fl_epe.auditing.assertions import Evidence, assert_private, ceiling, find_evidence
 from fl_epe.auditing.bounds.by_name import (
     BOUNDS,
     COIN_METHODS,
@@ -44,6 +44,7 @@ from fl_epe.auditing.estimators import (
     footprint_fit,
     unknown_rounds_estimate,
 )
+from fl_epe.auditing.games.play import play
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.measured_null import (
     NULL_CANARIES,
@@ -81,7 +82,7 @@ from fl_epe.auditing.record_parts import (
 from fl_epe.auditing.round_agreement import SKETCH_PARTS
 from fl_epe.auditing.run_auditor import RoundFacts, RunAuditor, RunningEstimate
 from fl_epe.auditing.score_file import LAYOUT, read_scores
-from fl_epe.auditing.score_spread import LEAST_FOR_NULL
+from fl_epe.auditing.score_spread import LEAST_FOR_NULL, wider_than_known
 from fl_epe.auditing.score_summary import (
     BoundRow,
     ScoreSummary,
@@ -98,7 +99,9 @@ from fl_epe.auditing.statistics import (
     STATISTICS,
     ThreatModel,
     footprints,
+    participant_signals,
     round_footprints,
+    scores_for_claim,
     scores_from_record,
     unknown_rounds_law,
 )
@@ -194,12 +197,14 @@ __all__ = [
     "misfits",
     "noise_multiplier_limit",
     "others_share",
+    "participant_signals",
     "play",
     "random_client",
     "read_scores",
     "record_from_scorer",
     "round_footprints",
     "scorer_with_null",
+    "scores_for_claim",
     "scores_from_record",
     "simultaneous_bounds",
     "subsampled_lower_bound",
@@ -209,6 +214,7 @@ __all__ = [
     "unknown_rounds_estimate",
     "unknown_rounds_law",
     "watch_claim",
+    "wider_than_known",
     "with_others",
     "without_others",
 ]

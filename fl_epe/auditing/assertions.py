@@ -5,9 +5,11 @@ not prove the claim: a better attack may get further. A true claim fails with pr
 1 − confidence, so for 1% over a whole test suite use ``confidence=1 - 0.01 / tests``. This holds
 only if a failed test is not repeated until it passes, and if the method is chosen in advance.
 Methods without an assumption show gross violations only; "gdp" and "mean" show finer ones, if the
-noise is Gaussian.
+noise is Gaussian. Scores that are not Gaussian refute that, and then nothing is called violated;
+too few cannot, so the evidence says what it assumes.
 
 Examples:
+    >>> from fl_epe.auditing import play
     >>> rng = np.random.default_rng(0)
     >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=50)
     >>> assert_private(scores, epsilon=5.0, delta=1e-5, method="gdp").violated
@@ -18,24 +20,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
-from fl_epe.auditing.bounds.error_rates import FloatArray
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, check_delta, lower_bound
+from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of
-from fl_epe.auditing.games import fixed, of_function, play_game, replaced_by
+from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
+from fl_epe.auditing.measured import NotMeasured
+from fl_epe.auditing.normality import anderson_darling
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores, pool
-from fl_epe.auditing.statistics import scores_from_record
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units, pool
+from fl_epe.auditing.statistics import scores_for_claim
 from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
 from fl_epe.checks import check_probability
 
+_ENDS = "epsilon", "low", "high"
 _MOST_K_DELTA = 0.05  # "weighted" is the sharper bound up to this number of canaries times δ
 
 
@@ -50,11 +53,15 @@ class Evidence:
         lower_bound: the true ε exceeds this, at that confidence and under the assumption.
         method: of the lower bound.
         assumption: of the lower bound, besides independent scores.
-        estimate: the ε that the attack measured; not a proof.
+        estimate: the ε that the attack measured; not a proof. ``None`` at δ = 0.
         observed: number of observed scores.
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
         ceiling: the largest lower bound that this many scores can give.
+        gaussian_p: p-value of the Anderson–Darling test, for a method that assumes Gaussian noise;
+            ``None`` for another, or if there are too few scores.
+        faults: how the run was seen to differ from what its privacy accounting assumes, as by
+            `fl_epe.dp_sgd.audit_dp_sgd`.
     """
 
     claimed: float
@@ -63,29 +70,48 @@ class Evidence:
     lower_bound: float
     method: str
     assumption: str
-    estimate: EpsilonEstimate
+    estimate: EpsilonEstimate | None
     observed: int
     unobserved: int
     statistic: str
     ceiling: float
+    gaussian_p: float | None = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the scores refute that the noise is Gaussian, at the same confidence."""
+        return self.gaussian_p is not None and self.gaussian_p < 1 - self.confidence
 
     @property
     def violated(self) -> bool:
-        """Whether the claim is disproved."""
-        return self.lower_bound > self.claimed
+        """Whether the claim is disproved, under an assumption that is not refuted."""
+        return self.lower_bound > self.claimed and not self.refuted
+
+    def _verdict(self) -> str:
+        tested = f" (Anderson–Darling: p = {self.gaussian_p:.2g})" if self.gaussian_p else ""
+        if self.refuted:
+            return f"not tested: the scores are not Gaussian{tested}"
+        if not self.violated:
+            return f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
+        gaussian = BOUNDS[self.method].gaussian
+        return f"violated, if the noise is Gaussian{tested}" if gaussian else "violated"
 
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
-        interval = f"{found.low:.4g} to {found.high:.4g}"
+        measured = "not measured: Gaussian noise has no finite ε at δ = 0"
+        if found is not None:
+            interval = f"{found.low:.4g} to {found.high:.4g}"
+            measured = f"ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})"
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
-        limit = f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
-        return (
+        faults = "".join(f"fault     {fault}\n" for fault in self.faults)
+        return faults + (
             f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
-            f"measured  ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})\n"
+            f"measured  {measured}\n"
             f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
             f"assuming {self.assumption}\n"
             f"scores    {self.observed} observed against {others}: {self.statistic}\n"
-            f"verdict   {'violated' if self.violated else limit}"
+            f"verdict   {self._verdict()}"
         )
 
 
@@ -95,15 +121,14 @@ def scores_of(run: object) -> Scores:
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
             arguments that returns one of these. The scores of a record are the matched filter; if
-            no canary took part more than once, they are cosines and their null is exact.
+            no canary took part more than once, they are cosines and their null is exact. Where
+            coins drew the rounds they are those of `scores_for_claim`, at unknown rounds.
 
     Raises:
         ValueError: if there are too few canaries, or neither unobserved scores nor an exact null.
         TypeError: if ``run`` is of another type.
     """
-    found = run() if callable(run) and not hasattr(run, "record") else run
-    if callable(record := getattr(found, "record", None)):
-        found = record()
+    found = _found(run)
     if isinstance(found, AuditRecord):
         return _scores_of_record(found)
     if not isinstance(found, Scores):
@@ -112,6 +137,11 @@ def scores_of(run: object) -> Scores:
     if not found.boundable:
         raise ValueError("Expected unobserved scores, or cosines with their dim, got dim=None.")
     return found
+
+
+def _found(run: object) -> object:
+    found = run() if callable(run) and not hasattr(run, "record") else run
+    return record() if callable(record := getattr(found, "record", None)) else found
 
 
 def find_evidence(
@@ -129,19 +159,28 @@ def find_evidence(
             a list of these from independent runs of one mechanism, for the bound "lifted", which
             counts each run as one trial (`lifted_lower_bound`).
         epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
-        delta: δ of the claim, in (0, 1).
+        delta: δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
         confidence: a true claim is called violated with probability at most 1 − this.
         method: a valid one of `BOUNDS`, chosen before the scores are seen; by default "weighted"
             for up to 0.05 / δ observed canaries, where it is sharper, else "clopper-pearson".
 
     Raises:
         ValueError, TypeError: if an argument is out of range, or the run has no such scores.
+        NotMeasured: a `ValueError`, if all scores are equal, or have no spread and the method
+            assumes Gaussian ones.
     """
     _check_claim(epsilon, delta, confidence, method)
     if isinstance(run, list | tuple):
         return _evidence_of_runs(run, epsilon, delta, confidence, method)
+    run = _found(run)
     scores = scores_of(run)
     method = method or _default_method(scores, delta)
+    if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
+        raise ValueError(
+            f"Expected method={method!r} to be one for scores of any distribution, such as"
+            f" 'weighted': {UNKNOWN_ROUNDS} are not Gaussian."
+        )
+    _check_measured(scores, method)
     bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
     return Evidence(
         claimed=epsilon,
@@ -150,12 +189,34 @@ def find_evidence(
         lower_bound=bound(scores),
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=epsilon_of(scores, delta, confidence=confidence),
+        estimate=_estimate(run, scores, delta, confidence) if delta else None,
         observed=scores.observed.size,
         unobserved=_compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, confidence, method),
+        gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
+        faults=scores.faults,
     )
+
+
+def _estimate(run: object, scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
+    """Of the adversary whose scores these are."""
+    if isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
+        how = {"threat": "all", "statistic": "likelihood-ratio", "confidence": confidence}
+        return epsilon_from_record(run, delta, **how)  # type: ignore[arg-type]
+    return epsilon_of(scores, delta, confidence=confidence)
+
+
+def _estimate_of_runs(
+    runs: Sequence[object], found: Sequence[Scores], delta: float, confidence: float
+) -> EpsilonEstimate:
+    """Of the pooled scores; at unknown rounds, whose ε has no such pool, means over the runs."""
+    pooled = pool(found)
+    if pooled.statistic != UNKNOWN_ROUNDS:
+        return epsilon_of(pooled, delta, confidence=confidence)
+    each = [_estimate(run, one, delta, confidence) for run, one in zip(runs, found, strict=True)]
+    ends = {name: float(np.mean([getattr(e, name) for e in each])) for name in _ENDS}
+    return dataclasses.replace(each[0], **ends)  # type: ignore[arg-type]
 
 
 def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
@@ -163,7 +224,7 @@ def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> flo
 
     Args:
         scores: of which the numbers and the null count.
-        delta: target δ in (0, 1).
+        delta: target δ in [0, 1).
         confidence: one-sided.
         method: a key of `BOUNDS`.
     """
@@ -186,9 +247,11 @@ def _evidence_of_runs(
         raise ValueError(f"Expected method={method!r} to be 'lifted', as there are several runs.")
     if not runs:
         raise ValueError("Expected run=[] to hold at least one run.")
+    runs = [_found(run) for run in runs]
     found = [scores_of(run) for run in runs]
     bound = functools.partial(lifted_lower_bound, delta=delta, confidence=confidence)
     pooled = pool(found)
+    _check_measured(pooled, "lifted")
     return Evidence(
         claimed=epsilon,
         delta=delta,
@@ -196,22 +259,52 @@ def _evidence_of_runs(
         lower_bound=bound(found),
         method="lifted",
         assumption=f"{len(runs)} independent runs; {BOUNDS['lifted'].assumption}",
-        estimate=epsilon_of(pooled, delta, confidence=confidence),
+        estimate=_estimate_of_runs(runs, found, delta, confidence) if delta else None,
         observed=pooled.observed.size,
         unobserved=_compared_with(pooled, "lifted"),
         statistic=pooled.statistic,
         ceiling=bound([_telling_all(*_numbers(scores)) for scores in found]),
+        faults=tuple(dict.fromkeys(fault for scores in found for fault in scores.faults)),
     )
 
 
 def _check_claim(epsilon: float, delta: float, confidence: float, method: str | None) -> None:
     if not epsilon >= 0:
         raise ValueError(f"Expected epsilon={epsilon} >= 0.")
-    check_probability("delta", delta)
     check_probability("confidence", confidence)
     valid = [name for name, bound in BOUNDS.items() if bound.valid]
     if method not in (None, *valid):
         raise ValueError(f"Expected method={method!r} to be valid, one of {', '.join(valid)}.")
+    check_delta(delta, method or "weighted")
+
+
+def _check_measured(scores: Scores, method: str) -> None:
+    """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
+    others = scores.unobserved if _compared_with(scores, method) else None
+    first, null = scores.observed[0], 0.0 if others is None else others[0]
+    flat = np.ptp(scores.observed) == 0 and (others is None or np.ptp(others) == 0)
+    if flat and first <= null:
+        rest = "" if others is None else f" and {null:.4g} for every unobserved one"
+        raise NotMeasured(
+            f"the score ({scores.statistic}) is {first:.4g} for every observed canary{rest}: no "
+            "canary reached what was released, or the statistic cancels it"
+        )
+    if flat and BOUNDS[method].gaussian:
+        raise NotMeasured(
+            f"scores without any spread are no Gaussian ones, as method={method!r} assumes; leave "
+            "out method, for a bound without that assumption"
+        )
+
+
+def _gaussian_p(scores: Scores, method: str) -> float | None:
+    """p-value of scores that are Gaussian with one variance, from all less their group's mean."""
+    if _compared_with(scores, method):
+        groups = in_moderate_units(*scores.both())
+    else:
+        groups = (normal_scores(scores.cosines, scores.dim or 2),)
+    rest = np.concatenate([group - group.mean() for group in groups])
+    enough = rest.size >= 8 and any(np.ptp(group) > 0 for group in groups)
+    return anderson_darling(rest).p_value if enough else None
 
 
 def _default_method(scores: Scores, delta: float) -> str:
@@ -283,16 +376,22 @@ def assert_private(
         The evidence of `find_evidence`, or that of `watch_claim`.
 
     Raises:
-        AssertionError: with the evidence, if the claim is violated.
-        ValueError, TypeError: as `find_evidence`; and if so few scores cannot disprove the claim.
+        AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
+        ValueError, TypeError: as `find_evidence`; if so few scores cannot disprove the claim; and
+            if a method that assumes Gaussian noise would, and the scores refute that.
     """
     if stop_early:
         return _assert_watched(run, epsilon, delta, confidence, method, planned)
     if planned is not None:
         raise ValueError(f"Expected no planned={planned} without stop_early=True.")
     evidence = find_evidence(run, epsilon, delta, confidence, method=method)
-    if evidence.violated:
+    if evidence.violated or evidence.faults:
         raise AssertionError(str(evidence))
+    if evidence.refuted and evidence.lower_bound > epsilon:
+        raise ValueError(
+            f"Expected Gaussian scores for method={evidence.method!r}: Anderson–Darling has p = "
+            f"{evidence.gaussian_p:.2g}. Leave out method, for a bound without that assumption."
+        )
     if evidence.ceiling <= epsilon:
         raise ValueError(
             f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}, the largest bound that "
@@ -328,9 +427,7 @@ def _assert_watched(
 
 def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
     """Scores in an order that does not depend on them, and the dimension of their exact null."""
-    found = run() if callable(run) and not hasattr(run, "record") else run
-    if callable(record := getattr(found, "record", None)):
-        found = record()
+    found = _found(run)
     if isinstance(found, AuditRecord):
         found = found.in_order()
         last = [np.flatnonzero(rounds)[-1] for rounds in found.presence.T if rounds.any()]
@@ -364,62 +461,17 @@ def _check_watchable(scores: Scores) -> None:
         )
 
 
-def play(
-    aggregate: Callable[[list[FloatArray]], ArrayLike],
-    updates: Sequence[ArrayLike],
-    canary: ArrayLike,
-    *,
-    trials: int,
-    baseline: ArrayLike | None = None,
-    seed: int = 0,
-) -> Scores:
-    """Scores of the one-round membership game for an aggregation function.
-
-    The smallest case of `fl_epe.auditing.games.play_game`: it audits one step (Nasr et al. 2023,
-    Tramèr et al. 2022). ``aggregate`` gets the updates and, in
-    random order, the canary or the baseline; it must draw fresh noise in every call.
-
-    Args:
-        aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
-        updates: of the other clients, n ≥ 0 of shape (d,).
-        canary: the update to hide, shape (d,); scores are inner products with its direction.
-        trials: number of calls with the canary, and without it, at least 2; none may affect others.
-        baseline: replaces an absent canary, shape (d,); zeros by default (zero-out adjacency).
-        seed: of the order of calls.
-
-    Raises:
-        ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
-    """
-    if trials < 2:
-        raise ValueError(f"Expected trials={trials} >= 2.")
-    present = _vector("canary", canary)
-    if not (norm := float(np.linalg.norm(present))):
-        raise ValueError(f"Expected canary of norm={norm} > 0, with some entry that is not 0.")
-    absent = _vector("baseline", 0 * present if baseline is None else baseline, present.size)
-    others = [_vector(f"updates[{i}]", vector, present.size) for i, vector in enumerate(updates)]
-
-    def release(vectors: list[FloatArray]) -> FloatArray:
-        return _vector("aggregate(...)", aggregate(vectors), present.size)
-
-    return play_game(
-        of_function(release),
-        replaced_by(absent),
-        fixed(present),
-        observations=trials,
-        others=others,
-        seed=seed,
-    )
-
-
 def _scores_of_record(record: AuditRecord) -> Scores:
     taken, unobserved = record.presence.sum(axis=0), record.unobserved.count
     if (participants := int(np.count_nonzero(taken))) < 2:
         reason = record.provenance.config.get("not_measured")
         why = f": {reason}" if reason else "."
         raise ValueError(f"Expected {participants=} >= 2 among the canaries{why}")
-    if (most := taken.max()) > 1 and unobserved < 2:
-        raise ValueError(f"Expected {unobserved=} >= 2, as a canary took part {most} times.")
-    scores = scores_from_record(record.in_order(), "all", "matched-filter")
+    faults = tuple(record.provenance.config.get("step_faults") or ())
+    scores = dataclasses.replace(scores_for_claim(record.in_order()), faults=faults)
+    if not scores.boundable:
+        most = f"a canary took part {taken.max()} times"
+        raise ValueError(f"Expected {unobserved=} >= 2, as {most}.")
     # No coins decided who took part, and the exact null needs no unobserved canaries.
     return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
 
@@ -431,15 +483,8 @@ def _numbers(scores: Scores) -> tuple[int, int, int | None]:
 
 
 def _telling_all(observed: int, unobserved: int, dim: int | None) -> Scores:
-    """So many scores of a perfect attack; not all equal, as equal scores give a bound of 0."""
-    null = np.linspace(0.0, 0.5, unobserved) if unobserved else None
+    """So many scores of a perfect attack."""
+    null = np.zeros(unobserved) if unobserved else None
     if dim is not None:
-        return Scores.from_cosines(np.append(np.ones(observed - 1), 1 - 1e-15), dim, null)
-    return Scores(np.full(observed, 1e150), None if null is None else 2 * null)
-
-
-def _vector(name: str, values: ArrayLike, size: int | None = None) -> FloatArray:
-    vector = np.array(values, np.float64)
-    if vector.ndim != 1 or size not in (None, vector.size) or not np.all(np.isfinite(vector)):
-        raise ValueError(f"Expected {name}.shape={vector.shape} to be ({size or 'd'},), finite.")
-    return vector
+        return Scores.from_cosines(np.ones(observed), dim, null)
+    return Scores(np.ones(observed), null)

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.other_canaries import without_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.statistics import expected_signal
+from fl_epe.auditing.shifted_cosines import shift_scores
+from fl_epe.auditing.statistics import participant_signals
 
 Floats = NDArray[np.float64]
 
@@ -118,19 +119,19 @@ def _detectable(worth: float, count: float) -> float:
 def dependence(record: AuditRecord) -> dict[str, Dependence]:
     """Dependence of the unobserved and of the observed canaries of a run.
 
-    "unobserved" has their scores ``√d·cos`` with every round's mean. "observed" has the scores of
-    the canaries that take part in a round, less what they are expected to be, with one strength
-    fitted to all; it is left out where the signal is not known.
+    "unobserved" has their scores (`shift_scores`) with every round's mean. "observed" has the
+    scores of the canaries that take part in a round, less what they are expected to be, with one
+    strength fitted to all; it is left out where the signal is not known.
 
     Returns:
         Only those with a round of two canaries.
     """
     record = without_others(record)
-    scale, moved = math.sqrt(record.dim), record.norms.means > 0
-    found = {"unobserved": dependence_of(scale * record.unobserved.means[moved])}
+    dim, moved = record.dim, record.norms.means > 0
+    found = {"unobserved": dependence_of(shift_scores(record.unobserved.means[moved], dim))}
     if record.signal_known():
-        signal = np.where(record.presence, expected_signal(record)[:, np.newaxis], 0.0)
-        scores = scale * record.observed.means
+        signal = participant_signals(record)
+        scores = shift_scores(record.observed.means, dim)
         energy = float((signal**2).sum())
         strength = float((signal * scores).sum()) / energy if energy else 0.0
         residuals = scores - strength * signal

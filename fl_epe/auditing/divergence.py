@@ -1,4 +1,4 @@
-"""Whether training failed: a loss that is not finite, accuracy at chance, updates that were lost.
+"""Whether training failed: a loss that is not finite, a model no better than chance, lost updates.
 
 `divergence` asks every function of this module; each reads what a record keeps and says nothing
 where it does not know.
@@ -21,13 +21,14 @@ from fl_epe.auditing.record import AuditRecord
 Floats = NDArray[np.float64]
 
 LAST = 3
-"""Evaluations at the end of a run in which accuracy must have been at chance."""
+"""Evaluations at the end of a run in which the model must have been no better than chance."""
 
 EARLY = 10
 """Rounds that a model has to leave chance: evaluations before this one do not count."""
 
 _MOST_LOST = 0.5
 _EXPLODED = 100.0
+_FELL = 0.9  # of the first loss on held-out data
 
 
 def divergence(record: AuditRecord) -> tuple[str, ...]:
@@ -37,6 +38,7 @@ def divergence(record: AuditRecord) -> tuple[str, ...]:
         loss_not_finite(record),
         loss_exploded(record),
         accuracy_at_chance(record),
+        loss_at_chance(record),
         updates_lost(record),
     )
     return tuple(reason for reason in reasons if reason is not None)
@@ -72,14 +74,27 @@ def loss_not_finite(record: AuditRecord) -> str | None:
 
 
 def loss_exploded(record: AuditRecord) -> str | None:
-    """The loss on held-out data is a hundred times what it was before the training."""
+    """A loss is a hundred times that on held-out data before the training.
+
+    The loss on held-out data itself, or that of the clients as they train, while the one on
+    held-out data fell by less than a tenth.
+    """
     losses, rounds = _series(record, "eval_loss"), _series(record, "eval_round")
     if len(losses) < 2 or len(rounds) != len(losses) or rounds[0] != 0:
         return None
     first, last = float(losses[0]), float(losses[-1])
-    if not 0 < first < math.inf or not math.isfinite(last) or last <= _EXPLODED * first:
+    if not 0 < first < math.inf or not math.isfinite(last):
         return None
-    return f"the loss on held-out data rose from {first:.3g} to {last:.3g}"
+    if last > _EXPLODED * first:
+        return f"the loss on held-out data rose from {first:.3g} to {last:.3g}"
+    training = _series(record, "train_loss")
+    most = float(np.max(training[np.isfinite(training)][-LAST:], initial=0.0))
+    if most > _EXPLODED * first and last > _FELL * first:
+        return (
+            f"the training loss rose to {most:.3g}, and that on held-out data is {last:.3g}, after "
+            f"{first:.3g} before the training"
+        )
+    return None
 
 
 def accuracy_at_chance(record: AuditRecord) -> str | None:
@@ -88,17 +103,41 @@ def accuracy_at_chance(record: AuditRecord) -> str | None:
     The chance level stands in the settings of a run, see `fl_epe.tasks.Task.chance_accuracy`.
     Rounds before `EARLY` do not count, so that a short run says nothing.
     """
-    chance = record.provenance.config.get("chance_accuracy")
-    accuracy, rounds = _series(record, "eval_accuracy"), _series(record, "eval_round")
-    if len(rounds) != len(accuracy):
-        return None
-    last = accuracy[rounds >= EARLY][-LAST:]
-    if not isinstance(chance, int | float) or len(last) < LAST or np.any(last > chance):
+    chance, last = _chance(record, "chance_accuracy"), _last(record, "eval_accuracy")
+    if chance is None or last is None or np.any(last > chance):
         return None
     return (
         f"accuracy on held-out data is {last[-1]:.1%}, and in the last {LAST} evaluations was never"
         f" above chance ({chance:.1%})"
     )
+
+
+def loss_at_chance(record: AuditRecord) -> str | None:
+    """The loss of a regression was at chance or above in the `LAST` evaluations.
+
+    Chance is the best constant prediction, the mean of the targets for the mean square, see
+    `fl_epe.tasks.Task.chance_loss`. Rounds before `EARLY` do not count.
+    """
+    chance, last = _chance(record, "chance_loss"), _last(record, "eval_loss")
+    if chance is None or last is None or np.any(last < chance):
+        return None
+    return (
+        f"the loss on held-out data is {last[-1]:.3g}, and in the last {LAST} evaluations was never"
+        f" below that of the same prediction for everybody ({chance:.3g})"
+    )
+
+
+def _chance(record: AuditRecord, name: str) -> float | None:
+    value = record.provenance.config.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _last(record: AuditRecord, name: str) -> Floats | None:
+    """The `LAST` evaluations from round `EARLY` on; ``None`` if there are not so many."""
+    values, rounds = _series(record, name), _series(record, "eval_round")
+    if len(rounds) != len(values) or np.sum(rounds >= EARLY) < LAST:
+        return None
+    return values[rounds >= EARLY][-LAST:]
 
 
 def updates_lost(record: AuditRecord) -> str | None:

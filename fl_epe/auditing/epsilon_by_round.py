@@ -23,7 +23,8 @@ from fl_epe.auditing.round_agreement import EXACT, Width
 from fl_epe.auditing.run_auditor import PLAN_MARGIN, WATCHED
 from fl_epe.auditing.score_spread import LEAST_CERTAINTY, LEAST_FOR_NULL, null_interval
 from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
-from fl_epe.auditing.statistics import expected_signal
+from fl_epe.auditing.shifted_cosines import shift_scores
+from fl_epe.auditing.statistics import participant_signals
 from fl_epe.checks import check_count, check_probability
 
 Floats = NDArray[np.float64]
@@ -93,7 +94,7 @@ class _Sums:
 
     def __init__(self, record: AuditRecord, confidence: float) -> None:
         known = record.signal_known()
-        self._signal = expected_signal(record) if known else np.ones(record.rounds)
+        self._signals = participant_signals(record) if known else record.presence * 1.0
         alone = without_others(record)
         self._cosines, self._presence = alone.observed.means, record.presence
         self._dim, self._confidence = record.dim, confidence
@@ -108,18 +109,17 @@ class _Sums:
         self.counts = np.zeros(record.num_canaries, np.int64)
 
     def add(self, t: int) -> None:
-        here, signal = self._presence[t], float(self._signal[t])
+        here, signals = self._presence[t], self._signals[t]
         self.counts += here
-        if not here.any() or signal == 0:
+        if not signals.any():
             return
-        root = math.sqrt(self._dim)
-        theirs = signal * here[self._borrowed]  # as if each had the rounds of one that took part
-        self._null += theirs * root * self._others[t]
+        theirs = signals[self._borrowed]  # as if each had the rounds of one that took part
+        self._null += theirs * shift_scores(self._others[t], self._dim)
         self._null_energy += theirs**2
-        gains = signal * root * self._cosines[t, here]
+        gains = signals[here] * shift_scores(self._cosines[t, here], self._dim)
         self._total[here] += gains
-        self._energy[here] += signal**2
-        variance = signal**2 * len(gains) + float(gains.sum()) ** 2 / (2 * self._dim)
+        self._energy += signals**2
+        variance = float(np.sum(signals**2)) + float(gains.sum()) ** 2 / (2 * self._dim)
         self._variance += variance
         self._first = self._first or variance / len(gains)
 

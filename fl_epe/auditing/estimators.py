@@ -25,8 +25,14 @@ from fl_epe.auditing.fitted_gaussians import FittedGaussian, estimate_between, f
 from fl_epe.auditing.one_release import possible, shift_interval, shift_of_one
 from fl_epe.auditing.other_canaries import with_others, without_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.score_spread import null_interval
+from fl_epe.auditing.score_spread import (
+    check_known_variance,
+    check_sign,
+    null_interval,
+    wider_than_known,
+)
 from fl_epe.auditing.scores import Scores, in_moderate_units
+from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.statistics import (
     STATISTICS,
     ThreatModel,
@@ -40,6 +46,7 @@ from fl_epe.checks import check_probability, check_scores, expected
 
 Floats = NDArray[np.float64]
 
+_ALIKE = 0.01  # relative difference of expected scores that count as equal
 _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit
 
 
@@ -55,14 +62,17 @@ def epsilon_from_cosines(
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
-    The null distribution is N(0, 1/dim).
+    The cosines' own law is used, a noncentral t distribution (`shifted_cosines`): each canary is in
+    a Gaussian vector of its own, or of the same length. The interval then covers at every ε in
+    ``dim`` ≥ 10, and a χ² test refuses cosines that are wider (`check_known_variance`).
+    ``benchmarks/estimators.py --dims`` prints bias, coverage and refusals.
 
     Args:
         cosines: shape ``(k,)``, cosine of each observed canary with what was released.
         dim: dimension of the canaries.
         delta: target δ in (0, 1).
-        variance: "known" uses the null's variance 1/dim (unbiased, exact interval); "fitted"
-            estimates it, as the paper does (noisier, biased upwards).
+        variance: "known" uses the variance that a shifted null has; "fitted" estimates it, as the
+            paper does (noisier, biased upwards), and takes a mixture of canaries for a Gaussian.
         confidence: coverage of the interval.
         together: all of these canaries, and no others, took part in the one release that the
             cosines are with, each with the same norm. ε is then for one of them alone; otherwise
@@ -72,11 +82,13 @@ def epsilon_from_cosines(
 
     Raises:
         ValueError: for NaN or infinite cosines, fewer than two, or an argument out of range.
+        NotMeasured: a `ValueError`, for cosines that are wider than known variance allows, far
+            below 0, or in fewer than 10 dimensions.
     """
     scores = Scores.from_cosines(cosines, dim)
     check_together(together, sum_norm)
     if not together:
-        return epsilon_of(scores, delta, variance, confidence)
+        return epsilon_of(scores, delta, variance, confidence, refuse=True)
     if variance != "known":
         raise ValueError(f"Expected variance={variance!r} to be 'known' with together=True.")
     return epsilon_together(scores, delta, confidence, sum_norm=sum_norm)
@@ -120,6 +132,8 @@ def epsilon_together(
     count, dim = len(scores.observed), scores.dim
     if dim is None:
         raise ValueError("Expected dim=None to be set: only cosines say how much canaries overlap.")
+    check_sign(scores)
+    check_known_variance(scores)
     if sum_norm is not None and not 0 < sum_norm <= count * (1 + 1e-6):
         raise ValueError(f"Expected 0 < sum_norm={sum_norm} <= {count}, the number of canaries.")
     mean = float(scores.observed.mean())
@@ -155,6 +169,7 @@ def epsilon_from_scores(
 
     Raises:
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
+        NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
     others = check_scores("unobserved", unobserved)
     scores = Scores(check_scores("observed", observed), others)
@@ -201,6 +216,11 @@ def epsilon_from_record(
         fit = footprint_fit(record, delta, threat="all", confidence=confidence)
         return unknown_rounds_estimate(without_others(record), fit)
     scores = scores_from_record(record, threat, statistic, raw=raw)
+    if raw and variance == "known" and scores.standard_null:  # wider, as canaries hide each other
+        check_probability("confidence", confidence)
+        check_probability("delta", delta)
+        method = f"{scores.statistic}, known variance"
+        return _known_variance(scores, delta, confidence, method)
     return epsilon_of(scores, delta, variance, confidence)
 
 
@@ -234,9 +254,9 @@ def footprint_fit(
     """Fit ``score_i = κ·m_i + N(0, 1)`` to the displacement or the matched filter.
 
     The footprints ``m_i`` (`statistics.footprints`) account for a canary's rounds and their clip
-    norms. κ is fitted by least squares, with its exact interval: wider where canaries overlap
-    (`Scores.spread`) or the null was measured, as that of the mean score. Pass the threat's
-    default ``scores`` if you have them.
+    norms. κ is fitted by least squares (of deviates, for cosines). Its interval is wider where
+    canaries overlap (`Scores.spread`) or the null was measured, as that of the mean score. Pass the
+    threat's default ``scores`` if you have them.
 
     Raises:
         ValueError: if an argument is out of range or the footprints cannot be computed.
@@ -250,11 +270,10 @@ def footprint_fit(
     energy = float(np.sum(sizes**2))
     if energy == 0:
         raise ValueError("Expected footprints > 0, got 0 for every canary.")
-    fitted = float(np.sum(scores.observed * sizes)) / energy
     # The length of what hides all canaries moves κ as it moves the mean score.
     common = max(scores.spread**2 - 1, 0.0) / (len(sizes) * float(sizes.mean()) ** 2)
     deviation = np.sqrt(min(scores.spread, 1.0) ** 2 / energy + common)
-    scales = fitted + _around(fitted, float(deviation), scores.null, confidence)
+    scales = _with_ends(scores, float(deviation), confidence, sizes)
     mean, most_exposed = (
         _estimate_at(
             scales * footprint, delta, confidence, f"footprint regression, {name} footprint"
@@ -294,32 +313,52 @@ def unknown_rounds_estimate(record: AuditRecord, fit: FootprintFit) -> EpsilonEs
 
 
 def epsilon_of(
-    scores: Scores, delta: float, variance: str = "known", confidence: float = 0.95
+    scores: Scores,
+    delta: float,
+    variance: str = "known",
+    confidence: float = 0.95,
+    *,
+    refuse: bool = False,
 ) -> EpsilonEstimate:
     """ε from scores: against N(0, 1) if that is their null, else between two fitted Gaussians.
 
     The other arguments are as in `epsilon_from_record`; ``variance`` is used only with the null
-    N(0, 1).
+    N(0, 1). Where scores are `wider_than_known`, no number of them is ε: the estimate is that of
+    the fitted variance, and its interval has no upper end; with ``refuse=True`` it is an error.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.
+        NotMeasured: a `ValueError`, for observed scores far below unobserved ones, cosines in fewer
+            than 10 dimensions, or where ``refuse`` says so.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     if not scores.standard_null:
-        alt, null = (fit_gaussian(group) for group in in_moderate_units(*scores.both()))
+        observed, unobserved = in_moderate_units(*scores.both())
+        check_sign(dataclasses.replace(scores, observed=observed, unobserved=unobserved))
+        alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
         method = f"{scores.statistic}, two fitted Gaussians"
         return estimate_between(null, alt, delta, confidence, method)
     method = f"{scores.statistic}, {variance} variance"
-    observed = np.clip(scores.observed, -_HUGE, _HUGE)
-    if variance == "known":
-        scores = dataclasses.replace(scores, observed=observed)
+    scores = dataclasses.replace(scores, observed=np.clip(scores.observed, -_HUGE, _HUGE))
+    check_sign(scores)
+    if variance not in ("known", "fitted"):
+        raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
+    wide = variance == "known" and wider_than_known(scores)
+    if variance == "known" and (refuse or not wide):
+        check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
-    if variance == "fitted":
-        return estimate_between(
-            FittedGaussian(0.0, 1.0), fit_gaussian(observed), delta, confidence, method
-        )
-    raise ValueError(f"Expected variance={variance!r} to be 'known' or 'fitted'.")
+    observed = scores.observed
+    if scores.dim is not None:
+        observed = shift_scores(scores.cosines, scores.dim)
+    fitted = estimate_between(
+        FittedGaussian(0.0, 1.0), fit_gaussian(observed), delta, confidence, method
+    )
+    if not wide:
+        return fitted
+    low = min(fitted.low, _known_variance(scores, delta, confidence, method).low)
+    method = f"{scores.statistic}, fitted variance as wider than known, no upper end"
+    return dataclasses.replace(fitted, low=low, high=math.inf, method=method)
 
 
 def shift_estimate(
@@ -356,38 +395,38 @@ def shift_of_epsilon(epsilon: float, delta: float) -> float:
 def _known_variance(
     scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
-    """The mean is N(μ, spread²/k), and its interval exact; wider if the null was measured.
+    """The mean of the deviates is N(0, spread²/k) at the true μ; wider if the null was measured.
 
     The errors of the mean and of the null's width are independent, so their sides of the interval
     add as squares.
     """
-    mean = float(scores.observed.mean())
     deviation = float(scores.spread / np.sqrt(scores.observed.size))
     if scores.null is not None:
         method += ", measured null"
-    ends = mean + _around(mean, deviation, scores.null, confidence)
-    return _estimate_at(ends, delta, confidence, method)
+    if scores.expected is not None and np.ptp(scores.expected) > _ALIKE * scores.expected.mean():
+        method += ", of the mean of unequal canaries"
+    return _estimate_at(_with_ends(scores, deviation, confidence), delta, confidence, method)
 
 
-def _around(
-    value: float, deviation: float, null: tuple[float, int] | None, confidence: float
+def _with_ends(
+    scores: Scores, deviation: float, confidence: float, sizes: ArrayLike = 1.0
 ) -> Floats:
-    """0, and the distances to both ends of the interval for a Gaussian ``value``.
+    """`Scores.shift`, and both ends of its interval.
 
     Args:
-        value: in units of the null's standard deviation.
-        deviation: of the value, for a known null.
-        null: as `Scores.null`; ``None`` for a known null.
+        scores: with the null N(0, 1).
+        deviation: of the mean of the deviates, for a known null.
         confidence: coverage.
+        sizes: as in `Scores.shift`.
     """
     half = float(scipy.special.ndtri((1 + confidence) / 2)) * deviation
-    if null is None:
-        return np.array([0.0, -half, half])
-    width, count = null
-    narrow, wide = null_interval(width, count, confidence)
-    below = np.hypot(half, value * (1 - width / wide))
-    above = np.hypot(half, value * (width / narrow - 1))
-    return np.array([0.0, -below, above])
+    value, low, high = (scores.shift(mean, sizes) for mean in (0.0, half, -half))
+    if scores.null is not None:
+        width, count = scores.null
+        narrow, wide = null_interval(width, count, confidence)
+        low = value - np.hypot(value - low, value * (1 - width / wide))
+        high = value + np.hypot(high - value, value * (width / narrow - 1))
+    return np.array([value, low, high])
 
 
 def _estimate_at(means: Floats, delta: float, confidence: float, method: str) -> EpsilonEstimate:

@@ -43,6 +43,9 @@ def check_measured(
     reason = _nobody(record) or _nothing_added(record)
     if reason is None:
         reason = _no_final_model(record, statistic) if threat == "final" else _no_rounds(record)
+    unbounded = record.provenance.config.get("unbounded")  # what ran the audit saw no noise
+    if reason is None and threat == "all" and isinstance(unbounded, str) and unbounded:
+        reason = unbounded
     if reason is not None:
         raise NotMeasured(reason)
 

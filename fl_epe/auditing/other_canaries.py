@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,7 +118,7 @@ def least_deviations(record: AuditRecord) -> dict[str, float]:
 
 def _measured(record: AuditRecord) -> Floats:
     """Mean of what the canaries of a round added to its mean, along their directions, ``(T,)``."""
-    dots = np.sum(record.presence * record.observed.means, axis=1) * record.norms.means
+    dots = np.sum(record.shares() * record.observed.means, axis=1) * record.norms.means
     count = record.presence.sum(axis=1)
     return np.asarray(np.divide(dots, count, out=np.zeros(record.rounds), where=count > 0))
 
@@ -127,7 +128,7 @@ def _own_parts(record: AuditRecord) -> Floats | None:
     mechanism = record.mechanism
     if mechanism.server.get("name") != "sgd":
         return None
-    return np.asarray(record.round_weights() * _added(record) @ record.presence)
+    return np.asarray(record.round_weights() * _added(record) @ record.shares())
 
 
 def _added(record: AuditRecord) -> Floats:
@@ -200,7 +201,7 @@ def _round_sums(
     for first in range(0, len(rounds), rows):
         block = rounds[first : first + rows]
         here = record.presence[block].any(axis=0)
-        weights = record.presence[block][:, here].astype(np.float32)
+        weights = record.shares()[block][:, here].astype(np.float32)
         sums = canaries.combine(weights, numbers=ids[here].tolist())
         lengths[block] = [norm(row) for row in sums]
         asked = np.concatenate([ids[here], others]).tolist()
@@ -265,7 +266,7 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
         return nothing[0], nothing[1]
     done = lengths > 0
     with_sum = [lengths[:, None] * np.asarray(side.sums) for side in sides]
-    mine = np.where(done[:, None], record.presence, 0.0)
+    mine = np.where(done[:, None], record.shares(), 0.0)
     added = _added(record)[:, None]
     return added * (with_sum[0] - mine), added * with_sum[1]
 
@@ -287,10 +288,11 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     if observed.sums is None or record.unobserved.sums is None or not len(rounds):
         return record
     present, length, sum_length = record.presence[rounds], norms.means[rounds], norms.sums[rounds]
-    sum_dot = np.sum(present * observed.means[rounds], axis=1) * length
+    weights = record.shares()[rounds]
+    sum_dot = np.sum(weights * observed.means[rounds], axis=1) * length
     shared = (length[:, None] ** 2, sum_dot[:, None], sum_length[:, None] ** 2)
 
-    def alone(side: CanaryCosines, own: NDArray[np.bool_], changed: NDArray[np.bool_]) -> Floats:
+    def alone(side: CanaryCosines, own: NDArray[Any], changed: NDArray[np.bool_]) -> Floats:
         assert side.sums is not None  # noqa: S101
         dots, with_sum = side.means[rounds] * length[:, None], side.sums[rounds]
         left, square = take_out(dots, with_sum * sum_length[:, None], own, *shared)
@@ -303,7 +305,7 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     lengths[rounds] = np.sqrt(alone_square(length**2, sum_dot, sum_length**2, 1.0))
     return dataclasses.replace(
         record,
-        observed=dataclasses.replace(observed, means=alone(observed, present, present)),
+        observed=dataclasses.replace(observed, means=alone(observed, weights, present)),
         unobserved=dataclasses.replace(
             record.unobserved, means=alone(record.unobserved, nobody, ~nobody)
         ),

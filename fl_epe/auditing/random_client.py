@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -153,14 +154,22 @@ def random_client(
     fit = footprint_fit(record, delta, threat=threat, confidence=confidence, scores=scores)
     record = without_others(record)
     weights, realised = round_footprints(record, threat)
-    schedules = schedules or RunSchedules.of(record)
+    config = record.provenance.config
+    heavier = (config.get("heaviest_share") or 0) > 1.1 * (
+        config.get("heaviest_canary_share") or math.inf
+    )
+    if heavier or record.mechanism.canary_weights is not None:
+        schedules = None  # clients differ by more than their rounds
+    else:
+        schedules = schedules or RunSchedules.of(record)
     view = _View(fit, delta, confidence, threat)
     sample = FootprintLaw.of(realised)
     law = None
     if schedules is not None:
         law = view.law(schedules.canaries, weights, schedules.population)
     if schedules is None or law is None:
-        return view.from_canaries(sample, len(realised), view.sized(weights.sum()))
+        found = view.from_canaries(sample, len(realised), view.sized(weights.sum()))
+        return dataclasses.replace(found, equal=found.equal and not heavier)
     many = clients or schedules.population or _UNKNOWN_POPULATION
     largest = view.largest(schedules.clients, weights, many)
     return view.from_law(law, sample, largest)
@@ -218,7 +227,7 @@ class _View:
         canaries, canaries_unknown = self.of_canaries(sample)
         known, few = self.with_spread(canaries, sample, count, most)
         mean = self.single(sample.mean, "mean footprint of the canaries")
-        spread = np.sqrt(max(float(sample.shares @ sample.footprints**2) - sample.mean**2, 0.0))
+        spread = np.sqrt(sample.shares @ (sample.footprints - sample.mean) ** 2)
         wide = self.quantile * self.fit.scale * float(spread) / np.sqrt(count)
         down, up = (np.hypot((e - self.fit.scale) * sample.mean, wide) for e in self.ends)
         shift = self.fit.scale * sample.mean
@@ -258,8 +267,7 @@ class _View:
             for s in (-step, step)
         ]
         slope = (ends[0] - ends[1]) / (2 * step)
-        variance = float(sample.shares @ each**2) - mean**2
-        error = self.quantile * float(np.sqrt(max(variance, 0.0) / count))
+        error = self.quantile * float(np.sqrt(sample.shares @ (each - mean) ** 2 / count))
         wide = error / slope if slope > 0 else (np.inf if error > 0 else 0.0)
         low = max(plain.epsilon - float(np.hypot(plain.epsilon - plain.low, wide)), 0.0)
         high = plain.epsilon + float(np.hypot(plain.high - plain.epsilon, wide))

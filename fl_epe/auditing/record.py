@@ -122,6 +122,7 @@ class AuditRecord:
             shapes |= {f"{side}_{name}": (count,) for name in vectors}
         per_round = ("clip_norms", "mean_norms", "delta_norms", "absent", "contributions")
         shapes |= dict.fromkeys((*per_round, "canary_sum_norms"), (T,))
+        shapes["canary_weights"] = (T, k)
         statistics = len(self.null.statistics)
         shapes |= dict.fromkeys(("null_means", "null_deviations"), (statistics,))
         shapes["null_counts"] = (statistics, len(EDGES) + 1)
@@ -145,6 +146,11 @@ class AuditRecord:
     def num_canaries(self) -> int:
         """Number of observed canaries k."""
         return self.observed.count
+
+    def shares(self) -> NDArray[Any]:
+        """`presence` times the weights of the canaries, ``(T, k)``."""
+        weights = self.mechanism.canary_weights
+        return self.presence if weights is None else self.presence * weights
 
     def signal_known(self) -> bool:
         """Whether it is known for every round how much a canary adds to what is released."""
@@ -230,11 +236,15 @@ class AuditRecord:
         """
         observed, first = _by_id(self.observed)
         unobserved, _ = _by_id(self.unobserved)
+        weights = self.mechanism.canary_weights
+        if weights is not None:
+            weights = np.ascontiguousarray(weights[:, first])
         return dataclasses.replace(
             self,
             observed=observed,
             unobserved=unobserved,
             presence=np.ascontiguousarray(self.presence[:, first]),
+            mechanism=dataclasses.replace(self.mechanism, canary_weights=weights),
         )
 
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:

@@ -18,6 +18,7 @@ from fl_epe.checks import LARGEST
 _ROUNDING = 1e-3  # of a cosine, computed in float32
 _PLANNED = 10_000  # more participations than rounds: those of a run that ended early
 _LARGEST = 1e100  # of what is squared
+_FLOAT32 = 1e46  # no length of float32 is larger, and 0 alone is below its inverse
 _SIDES = ("observed", "unobserved")
 _OF_THE_END = ("_final", "_displacement")  # NaN where the final model is
 _COSINES = {
@@ -93,6 +94,9 @@ def _lengths(name: str, value: Any) -> None:
     _array(name, value, "f", 1)
     if np.any(value < 0) or (_NORMS.get(name) and not np.all(np.isfinite(value))):
         raise ValueError(f"Expected {name} to be lengths >= 0")
+    known = value[np.isfinite(value) & (value > 0)]
+    if not np.all((known >= 1 / _FLOAT32) & (known <= _FLOAT32)):
+        raise ValueError(f"Expected {name} to be lengths that float32 can have")
 
 
 def _whole_numbers(name: str, value: Any) -> None:
@@ -103,6 +107,12 @@ def _whole_numbers(name: str, value: Any) -> None:
 
 def _presence(name: str, value: Any) -> None:
     _array(name, value, "b", 2)
+
+
+def _weights(name: str, value: Any) -> None:
+    _array(name, value, "f", 2)
+    if not np.all((value >= 0) & (value <= _LARGEST)):
+        raise ValueError(f"Expected {name} to be finite and >= 0")
 
 
 def _metrics(name: str, value: Any) -> None:
@@ -135,6 +145,8 @@ def _cohort_size(name: str, value: Any) -> None:
     """Of a deployment nobody may know it."""
     if not (isinstance(value, float) and math.isnan(value)):
         _positive(name, value)
+        if not 1 / _FLOAT32 <= value <= _FLOAT32:
+            raise ValueError(f"Expected {name}={value!r:.40} to be a mean number of clients")
 
 
 def _length(name: str, value: Any) -> None:
@@ -142,7 +154,7 @@ def _length(name: str, value: Any) -> None:
     if isinstance(value, float) and (math.isnan(value) or value == math.inf):
         return
     _number(name, value)
-    if value > _LARGEST:
+    if value and not 1 / _FLOAT32 <= value <= _FLOAT32:
         raise ValueError(f"Expected {name}={value!r:.40} to be a length that float32 can have")
 
 
@@ -247,9 +259,13 @@ _SAID: dict[str, Callable[[str, Any], None]] = {
     "caveat": _text,
     "client_participations": _number,
     "chance_accuracy": _number,
+    "chance_loss": _number,
     "max_share": _number,
     "not_measured": _text,
     "plan": _texts,
+    "doubts": _texts,
+    "heaviest_share": _number,
+    "heaviest_canary_share": _number,
     "arrays_left_out": _texts,
     "noise_is_for": _number,
     "clients": _number,
@@ -287,6 +303,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "canary_participations": _number,
     "server": _server,
     "inclusion": _inclusion,
+    "canary_weights": _weights,
     "canary_kind": _canary_kind,
     "config": _config,
     "seeds": _seeds,

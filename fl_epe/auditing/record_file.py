@@ -24,6 +24,7 @@ WHAT = "a record written by AuditRecord.save"
 
 _FORMAT = "fl_epe.AuditRecord"
 _METRICS = "metrics."
+_LONGEST = 2000
 _NEEDED = {"dim", "delta", "observed", "presence"}
 
 
@@ -48,6 +49,17 @@ def write_values(path: Path, values: Mapping[str, Any], *, private: bool = True)
     write_archive(path, arrays, {"meta": meta, "seeds": values["seeds"]}, private=private)
 
 
+def _short(value: Any, depth: int = 8) -> Any:
+    """A JSON value whose texts are cut off where they are long: anybody may have written them."""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
+    if isinstance(value, list) and depth:
+        return [_short(part, depth - 1) for part in value]
+    if isinstance(value, dict) and depth:
+        return {_short(name): _short(part, depth - 1) for name, part in value.items()}
+    return value
+
+
 def read_values(path: Path) -> dict[str, Any]:
     """What `write_values` wrote, under today's names, every value checked.
 
@@ -56,7 +68,7 @@ def read_values(path: Path) -> dict[str, Any]:
         ValueError: if it is not a record, is damaged, or has a newer schema.
     """
     archive = read_archive(path, WHAT)
-    meta = archive.text("meta")
+    meta = _short(archive.text("meta"))
     if meta.pop("format", None) != _FORMAT:
         raise refusal(path, WHAT, "'meta' does not say that it is a record")
     archive.check_schema(meta.pop("schema", None), SCHEMA)

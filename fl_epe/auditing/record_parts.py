@@ -92,6 +92,8 @@ class Mechanism:
         contributions: ``(T,)`` norm of what one canary that takes part adds to the released mean;
             ``clip_norms / cohort_size`` by default, NaN where it is not known.
         inclusion: "fixed", or "coin" if each canary took part by an independent fair coin.
+        canary_weights: ``(T, k)`` how many times the round's contribution each observed canary
+            added, where they differ; their squares are 1 on average over those of a round.
     """
 
     cohort_size: float
@@ -103,6 +105,7 @@ class Mechanism:
     clip_norms: Floats
     contributions: Floats | None = None
     inclusion: str = "fixed"
+    canary_weights: Floats | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

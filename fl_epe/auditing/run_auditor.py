@@ -24,6 +24,7 @@ from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Mechanism, Provenance, installed_versions
 from fl_epe.auditing.round_agreement import RoundAgreement
 from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
+from fl_epe.auditing.shifted_cosines import hidden_norm, shift_scores
 from fl_epe.canaries import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import check_positive, check_probability
 from fl_epe.mechanism import ServerSGD, norm
@@ -49,6 +50,8 @@ class RoundFacts:
         clip_norm: clip norm of the round; NaN where nothing clips.
         replies: how many updates the mean is over, canaries included.
         absent: clients and canaries whose update was lost.
+        weights: how many times ``contribution`` each of them adds, where they differ; their
+            squares are 1 on average.
     """
 
     present: Collection[int] = ()
@@ -56,6 +59,11 @@ class RoundFacts:
     clip_norm: float = math.nan
     replies: float = math.nan
     absent: int = 0
+    weights: Sequence[float] = ()
+
+    def canary_weights(self) -> Floats:
+        """One number for each that is present."""
+        return np.asarray(self.weights if len(self.weights) else [1.0] * len(self.present))
 
 
 class RunningEstimate:
@@ -137,30 +145,36 @@ class RunningEstimate:
         if present and length > 0:
             mine = dots[present] if dots is not None else self._dot(mean, present, vectors)
             others = dots[len(self._canaries) :] / length if dots is not None else None
-            shared = self._shared(mine, length, present, vectors)
+            weights = facts.canary_weights()
+            shared = self._shared(mine, length, present, vectors, weights)
             cosines, hidden = mine / length, mean
             if shared is not None:
-                cosines, length, hidden = self._alone(mean, mine, length, shared, present, vectors)
-            scale = math.sqrt(len(mean))
-            known = math.isfinite(facts.contribution)
-            signal = scale * facts.contribution / length if known else 1.0
-            self._total[present] += signal * scale * cosines
-            self._energy[present] += signal**2
+                cosines, length, hidden = self._alone(
+                    mean, mine, length, shared, present, vectors, weights
+                )
+            dim, own = len(mean), facts.contribution
+            known = math.isfinite(own)
+            signal = math.sqrt(dim) * own / float(hidden_norm(length, own)) if known else 1.0
+            signals = signal * weights if known else np.ones(len(present))
+            gains = signals * shift_scores(cosines, dim)
+            self._total[present] += gains
+            self._energy[present] += signals**2
             self._unit = self._unit or signal**2
-            self._note_variance(signal * scale * cosines, signal**2)
+            self._note_variance(gains, signals**2)
             if (left := norm(hidden)) > 0:
                 self._sketch = self._agreement.sketch(hidden) * (signal / left)
                 self._agreement.add(self._sketch, present)
             if self.null is not None and others is not None:
-                self.null.add_round(scale * others, present, signal)
+                self.null.add_round(math.sqrt(dim) * others, present, signal)
 
-    def _note_variance(self, gains: Floats, square: float) -> None:
+    def _note_variance(self, gains: Floats, squares: Floats) -> None:
         """What a round adds to the variance of the total.
 
         The length of what hides its canaries moves all their scores together. Its relative
         variance is at most 1/(2d), as of noise alone (`score_spread.mean_spread`).
         """
-        variance = square * len(gains) + float(gains.sum()) ** 2 / (2 * self._canaries.dim)
+        moved = float(gains.sum()) ** 2 / (2 * self._canaries.dim)
+        variance = float(squares.sum()) + moved
         self._variance += variance
         self._first = self._first or variance / len(gains)
 
@@ -170,14 +184,19 @@ class RunningEstimate:
         return np.asarray(vectors @ x, np.float64)
 
     def _shared(
-        self, dots: Floats, length: float, present: list[int], vectors: Vector | None
+        self,
+        dots: Floats,
+        length: float,
+        present: list[int],
+        vectors: Vector | None,
+        weights: Floats,
     ) -> Vector | None:
         """Sum of the round's canaries; ``None`` if they have no share of the mean to speak of."""
-        if len(present) * dots.mean() ** 2 < SMALLEST_SHARE * length**2:
+        if len(present) * np.mean(weights * dots) ** 2 < SMALLEST_SHARE * length**2:
             return None
         if vectors is not None:
-            return np.asarray(vectors.sum(axis=0))
-        return np.asarray(self._canaries.combine(np.ones((1, len(present))), numbers=present)[0])
+            return np.asarray(weights.astype(vectors.dtype) @ vectors)
+        return np.asarray(self._canaries.combine(weights[None], numbers=present)[0])
 
     def _alone(
         self,
@@ -187,16 +206,17 @@ class RunningEstimate:
         total: Vector,
         present: list[int],
         vectors: Vector | None,
+        weights: Floats,
     ) -> tuple[Floats, float, Vector]:
         """Cosines with the mean less the other canaries, its expected norm, and it without any.
 
         The same as `without_others` does with a record.
         """
-        shared = length**2, float(dots.sum()), norm(total) ** 2
+        shared = length**2, float(weights @ dots), norm(total) ** 2
         hidden = mean - (shared[1] / shared[2]) * total
-        if (len(present) - 1) * dots.mean() ** 2 < SMALLEST_SHARE * length**2:
+        if (len(present) - 1) * np.mean(weights * dots) ** 2 < SMALLEST_SHARE * length**2:
             return dots / length, length, hidden
-        left, squares = take_out(dots, self._dot(total, present, vectors), 1.0, *shared)
+        left, squares = take_out(dots, self._dot(total, present, vectors), weights, *shared)
         return left / np.sqrt(squares), math.sqrt(alone_square(*shared, 1.0)), hidden
 
     @property
@@ -214,7 +234,7 @@ class RunningEstimate:
         self._variance = self._first = 0.0
         for gains, squares in rounds:
             if np.any(squares):
-                self._note_variance(gains, float(squares.mean()))
+                self._note_variance(gains, squares)
 
     @property
     def variance(self) -> NDArray[np.float64]:
@@ -461,6 +481,7 @@ class RunAuditor:
             **{name: self._column(name) for name in _NUMBERS},
             "ends": np.cumsum([len(numbers) for numbers in ids], dtype=np.int64),
             "present": np.concatenate([np.empty(0, np.int64), *ids]),
+            "weights": np.concatenate([np.empty(0), *(f.canary_weights() for f in self._facts)]),
             "gains": np.concatenate([nothing, *self._gains], axis=1),
             "sketches": np.array(self._sketches, np.float32),
             **scorer.scored(self._series()),
@@ -519,8 +540,18 @@ class RunAuditor:
         self._sketches = list(sketches)
         self._gains = [gains[:, part] for part in parts]
         columns = [state[name][:rounds].tolist() for name in _NUMBERS]
+        weights = np.asarray(state.get("weights", np.ones(len(ids))), np.float64)[: len(ids)]
+        if len(weights) < len(ids) or not np.all(np.isfinite(weights)):
+            raise ValueError(f"Expected weights={weights} to be those of present, {len(ids)}.")
         self._facts = [
-            RoundFacts(ids[part].tolist(), contribution, clip_norm, replies, int(absent))
+            RoundFacts(
+                ids[part].tolist(),
+                contribution,
+                clip_norm,
+                replies,
+                int(absent),
+                _unequal(weights[part]),
+            )
             for part, contribution, clip_norm, replies, absent in zip(parts, *columns, strict=True)
         ]
         self._last = last
@@ -554,6 +585,9 @@ class RunAuditor:
         presence = np.zeros((self.rounds, self._count), bool)
         for row, round_facts in zip(presence, self._facts, strict=True):
             row[list(round_facts.present)] = True
+        weights = np.ones_like(presence, np.float64)
+        for row, round_facts in zip(weights, self._facts, strict=True):
+            row[list(round_facts.present)] = round_facts.canary_weights()
         seen = np.flatnonzero(presence.any(axis=0))
         record = record_from_scorer(
             scorer,
@@ -564,7 +598,10 @@ class RunAuditor:
             delta_series="delta" if isinstance(self._server, ServerSGD) else "mean",
             presence=presence[:, seen],
             delta=self.delta,
-            mechanism=self._mechanism(float(presence.sum() / max(1, len(seen)))),
+            mechanism=dataclasses.replace(
+                self._mechanism(float(presence.sum() / max(1, len(seen)))),
+                canary_weights=None if np.all(weights == 1) else weights[:, seen],
+            ),
             clients=ClientLog(absent=self._column("absent").astype(np.int64)),
             metrics={},
             provenance=Provenance(
@@ -604,3 +641,8 @@ class RunAuditor:
         if self._scorer is None or self._running is None:
             raise ValueError("Expected begin(theta) with the initial model first.")
         return self._scorer, self._running
+
+
+def _unequal(weights: Floats) -> Sequence[float]:
+    """None where all are 1."""
+    return () if np.all(weights == 1) else weights.tolist()

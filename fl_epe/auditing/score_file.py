@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import math
@@ -60,16 +61,18 @@ def _scores(reader: Callable[[Path], _Table], path: Path) -> tuple[Floats, Float
 def _split(table: _Table) -> tuple[Floats, Floats | None]:
     check_header(lower := [str(name).strip().lower() for name in table.columns])
     named = dict(zip(lower, table.columns.values(), strict=True))
-    if "score" in named and "member" in named:
+    if "score" in named and "member" not in named:
+        raise ValueError(f"'score' needs a column 'member', found {shown(sorted(named))}")
+    if named.keys() & {"observed", "unobserved"} and named.keys() & {"score", "member"}:
+        raise ValueError(f"found {shown(sorted(named))}, of two layouts: keep one of them")
+    if "score" in named:
         scores, members = named["score"], named["member"]
         if len(scores) != len(members):
             raise ValueError(f"score has {len(scores)} values and member {len(members)}")
         numbers = _numbers("score", scores, table.place)
-        took_part = np.array([_member(m, table.place(i)) for i, m in enumerate(members)], bool)
+        took_part = _members(members, table.place)
         others = numbers[~took_part]
         return numbers[took_part], others if len(others) else None
-    if "score" in named:
-        raise ValueError(f"'score' needs a column 'member', found {shown(sorted(named))}")
     if "observed" not in named:
         raise ValueError(f"found {shown(sorted(named))}")
     observed = _numbers("observed", _without_end(named["observed"]), table.place)
@@ -77,6 +80,14 @@ def _split(table: _Table) -> tuple[Floats, Floats | None]:
     if not len(observed):
         raise ValueError("there is no observed score")
     return observed, others if len(others) else None
+
+
+def _members(values: Any, place: Callable[[int], str]) -> NDArray[np.bool_]:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        if not (known := (values == 0) | (values == 1)).all():
+            _member(values[np.argmin(known)], place(int(np.argmin(known))))
+        return np.asarray(values == 1)
+    return np.array([_member(m, place(i)) for i, m in enumerate(values)], bool)
 
 
 def _member(value: Any, place: str) -> bool:
@@ -102,14 +113,14 @@ def _without_end(values: Any) -> Any:
 
 def _numbers(name: str, values: Any, place: Callable[[int], str]) -> Floats:
     if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
-        numbers = values.astype(np.float64)
+        numbers = np.asarray(values, np.float64)
     else:
         numbers = np.array([_number(name, value, i, place) for i, value in enumerate(values)])
     finite = np.isfinite(numbers)
     if not finite.all():
         first = int(np.argmin(finite))
         raise ValueError(f"{place(first)}: {name}={shown(values[first])} is not finite")
-    return numbers.astype(np.float64)
+    return numbers
 
 
 def _number(name: str, value: Any, row: int, place: Callable[[int], str]) -> float:
@@ -129,14 +140,36 @@ def _row(index: int) -> str:
     return f"row {index + 1}"
 
 
+def _line(number: int) -> str:
+    return f"line {number}"
+
+
 def _csv(path: Path) -> _Table:
-    rows = list(csv_rows(path, fill=True))
-    if not rows:
+    """Row by row into numbers: of ten million rows only those are kept."""
+    rows = csv_rows(path, strict=True, fill=True)
+    if (first := next(rows, None)) is None:
         raise ValueError("the file is empty")
-    (_, header), *body = rows
-    lines = [line for line, _ in body]
-    columns = {name: [cells[i] for _, cells in body] for i, name in enumerate(header)}
-    return _Table(columns, lambda row: f"line {lines[row]}")
+    check_header(names := [name.strip().lower() for name in first[1]])
+    columns: dict[str, array.array[Any]] = {}
+    columns |= {name: array.array("b" if name == "member" else "d") for name in names}
+    wanted = [(i, name, columns[name]) for i, name in enumerate(names) if name in _NAMES]
+    ends: dict[str, int] = {}
+    for line, cells in rows:
+        for i, name, column in wanted:
+            if _is_empty(cell := cells[i]):
+                ends.setdefault(name, line)
+            elif name in ends:
+                raise ValueError(f"{_line(ends[name])}: {name} is missing")
+            elif name == "member":
+                column.append(_member(cell, _line(line)))
+            else:
+                column.append(_number(name, cell, line, _line))
+                if not math.isfinite(column[-1]):
+                    raise ValueError(f"{_line(line)}: {name}={shown(cell)} is not finite")
+    if "score" in ends or "member" in ends:
+        name = min(ends, key=lambda name: ends[name])
+        raise ValueError(f"{_line(ends[name])}: {name} is missing")
+    return _Table({name: np.asarray(column) for name, column in columns.items()}, _row)
 
 
 def _npz(path: Path) -> _Table:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, lower_bound
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, NEED_GAUSSIAN, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import check_together, epsilon_of, epsilon_together
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.normality import GaussianFit, anderson_darling
 from fl_epe.auditing.one_release import overlap
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.score_spread import check_sign
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
 from fl_epe.checks import check_scores
 
 Floats = NDArray[np.float64]
@@ -67,6 +68,7 @@ class ScoreSummary:
             scores are not cosines.
         verdict: the method that was named in advance; ``None`` if it does not apply.
         ceiling: the largest bound that so many scores can give with that method.
+        refused: why there is no estimate with known variance, where the scores refute it.
     """
 
     delta: float
@@ -81,6 +83,7 @@ class ScoreSummary:
     ceiling: float | None = None
     together: bool = False
     overlap: float | None = None
+    refused: str | None = None
 
     def role(self, row: BoundRow) -> str:
         """What a bound is worth: "verdict", "exploratory" or "not a bound"."""
@@ -111,6 +114,7 @@ class ScoreSummary:
             ],
             "together": self.together,
             "overlap": self.overlap,
+            "refused": self.refused,
         }
 
 
@@ -141,7 +145,8 @@ def summarize_scores(
 
     Raises:
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
-        NotMeasured: a `ValueError`, for fewer than two scores of a side.
+        NotMeasured: a `ValueError`, for fewer than two scores of a side, or observed scores that
+            are far below unobserved ones.
     """
     return summarize_checked(
         bare_scores(observed, unobserved, dim),
@@ -193,32 +198,32 @@ def summarize_checked(
         scale = np.sqrt(scores.dim)
         others = None if scores.unobserved is None else scores.unobserved / scale
         bare = Scores(scores.observed / scale, others)
-    estimates = _estimates(scores, bare, delta, confidence)
-    if together:
-        alone = epsilon_together(scores, delta, confidence, sum_norm=sum_norm)
-        estimates = (alone, *estimates)
+    check_sign(scores)
+    refused = None
+    estimates: list[EpsilonEstimate] = []
+    if scores.dim is not None:
+        try:
+            if together:
+                estimates.append(epsilon_together(scores, delta, confidence, sum_norm=sum_norm))
+            estimates.append(epsilon_of(scores, delta, "known", confidence, refuse=True))
+        except NotMeasured as error:
+            refused = str(error)
+        estimates.append(epsilon_of(scores, delta, "fitted", confidence))
+    if bare.unobserved is not None:
+        estimates.append(epsilon_of(bare, delta, confidence=confidence))
     return ScoreSummary(
         delta=delta,
         confidence=confidence,
         dim=scores.dim,
         observed=len(scores.observed),
         unobserved=0 if scores.unobserved is None else len(scores.unobserved),
-        estimates=estimates,
+        estimates=tuple(estimates),
+        refused=refused,
         bounds=all_bounds(scores, delta, confidence, coins),
         gaussian=_gaussian_tests(bare),
         together=together,
         overlap=shared,
     )
-
-
-def _estimates(
-    scores: Scores, bare: Scores, delta: float, confidence: float
-) -> tuple[EpsilonEstimate, ...]:
-    variances = () if scores.dim is None else ("known", "fitted")
-    estimates = [epsilon_of(scores, delta, variance, confidence) for variance in variances]
-    if bare.unobserved is not None:
-        estimates.append(epsilon_of(bare, delta, confidence=confidence))
-    return tuple(estimates)
 
 
 def _gaussian_tests(scores: Scores) -> dict[str, GaussianFit]:
@@ -243,7 +248,8 @@ def all_bounds(
     guesses = coins and scores.unobserved is not None
     rows = []
     for method, bound in BOUNDS.items():
-        if guesses or method not in COIN_METHODS:
+        gaussian = method in NEED_GAUSSIAN and scores.statistic == UNKNOWN_ROUNDS
+        if not gaussian and (guesses or method not in COIN_METHODS):
             at = 0.0 if method == "katz-log" else delta
             epsilon = lower_bound(scores, at, confidence=confidence, method=method)
             rows.append(BoundRow(method, epsilon, bound.valid, bound.assumption, bound.description))

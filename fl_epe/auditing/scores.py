@@ -8,10 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.auditing.shifted_cosines import fitted_shift, normal_deviates
 from fl_epe.checks import check_scores
 
 Floats = NDArray[np.float64]
 
+
+UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
+"""A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it."""
 
 _SQUARES_FIT = 1e-120, 1e120
 
@@ -47,6 +51,8 @@ class Scores:
             their mean where it is not that of k independent scores.
         null: where the unobserved scores were wider than N(0, 1), their standard deviation, by
             which all scores have been divided, and the number that it was measured on.
+        expected: expected observed scores up to a factor, shape (k,), where they are known.
+        faults: how the run was seen to differ from what its privacy accounting assumes.
 
     Examples:
         >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
@@ -63,6 +69,8 @@ class Scores:
     standard_null: bool = False
     spread: float = 1.0
     null: tuple[float, int] | None = None
+    expected: Floats | None = None
+    faults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observed", check_scores("observed", self.observed))
@@ -110,6 +118,19 @@ class Scores:
             raise ValueError(f"Expected dim=None to be set: {self.statistic} are not cosines.")
         return np.asarray(self.observed / np.sqrt(self.dim))
 
+    def deviates(self, shift: float | Floats) -> Floats:
+        """The observed scores less ``shift``, N(0, 1) where it is right; exact for cosines too."""
+        if self.dim is None:
+            return self.observed - shift
+        return normal_deviates(self.cosines, self.dim, shift)
+
+    def shift(self, mean: float = 0.0, sizes: ArrayLike = 1.0) -> float:
+        """The shift, or scale of the shifts ``sizes``, at which `deviates` have that mean."""
+        if self.dim is not None:
+            return fitted_shift(self.cosines, self.dim, mean, sizes)
+        each = np.broadcast_to(np.asarray(sizes, np.float64), self.observed.shape)
+        return float(np.sum(self.observed * each) / np.sum(each**2)) - mean
+
     @property
     def boundable(self) -> bool:
         """Whether there are unobserved scores or an exact null, as a lower bound needs."""
@@ -146,6 +167,7 @@ def pool(runs: Sequence[Scores]) -> Scores:
         observed=np.concatenate([scores.observed for scores in runs]),
         unobserved=np.concatenate(others) if len(others) == len(runs) else None,
         standard_null=all(scores.standard_null for scores in runs),
+        expected=None,
     )
 
 

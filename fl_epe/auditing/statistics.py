@@ -1,9 +1,10 @@
 """What an adversary computes from a record: one score for each canary, larger for "took part".
 
-Notation: ``s_it = √d·cos(c_i, mean_t)`` is the score of canary i in round t, with the server's
-momentum undone; it is N(0, 1) for an unobserved canary. ``a_t = √d·C_t / (n·‖mean_t‖)`` is the
-expected score of a participant of round t (in general, √d times the norm of what it adds to the
-mean, over the mean's). ``S_i`` are the rounds of canary i.
+Notation: ``s_it = √d·cot(c_i, mean_t)`` is the score of canary i in round t, with the server's
+momentum undone: √d times the cosine C over √(1 − C²) (`shifted_cosines.shift_scores`). It is
+N(0, 1) for an unobserved canary. ``a_t = √d·C_t / (n·‖h_t‖)`` is the expected score of a
+participant of round t (in general, √d times the norm of what it adds to the mean, over the norm of
+all else in it, ``h_t``). ``S_i`` are the rounds of canary i.
 
 Examples:
     >>> list(STATISTICS["final"])
@@ -12,9 +13,10 @@ Examples:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy
@@ -24,7 +26,8 @@ from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.other_canaries import known_others, with_others, without_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.score_spread import mean_spread, with_measured_null
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
+from fl_epe.auditing.shifted_cosines import fitted_shift, hidden_norm, shift_scores
 from fl_epe.schedules import SCHEDULES
 
 Floats = NDArray[np.float64]
@@ -65,13 +68,50 @@ def scores_from_record(
         names = ", ".join(STATISTICS[threat])
         raise ValueError(f"Expected statistic={statistic!r} to be one of {names}.")
     check_measured(record, threat, statistic)
+    seen = with_others(record) if raw else record
     if statistic in AMONG_CLIENTS:
-        alone = with_others(record) if raw else without_others(record)
-        scores = STATISTICS[threat][statistic](alone)
-        if record.norms.sums is not None and not raw:
-            scores = dataclasses.replace(scores, spread=_overlap_spread(alone, scores, threat))
+        seen = without_others(seen)
+    scores = STATISTICS[threat][statistic](seen)
+    if statistic in AMONG_CLIENTS and record.norms.sums is not None and not raw:
+        scores = dataclasses.replace(scores, spread=_overlap_spread(seen, scores, threat))
+    if scores.standard_null and statistic != "full-knowledge":
+        with contextlib.suppress(ValueError):  # not known
+            return dataclasses.replace(scores, expected=footprints(record, threat))
+    return scores
+
+
+def scores_for_claim(record: AuditRecord) -> Scores:
+    """Scores of the adversary of a privacy claim, who sees every round's model.
+
+    Where rounds are drawn by coins (Poisson sampling, cohorts of fixed size), privacy accounting
+    holds for an adversary who does not know them, and for clients whose coins are still to be
+    tossed. So the scores are likelihood ratios at unknown rounds, and canaries that were drawn for
+    no round count as members. Otherwise they are the matched filter at the known rounds.
+    """
+    rate = _coin_rate(record)
+    if rate is None or rate >= 1:
+        return scores_from_record(record, "all", "matched-filter")
+    check_measured(record, "all")
+    record, count = without_others(record).in_order(), record.num_canaries
+    if record.mechanism.inclusion == "fixed" and "num_canaries" in record.provenance.config:
+        drawn = int(record.provenance.config["num_canaries"])
+    else:  # as many as one expects to draw for no round, if those of no round were left out
+        drawn = round(count / -np.expm1(record.rounds * np.log1p(-rate)))
+    if not record.presence.any(axis=0).all():
+        drawn = count
+    scores = dataclasses.replace(likelihood_ratio(record), statistic=UNKNOWN_ROUNDS)
+    if (others := scores.unobserved) is None:
         return scores
-    return STATISTICS[threat][statistic](with_others(record) if raw else record)
+    absent = min(max(drawn - count, 0), len(others) - 2)
+    observed = np.concatenate([scores.observed, others[:absent]])
+    return dataclasses.replace(scores, observed=observed, unobserved=others[absent:])
+
+
+def _coin_rate(record: AuditRecord) -> float | None:
+    """Probability of a canary to be in a round; ``None`` if no coins decide."""
+    if unknown_rounds_law(record) != "coins" or not record.rounds:
+        return None
+    return min(record.mechanism.canary_participations / record.rounds, 1.0)
 
 
 def _overlap_spread(record: AuditRecord, scores: Scores, threat: ThreatModel) -> float:
@@ -87,21 +127,16 @@ def _overlap_spread(record: AuditRecord, scores: Scores, threat: ThreatModel) ->
     if threat == "final":
         if mechanism.server.get("name") != "sgd":
             return 1.0
-        shifts = np.array([scores.observed.mean()])
+        shifts = np.array([fitted_shift(scores.cosines, record.dim)])
         noise = np.array([np.sum(record.round_weights() ** 2 * noise)])
-        square = float(shifts[0] ** 2)
-        hidden = np.array([record.norms.displacement**2])
+        hidden = np.array([_final_parts(record)[1] ** 2])
     else:
-        presence, _, _ = _participants(record)
-        energy = expected_signal(record)[:, None] ** 2 * presence
+        energy = participant_signals(record)[:, record.presence.any(axis=0)] ** 2
         total = np.sqrt(np.sum(energy, axis=0))
         shifts = np.mean(np.divide(energy, total, out=np.zeros_like(energy), where=total > 0), 1)
-        square = float(np.sum(energy) / np.sum(presence))
-        hidden = record.norms.means**2
+        hidden = _hidden_norms(record) ** 2
     share = np.divide(noise, hidden, out=np.zeros_like(hidden), where=hidden > 0)
-    count, dim = len(scores.observed), record.dim
-    cosine = float(np.sqrt(square / dim))
-    return mean_spread(count, dim, shifts, np.minimum(share, 1.0), cosine)
+    return mean_spread(len(scores.observed), record.dim, shifts, np.minimum(share, 1.0))
 
 
 def displacement(record: AuditRecord) -> Scores:
@@ -134,16 +169,17 @@ def matched_filter(record: AuditRecord) -> Scores:
     an observed one. If the ``a_t`` are not known, all rounds weigh the same. If no canary took part
     more than once, a score is √d times the cosine with one round's mean.
     """
-    presence, observed, borrowed = _participants(record)
-    signal = expected_signal(record) if record.signal_known() else np.ones(record.rounds)
-    filtered = _filter(signal, observed, presence)
-    others = _filter(signal, record.unobserved.means, borrowed)
+    here = record.presence.any(axis=0)
+    signals = participant_signals(record) if record.signal_known() else record.presence * 1.0
+    own, borrowed = signals[:, here], _borrowed(record, signals[:, here])
+    observed, unobserved = record.observed.means[:, here], record.unobserved.means
     if bool(record.presence.sum(axis=0).max() <= 1):
+        filtered, others = _filter(own, observed), _filter(borrowed, unobserved)
         return _scaled_cosines(record, filtered, others, "matched-filter")
-    scale = np.sqrt(record.dim)
-    unobserved = _if_enough(scale * others)
+    filtered = _filter(own, shift_scores(observed, record.dim))
+    others = _filter(borrowed, shift_scores(unobserved, record.dim))
     return with_measured_null(
-        Scores(scale * filtered, unobserved, None, "matched-filter", standard_null=True)
+        Scores(filtered, _if_enough(others), None, "matched-filter", standard_null=True)
     )
 
 
@@ -166,18 +202,18 @@ def full_knowledge(record: AuditRecord) -> Scores:
     z = mechanism.sum_noise_multiplier
     if not z:
         raise ValueError(f"Expected sum_noise_multiplier={z} > 0.")
-    presence, _, borrowed = _participants(record)
     here = record.presence.any(axis=0)
+    presence = record.presence[:, here]
     noise = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
     others = known_others(record)
     mine = (norms[:, None] * observed - others[0]) / noise
     null = (norms[:, None] * unobserved - others[1]) / noise
-    ones = np.ones(record.rounds)
     return Scores(
-        _filter(ones, mine[:, here], presence),
-        _if_enough(_filter(ones, null, borrowed)),
+        _filter(presence, mine[:, here]),
+        _if_enough(_filter(_borrowed(record, presence), null)),
         statistic="full-knowledge",
         standard_null=True,
+        expected=np.sqrt(presence.sum(axis=0)),
         spread=full_knowledge_spread(record),
     )
 
@@ -220,9 +256,9 @@ def likelihood_ratio(record: AuditRecord) -> Scores:
     """
     law = check_unknown_rounds_law(record)
     signal = expected_signal(record)[:, None]
-    scale = np.sqrt(record.dim)
     terms = [
-        signal * scale * side.means - signal**2 / 2 for side in (record.observed, record.unobserved)
+        signal * shift_scores(side.means, record.dim) - signal**2 / 2
+        for side in (record.observed, record.unobserved)
     ]
     if law == "coins":
         rate = min(record.mechanism.canary_participations / record.rounds, 1 - 1e-12)
@@ -253,23 +289,46 @@ STATISTICS: dict[ThreatModel, dict[str, Callable[[AuditRecord], Scores]]] = {
 
 
 def expected_signal(record: AuditRecord) -> Floats:
-    """Expected score of a participant in each round, ``a_t = √d·C_t / (n·‖mean_t‖)``, ``(T,)``.
+    """Expected score of a participant in each round, ``a_t = √d·C_t / (n·‖h_t‖)``, ``(T,)``.
 
     The mean is that of one canary among real clients, as far as the record can tell.
 
     Raises:
         ValueError: if the record does not say what a canary adds to the mean.
     """
-    norms = without_others(record).norms.means
+    norms = _hidden_norms(record)
     signal = np.sqrt(record.dim) * _contributions(record)
     return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
+
+
+def participant_signals(record: AuditRecord) -> Floats:
+    """Expected score of each observed canary in each round, ``(T, k)``; 0 where it is not in it.
+
+    Raises:
+        ValueError: as `expected_signal`.
+    """
+    return np.asarray(expected_signal(record)[:, None] * record.shares())
+
+
+def _hidden_norms(record: AuditRecord) -> Floats:
+    """Norm of what hides one canary in each round's mean, ``‖h_t‖``, ``(T,)``."""
+    own = np.where(record.presence.any(axis=1), _contributions(record), 0.0)
+    return hidden_norm(without_others(record).norms.means, own)
+
+
+def _final_parts(record: AuditRecord) -> tuple[Floats, float]:
+    """What each round's participant adds to θ_T − θ_0, ``(T,)``, and the norm of what hides it."""
+    added = np.asarray(record.round_weights() * _contributions(record))
+    typical = float(np.sqrt(np.mean((added @ record.shares()) ** 2)))
+    return added, float(hidden_norm(without_others(record).norms.displacement, typical))
 
 
 def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
     """Expected score of each canary, from its rounds and their clip norms.
 
-    For "final" ``√d·Σ_{t∈S_i} w_t·C_t / (n·‖θ_T − θ_0‖)``, with ``w_t`` the weight of round t in
-    θ_T − θ_0; shape ``(k,)``. For "all" ``√(Σ_{t∈S_i} a_t²)``, for those that took part at all.
+    For "final" ``√d·Σ_{t∈S_i} w_t·C_t / (n·‖h‖)``, with ``w_t`` the weight of round t in θ_T − θ_0,
+    and h all but a typical canary in it; shape ``(k,)``. For "all" ``√(Σ_{t∈S_i} a_t²)``, for those
+    that took part at all.
 
     Raises:
         ValueError: if the clip norms are unknown, or for "final" if the server was not SGD, as the
@@ -277,16 +336,8 @@ def footprints(record: AuditRecord, threat: ThreatModel) -> Floats:
         NotMeasured: as `scores_from_record`.
     """
     check_measured(record, threat)
-    record = without_others(record)
-    signal = expected_signal(record)
-    if threat == "all":
-        presence, _, _ = _participants(record)
-        return np.asarray(np.sqrt(np.sum((signal[:, None] * presence) ** 2, axis=0)))
-    weights = record.round_weights()
-    if record.norms.displacement == 0:
-        raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
-    share = weights * _contributions(record) @ record.presence
-    return np.asarray(share * np.sqrt(record.dim) / record.norms.displacement)
+    sizes = round_footprints(record, threat)[1]
+    return sizes if threat == "final" else sizes[record.presence.any(axis=0)]
 
 
 def round_footprints(record: AuditRecord, threat: ThreatModel) -> tuple[Floats, Floats]:
@@ -299,15 +350,14 @@ def round_footprints(record: AuditRecord, threat: ThreatModel) -> tuple[Floats, 
         ValueError: as `footprints`.
     """
     check_measured(record, threat)
-    record = without_others(record)
     if threat == "all":
-        added = expected_signal(record) ** 2
-        return added, np.asarray(np.sqrt(added @ record.presence))
-    if record.norms.displacement == 0:
+        squares = np.sum(participant_signals(record) ** 2, axis=0)
+        return expected_signal(record) ** 2, np.asarray(np.sqrt(squares))
+    share, hidden = _final_parts(record)
+    if hidden == 0:
         raise ValueError("Expected displacement_norm=0.0 > 0 for footprints.")
-    share = record.round_weights() * _contributions(record)
-    added = share * np.sqrt(record.dim) / record.norms.displacement
-    return np.asarray(added), np.asarray(added @ record.presence)
+    added = share * np.sqrt(record.dim) / hidden
+    return added, np.asarray(added @ record.shares())
 
 
 def _contributions(record: AuditRecord) -> Floats:
@@ -326,6 +376,8 @@ def unknown_rounds_law(record: AuditRecord) -> str | None:
     "coins": in each round independently with the same probability, as for Poisson sampling and for
     one member of a cohort of fixed size. "epochs": once in each of the `epoch_blocks`.
     """
+    if record.mechanism.canary_weights is not None:
+        return None
     schedule = SCHEDULES.get(record.mechanism.participation)
     law = None if schedule is None else schedule.unknown_rounds
     participations = record.mechanism.canary_participations
@@ -367,16 +419,12 @@ def _if_enough(scores: Floats) -> Floats | None:
     return scores if len(scores) >= 2 else None
 
 
-def _participants(record: AuditRecord) -> tuple[NDArray[np.bool_], Floats, NDArray[np.bool_]]:
-    """Rounds and cosines of the canaries that took part, and rounds to score unobserved ones at."""
-    here = record.presence.any(axis=0)
-    presence = record.presence[:, here]
-    borrowed = np.resize(np.arange(presence.shape[1]), record.unobserved.count)
-    return presence, record.observed.means[:, here], presence[:, borrowed]
+def _borrowed(record: AuditRecord, signals: NDArray[Any]) -> NDArray[Any]:
+    """For each unobserved canary the column of one that took part."""
+    return signals[:, np.resize(np.arange(signals.shape[1]), record.unobserved.count)]
 
 
-def _filter(signal: Floats, cosines: Floats, presence: NDArray[np.bool_]) -> Floats:
-    weights = signal[:, None] * presence
+def _filter(weights: NDArray[Any], cosines: Floats) -> Floats:
     energy = np.sqrt(np.sum(weights**2, axis=0))
     total = np.asarray(np.sum(weights * cosines, axis=0))
     return np.asarray(np.divide(total, energy, out=np.zeros_like(total), where=energy > 0))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, headline_method
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, NEED_GAUSSIAN, headline_method
 from fl_epe.auditing.score_summary import BoundRow, all_bounds
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
 
 ONE_RUN = (
     "one-run auditing: fair coins included the canaries, so that their labels are independent "
@@ -44,7 +44,12 @@ def applicable_methods(scores: Scores, *, coins: bool) -> tuple[str, ...]:
     if not scores.boundable:
         return ()
     guesses = coins and scores.unobserved is not None
-    return tuple(name for name, b in BOUNDS.items() if b.valid and (guesses or not b.needs_coins))
+    left_out = NEED_GAUSSIAN if scores.statistic == UNKNOWN_ROUNDS else ()
+    return tuple(
+        name
+        for name, bound in BOUNDS.items()
+        if bound.valid and (guesses or not bound.needs_coins) and name not in left_out
+    )
 
 
 def method_by_design(scores: Scores, delta: float, confidence: float) -> str | None:

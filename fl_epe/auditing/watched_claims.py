@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing.estimators import shift_of_epsilon
+from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.sequential import UNPLANNED, Boundary, WatchedMean
 from fl_epe.checks import check_positive, check_probability
 
@@ -241,7 +242,7 @@ def watch_claim(
         scores: of independent canaries that took part, in an order that does not depend on them;
             each N(0, 1) for one that did not. A generator is not asked for more than is needed.
         epsilon: the claim, in nats.
-        delta: δ of the claim.
+        delta: δ of the claim, in [0, 1); above 0 for "mean".
         confidence: a true claim is called violated at any score with probability at most 1 − this.
         method: a key of `WATCHED_METHODS`, chosen before the scores are seen; "betting" by default.
         planned: how many scores there will be, known before they are seen: "mean" is tightest at
@@ -250,8 +251,10 @@ def watch_claim(
 
     Raises:
         ValueError: if an argument is out of range, or a score is not finite.
+        NotMeasured: a `ValueError`, if all scores are 0.
     """
-    check_probability("delta", delta)
+    if delta != 0 or method == "mean":
+        check_probability("delta", delta)
     check_probability("confidence", confidence)
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"Expected epsilon={epsilon} in [0, inf).")
@@ -270,15 +273,18 @@ def watch_claim(
     watcher: _Watcher = _Betting(delta, error, dim)
     if method == "mean":
         watcher = _Mean(delta, error, planned)
-    used, violated = 0, False
+    used, violated, told = 0, False, False
     for score in scores:
         value = float(score)
         if not math.isfinite(value):
             raise ValueError(f"Expected scores to be finite, got {value} after {used} of them.")
         watcher.add(value)
+        told = told or value != 0
         used += 1
         if violated := watcher.disproves(epsilon):
             break
+    if used and not told:
+        raise NotMeasured(f"all of {used} scores are 0: no canary reached what was released")
     return WatchedEvidence(
         claimed=epsilon,
         delta=delta,

@@ -24,7 +24,7 @@ from fl_epe.cli.options import a_path, add_command, add_options, given
 from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.compare import load_run, rounds_like, server_like
 from fl_epe.mechanism import ServerSGD
-from fl_epe.schedules import Schedule, Trace, TraceSample, log_of, make_schedule, parse_schedule
+from fl_epe.schedules import Schedule, Trace, log_of, make_schedule, parse_schedule
 from fl_epe.table_file import csv_cell
 
 if TYPE_CHECKING:
@@ -64,14 +64,15 @@ class _Noise:
             under --like, or epochs).
         rounds: rounds of training (default: the run's, or 60).
         participations: rounds in which a client takes part on average (default: the run's, or 1).
-        clients: clients in all, of whom the canaries are some (default: the canaries alone).
+        clients: clients in all (default: a million; of a log, its own).
         delta: target δ (default: the run's, or clients^-1.1, or 1e-05).
         momentum: momentum of the server's sgd (default: the run's, or 0; 'fl-epe run' has 0.9).
         threat: the adversary sees the final model, or every round's.
-        who: whose ε: the mean client's, or that of the most exposed canary.
-        num_canaries: clients to draw, and canaries of the run that would measure.
+        who: whose ε: that of a client drawn at random, of one with the mean expected score, or
+            of the most exposed of all clients.
+        num_canaries: canaries of the run that would measure.
         like: directory of a run whose clip norms, server and real updates are taken over.
-        seed: of the schedule's draws.
+        seed: of the clients that are drawn where a schedule has no law in closed form.
         json: print JSON instead of text.
     """
 
@@ -83,7 +84,7 @@ class _Noise:
     delta: float | None = None
     momentum: float | None = None
     threat: Literal["final", "all"] = "final"
-    who: Literal["mean", "most-exposed"] = "mean"
+    who: Literal["random", "mean", "most-exposed"] = "random"
     num_canaries: int = 2000
     like: Path | None = None
     seed: int = 0
@@ -109,6 +110,8 @@ class _Log:
         per_run: a cap: most participations of a client in the run.
         per_window: a cap: most participations of a client in any window.
         window: length of a window in rounds.
+        empty_rounds: keep or drop the rounds without any client (default: kept, if they are fewer
+            than half).
         top: clients to list.
         csv: file to write every client to.
         json: print JSON instead of tables.
@@ -120,6 +123,7 @@ class _Log:
     per_run: int | None = None
     per_window: int | None = None
     window: int | None = None
+    empty_rounds: Literal["keep", "drop"] | None = None
     top: int = 10
     csv: Path | None = None
     json: bool = False
@@ -248,11 +252,9 @@ def _noise(arguments: argparse.Namespace) -> int:
     asked = _Noise(**given(arguments, _Noise))
     run = None if asked.like is None else load_run(asked.like)
     schedule, log = _schedule(asked, run)
-    clients, canaries = asked.clients, asked.num_canaries
+    clients = asked.clients
     if clients is None and log is not None:
         clients = log.population
-        if not isinstance(schedule, Trace | TraceSample):
-            canaries = min(canaries, clients)
     if clients is not None and clients < 2:
         raise ArgumentError("Expected {clients} >= 2.", clients=clients)
     advice = noise_for_epsilon(
@@ -261,13 +263,12 @@ def _noise(arguments: argparse.Namespace) -> int:
         _delta(asked.delta, run, clients),
         threat=asked.threat,
         who=asked.who,
-        num_canaries=canaries,
-        # Laws are the same for all clients: fewer than the canaries would not change them.
-        population=clients if clients is not None and clients >= canaries else None,
+        num_canaries=asked.num_canaries,
+        population=clients,
         seed=asked.seed,
         **server_like(run, 0.0, momentum=asked.momentum),
     )
-    theory = _theory(schedule, advice.noise_multiplier, advice.delta, clients)
+    theory = _theory(schedule, advice, clients)
     setting = _setting(run, advice.noise_multiplier)
     if asked.json:
         bounds = [vars(bound) | {"epsilon": finite(bound.epsilon)} for bound in theory]
@@ -347,7 +348,7 @@ def _schedule(asked: _Noise, run: AuditRecord | None) -> tuple[Schedule, Trace |
         if participations is None:
             participations = _PARTICIPATIONS if run is None else run.mechanism.canary_participations
     rounds = rounds_like(run, asked.rounds, _ROUNDS if log is None else log[0].rounds)
-    check_limit(rounds, 1, asked.clients, longest=_LONGEST)
+    check_limit(rounds, asked.clients, longest=_LONGEST)
     with within("participation", spec, "rounds", "participations"):
         return make_schedule(kind, rounds, participations, **options), log and log[0]
 
@@ -374,11 +375,12 @@ def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | Non
     return float((noise_multiplier**-2 + spent) ** -0.5)
 
 
-def _theory(
-    schedule: Schedule, noise_multiplier: float, delta: float, clients: int | None
-) -> list[UpperBound]:
-    """The tightest guarantees, for rounds that the adversary knows and for unknown ones."""
-    found = upper_bounds(schedule, noise_multiplier, delta, clients or _ENOUGH_CLIENTS)
+def _theory(schedule: Schedule, advice: NoiseAdvice, clients: int | None) -> list[UpperBound]:
+    """The tightest guarantees for the client, for rounds that the adversary knows and unknown."""
+    many = clients or _ENOUGH_CLIENTS
+    found = upper_bounds(schedule, advice.noise_multiplier, advice.delta, many)
+    if advice.who == "most-exposed":
+        found = tuple(bound for bound in found if not bound.averages)
     known, unknown = tightest(found, rounds_known=True), tightest(found, rounds_known=False)
     return [bound for bound in (known, unknown if unknown != known else None) if bound is not None]
 
@@ -387,7 +389,8 @@ def _theory_lines(theory: list[UpperBound]) -> list[str]:
     from fl_epe.reporting import number
 
     return [
-        f"• Theory guarantees ε ≤ {number(finite(bound.epsilon))} at that z, whatever the attack, "
+        f"• Theory guarantees ε ≤ {number(finite(bound.epsilon))} at that z for "
+        f"{'a client drawn at random' if bound.averages else 'every client'}, whatever the attack, "
         f"with rounds {'known' if bound.rounds_known else 'unknown'} ({bound.assumption}; "
         f"{bound.adjacency} adjacency)."
         for bound in theory
@@ -399,7 +402,7 @@ def _log(arguments: argparse.Namespace) -> int:
     from fl_epe.reporting import exposure_lines, exposure_tables
 
     asked = _Log(**given(arguments, _Log))
-    trace = Trace.read(arguments.file)
+    trace = Trace.read(arguments.file, asked.empty_rounds)
     if asked.delta is None and trace.population < 2:
         raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
     delta = trace.population**-1.1 if asked.delta is None else asked.delta
@@ -423,6 +426,10 @@ def _log(arguments: argparse.Namespace) -> int:
     for table in exposure_tables(result, effects, asked.top):
         console.print(table)
     print_lines(console, exposure_lines(result))
+    print_lines(
+        console,
+        [f"• The log has {trace.rounds:,} rounds; {trace.rounds_with_clients:,} have clients."],
+    )
     return 0
 
 

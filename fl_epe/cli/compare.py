@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,9 @@ from fl_epe.cli.console import (
 from fl_epe.cli.options import add_command, add_options, given
 from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.cli.stopping import exit_status, locked
-from fl_epe.compare import CANARIES, CLIENTS, ROUNDS, Plan, read_plan, with_log
+from fl_epe.compare import CLIENTS, ROUNDS, Plan, read_plan, with_log
 from fl_epe.config import RunConfig
+from fl_epe.files import remove_parts
 from fl_epe.old_names import with_new_names
 from fl_epe.tasks import look_in_current_folder
 
@@ -119,6 +121,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     console = terminal()
     try:
         with locked(output), ProgressLine(console, time_left=True) as line:
+            remove_parts(output)
             results = carry_out(
                 plan,
                 output,
@@ -127,7 +130,9 @@ def _compare(arguments: argparse.Namespace) -> int:
                 on_cell=lambda done, total: line.show("measured", done, total),
             )
     except KeyboardInterrupt as stop:
-        print_stopped(console, f"The same command with --output {output} goes on.")
+        print_stopped(
+            console, f"The same command with --output {shlex.quote(str(output))} goes on."
+        )
         return exit_status(stop)
     rows = rows_of(plan, results)
     if all(row.skipped is not None for row in rows):
@@ -161,6 +166,11 @@ def _plan(arguments: argparse.Namespace, config: Path | None) -> Plan:
     for name in ("settings", "task_options"):
         if name in typed:
             typed[name] = {**values.get(name, {}), **pairs(typed[name])}
+    if ":" in str(named := values.get("task")) and typed.get("task") != named:
+        raise ValueError(
+            f"Expected task={named!r:.400} to be named again: the plan names this module, and "
+            "importing it runs its code."
+        )
     asked = with_new_names(values) | typed
     Plan.from_dict(asked)  # is refused before any log is read
     return Plan.from_dict(with_log(asked))
@@ -187,8 +197,7 @@ def _check_size(plan: Plan, options: _Compare) -> None:
     if plan.task is not None:
         check_memory(options.nodes << 20, "the threads of each run", nodes=options.nodes)
         return
-    rounds, canaries = plan.rounds or ROUNDS, plan.num_canaries or CANARIES
-    check_limit(rounds, canaries, plan.clients or CLIENTS, cells)
+    check_limit(plan.rounds or ROUNDS, plan.clients or CLIENTS, cells)
 
 
 def pairs(texts: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from fl_epe.checks import ArgumentError
+from fl_epe.files import printable
 
 STATUS_NOT_MEASURED = 3
 """Exit status of a command whose ε was not measured, or whose model diverged."""
@@ -23,15 +24,11 @@ EXIT_STATUS = (
 """For the help of the commands that measure."""
 
 
-class _Terminal(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave it to `fl_epe.cli.main.main`; called where the error is being handled."""
-        raise
-
-
 def terminal() -> Console:
-    """Standard output, on which text is text: no markup, no emoji codes."""
-    return _Terminal(markup=False, emoji=False)
+    """Standard output, on which text is text: no markup, no emoji codes, no escapes."""
+    from fl_epe.reporting import Terminal
+
+    return Terminal()
 
 
 def output_directory(chosen: Path | None, name: str) -> Path:
@@ -67,7 +64,7 @@ def print_stopped(console: Console, how_to_go_on: str, where: str = "") -> None:
 
 def print_json(values: dict[str, Any]) -> None:
     """Print JSON for another program."""
-    print(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False))
+    print(printable(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 class ProgressLine:
@@ -105,4 +102,4 @@ class ProgressLine:
         elif time.monotonic() - self._printed > 10 or done == total:
             self._printed = time.monotonic()
             of = "" if total is None else f"/{total}"
-            print(f"{doing} {done}{of}  {text}".rstrip(), flush=True)
+            print(printable(f"{doing} {done}{of}  {text}".rstrip()), flush=True)

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 
 from fl_epe.checks import ArgumentError
+from fl_epe.files import printable
 
 BAD_INPUT, FAILED, NO_READER = 2, 1, 141
 """Exit statuses: something typed or read is wrong; anything else; a closed pipe."""
@@ -112,16 +113,15 @@ def _with_options(text: str, spell: Callable[[str], str]) -> str:
     return "".join([*parts, replaced(text[start:])])
 
 
-def printable(text: str) -> str:
-    """The text on one line, with every character that would move the cursor written out."""
-    plain = (c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text)
-    return "".join(plain)
+def on_one_line(text: str) -> str:
+    """The text as `printable` writes it, without line breaks."""
+    return " ".join(printable(text).splitlines())
 
 
 def say(text: str, prefix: str = "fl-epe: error: ") -> None:
     """Print one line of error."""
     red, plain = ("\x1b[31m", "\x1b[0m") if _has_colours() else ("", "")
-    print(f"{red}{prefix}{printable(text)}{plain}", file=sys.stderr)
+    print(f"{red}{prefix}{on_one_line(text)}{plain}", file=sys.stderr)
 
 
 def _has_colours() -> bool:

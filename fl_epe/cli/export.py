@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from fl_epe.auditing import AuditRecord
+from fl_epe.cli.console import terminal
 from fl_epe.cli.options import add_command
 from fl_epe.compare import RECORD
 
@@ -43,7 +42,5 @@ def _export(arguments: argparse.Namespace) -> int:
     if target.exists():
         raise ValueError(f"Expected DEST={str(target)!r} not to exist: name another file.")
     AuditRecord.load(source).without_seeds().save(target, private=False)
-    Console().print(
-        f"{target}: a copy of {source} without seeds", markup=False, soft_wrap=True, highlight=False
-    )
+    terminal().print(f"{target}: a copy of {source} without seeds", soft_wrap=True, highlight=False)
     return 0

@@ -6,15 +6,16 @@ import argparse
 import dataclasses
 import importlib.resources
 import os
+import shlex
 import string
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fl_epe.checks import ArgumentError
+from fl_epe.cli.console import terminal
 from fl_epe.cli.options import a_path, add_command, add_options, given
+from fl_epe.files import write_text
 
 _ROUNDS = 60  # of `RunConfig`
 _CLIENTS = 100  # where no column says whose a row is
@@ -32,6 +33,16 @@ def rows():
 
     table = load_breast_cancer(as_frame=True).frame  # 569 rows; the column "target" is 0 or 1
     return datasets.Dataset.from_pandas(table)
+'''
+_LOSS = '''
+def loss(outputs, targets):
+    """The mean square of targets in units of their spread: 1 is no better than their mean.
+
+    So outputs are (target - mean) / deviation. Both numbers are those of the whole table: put in
+    what is known without it, where they are nobody's business.
+    """
+    return torch.nn.functional.mse_loss(outputs[:, 0], (targets - {mean:.3g}) / {deviation:.3g})
+
 '''
 _GUIDE = "see docs/guides/own-task.md"
 _EXAMPLES = """examples:
@@ -94,9 +105,11 @@ def _new(arguments: argparse.Namespace) -> int:
         )
     left_out: list[str] = []
     values = _example() if asked.data is None else _of_table(asked, path, left_out)
-    path.write_text(_filled(module=path.stem, **values), encoding="utf-8")
-    console = Console()
-    for line in (f"{path}: a task of your own", *left_out, f"Next: fl-epe run {path.stem}:task"):
+    write_text(path, _filled(module=path.stem, **values))
+    console, there = terminal(), str(path.parent)
+    go = "" if there == "." else f"cd {shlex.quote(there)} && "
+    following = f"Next: {go}fl-epe run {path.stem}:task"
+    for line in (f"{path}: a task of your own", *left_out, following):
         console.print(line, markup=False, soft_wrap=True, highlight=False)
     return 0
 
@@ -144,6 +157,8 @@ def _example() -> dict[str, Any]:
         "inputs": _list(_CANCER),
         "target": _quoted("target"),
         "partition": _quoted("iid:60"),
+        "loss": "",
+        "own_loss": "",
         **_settings(60),
     }
 
@@ -172,7 +187,7 @@ def _not_numbers(features: Mapping[str, Any], used: Collection[str | None]) -> l
 
 
 def _of_table(asked: _New, path: Path, left_out: list[str]) -> dict[str, Any]:
-    from fl_epe.tasks import class_count, no_progress_bars, number_columns, open_source
+    from fl_epe.tasks import class_count, no_progress_bars, number_columns, open_source, read_column
 
     rows, held_out = open_source(str(asked.data), None, 0)
     columns = ", ".join(rows.column_names)
@@ -198,12 +213,19 @@ def _of_table(asked: _New, path: Path, left_out: list[str]) -> dict[str, Any]:
     clients = min(clients, len(rows))
     left_out += _not_numbers(rows.features, {*inputs, asked.targets, asked.by})
     imports, place = _beside(Path(str(asked.data)), path)
+    outputs, own = class_count((rows, held_out), str(asked.targets)), ""
+    if outputs is None:
+        values = read_column(rows, str(asked.targets), "targets").double()
+        spread = {"mean": values.mean().item(), "deviation": values.std(correction=0).item() or 1.0}
+        own = _LOSS.format(**spread)
     return {
         "imports": imports,
         "example": "",
         "rows": place,
         "features": len(inputs),
-        "outputs": class_count((rows, held_out), str(asked.targets)) or 1,
+        "outputs": outputs or 1,
+        "loss": own,
+        "own_loss": "    loss=loss,\n" if own else "",
         "inputs": _list(inputs),
         "target": _quoted(asked.targets),
         "partition": _quoted(f"iid:{clients}" if asked.by is None else f"by:{asked.by}"),

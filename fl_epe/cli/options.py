@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fl_epe.checks import literal_words
-from fl_epe.cli.errors import BAD_INPUT, printable
+from fl_epe.cli.errors import BAD_INPUT, on_one_line
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 _DIGITS = 100
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and end with status 2."""
-        self.exit(BAD_INPUT, f"fl-epe: error: {printable(message)} (see {self.prog} --help)\n")
+        self.exit(BAD_INPUT, f"fl-epe: error: {on_one_line(message)} (see {self.prog} --help)\n")
 
 
 def no_other_name(name: str) -> None:

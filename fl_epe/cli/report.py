@@ -88,6 +88,8 @@ def _report(arguments: argparse.Namespace) -> int:
             )
     directory = arguments.run_dirs[0]
     record = AuditRecord.load(directory / RECORD)
+    if arguments.figures and (directory / FIGURES).is_symlink():
+        raise ValueError(f"Expected {directory / FIGURES} to be a folder: it is a link.")
     console = terminal()
     summary = print_and_write(console, record, directory, simultaneous=arguments.simultaneous)
     if arguments.figures:
@@ -152,8 +154,7 @@ def print_and_write(
     summary = write_report(record, directory, simultaneous=simultaneous)
     console.print()
     print_report(console, summary)
-    if (metric := summary.metrics.held_out()) is not None:
-        name, value = metric
+    for name, value in summary.metrics.held_out():
         console.print(f"The model's {name} on held-out data: {value}", markup=False)
     print_report_path(console, directory / "report.html")
     return summary

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError, check_count, check_positive
 from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory, print_stopped, terminal
-from fl_epe.cli.errors import FAILED, printable, say
+from fl_epe.cli.errors import FAILED, on_one_line, say
 from fl_epe.cli.options import a_path, add_command, add_options, given, whole_number
 from fl_epe.cli.report import exit_status_of, print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
@@ -23,6 +23,7 @@ from fl_epe.cli.stopping import Stopped, exit_status, locked, signals_ask
 from fl_epe.cli.task_options import add_task_options, asked_task, blaming
 from fl_epe.compare import CHECKPOINT, RECORD
 from fl_epe.config import RunConfig
+from fl_epe.files import remove_parts
 from fl_epe.interval import Interval
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import look_in_current_folder, task_names
@@ -122,6 +123,15 @@ def add_run(
     run.add_argument("task", metavar="TASK", help=_WHAT)
     add_options(run, _Run)
     _add_machine_options(run)
+    run.add_argument(
+        "--score-memory",
+        type=_positive_mebibytes,
+        default=str(SCORE_MEMORY >> 20),
+        metavar="MIB",
+        help="memory for rounds that wait to be scored together, with --canary-kind sphere: every "
+        "canary is made anew for each such block, so raise it for large models and many rounds; "
+        f"'fl-epe resume' keeps it (default: {SCORE_MEMORY >> 20})",
+    )
     settings = run.add_argument_group("training and audit (a task may have defaults of its own)")
     add_options(settings, RunConfig, leave_out=("clients",))
     add_task_options(run, words)
@@ -138,6 +148,12 @@ def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "With a seed, the result is the same as if it had never stopped. " + EXIT_STATUS,
     )
     resume.add_argument("run_dir", type=a_path, metavar="RUN_DIR", help="where the run was writing")
+    resume.add_argument(
+        "--task",
+        metavar="TASK",
+        help="the task of the run, needed if it is a module:name of your own: importing a module "
+        "runs its code, so that no checkpoint may choose it",
+    )
     _add_machine_options(resume)
 
 
@@ -147,15 +163,6 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
         "--save-model",
         action="store_true",
         help=f"write the final model to {MODEL}, which your model's load_state_dict takes",
-    )
-    parser.add_argument(
-        "--score-memory",
-        type=_positive_mebibytes,
-        default=str(SCORE_MEMORY >> 20),
-        metavar="MIB",
-        help="memory for rounds that wait to be scored together, with --canary-kind sphere: every "
-        "canary is made anew for each such block, so raise it for large models and many rounds "
-        f"(default: {SCORE_MEMORY >> 20})",
     )
 
 
@@ -171,16 +178,17 @@ def _run(arguments: argparse.Namespace) -> int:
     task, machine = asked_task(arguments), _machine(arguments)
     with blaming(task.reference):
         settings = {"clients": task.num_clients, **task.defaults, **given(arguments, RunConfig)}
+        machine |= {"score_memory": (memory := arguments.score_memory)}
         check_training({**_DEFAULTS, **settings}, task.dim, machine)
         config = RunConfig.from_dict(settings)
         options = _Run(**given(arguments, _Run))
-        job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every)
+        job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every, memory)
         notes = task.notes()
     output = output_directory(options.output, arguments.task.replace(":", "-"))
     with locked(output):
         _check_free(output)
         for note in notes:
-            print(f"Note: {printable(note)}", file=sys.stderr)
+            print(f"Note: {on_one_line(note)}", file=sys.stderr)
         return _carry_out(job, output, arguments)
 
 
@@ -195,12 +203,12 @@ def _check_free(output: Path) -> None:
     if has_checkpoint(output / CHECKPOINT):
         raise ValueError(
             f"Expected output={str(output)!r} to be free: it holds an unfinished run. "
-            f"Go on with it: fl-epe resume {output}"
+            f"Go on with it: {command_line(['resume', str(output)])}"
         )
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from fl_epe.simulation import load_job, task_of_job
+    from fl_epe.simulation import load_job
 
     machine = _machine(arguments)
     directory = arguments.run_dir
@@ -210,18 +218,18 @@ def _resume(arguments: argparse.Namespace) -> int:
         if (directory / RECORD).exists():
             raise ValueError(
                 f"Expected run_dir={str(directory)!r} to hold an unfinished run: this one is "
-                f"finished. See: fl-epe report {directory}"
+                f"finished. See: {command_line(['report', str(directory)])}"
             )
-        if ":" in task_of_job(directory / CHECKPOINT):  # a task of somebody's own module
+        if ":" in (arguments.task or ""):  # a module of one's own
             look_in_current_folder()
-        job = load_job(directory / CHECKPOINT)
+        job = load_job(directory / CHECKPOINT, arguments.task)
+        machine |= {"score_memory": job.score_memory}
         check_training(job.config.to_dict(), job.task.dim, machine)
         return _carry_out(job, directory, arguments)
 
 
 def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
-    asked = _Machine(**given(arguments, _Machine))
-    return dataclasses.asdict(asked) | {"score_memory": arguments.score_memory}
+    return dataclasses.asdict(_Machine(**given(arguments, _Machine)))
 
 
 def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
@@ -232,7 +240,9 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
     log, started = RunLog(output, _warn), now()
     command = command_line(arguments.words)
     log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
-    how_to_go_on = f"Go on with: fl-epe resume {output}"
+    remove_parts(output)
+    again = ["resume", str(output), "--task", job.task.reference]
+    how_to_go_on = f"Go on with: {command_line(again if ':' in again[-1] else again[:2])}"
     try:
         with (
             blaming(job.task.reference, RunStoppedError),
@@ -245,8 +255,7 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
                 stop=stop,
                 on_round=lambda done: _tell(line, log, done),
                 on_model=functools.partial(_keep_model, job.task, output, arguments.save_model),
-                score_memory=arguments.score_memory,
-                **dataclasses.asdict(_Machine(**given(arguments, _Machine))),
+                **_machine(arguments),
             )
     except RunStoppedError as stopped:
         status = exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
@@ -266,7 +275,7 @@ def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
         record.save(output / RECORD)
     except OSError as error:
         log.note("failed", error=type(error).__name__, text=str(error))
-        return _unsaved(console, record, error, output)
+        return _unsaved(console, record, error, output, how_to_go_on)
     remove_checkpoint(output / CHECKPOINT)
     return _report(console, record, output, log)
 
@@ -280,7 +289,8 @@ def _report(console: Console, record: AuditRecord, output: Path, log: RunLog) ->
         log.note("failed", error=type(error).__name__, text=str(error))
         _show(console, record)
         text = f"The report could not be written ({error}), and is above. {output / RECORD} is"
-        say(f"{text} whole: free some space, then fl-epe report {output} makes it again.")
+        again = command_line(["report", str(output)])
+        say(f"{text} whole: free some space, then {again} makes it again.")
         return FAILED
 
 
@@ -308,13 +318,14 @@ def _where(stopped: RunStoppedError) -> str:
     return after if stopped.kept else f"{after}, which could not be kept"
 
 
-def _unsaved(console: Console, record: AuditRecord, error: OSError, output: Path) -> int:
+def _unsaved(
+    console: Console, record: AuditRecord, error: OSError, output: Path, how_to_go_on: str
+) -> int:
     """Show what the disk has no room for, and say what is left."""
     _show(console, record)
     say(
         f"{output / RECORD} could not be written ({error}): the record and the files of the report "
-        "are lost, but for what is above. The checkpoint is left: free some space, then "
-        f"fl-epe resume {output} goes on from there and writes them."
+        f"are lost, but for what is above. The checkpoint is left: free some space. {how_to_go_on}"
     )
     return FAILED
 
@@ -340,4 +351,6 @@ def _text(progress: Progress) -> str:
 def _metric(progress: Progress) -> str:
     if progress.metric == "accuracy":
         return f"acc {progress.accuracy:.1%}  "
-    return f"{progress.metric} {progress.accuracy:.4g}  " if progress.metric else ""
+    if not progress.metric:
+        return f"held out {progress.eval_loss:.4g}  "
+    return f"{progress.metric} {progress.accuracy:.4g}  "

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_epe.auditing import finite
+from fl_epe.files import no_link
 
 if TYPE_CHECKING:
     from fl_epe.flower import Progress
@@ -96,7 +97,7 @@ class RunLog:
         if self._lost:
             return
         try:
-            with self._path.open("a", encoding="utf-8") as file:
+            with open(self._path, "a", encoding="utf-8", opener=no_link) as file:
                 file.write(text)
         except OSError as error:
             self._lost = True
@@ -172,9 +173,11 @@ def _plain(value: Any) -> Any:
 
 def earlier_lines(directory: Path, event: str) -> list[dict[str, Any]]:
     """Lines of an event in the log of a run, as far as they can be read."""
-    found = []
+    found, path = [], directory / RUN_LOG
+    if not path.is_file():  # a pipe may have no end
+        return []
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in (directory / RUN_LOG).read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError):
                 values = json.loads(line)
                 if isinstance(values, dict) and values.get("event") == event:

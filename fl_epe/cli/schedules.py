@@ -34,6 +34,7 @@ _MEANINGS = {
     "hours": "how long a client is available on each day",
     "zones": "number of time zones",
     "path": "log with the columns round and client_id",
+    "empty_rounds": "keep or drop the rounds without any client",
     "of": "the other schedule",
     "rate": "probability of dropping out",
     "per_run": "most participations of a client in the run",
@@ -97,6 +98,8 @@ def _option(kind: str, option: Option) -> dict[str, Any]:
 def _default(kind: str, option: Option) -> str:
     if option.default is not None:
         return str(option.default)
+    if option.name == "empty_rounds":
+        return "kept, if they are fewer than half"
     return "the longest that allows these participations" if kind == "check-in" else "no such cap"
 
 

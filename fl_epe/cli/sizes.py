@@ -18,6 +18,7 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 _LONGEST = 100 * 86400.0
 _SECONDS_A_COORDINATE = 5e-9  # to read it, change it and write it back
 _SECONDS_A_ROUND = 5e-5  # to draw who takes part
+_BYTES_A_ROUND = 100  # of a schedule's law
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SPANS = (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60))
 
@@ -91,12 +92,10 @@ def check_training(settings: Mapping[str, Any], dim: int, machine: Mapping[str, 
 
 
 def check_limit(
-    rounds: int, num_canaries: int, clients: int | None, cells: int = 1, longest: float = _LONGEST
+    rounds: int, clients: int | None, cells: int = 1, longest: float = _LONGEST
 ) -> None:
     """Refuse a measurement in the limit that cannot fit, or would never end."""
-    check_memory(
-        rounds * num_canaries * 9, "the canaries' scores", rounds=rounds, num_canaries=num_canaries
-    )
+    check_memory(rounds * _BYTES_A_ROUND, "what each round adds", rounds=rounds)
     if clients is not None:
         check_memory(clients * 24, "the clients' order", clients=clients)
     check_time(cells * rounds * _SECONDS_A_ROUND, "drawing who takes part", longest, rounds=rounds)

@@ -17,13 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_epe.files import no_link
+
 if TYPE_CHECKING:
     from fl_epe.simulation import StopRequest
 
 if sys.platform != "win32":
     import fcntl
 
-LOCK = "run.lock"
+LOCK = "fl-epe.lock"
 """The file in a run's folder while a process works in it; it holds the number of the process."""
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -108,8 +110,8 @@ def signals_ask(stop: StopRequest) -> Iterator[list[int]]:
 def locked(directory: Path) -> Iterator[None]:
     """Be the only process that works in ``directory``, which is made if it is missing.
 
-    The lock is the kernel's and dies with its process, however that ends. Files ``*.part`` that a
-    killed process left half-written are removed. Folders that are still empty at the end are too.
+    The lock is the kernel's and dies with its process, however that ends. Folders that are still
+    empty at the end are removed.
 
     Raises:
         ValueError: if another process is in it, with that process's number.
@@ -119,8 +121,6 @@ def locked(directory: Path) -> Iterator[None]:
     path = directory / LOCK
     descriptor = _take(path, directory)
     try:
-        for part in directory.glob("*.part"):
-            part.unlink(missing_ok=True)
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -132,7 +132,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _take(path: Path, directory: Path) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = no_link(str(path), os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(descriptor):
             other = os.read(descriptor, 20).decode(errors="replace").strip() or "another one"
             os.close(descriptor)

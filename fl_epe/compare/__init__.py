@@ -15,16 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
-from fl_epe.compare.plan import (
-    CANARIES,
-    CLIENTS,
-    DEFAULT_SCHEDULES,
-    ROUNDS,
-    Cell,
-    Plan,
-    read_plan,
-    with_log,
-)
+from fl_epe.compare.plan import CLIENTS, DEFAULT_SCHEDULES, ROUNDS, Cell, Plan, read_plan, with_log
 from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -34,7 +25,6 @@ if TYPE_CHECKING:
     from fl_epe.compare.runner import carry_out
 
 __all__ = [
-    "CANARIES",
     "CHECKPOINT",
     "CLIENTS",
     "DEFAULT_SCHEDULES",

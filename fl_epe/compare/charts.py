@@ -37,9 +37,9 @@ def charts(
     out = {}
     if here:
         caption = (
-            f"ε by schedule at z = {noise:g} and {participations:g} participations: the mean "
-            "canary with its interval, the most exposed canary, and the analytical value where one "
-            "is known."
+            f"ε by schedule at z = {noise:g} and {participations:g} participations: a client drawn "
+            "at random, the most exposed of all clients, and the analytical ε of a client drawn at "
+            "random."
         )
         height = 1.6 + 0.42 * len(here)
         image = _png(lambda figure: _by_schedule(figure, here), height)
@@ -56,7 +56,7 @@ def charts(
         line = [row for row in shown if getattr(row, fixed[0]) == fixed[1] and getattr(row, axis)]
         if len({getattr(row, axis) for row in line}) > 1:
             label = "noise multiplier z" if axis == "noise_multiplier" else axis
-            caption = f"ε of a random client against {label}, {words}; dashes: analytical."
+            caption = f"ε of a client drawn at random against {label}, {words}; dashes: analytical."
             draw = _curves(line, axis, label)
             out[name] = caption, _png(draw, 4.6), f"{caption} {_told(line, axis)}"
     return out
@@ -101,10 +101,10 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
         axes.grid(axis="x", alpha=0.3)
         plain_ticks(axes)
     for color, marker, label in (
-        (_MEAN, "o", "random client (rounds known)"),
-        (_UNKNOWN, "o", "random canary, rounds unknown"),
-        (_EXPOSED, "D", "most exposed canary"),
-        (_ANALYTICAL, "|", "analytical"),
+        (_MEAN, "o", "client drawn at random, rounds known"),
+        (_UNKNOWN, "o", "the same, rounds unknown"),
+        (_EXPOSED, "D", "most exposed of all clients"),
+        (_ANALYTICAL, "|", "analytical, client drawn at random"),
     ):
         right.plot([], [], marker, color=color, label=label, mfc="none" if marker == "D" else None)
     figure.legend(

@@ -1,4 +1,8 @@
-"""One measurement of a comparison: a schedule at one noise, in the limit or by training."""
+"""One measurement of a comparison: a schedule at one noise, in the limit or by training.
+
+In the limit nothing is drawn where a schedule has a law in closed form: ε is computed. Where it has
+none, populations are drawn, the same ones for every noise multiplier.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +12,45 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
+from numpy.typing import NDArray
 
-from fl_epe.accounting import upper_bounds
-from fl_epe.asymptotics import limit_record
+from fl_epe.accounting import (
+    ClientsLaw,
+    FootprintLaw,
+    clients_law,
+    delta_two_gaussians,
+    epsilon_two_gaussians,
+    known_footprint_delta,
+    known_footprint_epsilon,
+    poisson_epsilon,
+    unknown_footprint_epsilon,
+    unknown_rounds_epsilon,
+    upper_bounds,
+)
+from fl_epe.asymptotics import limit_weights
 from fl_epe.auditing import (
     STATISTICS,
     AuditRecord,
-    EpsilonEstimate,
     NotMeasured,
-    RunSchedules,
     ThreatModel,
     divergence,
-    epsilon_from_record,
     finite,
-    footprints,
-    random_client,
+    footprint_fit,
+    round_footprints,
     scores_from_record,
-    unknown_rounds_law,
 )
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError, renamed
 from fl_epe.compare.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
-from fl_epe.compare.plan import CANARIES, CLIENTS, COMMON, ROUNDS, Cell, Plan
-from fl_epe.schedules import Schedule, Trace, TraceSample, make_schedule, parse_schedule
+from fl_epe.compare.plan import CLIENTS, COMMON, ROUNDS, Cell, Plan
+from fl_epe.schedules import Capped, Schedule, make_schedule, parse_schedule, trace_of
+
+Floats = NDArray[np.float64]
 
 _load_run = functools.lru_cache(maxsize=1)(load_run)
 _MOMENTUM = 0.9
+_KEPT = 1e-3  # relative distance of the footprints that a training's result keeps
 
 
 def record_path(plan: Plan, cell: Cell, directory: Path) -> Path:
@@ -73,64 +90,141 @@ def measure(
             while it runs.
         machine: what a training run may use.
     """
-    seed = int(plan.key(cell), 16) % 2**63
     try:
-        schedule, population, record = (
-            _in_the_limit(plan, cell, seed)
-            if plan.task is None
-            else _by_training(plan, cell, seed, record_path(plan, cell, directory), machine)
-        )
-        given = RunSchedules(schedule, schedule, population)
-        scores = {
-            threat: _scores(record, threat) | _random_client(record, threat, plan.confidence, given)
+        if plan.task is None:
+            return _in_the_limit(plan, cell)
+        seed = int(plan.key(cell), 16) % 2**63
+        path = record_path(plan, cell, directory)
+        schedule, population, record = _by_training(plan, cell, seed, path, machine)
+        found = {
+            threat: _of_record(record, threat, schedule, population, plan)
             for threat in ("final", "all")
         }
-        unknown_rounds = _unknown_rounds(record, plan.confidence)
     except NotMeasured as error:
         return {"not_measured": str(error)}
     except ValueError as error:
         return {"skipped": str(error)}
+    counts = record.presence.sum(axis=0)
     return {
         "diverged": list(divergence(record)),
         "delta": record.delta,
-        "rounds": record.rounds,
         "clients": population,
-        "participations": _counts(record),
-        **scores,
-        "secret": unknown_rounds,
+        "participations": {"mean": float(counts.mean()), "most": int(counts.max())},
+        **found,
+        "unknown": _unknown_rounds(schedule, round_footprints(record, "all")[0])
+        if record.signal_known()
+        else None,
         "accuracy": _last(record, "eval_accuracy"),
-        "guarantees": [
-            {**dataclasses.asdict(bound), "epsilon": finite(bound.epsilon)}
-            for bound in upper_bounds(schedule, cell.noise_multiplier, record.delta, population)
-        ],
+        "guarantees": _guarantees(schedule, cell.noise_multiplier, record.delta, population),
     }
 
 
-def _in_the_limit(plan: Plan, cell: Cell, seed: int) -> tuple[Schedule, int, AuditRecord]:
+def _guarantees(schedule: Schedule, z: float, delta: float, clients: int) -> list[dict[str, Any]]:
+    return [
+        {**dataclasses.asdict(bound), "epsilon": finite(bound.epsilon)}
+        for bound in upper_bounds(schedule, z, delta, clients)
+    ]
+
+
+def _in_the_limit(plan: Plan, cell: Cell) -> dict[str, Any]:
+    """ε by the schedule's law, of a client drawn at random and of the most exposed of all."""
     like = None if plan.like is None else _load_run(plan.like)
     rounds = rounds_like(like, plan.rounds, ROUNDS)
-    kind, options = parse_schedule(cell.schedule)
-    schedule = make_schedule(kind, rounds, cell.participations, **options)
-    population = plan.clients or (like and like.provenance.config.get("clients")) or CLIENTS
-    if isinstance(schedule, Trace | TraceSample):
-        trace = schedule.trace if isinstance(schedule, TraceSample) else schedule
-        population = trace.population
+    schedule = _schedule(cell.schedule, rounds, cell.participations)
+    clients = plan.clients or (like and like.provenance.config.get("clients")) or CLIENTS
+    if (trace := trace_of(schedule)) is not None:
+        clients = trace.population
     with renamed(learning_rate="server_learning_rate", momentum="server_momentum"):
         setting = server_like(
             like, _MOMENTUM, learning_rate=plan.server_learning_rate, momentum=plan.server_momentum
         )
     setting["decay"] = setting.get("decay", 1.0) * plan.decay ** np.arange(rounds)
-    record = limit_record(
+    delta = clients**-1.1 if plan.delta is None else plan.delta
+    final, every_round = limit_weights(rounds, cell.noise_multiplier, **setting)
+    how = clients, plan.confidence, plan.replicates, plan.seed
+    counts = _law(schedule, np.ones(rounds).tobytes(), *how)
+    found = {}
+    for threat, weights in (("final", final), ("all", every_round)):
+        scale = float(weights.max())  # so that all noise multipliers share one law
+        unit = _law(schedule, np.round(weights / scale, 12).tobytes(), *how)
+        law = unit.law.scaled(scale)
+        law = law.root() if threat == "all" else law
+        unit = dataclasses.replace(unit, law=law)
+        largest = unit.largest(clients, plan.confidence)
+        found[threat] = {
+            **_of_law(law, delta, largest),
+            "unaware": unknown_footprint_epsilon(law.footprints, delta, weights=law.shares)
+            if threat == "final"
+            else None,
+            "drawn": unit.drawn,
+            "error": _error_of(law, delta, unit.drawn) if unit.drawn else 0.0,
+        }
+    return {
+        "diverged": [],
+        "log": None if trace is None else [trace.rounds, trace.rounds_with_clients],
+        "delta": delta,
+        "clients": clients,
+        "participations": {
+            "mean": counts.law.mean,
+            "most": round(counts.largest(clients, plan.confidence) or counts.law.footprints[-1]),
+        },
+        **found,
+        "unknown": _unknown_rounds(schedule, every_round),
+        "accuracy": None,
+        "guarantees": _guarantees(schedule, cell.noise_multiplier, delta, clients),
+    }
+
+
+@functools.lru_cache(maxsize=64)
+def _schedule(spec: str, rounds: int, participations: float) -> Schedule:
+    kind, options = parse_schedule(spec)
+    return make_schedule(kind, rounds, participations, **options)
+
+
+@functools.lru_cache(maxsize=16)
+def _law(
+    schedule: Schedule, weights: bytes, clients: int, confidence: float, replicates: int, seed: int
+) -> ClientsLaw:
+    """The law of Σ w_t over a client's rounds; weights as bytes, which can be a key."""
+    found = clients_law(
         schedule,
-        cell.noise_multiplier,
-        population**-1.1 if plan.delta is None else plan.delta,
-        num_canaries=plan.num_canaries or CANARIES,
-        unobserved=0,
-        population=None if kind == "trace-sample" else population,
+        np.frombuffer(weights),
+        clients,
+        confidence=confidence,
+        replicates=replicates,
         seed=seed,
-        **setting,
     )
-    return schedule, population, record
+    if found is None:
+        raise NotMeasured(
+            "the schedule has no law in closed form, and to draw clients would take minutes"
+        )
+    return found
+
+
+def _of_law(law: FootprintLaw, delta: float, largest: float | None) -> dict[str, Any]:
+    """ε of a client drawn at random, of one with the mean expected score, and of the largest."""
+    shifts = np.array([law.mean, largest or 0.0])
+    mean, most = np.asarray(epsilon_two_gaussians(0.0, 1.0, shifts, 1.0, delta)).tolist()
+    return {
+        "epsilon": known_footprint_epsilon(law.footprints, delta, weights=law.shares),
+        "mean": mean,
+        "most_exposed": None if largest is None else most,
+    }
+
+
+def _error_of(law: FootprintLaw, delta: float, drawn: int) -> float:
+    """Standard error of ε of a client drawn at random, by that of the mean of their δ."""
+    epsilon = known_footprint_epsilon(law.footprints, delta, weights=law.shares)
+    each = np.asarray(delta_two_gaussians(0.0, 1.0, law.footprints, 1.0, epsilon))
+    variance = max(float(law.shares @ each**2) - float(law.shares @ each) ** 2, 0.0)
+    step = 1e-4 * epsilon
+    if step == 0 or variance == 0:
+        return 0.0
+    low, high = (
+        known_footprint_delta(law.footprints, epsilon + s, weights=law.shares)
+        for s in (-step, step)
+    )
+    return float(np.sqrt(variance / drawn) * 2 * step / (low - high))
 
 
 def _by_training(
@@ -157,62 +251,75 @@ def _by_training(
     config = RunConfig.from_dict({"clients": task.num_clients, **settings})
     if path.exists():
         return config.canary_schedule(), task.num_clients, AuditRecord.load(path)
-    job = Job(task, config, Seeds.derive(seed), config.rounds)
-    checkpoint = path.with_name(CHECKPOINT)
     machine = machine or Machine()
-    record = simulate(
-        job, workers=machine.nodes, checkpoint=checkpoint, score_memory=machine.score_memory
-    )
+    job = Job(task, config, Seeds.derive(seed), config.rounds, machine.score_memory)
+    checkpoint = path.with_name(CHECKPOINT)
+    record = simulate(job, workers=machine.nodes, checkpoint=checkpoint)
     record.save(path)
     remove_checkpoint(checkpoint)
     return config.canary_schedule(), task.num_clients, record
 
 
-def _counts(record: AuditRecord) -> dict[str, float]:
-    counts = record.presence.sum(axis=0)
-    return {"mean": float(counts.mean()), "most": int(counts.max())}
-
-
-def _scores(record: AuditRecord, threat: ThreatModel) -> dict[str, Any]:
-    """Mean and variance of the scores, and the largest that a canary is expected to have."""
+def _of_record(
+    record: AuditRecord, threat: ThreatModel, schedule: Schedule, clients: int, plan: Plan
+) -> dict[str, Any]:
+    """The scores of a training, and what a client's law and the scale κ need to become an ε."""
     observed = scores_from_record(record, threat, next(iter(STATISTICS[threat]))).observed
-    linear = record.signal_known() and record.mechanism.server.get("name") == "sgd"
-    largest = footprints(record, threat).max() if linear or threat == "all" else None
-    return {
+    found: dict[str, Any] = {
         "mean": float(observed.mean()),
         "variance": float(observed.var(ddof=1)),
         "count": len(observed),
-        "largest": None if largest is None else float(largest),
+    }
+    server = record.mechanism.server.get("name")
+    if not record.signal_known() or (threat == "final" and server != "sgd"):
+        return found
+    fit = footprint_fit(record, threat=threat, confidence=plan.confidence)
+    weights, _ = round_footprints(record, threat)
+    missed = np.zeros(schedule.rounds - len(weights))  # rounds that a stopped run never reached
+    half = (1 + plan.confidence) / 2
+    unit = _law(schedule, np.append(weights, missed).tobytes(), clients, half, 1, plan.seed)
+    law = unit.law.root() if threat == "all" else unit.law
+    short = law if law.equal else law.coarse(_KEPT)
+    return found | {
+        "scale": fit.scale,
+        "error": (fit.high - fit.low) / 2 / float(scipy.special.ndtri(half)),
+        "drawn": unit.drawn,
+        "whole": unit.whole,
+        "footprints": short.footprints.tolist(),
+        "shares": short.shares.tolist(),
     }
 
 
-def _random_client(
-    record: AuditRecord, threat: ThreatModel, confidence: float, schedules: RunSchedules
-) -> dict[str, Any]:
-    """ε of a random client, and of the most exposed of all clients; empty if it is not known."""
-    if not record.signal_known() or (
-        threat == "final" and record.mechanism.server.get("name") != "sgd"
-    ):
-        return {}
-    found = random_client(record, threat=threat, confidence=confidence, schedules=schedules)
-    out: dict[str, Any] = {"known": _ends(found.known), "unknown": _ends(found.unknown)}
-    if found.largest is not None:
-        out["of_all"] = _ends(found.largest.estimate) | {"clients": found.largest.clients}
-    return out
+def _unknown_rounds(schedule: Schedule, energy: Floats) -> dict[str, Any] | None:
+    """What `unknown_epsilon` takes, where a client's unknown rounds have a law in closed form.
+
+    Args:
+        schedule: who takes part when.
+        energy: squared expected score of each round that was, ``(rounds,)``.
+    """
+    while isinstance(schedule, Capped) and not schedule.refuses:
+        schedule = schedule.schedule
+    rounds, participations = len(energy), schedule.participations()
+    signal = np.sqrt(np.maximum(energy, 1e-18))  # 0 in a round without a release
+    if participations >= rounds * (1 - 1e-12):  # everybody in every round
+        return {"epochs": [[float(a)] for a in signal]}
+    if schedule.unknown_rounds == "coins":
+        strength = float(np.sqrt(np.mean(signal**2)))
+        return {"strength": strength, "rate": participations / rounds, "rounds": rounds}
+    if schedule.unknown_rounds == "epochs" and participations == round(participations):
+        return {"epochs": [part.tolist() for part in np.array_split(signal, round(participations))]}
+    return None
 
 
-def _ends(estimate: EpsilonEstimate) -> dict[str, float]:
-    return {"epsilon": estimate.epsilon, "low": estimate.low, "high": estimate.high}
-
-
-def _unknown_rounds(record: AuditRecord, confidence: float) -> dict[str, float] | None:
-    """ε for an adversary who does not know the rounds, where the law has a closed form."""
-    if unknown_rounds_law(record) is None:
-        return None
-    estimate = epsilon_from_record(
-        record, threat="all", statistic="likelihood-ratio", confidence=confidence
-    )
-    return _ends(estimate)
+def unknown_epsilon(facts: dict[str, Any], scale: float, delta: float) -> float:
+    """ε of a client whose rounds the adversary does not know, at a scale κ of all signals."""
+    if scale <= 0:
+        return 0.0
+    if "rate" in facts:
+        return poisson_epsilon(
+            1 / (scale * facts["strength"]), facts["rate"], facts["rounds"], delta
+        )
+    return unknown_rounds_epsilon([scale * np.array(part) for part in facts["epochs"]], delta)
 
 
 def _last(record: AuditRecord, name: str) -> float | None:

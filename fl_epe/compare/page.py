@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,18 +14,28 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from fl_epe.accounting import UpperBound, gaussian_epsilon
+from fl_epe.accounting import UpperBound
 from fl_epe.auditing import finite, installed_versions
 from fl_epe.compare.charts import charts
 from fl_epe.compare.plan import Plan
 from fl_epe.compare.rows import Epsilon, Row
+from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting import NOT_MEASURED, number, render_page
 from fl_epe.table_file import csv_cell
 
-_COLUMNS = ("final", "largest", "every\nround", "largest", "rounds\nunknown", "analytical")
+_COLUMNS = (
+    "final",
+    "most\nexposed",
+    "every\nround",
+    "most\nexposed",
+    "analyt.,\nknown",
+    "rounds\nunknown",
+    "analyt.,\nunknown",
+)
 """Columns of the table in the terminal, after the schedule."""
-_DAGGER = "†"
-"""Marks the most exposed canary where it has more than the analytical ε."""
+_DRAWN = "~"
+"""Marks an ε of clients that were drawn."""
+_TIE = 0.01  # expected scores are rounded by 0.1%
 
 
 def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:
@@ -42,13 +53,13 @@ def write_comparison(plan: Plan, rows: Sequence[Row], directory: Path) -> None:
         "versions": installed_versions(),
     }
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
-    (directory / "compare.json").write_text(text + "\n", encoding="utf-8")
+    write_text(directory / "compare.json", text + "\n")
     _write_csv(rows, directory / "compare.csv")
     pictures = []
     for name, (caption, image, told) in charts(rows, *reference(plan)).items():
-        (directory / f"{name}.png").write_bytes(image)
+        write_bytes(directory / f"{name}.png", image)
         pictures.append((caption, base64.b64encode(image).decode(), told))
-    (directory / "compare.html").write_text(_page(plan, rows, pictures), encoding="utf-8")
+    write_text(directory / "compare.html", _page(plan, rows, pictures))
 
 
 def reference(plan: Plan) -> tuple[float, float]:
@@ -79,20 +90,20 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> Table:
 
 
 def _narrow(row: Row) -> list[str]:
-    """Fewer cells: the analytical ε where rounds are unknown follows that for known ones."""
+    """Fewer cells: the analytical ε of known rounds is the same for both adversaries."""
     if row.skipped is not None:
         return ["impossible", *["–"] * (len(_COLUMNS) - 1)]
     if row.not_measured is not None:
         return [NOT_MEASURED.replace(" ", "\n"), *["–"] * (len(_COLUMNS) - 1)]
     final, every, unknown = row.final, row.every_round, row.unknown_rounds
-    bounds = list(dict.fromkeys([_bound(every), _bound(final)]))
     return [
         _plus_minus(final),
         _exposed(final),
         _plus_minus(every),
         _exposed(every),
+        _bound(every),
         _plus_minus(unknown),
-        "; ".join(bounds),
+        number(finite(row.analytical_unknown_rounds)),
     ]
 
 
@@ -113,7 +124,7 @@ def cells_of(row: Row) -> list[str]:
         _exposed(every),
         _bound(every),
         _interval(unknown),
-        _bound(final),
+        number(finite(row.analytical_unknown_rounds)),
     ]
 
 
@@ -130,51 +141,58 @@ def finding_of(plan: Plan, rows: Sequence[Row]) -> str:
     """The result at the `reference` in one sentence; "" where there is nothing to compare."""
     noise, participations = reference(plan)
     exposed = {
-        row.schedule: row.final.most_exposed
+        row.schedule: (row.final.most_exposed, row.final.clients)
         for row in rows
         if (row.noise_multiplier, row.participations) == (noise, participations)
         and row.final is not None
         and row.final.most_exposed is not None
     }
-    if len(set(exposed.values())) < 2:
+    if len(exposed) < 2:
         return ""
-    least, most = min(exposed, key=exposed.__getitem__), max(exposed, key=exposed.__getitem__)
+    values = [epsilon for epsilon, _ in exposed.values()]
+    clients = f"{max(many or 0 for _, many in exposed.values()):,}"
+    ends = []
+    for end in (min(values), max(values)):
+        tied = [name for name, (epsilon, _) in exposed.items() if abs(epsilon / end - 1) < _TIE]
+        names = ", ".join(tied[:-1]) + (" and " if len(tied) > 1 else "") + tied[-1]
+        ends.append(f"{names} (ε ≤ {number(end)}{', a tie' * (len(tied) > 1)})")
+    if max(values) < min(values) * (1 + _TIE):
+        return (
+            f"By the final model alone, the most exposed of {clients} clients has the same ε under "
+            f"all of these schedules (ε ≤ {number(max(values))})."
+        )
     return (
-        "By the final model alone, the most exposed client gives away least under "
-        f"{least} (ε ≈ {number(exposed[least])}) and most under {most} "
-        f"(ε ≈ {number(exposed[most])}); ε = 0 is a blind guess at who took part."
+        f"By the final model alone, ε of the most exposed of {clients} clients is least under "
+        f"{ends[0]} and largest under {ends[1]}, with {plan.confidence:.0%} confidence."
     )
 
 
 def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
     """What a reader must know about the numbers."""
-    where = (
-        "Nothing was trained: canaries and what hides them are drawn from their exact law in the "
-        "asymptotic limit of a large model."
-        if plan.task is None
-        else f"The task {plan.task} was trained for every measurement."
-    )
-    if plan.task is None and plan.like is not None:
-        where += f" Clip norms, server and real updates are those measured in {plan.like}."
-    elif plan.task is None:
-        where += " Noise alone hides them; real updates would too, so a real run gives away less."
+    if plan.task is not None:
+        where = f"The task {plan.task} was trained for every measurement; intervals at "
+        where += f"{plan.confidence:.0%}, replicates pooled."
+    else:
+        where = "Nothing was trained: ε is computed from each schedule's law, in the limit of a "
+        where += "large model."
+        if plan.like is not None:
+            where += f" Clip norms, server and real updates are those measured in {plan.like}."
+        else:
+            where += " Noise alone hides a client; real updates would too, so that ε is smaller."
     lines = [
         where,
-        "ε estimates say what the canary attack achieves. They are not bounds.",
-        f"“Final” and “every round” are for a client picked at random whose rounds the adversary "
-        f"knows, intervals at {plan.confidence:.0%}, pooled over replicates. compare.csv has the "
-        "same for an adversary who does not know the rounds (“unaware”) and for the mean client "
-        "(“mean”).",
-        "“Largest” or “most exposed” is for the simulated canary with the largest expected score.",
-        *_most_of_clients_notes(plan, rows),
-        "“Rounds unknown” is for a canary whose rounds are drawn by the schedule, many or few. "
-        "“–”: its law has no closed form.",
-        "Analytical ε: the upper bound by the tightest theorem for the schedule, with rounds known "
-        "and, where that helps, unknown; “none known” where there is none. It also holds for an "
-        "adversary who sees only the final model. Adjacency: zero-out with rounds known; with "
-        "rounds unknown, add-or-remove for coins and replace-one for cohorts of fixed size.",
+        *_drawn_notes(rows),
+        "ε is what the attack of a random canary achieves. It is an estimate, and no bound on "
+        "other attacks. Adjacency is zero-out everywhere.",
+        "“Final” and “every round” are for a client drawn at random whose rounds the adversary "
+        "knows, “rounds unknown” for one whose rounds it does not know (“–”: no closed form).",
+        f"“Most exposed”: with {plan.confidence:.0%} confidence none of all clients has a larger "
+        "ε, by the same attack.",
+        "Analytical ε: the tightest theorem for the same adversary and the same client, one drawn "
+        "at random. That of known rounds is for every round's model, and so also holds for the "
+        "final one (post-processing). It is no bound for the most exposed client.",
     ]
-    lines = [*_failed_notes(rows), *_exposed_notes(rows), *lines]
+    lines = [*_failed_notes(rows), *lines]
     if over := [row for row in rows if row.above]:
         names = ", ".join(_named(row) for row in over[:5])
         lines.insert(
@@ -188,23 +206,19 @@ def notes_of(plan: Plan, rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _most_of_clients_notes(plan: Plan, rows: Sequence[Row]) -> list[str]:
-    """What no client exceeds, in the row where that is most."""
-    known = [
-        (row, value)
-        for row in rows
-        for value in (row.every_round,)
-        if value is not None and value.most_of_clients is not None
+def _drawn_notes(rows: Sequence[Row]) -> list[str]:
+    """Which rows are of clients that were drawn, and what rounds a log has."""
+    logs = dict.fromkeys((row.schedule, row.log) for row in rows if row.log)
+    lines = [
+        f"{name} has {log[0]:,} rounds, of which {log[1]:,} have clients." for name, log in logs
     ]
-    if not known:
-        return []
-    row, value = max(known, key=lambda pair: pair[1].most_of_clients or 0.0)
-    final = None if row.final is None else row.final.most_of_clients
-    by_final = "" if final is None else f", and {number(final)} by the final model"
+    drawn = dict.fromkeys(row.schedule for row in rows if row.final and row.final.simulated)
+    if not drawn:
+        return lines
     return [
-        f"With {plan.confidence:.0%} confidence, none of {value.clients:,} clients has an ε above "
-        f"{number(value.most_of_clients)} by every round's model{by_final}, in the row where that "
-        f"is most ({_named(row)}); compare.csv has it for every row (“most_of_clients”)."
+        *lines,
+        f"“{_DRAWN}”: no law in closed form is known for {', '.join(drawn)}, so its clients were "
+        "drawn, the same ones for every noise multiplier.",
     ]
 
 
@@ -216,23 +230,6 @@ def _failed_notes(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _exposed_notes(rows: Sequence[Row]) -> list[str]:
-    """Why the most exposed canary may have more than the analytical ε, with one row's numbers."""
-    row = next((row for row in rows if row.exposed_above), None)
-    if row is None or row.delta is None or row.most_participations is None:
-        return []
-    most = row.most_participations
-    own = gaussian_epsilon(row.noise_multiplier, row.delta, most)
-    return [
-        f"{_DAGGER} lies above the analytical ε, and violates nothing: the analytical ε is for a "
-        "client whose participations are still to be drawn, and its δ is a mean over how often it "
-        "may take part. The most exposed canary is the one that chance picked most often. In the "
-        f"first such row, {_named(row)}, some canary took part {most} times where "
-        f"{row.participations:g} were expected; the analytical ε of {most} participations is "
-        f"{number(own)}. Cap the participations to bound the most exposed client, too."
-    ]
-
-
 def _named(row: Row) -> str:
     return f"{row.schedule} at z = {row.noise_multiplier:g}, participations {row.participations:g}"
 
@@ -240,29 +237,31 @@ def _named(row: Row) -> str:
 def _interval(value: Epsilon | None) -> str:
     if value is None:
         return "–"
-    mark = " !" if value.above else ""
-    return f"{number(value.epsilon)} ({number(value.low)} – {number(value.high)}){mark}"
+    ends = f" ({number(value.low)} – {number(value.high)})" if value.high > value.low else ""
+    return f"{_mark(value)}{number(value.epsilon)}{ends}{' !' * value.above}"
 
 
 def _plus_minus(value: Epsilon | None) -> str:
     if value is None:
         return "–"
     half = (value.high - value.low) / 2
-    digits = 0 if value.epsilon >= 100 else 1 if value.epsilon >= 10 else 2
-    mark = " !" if value.above else ""
-    return f"{value.epsilon:,.{digits}f}±{half:.{max(digits, 1)}f}{mark}"
+    spread = f"±{half:.1g}" if half > 0 else ""
+    return f"{_mark(value)}{number(value.epsilon)}{spread}{' !' * value.above}"
 
 
 def _exposed(value: Epsilon | None) -> str:
-    known = value is not None and value.most_exposed is not None
-    if not known or value is None:
+    if value is None or value.most_exposed is None:
         return "–"
-    return number(value.most_exposed) + (f" {_DAGGER}" if value.exposed_above else "")
+    return _mark(value) + number(value.most_exposed)
+
+
+def _mark(value: Epsilon) -> str:
+    return _DRAWN if value.simulated else ""
 
 
 def _bound(value: Epsilon | None) -> str:
     if value is None or value.analytical is None:
-        return "none known"
+        return "–"
     return number(finite(value.analytical.epsilon))
 
 
@@ -276,10 +275,11 @@ def _json(value: Any) -> Any:
 def _write_csv(rows: Sequence[Row], path: Path) -> None:
     flat = [_flat(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, restval="")
-        writer.writeheader()
-        writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in flat)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in flat)
+    write_text(path, file.getvalue())
 
 
 def _flat(row: Row) -> dict[str, Any]:

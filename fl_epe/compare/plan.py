@@ -25,7 +25,7 @@ from fl_epe.checks import (
     within,
 )
 from fl_epe.config import RunConfig
-from fl_epe.old_names import OLD_NAMES, with_new_names
+from fl_epe.old_names import with_new_names
 from fl_epe.schedules import log_of, parse_schedule
 
 ROUNDS = 512
@@ -33,9 +33,6 @@ ROUNDS = 512
 
 CLIENTS = 10_000
 """Clients of a plan in the limit that does not say how many."""
-
-CANARIES = 1000
-"""Observed canaries of a plan in the limit that does not say how many."""
 
 DEFAULT_SCHEDULES = (
     "epochs",
@@ -52,6 +49,7 @@ DEFAULT_SCHEDULES = (
 )
 """One of each kind that needs no file."""
 
+_FORMAT = 2  # of a result; those of another one are not found
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
 COMMON = ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
 """Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
@@ -85,12 +83,13 @@ class Plan:
         noise_multipliers: z, the standard deviations of the DP noise on the sum over the clip
             norm; 0 only with a task.
         participations: expected numbers of rounds in which a client takes part.
-        replicates: measurements of each combination, with fresh seeds, which are pooled.
+        replicates: trainings of each combination, with fresh seeds, which are pooled; without a
+            task so many times the clients are drawn, for schedules that have no law.
         task: what to train, such as digits (default: the limit, where nothing is trained and
             noise outweighs the updates).
         rounds: number T of rounds (default: 512; with a task, the task's).
-        clients: number m of clients, canaries among them, without a task (default: 10000).
-        num_canaries: observed canaries, which take part (default: 1000).
+        clients: number m of clients, without a task (default: 10000).
+        num_canaries: observed canaries, which take part, with a task (default: the task's).
         delta: target δ (default: clients^-1.1).
         server_learning_rate: step size of the server (default: 1; with a task, the task's).
         server_momentum: momentum of the server's sgd (default: 0.9).
@@ -99,12 +98,12 @@ class Plan:
             taken over, without a task.
         settings: other settings of `RunConfig` by name, with a task.
         task_options: options of the task by name.
-        confidence: of the intervals, a share in (0, 1).
-        seed: of everything; measurements do not share randomness.
+        confidence: of the intervals, and of what no client exceeds, a share in (0, 1).
+        seed: of everything; trainings do not share randomness.
     """
 
     schedules: tuple[str, ...] = DEFAULT_SCHEDULES
-    noise_multipliers: tuple[float, ...] = (0.1, 0.2, 0.4)
+    noise_multipliers: tuple[float, ...] = (0.5, 1, 2)
     participations: tuple[float, ...] = (1, 4, 16)
     replicates: int = 1
     task: str | None = None
@@ -157,6 +156,11 @@ class Plan:
         allowed = {field.name for field in dataclasses.fields(RunConfig)} - _OWN - set(COMMON)
         if unknown := set(self.settings) - allowed:
             raise ValueError(f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}.")
+        if self.task is None and self.num_canaries is not None:
+            raise ArgumentError(
+                "Expected {num_canaries} only with a task: without one, ε is computed.",
+                num_canaries=self.num_canaries,
+            )
         if self.task is None and (self.settings or self.task_options):
             raise ArgumentError(
                 "Expected {settings} and {task_options} only with a task to train.",
@@ -176,30 +180,21 @@ class Plan:
 
     def cells(self) -> Iterator[Cell]:
         """All that is to be measured."""
+        replicates = range(1 if self.task is None else self.replicates)
         grid = itertools.product(
-            self.schedules, self.noise_multipliers, self.participations, range(self.replicates)
+            self.schedules, self.noise_multipliers, self.participations, replicates
         )
         return (Cell(*values) for values in grid)
 
     def key(self, cell: Cell) -> str:
         """Names a measurement: the same key, the same result, whatever else the plan holds."""
         common = self.to_dict()
-        for name in (
-            "schedules",
-            "noise_multipliers",
-            "participations",
-            "replicates",
-            "confidence",
-        ):
+        others = ["schedules", "noise_multipliers", "participations"]
+        if self.task is not None:
+            others += ["replicates", "confidence"]
+        for name in others:
             del common[name]
-        # Under the names of 0.1, so that what was measured then is found.
-        old = {new: name for name, new in OLD_NAMES.items()} | {"replicate": "repeat"}
-        common["settings"] = {old.get(k, k): v for k, v in common["settings"].items()}
-        named = [
-            {old.get(name, name): value for name, value in values.items()}
-            for values in (common, dataclasses.asdict(cell))
-        ]
-        text = json.dumps(named, sort_keys=True)
+        text = json.dumps([common, dataclasses.asdict(cell), _FORMAT], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def to_dict(self) -> dict[str, Any]:
@@ -232,8 +227,7 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a plan, completed by the log that one of its schedules replays.
 
     The log says how many rounds there are, how often a client takes part and how many clients
-    there are; the other schedules are then measured at the same numbers. There are at most as many
-    canaries as clients.
+    there are; the other schedules are then measured at the same numbers.
 
     Raises:
         ArgumentError: if ``rounds`` or ``participations`` are given and differ from the log's.
@@ -256,7 +250,6 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
             expected("participations", asked, wanted)
         found |= {"rounds": trace.rounds, "clients": trace.population}
         found["participations"] = (*found.get("participations", ()), participations)
-        found["num_canaries"] = min(CANARIES, trace.population)
     if given.get("task") is not None:
         found = {}
     return found | {name: value for name, value in given.items() if value is not None}

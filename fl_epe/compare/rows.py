@@ -4,62 +4,63 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy
 
-from fl_epe.accounting import UpperBound, epsilon_two_gaussians, tightest
+from fl_epe.accounting import (
+    FootprintLaw,
+    UpperBound,
+    epsilon_two_gaussians,
+    known_footprint_epsilon,
+    tightest,
+    unknown_footprint_epsilon,
+)
+from fl_epe.compare.measure import unknown_epsilon
 from fl_epe.compare.plan import Cell, Plan
 from fl_epe.compare.runner import Results
+
+_LAW = ("footprints", "shares")
 
 
 @dataclasses.dataclass(frozen=True)
 class Epsilon:
-    """An ε with its interval, and that of the most exposed canary.
+    """ε of a client drawn at random for one adversary, and what theory says of the same client.
+
+    Adjacency is zero-out everywhere: the client's updates are replaced by zero.
 
     Attributes:
-        epsilon: of a random client whose rounds the adversary knows; of the mean canary where
-            footprints are not known, and for unknown rounds of a canary whose rounds are drawn.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        most_exposed: of the canary with the largest footprint (expected score); ``None`` where
-            that is not known.
-        analytical: the tightest bound against this adversary; ``None`` where none is known.
+        epsilon: of a client drawn at random whose rounds the adversary knows, or in
+            ``unknown_rounds`` does not know. Of a training whose expected scores are not known, of
+            the mean canary.
+        low: lower end of the interval of a training or of drawn clients; else ``epsilon``.
+        high: upper end of it.
+        analytical: the tightest bound for this client and adversary.
         above: the estimate lies above the bound by more than chance allows, all comparisons of
-            the plan taken together. Either the bound does not apply or something is wrong. The
-            test is of the mean canary.
-        mean: of the mean canary; ``None`` for unknown rounds.
+            the plan taken together. Either the bound does not apply or something is wrong.
+        simulated: clients were drawn, as the schedule has no law in closed form.
+        most_exposed: what none of ``clients`` clients exceeds, at the plan's confidence; ``None``
+            where that is not known.
+        clients: number of clients.
+        unaware: of a client drawn at random whose expected score the adversary does not know.
+        mean: at the mean expected score; ``None`` for unknown rounds.
         mean_low: lower end of its interval.
         mean_high: upper end of it.
-        unaware: of a random client whose footprint the adversary does not know.
-        clients: number of clients in the next field.
-        most_of_clients: what no client of so many exceeds, at the plan's confidence.
     """
 
     epsilon: float
     low: float
     high: float
-    most_exposed: float | None
     analytical: UpperBound | None
-    above: bool
+    above: bool = False
+    simulated: bool = False
+    most_exposed: float | None = None
+    clients: int | None = None
+    unaware: float | None = None
     mean: float | None = None
     mean_low: float | None = None
     mean_high: float | None = None
-    unaware: float | None = None
-    clients: int | None = None
-    most_of_clients: float | None = None
-
-    @property
-    def exposed_above(self) -> bool:
-        """Whether the most exposed canary has more than an analytical ε that averages over chance.
-
-        That is no violation: see `fl_epe.compare.notes_of`.
-        """
-        if self.most_exposed is None or self.analytical is None or not self.analytical.averages:
-            return False
-        return self.most_exposed > self.analytical.epsilon * (1 + 1e-6)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,15 +71,18 @@ class Row:
         schedule: its specification.
         noise_multiplier: z.
         participations: expected participations asked for.
-        replicates: measurements that were pooled.
+        replicates: trainings that were pooled.
         delta: δ of every ε.
-        mean_participations: mean of the canaries' participations.
-        most_participations: of any canary.
-        final: for an adversary who sees the final model.
+        mean_participations: of a client; of a training's canaries.
+        most_participations: what none of the clients exceeds, at the plan's confidence; of a
+            training, of any canary.
+        final: for an adversary who sees the final model and knows each client's rounds.
         every_round: for an adversary who sees every round's model and knows each client's rounds.
         unknown_rounds: for an adversary who sees every round's model and does not know who
             takes part when; ``None`` where there is no closed form.
+        analytical_unknown_rounds: the tightest bound against that adversary.
         accuracy: mean over the replicates, on held-out data; ``None`` in the limit.
+        log: rounds of the log that is replayed, and how many of them have clients.
         skipped: why the combination is impossible; ``None`` if it is not.
         not_measured: why it has no ε although it is possible; ``None`` if it has one.
         diverged: why its model has diverged; ``None`` if it has not.
@@ -94,7 +98,9 @@ class Row:
     final: Epsilon | None = None
     every_round: Epsilon | None = None
     unknown_rounds: Epsilon | None = None
+    analytical_unknown_rounds: float | None = None
     accuracy: float | None = None
+    log: tuple[int, int] | None = None
     skipped: str | None = None
     not_measured: str | None = None
     diverged: str | None = None
@@ -107,11 +113,6 @@ class Row:
         return None if self.diverged is None else f"diverged: {self.diverged}"
 
     @property
-    def exposed_above(self) -> bool:
-        """See `Epsilon.exposed_above`; of any adversary."""
-        return any(e is not None and e.exposed_above for e in (self.final, self.every_round))
-
-    @property
     def above(self) -> bool:
         """Whether any ε lies above its bound by more than chance allows."""
         return any(
@@ -122,9 +123,9 @@ class Row:
 def rows_of(plan: Plan, results: Results) -> list[Row]:
     """The rows of a comparison, in the order of the plan.
 
-    The mean score over canaries and replicates has the standard error of its sample (at least that
-    of N(0, 1) noise), which gives the interval of ε. Whether an estimate lies above its bound is
-    tested at the plan's confidence for all of its comparisons together (Bonferroni).
+    Trainings of the same combination are pooled before any ε is computed: their scales κ, with
+    their standard errors, and their scores. Whether an estimate lies above its bound is tested at
+    the plan's confidence for all comparisons together (Bonferroni).
     """
     groups: dict[tuple[str, float, float], list[dict[str, Any]]] = {}
     for cell, result in results.items():
@@ -145,25 +146,45 @@ def _row(
         return Row(*place, skipped=reasons[0])
     if (missing := _first(results, "not_measured")) is not None:
         return Row(*place, not_measured=missing)
-    bounds = tuple(_bound_of(bound) for bound in results[0]["guarantees"])
-    quantiles = scipy.special.ndtri([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
-    delta = results[0]["delta"]
+    bounds = tuple(
+        UpperBound(**bound | {"epsilon": _infinite(bound["epsilon"])})
+        for bound in results[0]["guarantees"]
+    )
+    quantiles = scipy.special.ndtri([(1 + confidence) / 2, 1 - (1 - confidence) / tests]).tolist()
     accuracies = [result["accuracy"] for result in results if result["accuracy"] is not None]
-    known, unknown = tightest(bounds, rounds_known=True), tightest(bounds, rounds_known=False)
+    known, unknown = (_zero_out(tightest(bounds, rounds_known=k)) for k in (True, False))
+    found = {"delta": results[0]["delta"], "clients": results[0]["clients"], "quantiles": quantiles}
+    finals, rounds = ([result[name] for result in results] for name in ("final", "all"))
+    facts = [result["unknown"] for result in results]
     return Row(
         *place,
         replicates=len(results),
-        delta=delta,
+        delta=found["delta"],
         mean_participations=float(
             np.mean([result["participations"]["mean"] for result in results])
         ),
         most_participations=max(result["participations"]["most"] for result in results),
-        final=_pooled([result["final"] for result in results], delta, quantiles, unknown),
-        every_round=_pooled([result["all"] for result in results], delta, quantiles, known),
-        unknown_rounds=_averaged([result["secret"] for result in results], quantiles, unknown),
+        final=_epsilon(finals, bound=known, **found),
+        every_round=_epsilon(rounds, bound=known, **found),
+        unknown_rounds=None if None in facts else _unknown(facts, rounds, unknown, **found),
+        analytical_unknown_rounds=None if unknown is None else unknown.epsilon,
         accuracy=float(np.mean(accuracies)) if accuracies else None,
+        log=tuple(results[0]["log"]) if results[0].get("log") else None,
         diverged=_first(results, "diverged"),
     )
+
+
+def _infinite(epsilon: float | None) -> float:
+    return math.inf if epsilon is None else epsilon
+
+
+def _zero_out(bound: UpperBound | None) -> UpperBound | None:
+    """The same bound for zero-out adjacency, as that of the estimates.
+
+    A client who takes part by coins is absent in the same way as one whose updates are zero, and
+    a client whose updates are zero is one of those that may replace another.
+    """
+    return None if bound is None else dataclasses.replace(bound, adjacency="zero-out")
 
 
 def _first(results: list[dict[str, Any]], key: str) -> str | None:
@@ -175,80 +196,108 @@ def _first(results: list[dict[str, Any]], key: str) -> str | None:
     return text if len(results) == 1 else f"{text} ({len(told)} of {len(results)} measurements)"
 
 
-def _bound_of(values: dict[str, Any]) -> UpperBound:
-    """A bound from the JSON values in which a measurement keeps it."""
-    values = dict(values)
-    if "rounds" in values:  # written before 0.2
-        values["rounds_known"] = values.pop("rounds") == "known"
-    if "averages" not in values:
-        values["averages"] = not values["assumption"].startswith("takes part at most")
-    epsilon = values.pop("epsilon")
-    return UpperBound(math.inf if epsilon is None else epsilon, **values)
-
-
-def _pooled(
-    parts: list[dict[str, Any]], delta: float, quantiles: Sequence[float], bound: UpperBound | None
+def _epsilon(
+    parts: list[dict[str, Any]],
+    bound: UpperBound | None,
+    delta: float,
+    clients: int,
+    quantiles: list[float],
 ) -> Epsilon:
+    """For known rounds: as computed in the limit, or from the scores of trainings."""
+    if "epsilon" in parts[0]:
+        return _computed(parts[0], bound, clients, quantiles)
+    usual, strict = quantiles
     counts = np.array([part["count"] for part in parts])
-    mean = float(np.average([part["mean"] for part in parts], weights=counts))
+    middle = float(np.average([part["mean"] for part in parts], weights=counts))
     variances = np.maximum([part["variance"] for part in parts], 1.0)
     error = math.sqrt(float(variances @ counts)) / counts.sum()
-    usual, strict = quantiles
-    means = mean + error * np.array([0.0, -usual, usual, -strict])
-    largest = [part["largest"] for part in parts if part["largest"] is not None]
-    means = np.maximum(np.append(means, max(largest, default=0.0)), 0.0)
-    epsilon, low, high, least_likely, exposed = np.asarray(
-        epsilon_two_gaussians(0.0, 1.0, means, 1.0, delta)
-    ).tolist()
-    above = bound is not None and bool(least_likely > bound.epsilon)
-    mean_canary = Epsilon(
-        epsilon, low, high, exposed if largest else None, bound, above, epsilon, low, high
+    mean, low, high, least_likely = (
+        _at(middle + by * error, delta) for by in (0.0, -usual, usual, -strict)
     )
-    return _with_random_client(mean_canary, parts)
-
-
-def _with_random_client(mean_canary: Epsilon, parts: list[dict[str, Any]]) -> Epsilon:
-    """The ε of a random client in place of the mean canary's, if every measurement has one."""
-    if not all("known" in part for part in parts):  # footprints not known, or written before 0.3
-        return mean_canary
-    epsilon, low, high = _mean_ends([part["known"] for part in parts])
-    out = dataclasses.replace(
-        mean_canary,
+    above = bound is not None and least_likely > bound.epsilon
+    of_mean = Epsilon(
+        mean, low, high, bound, above, mean=mean, mean_low=low, mean_high=high, clients=clients
+    )
+    if not all("scale" in part for part in parts):
+        return of_mean
+    scale, error = _scale_of(parts)
+    laws = [FootprintLaw.of(part["footprints"], part["shares"]) for part in parts]
+    law = FootprintLaw.of(*(np.concatenate([getattr(w, n) for w in laws]) for n in _LAW))
+    epsilon, low, high = (
+        known_footprint_epsilon(
+            max(scale + by * error, 0.0) * law.footprints, delta, weights=law.shares
+        )
+        for by in (0.0, -usual, usual)
+    )
+    share = scipy.special.ndtr(usual)  # the scale and the largest footprint share the risk
+    sizes = [
+        one.footprints[-1] if part["drawn"] else one.largest(clients, share)
+        for one, part in zip(laws, parts, strict=True)
+    ]
+    whole = all(part["whole"] for part in parts)
+    return dataclasses.replace(
+        of_mean,
         epsilon=epsilon,
         low=low,
         high=high,
-        unaware=_mean_ends([part["unknown"] for part in parts])[0],
-    )
-    if not all("of_all" in part for part in parts):
-        return out
-    of_all = [part["of_all"] for part in parts]
-    return dataclasses.replace(
-        out, clients=of_all[0]["clients"], most_of_clients=_mean_ends(of_all)[2]
+        simulated=any(part["drawn"] for part in parts),
+        most_exposed=_at((scale + usual * error) * max(sizes), delta) if whole else None,
+        unaware=unknown_footprint_epsilon(
+            max(scale, 0.0) * law.footprints, delta, weights=law.shares
+        ),
     )
 
 
-def _mean_ends(estimates: list[dict[str, float]]) -> tuple[float, float, float]:
-    """Mean of independent estimates, with its interval."""
-    epsilon = float(np.mean([found["epsilon"] for found in estimates]))
-    down, up = (
-        math.sqrt(sum((found[end] - found["epsilon"]) ** 2 for found in estimates)) / len(estimates)
-        for end in ("low", "high")
-    )
-    return epsilon, max(0.0, epsilon - down), epsilon + up
-
-
-def _averaged(
-    parts: list[dict[str, float] | None], quantiles: Sequence[float], bound: UpperBound | None
-) -> Epsilon | None:
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    epsilon = float(np.mean([part["epsilon"] for part in known]))
-    down, up = (
-        math.sqrt(sum((part[end] - part["epsilon"]) ** 2 for part in known)) / len(known)
-        for end in ("low", "high")
-    )
-    low, high = max(0.0, epsilon - down), epsilon + up
+def _computed(
+    part: dict[str, Any], bound: UpperBound | None, clients: int, quantiles: list[float]
+) -> Epsilon:
     usual, strict = quantiles
-    above = bound is not None and bool(epsilon - down * strict / usual > bound.epsilon)
-    return Epsilon(epsilon, low, high, None, bound, above)
+    epsilon, error = part["epsilon"], part["error"]
+    # Expected scores are rounded up by 0.1% at most.
+    above = bound is not None and epsilon - strict * error > bound.epsilon * (1 + 1e-6)
+    return Epsilon(
+        epsilon,
+        max(epsilon - usual * error, 0.0),
+        epsilon + usual * error,
+        bound,
+        above,
+        simulated=part["drawn"] > 0,
+        most_exposed=part["most_exposed"],
+        clients=clients,
+        unaware=part["unaware"],
+        mean=part["mean"],
+        mean_low=part["mean"],
+        mean_high=part["mean"],
+    )
+
+
+def _unknown(
+    facts: list[dict[str, Any]],
+    parts: list[dict[str, Any]],
+    bound: UpperBound | None,
+    delta: float,
+    clients: int,
+    quantiles: list[float],
+) -> Epsilon | None:
+    """For unknown rounds: at the scale of the known rounds, which is 1 in the limit."""
+    usual, strict = quantiles
+    scale, error = (1.0, 0.0) if "epsilon" in parts[0] else _scale_of(parts)
+
+    def at(by: float) -> float:
+        each = [unknown_epsilon(fact, scale + by * error, delta) for fact in facts]
+        return float(np.mean(each))
+
+    epsilon = at(0.0)
+    low, high, least = (at(-usual), at(usual), at(-strict)) if error else (epsilon,) * 3
+    above = bound is not None and least > bound.epsilon * (1 + 1e-6)
+    return Epsilon(epsilon, low, high, bound, above, clients=clients)
+
+
+def _scale_of(parts: list[dict[str, Any]]) -> tuple[float, float]:
+    """Mean of independent scales κ, and its standard error."""
+    error = math.sqrt(sum(part["error"] ** 2 for part in parts)) / len(parts)
+    return float(np.mean([part["scale"] for part in parts])), error
+
+
+def _at(shift: float, delta: float) -> float:
+    return float(epsilon_two_gaussians(0.0, 1.0, max(shift, 0.0), 1.0, delta))

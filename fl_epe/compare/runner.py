@@ -6,6 +6,8 @@ import concurrent.futures
 import dataclasses
 import json
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from fl_epe.checks import ArgumentError
 from fl_epe.compare.measure import Machine, measure
 from fl_epe.compare.plan import Cell, Plan
+from fl_epe.files import no_link, write_text
 
 RESULTS = "results.jsonl"
 
@@ -53,7 +56,7 @@ def carry_out(
     missing = [cell for cell in cells if cell not in results]
     report = on_cell or (lambda done, total: None)
     report(len(results), len(cells))
-    with path.open("a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=no_link) as file:
         for cell, result in _measured(plan, missing, directory, workers, machine):
             line = {"key": plan.key(cell), "cell": dataclasses.asdict(cell), "result": result}
             file.write(json.dumps(line, allow_nan=False) + "\n")
@@ -71,7 +74,7 @@ def _measured(
         return
     # A fresh interpreter: threads of torch or BLAS do not survive a fork.
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(workers, len(cells)), multiprocessing.get_context("spawn"), _one_thread
+        min(workers, len(cells)), multiprocessing.get_context("spawn"), _as_worker
     )
     try:
         futures = {pool.submit(measure, plan, cell, directory, machine): cell for cell in cells}
@@ -86,8 +89,17 @@ def _measured(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _one_thread() -> None:
+def _as_worker() -> None:
+    """One thread for BLAS; a worker ends with the process that started it, however that ends."""
     threadpool_limits(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
@@ -105,7 +117,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
             f"Expected {path} to be text: {error}. Remove it to measure anew."
         ) from error
     if lines[-1]:  # every whole line ends in a newline
-        path.write_text("".join(line + "\n" for line in lines[:-1]), encoding="utf-8")
+        write_text(path, "".join(line + "\n" for line in lines[:-1]))
     found = {}
     for number, line in enumerate(lines[:-1], 1):
         try:

@@ -36,6 +36,7 @@ from fl_epe.data.images import Images
 from fl_epe.data.places import KINDS, is_hub_id
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.data.store import ClientStore, ExampleWriter, is_store, write_about, write_clients
+from fl_epe.files import PART
 from fl_epe.seeding import generator
 
 if sys.platform != "win32":
@@ -273,13 +274,14 @@ def _hold_out(
 
 @contextlib.contextmanager
 def _part_folder(goal: Path) -> Iterator[Path]:
-    """A new folder ``GOAL.part-…`` that is renamed to ``goal`` at the end.
+    """A new folder ``GOAL.fl-epe-part-…`` that is renamed to ``goal`` at the end.
 
     An error removes it. One that a killed process left is removed too: nobody locks it any more.
     """
-    for old in goal.parent.glob(f"{glob.escape(goal.name)}.part-*"):
+    name = f"{goal.name}{PART}-"
+    for old in goal.parent.glob(f"{glob.escape(name)}*"):
         _remove_if_stale(old)
-    part = Path(tempfile.mkdtemp(prefix=f"{goal.name}.part-", dir=goal.parent))
+    part = Path(tempfile.mkdtemp(prefix=name, dir=goal.parent))
     lock = _lock(part)
     try:
         yield part

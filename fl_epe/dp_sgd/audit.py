@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
-import itertools
 import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -32,6 +31,7 @@ from fl_epe.auditing import (
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import check_probability, check_rate
 from fl_epe.dp_sgd.scored_steps import Sampling, ScoredSteps
+from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps, sketch_of
 from fl_epe.dp_sgd.steps import StepFacts, Steps, steps_of
 from fl_epe.faults import FaultKind
 from fl_epe.schedules import Cohort, Poisson, ShuffledEpochs
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fl_epe.dp_sgd")
 
 _SCHEDULE = 0  # stream of the canaries' steps
-_NO_END = 2**62  # steps of coins
 _MUCH = 0.1  # share of canaries that a user must hear of
 _FAULTS_KEPT = 100
 _ALSO_KNOWN = "every real example's gradient in every step"  # with full knowledge, in reports
@@ -57,7 +56,9 @@ class _Joined:
 
     cohort: Cohort
     facts: StepFacts
-    real: NDArray[np.floating] | None
+    clipped: list[tuple[float, float]]  # of each batch
+    gradient: NDArray[np.floating] | float  # of the canaries
+    summed: NDArray[np.floating]  # with it
     undo: Callable[[], None]
 
 
@@ -68,7 +69,7 @@ class DPSGDAudit:
         self,
         steps: Steps,
         scored: ScoredSteps,
-        cohorts: Iterator[Cohort],
+        cohorts: Callable[[int], Cohort],
         sampling: Sampling,
         config: dict[str, Any],
         *,
@@ -86,9 +87,12 @@ class DPSGDAudit:
         self._stopped: str | None = None
         self.faults: list[str] = []
         self._fault_counts: Counter[str] = Counter()
+        self._clipped: list[tuple[float, float]] = []  # batches of the step that is going on
+        self._seen: list[StepSeen] = []
 
     def __repr__(self) -> str:
-        return f"DPSGDAudit({self._steps.description}, {self._scored.count} steps)"
+        told = [f"{self._scored.count} steps", *self.findings.faults]
+        return f"DPSGDAudit({self._steps.description}, {', '.join(told)})"
 
     def __enter__(self) -> Self:
         """Note the initial model, and let canaries join from the next step on.
@@ -100,7 +104,8 @@ class DPSGDAudit:
             raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
         self._start = self._steps.model()
         self._entered = self._active = True
-        self._steps.hook(self._around)
+        self._steps.hook("add_noise", self._around)
+        self._steps.hook("clip_and_accumulate", self._clip)
         much = self._config["share"] > _MUCH
         for sentence in self._config["plan"]:
             logger.log(logging.WARNING if much else logging.INFO, "Audit: %s", sentence)
@@ -117,6 +122,8 @@ class DPSGDAudit:
         try:
             self._steps.unhook()
             self._final = self._steps.model()
+            for fault in self.findings.faults:
+                logger.warning("Audit: %s", fault)
         except Exception as problem:  # noqa: BLE001 - training is over and must not be lost
             self._stop("the final model could not be read", problem)
 
@@ -140,19 +147,58 @@ class DPSGDAudit:
             except Exception as error:  # noqa: BLE001 - the run goes on
                 self._stop("the step could not be scored", error)
 
+    def _clip(self, clip: Callable[[], None]) -> None:
+        """In the place of Opacus's ``clip_and_accumulate``; what cannot be seen is not checked."""
+        before, watch = None, self._active and self._stopped is None
+        if watch:
+            with contextlib.suppress(Exception):
+                before = self._steps.so_far()
+        clip()
+        if watch:
+            self._see(before)
+
+    def _see(self, before: Any) -> None:
+        seen = math.nan, math.nan
+        with contextlib.suppress(Exception):
+            seen = self._steps.clipped(before)
+        self._clipped.append(seen)
+
     def _join(self) -> _Joined:
         facts = self._steps.facts()
-        cohort = next(self._cohorts)
-        real = self._steps.summed() if self._full_knowledge else None
+        if self._steps.clips_in_step:
+            self._see(None)
+        clipped, self._clipped = self._clipped, []
+        cohort = self._cohorts(facts.batches)
         if not len(cohort):
-            return _Joined(cohort, facts, real, lambda: None)
+            return _Joined(cohort, facts, clipped, 0.0, self._steps.summed(), lambda: None)
         gradient = self._scored.gradient(cohort, facts.clip_norm)
-        return _Joined(cohort, facts, real, self._steps.join(gradient))
+        undo = self._steps.join(gradient)
+        try:
+            return _Joined(cohort, facts, clipped, gradient, self._steps.summed(), undo)
+        except BaseException:
+            undo()
+            raise
 
     def _score(self, joined: _Joined) -> None:
-        noisy, n = self._steps.noisy(), self._steps.batch_size
-        if not self._scored.add(noisy, joined.real, joined.cohort, joined.facts, n):
+        """Score what the adversary does not know: the noise, or all but the canaries."""
+        noisy, facts = self._steps.noisy(), joined.facts
+        noise = noisy - joined.summed
+        unknown = noise if self._full_knowledge else noisy - joined.gradient
+        if not self._scored.add(unknown, joined.cohort, facts, self._steps.batch_size):
             self._fault("the noisy gradient has NaN or infinite entries", FaultKind.NO_MODEL)
+            return
+        starts = np.append(0, np.cumsum(self._steps.tensor_sizes)[:-1])
+        counts, longest = np.array(joined.clipped or [(math.nan, math.nan)]).T
+        self._seen.append(
+            StepSeen(
+                noise_scale=facts.sum_noise_multiplier * facts.clip_norm,
+                largest=float(longest.max()) / facts.clip_norm,
+                examples=float(counts.sum()),
+                batches=facts.batches,
+                squares=np.add.reduceat(np.square(noise, dtype=np.float64), starts),
+                sketch=sketch_of(noise),
+            )
+        )
 
     def _stop(self, what: str, error: Exception) -> None:
         """Stand back for the rest of the run, and say so."""
@@ -171,6 +217,14 @@ class DPSGDAudit:
     def share(self) -> float:
         """Expected canaries in a step, over the expected batch size."""
         return float(self._config["share"])
+
+    @property
+    def findings(self) -> StepFindings:
+        """How the steps so far differ from what the privacy accounting assumes: `check_steps`."""
+        steps = self._steps
+        rate = steps.sample_rate or self._sampling.rate
+        size = steps.batch_size if steps.batch_size > 1 else math.nan
+        return check_steps(self._seen, steps.tensor_sizes, rate=rate, batch_size=size)
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
@@ -194,8 +248,17 @@ class DPSGDAudit:
         versions = installed_versions()
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions["opacus"] = importlib.metadata.version("opacus")
+        found = self.findings
+        told = [f"Not checked: {text}." for text in found.unseen]
+        config = self._config | {"plan": [*self._config["plan"], *told]}
+        unbounded = found.unbounded if self._full_knowledge else None
         return Provenance(
-            config={**self._config, "not_measured": self._stopped},
+            config=config
+            | {
+                "not_measured": self._stopped,
+                "step_faults": list(found.faults),
+                "unbounded": unbounded and f"{unbounded}, so ε of every round is infinite",
+            },
             seeds={"canary": self._seed},
             canary_kind=self._scored.canaries.kind,
             versions=versions,
@@ -284,13 +347,7 @@ def audit_dp_sgd(
         once = sampling.rate is None and participations <= 1
         unobserved = max(2, num_canaries // 4) if once else max(LEAST_FOR_NULL, num_canaries)
     scored = ScoredSteps(found.dim, num_canaries, unobserved, seed, canary_kind)
-    schedule = (
-        Poisson(_NO_END, sampling.rate)
-        if sampling.rate is not None
-        else ShuffledEpochs(size, participations)
-    )
-    nobody = itertools.repeat(np.empty(0, np.int64))
-    cohorts = itertools.chain(schedule.cohorts(num_canaries, generator(seed, _SCHEDULE)), nobody)
+    cohorts = _cohorts(sampling, size, num_canaries, seed)
     config = _config(found, sampling, num_canaries * (sampling.rate or participations / size))
     config |= {
         "num_canaries": num_canaries,
@@ -331,6 +388,17 @@ def _sampling(
         )
     check_rate("sample_rate", rate)
     return Sampling("poisson", rate), 1
+
+
+def _cohorts(
+    sampling: Sampling, size: int, num_canaries: int, seed: int
+) -> Callable[[int], Cohort]:
+    """The canaries of the next step, by the number of batches that are accumulated for it."""
+    rng = generator(seed, _SCHEDULE)
+    if (rate := sampling.rate) is not None:
+        return lambda batches: next(Poisson(1, min(1.0, batches * rate)).cohorts(num_canaries, rng))
+    planned = ShuffledEpochs(size, sampling.participations).cohorts(num_canaries, rng)
+    return lambda _: next(planned, np.empty(0, np.int64))
 
 
 def _config(found: Steps, sampling: Sampling, expected: float) -> dict[str, Any]:

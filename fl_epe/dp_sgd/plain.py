@@ -27,6 +27,7 @@ class PlainDPSGD:
 
     Attributes:
         theta: the model.
+        grad_sample: gradients of the batch's examples during a step, else ``None``.
         summed_grad: sum of the last batch's clipped gradients.
         grad: that sum with noise.
 
@@ -56,6 +57,7 @@ class PlainDPSGD:
         self.noise_multiplier = noise_multiplier
         self.max_grad_norm = max_grad_norm
         self.expected_batch_size = expected_batch_size
+        self.grad_sample: NDArray[np.floating] | None = None
         self.summed_grad: Vector = np.zeros(len(theta))
         self.grad: Vector = np.zeros(len(theta))
         self._noise = generator(seed)
@@ -73,9 +75,11 @@ class PlainDPSGD:
             raise ValueError(
                 f"Expected gradients.shape={gradients.shape} to be (batch, {len(self.theta)})."
             )
+        self.grad_sample = gradients
         norms = np.linalg.norm(gradients, axis=1)
         self.summed_grad = np.minimum(1.0, self.max_grad_norm / (norms + 1e-12)) @ gradients
         self.add_noise()
+        self.grad_sample = None
         self.theta = self.theta - self.learning_rate * self.grad / self.expected_batch_size
         return self.theta
 

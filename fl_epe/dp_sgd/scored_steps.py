@@ -25,9 +25,6 @@ from fl_epe.schedules import Cohort
 
 Vector = NDArray[np.floating]
 
-_SMALLEST_SHARE = 1e-2
-"""Of a step's energy, from which on canaries are taken out of what the null is measured on."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
@@ -42,15 +39,6 @@ class Sampling:
     kind: str
     rate: float | None
     participations: float = 1.0
-
-
-@dataclasses.dataclass
-class _Sum:
-    """The sum of the directions of some canaries, and its products with all others."""
-
-    cohort: Cohort
-    total: NDArray[np.float32]
-    dots: NDArray[np.float64] | None = None
 
 
 class ScoredSteps:
@@ -75,13 +63,12 @@ class ScoredSteps:
         rows = min(NULL_CANARIES, 1 << (dim - 1).bit_length())
         self._scorer = CanaryScorer(self.canaries, others=max(0, rows - len(self.canaries)))
         others = self._scorer.others
-        self._all = self.canaries.with_count(len(self.canaries) + others)
         self._null = NullTally(observed, others) if others else None
         self._observed = observed
         self._present: list[Cohort] = []
         self._facts: list[StepFacts] = []
         self._absent: list[int] = []
-        self._last: _Sum | None = None
+        self._last: tuple[Cohort, Vector] | None = None
 
     @property
     def count(self) -> int:
@@ -90,34 +77,26 @@ class ScoredSteps:
 
     def gradient(self, cohort: Cohort, clip_norm: float) -> NDArray[np.float32]:
         """The sum of the gradients of these canaries, each of length ``clip_norm``."""
-        return np.asarray(np.float32(-clip_norm) * self._sum_of(cohort).total)
-
-    def _sum_of(self, cohort: Cohort) -> _Sum:
-        """Their sum; the same as the last one's is not computed again."""
-        if self._last is None or not np.array_equal(self._last.cohort, cohort):
+        if self._last is None or not np.array_equal(self._last[0], cohort):
             ones = np.ones((1, len(cohort)))
-            total = self.canaries.combine(ones, numbers=cohort.tolist())[0]
-            self._last = _Sum(cohort, total)
-        return self._last
+            self._last = cohort, self.canaries.combine(ones, numbers=cohort.tolist())[0]
+        return np.asarray(np.float32(-clip_norm) * self._last[1])
 
-    def add(
-        self, noisy: Vector, real: Vector | None, cohort: Cohort, facts: StepFacts, n: float
-    ) -> bool:
+    def add(self, unknown: Vector, cohort: Cohort, facts: StepFacts, n: float) -> bool:
         """Note a step.
 
         Args:
-            noisy: the noisy sum.
-            real: the part of it that the adversary knows, and takes out; ``None`` if there is none.
-            cohort: the canaries in it.
+            unknown: the part of the noisy sum that the adversary does not know, without canaries.
+            cohort: the canaries in the step.
             facts: of the step.
             n: by which the sum is divided.
 
         Returns:
             Whether the step could be scored; one that is not finite counts as lost.
         """
-        seen = noisy if real is None else noisy - real
-        mean = np.asarray(seen, np.float32) / np.float32(-n)
-        finite = math.isfinite(norm(mean))
+        mean = np.asarray(unknown, np.float32) / np.float32(-n)
+        length = norm(mean)
+        finite = math.isfinite(length)
         absent = 0 if finite else len(cohort)
         if not finite:
             mean, cohort = np.zeros_like(mean), cohort[:0]
@@ -125,32 +104,17 @@ class ScoredSteps:
         self._present.append(cohort)
         self._facts.append(facts)
         self._absent.append(absent)
-        if dots is not None:
-            self._follow_null(mean, dots, facts.clip_norm / n)
+        if dots is not None and self._null is not None and 0 < length < math.inf:
+            self._follow_null(self._null, dots[len(self.canaries) :], length, facts.clip_norm / n)
         return finite
 
-    def _follow_null(self, mean: Vector, dots: NDArray[np.float64], contribution: float) -> None:
-        """Note what canaries that took no part score, the canaries of the step taken out.
-
-        The same canaries in every step would make the null wide even if they are few; changing
-        ones are left in below `_SMALLEST_SHARE`.
-        """
-        length, first = norm(mean), len(self.canaries)
-        if self._null is None or length == 0:
-            return
-        cohort, dim = self._present[-1], self.canaries.dim
-        self._null.add_delta(dots[first:], length, dim)
-        again = len(self._present) > 1 and np.array_equal(self._present[-2], cohort)
-        large = len(cohort) * contribution**2 > _SMALLEST_SHARE * length**2
-        if len(cohort) and (again or large):
-            known = self._sum_of(cohort)
-            if known.dots is None:
-                known.dots = self._all.dot(known.total)
-            along, square = float(mean @ known.total), float(known.total @ known.total)
-            dots = dots - along / square * known.dots
-            length = math.sqrt(max(length**2 - along**2 / square, 0.0))
-        scale = math.sqrt(dim) / length if length > 0 else 0.0
-        self._null.add_round(scale * dots[first:], cohort.tolist(), scale * contribution)
+    def _follow_null(
+        self, null: NullTally, dots: NDArray[np.float64], length: float, contribution: float
+    ) -> None:
+        """Note what canaries that took no part score."""
+        scale = math.sqrt(self.canaries.dim) / length
+        null.add_delta(dots, length, self.canaries.dim)
+        null.add_round(scale * dots, self._present[-1].tolist(), scale * contribution)
 
     def record(
         self,
@@ -184,7 +148,7 @@ class ScoredSteps:
         rates = [f.learning_rate for f in self._facts]
         usable = "learning_rates" in mechanism.server and steps.momentum == 0
         scale = np.array(rates) if usable else np.ones(self.count)
-        return record_from_scorer(
+        record = record_from_scorer(
             self._scorer,
             seen,
             start=start,
@@ -199,6 +163,7 @@ class ScoredSteps:
             provenance=provenance,
             null=self._null,
         )
+        return _with_own(record, np.array([f.clip_norm for f in self._facts]) / steps.batch_size)
 
     def _mechanism(self, sampling: Sampling, steps: Steps, linear: bool) -> Mechanism:
         rates = [facts.learning_rate for facts in self._facts]
@@ -211,10 +176,38 @@ class ScoredSteps:
             noise_multiplier=_constant([f.noise_multiplier for f in self._facts]),
             sum_noise_multiplier=_constant([f.sum_noise_multiplier for f in self._facts]),
             participation=sampling.kind,
-            canary_participations=sampling.participations if rate is None else rate * self.count,
+            canary_participations=sampling.participations
+            if rate is None
+            else sum(min(1.0, facts.batches * rate) for facts in self._facts),
             server=server,
             clip_norms=np.array([facts.clip_norm for facts in self._facts], np.float64),
         )
+
+
+def _with_own(record: AuditRecord, added: NDArray[np.float64]) -> AuditRecord:
+    """The record of what holds no canary, with each canary's own part in the steps that it joined.
+
+    All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
+
+    Args:
+        record: of the parts that the adversary does not know.
+        added: norm of a canary in each step's mean, ``(T,)``.
+    """
+    norms = record.norms.means
+    dots, own = record.observed.means * norms[:, None], record.presence * added[:, None]
+    lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
+    means = np.divide(dots + own, lengths, out=np.zeros_like(dots), where=lengths > 0)
+    here = (norms > 0) | record.presence.any(axis=1)
+    alone = np.where(here, np.hypot(norms, added), 0.0)
+    scale = np.divide(record.norms.deltas, norms, out=np.zeros_like(norms), where=norms > 0)
+    return dataclasses.replace(
+        record,
+        observed=dataclasses.replace(record.observed, means=means, deltas=means, sums=None),
+        unobserved=dataclasses.replace(record.unobserved, sums=None),
+        norms=dataclasses.replace(
+            record.norms, means=alone, deltas=scale * alone, sums=np.zeros(record.rounds)
+        ),
+    )
 
 
 def _constant(values: list[float]) -> float | None:

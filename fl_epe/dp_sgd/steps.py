@@ -1,13 +1,15 @@
 """Where canaries join a step of DP-SGD: after clipping, before the noise.
 
 `steps_of` finds out what an optimizer is. Both kinds sum clipped gradients, and then call their own
-``add_noise``; the audit takes the place of that method while it lasts, and calls it.
+``add_noise``; the audit takes the place of that method, and of Opacus's ``clip_and_accumulate``,
+while it lasts, and calls them.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.dp_sgd.plain import PlainDPSGD
+from fl_epe.dp_sgd.step_checks import largest_clipped
 
 if TYPE_CHECKING:
     import torch
@@ -42,12 +45,14 @@ class StepFacts:
         sum_noise_multiplier: z of the noise on the sum; smaller than that of the run where a count
             of clipped gradients is released as well (adaptive clipping).
         learning_rate: how far the model moves for a mean of length 1.
+        batches: that were accumulated, by which Opacus multiplies the sampling rate.
     """
 
     clip_norm: float
     noise_multiplier: float
     sum_noise_multiplier: float
     learning_rate: float
+    batches: int = 1
 
 
 class Steps(abc.ABC):
@@ -58,8 +63,10 @@ class Steps(abc.ABC):
         dim: number of trainable parameters.
         batch_size: by which a noisy sum is divided; 1 if nothing says.
         momentum: of plain SGD; ``None`` for another optimizer.
+        clips_in_step: whether gradients of single examples can be seen when noise is added.
     """
 
+    clips_in_step: bool = False
     description: str
     dim: int
     batch_size: float
@@ -67,28 +74,27 @@ class Steps(abc.ABC):
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        self._inner: Any = None  # ``add_noise`` of the instance before, if it had one of its own
-        self._mine: Callable[[], None] | None = None
+        self._hooks: dict[str, tuple[Any, Callable[[], None]]] = {}
 
-    def hook(self, around: Around) -> None:
-        """Have ``around`` called in the place of ``add_noise``, with the latter as its argument."""
-        original = self._optimizer.add_noise
-        self._inner = vars(self._optimizer).get("add_noise")
-
-        def add_noise() -> None:
-            around(original)
-
-        self._mine = self._optimizer.add_noise = add_noise
+    def hook(self, name: str, around: Around) -> None:
+        """Have ``around`` called in the place of a method, with the latter as its argument."""
+        original = getattr(self._optimizer, name, None)
+        if original is None:
+            return
+        mine = functools.partial(around, original)
+        self._hooks[name] = vars(self._optimizer).get(name), mine
+        setattr(self._optimizer, name, mine)
 
     def unhook(self) -> None:
         """Put things back, unless somebody else has put a method there since."""
-        if self._mine is None or vars(self._optimizer).get("add_noise") is not self._mine:
-            return
-        if self._inner is None:
-            del self._optimizer.add_noise
-        else:
-            self._optimizer.add_noise = self._inner
-        self._mine = None
+        for name, (before, mine) in self._hooks.items():
+            if vars(self._optimizer).get(name) is not mine:
+                continue
+            if before is None:
+                delattr(self._optimizer, name)
+            else:
+                setattr(self._optimizer, name, before)
+        self._hooks.clear()
 
     @property
     def noise_multiplier(self) -> float:
@@ -115,6 +121,23 @@ class Steps(abc.ABC):
     def model(self) -> Vector:
         """The trainable parameters, shape ``(dim,)``; a copy."""
 
+    @abc.abstractmethod
+    def clipped(self, before: Any) -> tuple[int, float]:
+        """Examples whose gradients were clipped, and the norm of the longest clipped one.
+
+        Args:
+            before: what `so_far` returned before the clipping.
+        """
+
+    def so_far(self) -> Any:
+        """The clipped sum of the batches before, in the form that `clipped` needs."""
+        return None
+
+    @property
+    def tensor_sizes(self) -> NDArray[np.int64]:
+        """Number of entries of each tensor."""
+        return np.array([self.dim])
+
     @property
     def sample_rate(self) -> float | None:
         """Probability that an example is in a batch; ``None`` if the optimizer does not know."""
@@ -123,6 +146,8 @@ class Steps(abc.ABC):
 
 class PlainSteps(Steps):
     """The steps of `PlainDPSGD`."""
+
+    clips_in_step = True
 
     def __init__(self, optimizer: PlainDPSGD) -> None:
         super().__init__(optimizer)
@@ -139,6 +164,17 @@ class PlainSteps(Steps):
     def summed(self) -> Vector:
         """See `Steps.summed`."""
         return np.array(self._optimizer.summed_grad)
+
+    def clipped(self, before: Any) -> tuple[int, float]:
+        """See `Steps.clipped`."""
+        gradients, total = self._optimizer.grad_sample, self._optimizer.summed_grad
+        longest = largest_clipped(
+            np.linalg.norm(gradients, axis=1),
+            self._optimizer.max_grad_norm,
+            lambda factors: float(np.linalg.norm(total - factors @ gradients)),
+            lambda: (gradients @ total, float(total @ total)),
+        )
+        return len(gradients), longest
 
     def join(self, vector: Vector) -> Callable[[], None]:
         """See `Steps.join`."""
@@ -206,8 +242,59 @@ class OpacusSteps(Steps):
         rates = {float(group["lr"]) for group in optimizer.param_groups}
         rate = rates.pop() if len(rates) == 1 else math.nan
         mean = optimizer.loss_reduction == "mean"
-        scale = 1 / optimizer.accumulated_iterations if mean else self.batch_size
-        return StepFacts(float(optimizer.max_grad_norm), z, of_sum, rate * scale)
+        batches = int(optimizer.accumulated_iterations)
+        scale = 1 / batches if mean else self.batch_size
+        return StepFacts(float(optimizer.max_grad_norm), z, of_sum, rate * scale, batches)
+
+    @property
+    def tensor_sizes(self) -> NDArray[np.int64]:
+        """See `Steps.tensor_sizes`."""
+        return np.array([p.numel() for p in self._params])
+
+    def so_far(self) -> Any:
+        """See `Steps.so_far`; ``None`` in the first batch of a step."""
+        sums = [p.summed_grad for p in self._params]  # type: ignore[attr-defined]
+        return None if any(part is None for part in sums) else [part.clone() for part in sums]
+
+    def clipped(self, before: Any) -> tuple[int, float]:
+        """See `Steps.clipped`."""
+        import torch
+
+        with torch.no_grad():
+            sums = self._grads("summed_grad")
+            if before is not None:
+                sums = [part - old for part, old in zip(sums, before, strict=True)]
+            totals = [part.reshape(-1) for part in sums]
+            samples = [part.reshape(len(part), -1) for part in self._optimizer.grad_samples]
+            if not (count := len(samples[0])):
+                return 0, 0.0
+            each = torch.stack([part.norm(dim=1).to(totals[0].device) for part in samples])
+            norms = each.norm(dim=0)
+
+            def error(factors: Vector) -> float:
+                scales = torch.from_numpy(factors)
+                rests = (
+                    total - scales.to(part.device, total.dtype) @ part.to(total.dtype)
+                    for total, part in zip(totals, samples, strict=True)
+                )
+                return math.hypot(*(float(rest.norm()) for rest in rests))
+
+            def products() -> tuple[NDArray[np.float64], float]:
+                along = [
+                    (part.to(total.dtype) @ total).cpu().to(torch.float64)
+                    for total, part in zip(totals, samples, strict=True)
+                ]
+                square = sum(float(total.norm()) ** 2 for total in totals)
+                return torch.stack(along).sum(dim=0).numpy(), square
+
+            longest = largest_clipped(
+                norms.cpu().to(torch.float64).numpy(),
+                float(self._optimizer.max_grad_norm),
+                error,
+                products,
+                max(1e-3, 10 * torch.finfo(samples[0].dtype).eps),
+            )
+        return count, longest
 
     def _grads(self, name: str) -> list[torch.Tensor]:
         """The tensors of this name, one for each parameter.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
@@ -20,7 +21,8 @@ class Attachment:
 
     Args:
         strategy: which one.
-        hooks: functions of the audit by the names of the strategy's.
+        audit: has a function of the same name for each of the strategy's that is hooked.
+        names: of these functions.
         rescue: told the name and the error when a hook fails; returns more replies for the
             strategy, of clients that were not asked.
         note: told an error of the strategy's own, which goes on to whoever called it.
@@ -29,13 +31,16 @@ class Attachment:
     def __init__(
         self,
         strategy: Strategy,
-        hooks: Mapping[str, Callable[..., Any]],
+        audit: object,
+        names: Sequence[str],
         rescue: Callable[[str, Exception], list[Any]],
         note: Callable[[Exception], None],
     ) -> None:
-        self._strategy = strategy
-        self._hooks, self._rescue, self._note = dict(hooks), rescue, note
+        self._strategy, self._audit, self._names = strategy, audit, tuple(names)
+        self._rescue, self._note = rescue, note
+        self._calling: set[str] = set()
         self._own: dict[str, Callable[..., Any]] = {}
+        self._places: dict[str, str] = {}
         self._shadowed: dict[str, Any] = {}
         self._results: list[Any] = []
         self._errors: list[Exception] = []
@@ -48,27 +53,28 @@ class Attachment:
         """
         if self._own:
             return
-        own = {name: getattr(self._strategy, name) for name in self._hooks}
-        mine = vars(self._strategy)
-        self._shadowed = {name: mine[name] for name in self._hooks if name in mine}
+        own = {name: getattr(self._strategy, name) for name in self._names}
+        mine = dict(vars(self._strategy))
+        methods = {key: value for key, value in mine.items() if inspect.ismethod(value)}
+        kept = {key: name for key, m in methods.items() for name in own if m == own[name]}
+        self._places = {name: name for name in self._names} | kept  # by name, or under another
+        self._shadowed = {key: mine[key] for key in self._places if key in mine}
         self._own = own
         try:
-            for name, hook in self._hooks.items():
-                setattr(self._strategy, name, self._guarded(name, hook, own[name]))
+            for key, name in self._places.items():
+                setattr(self._strategy, key, StandIn(self._guarded(name, own[name]), own[name]))
         except Exception:
             self.detach()
             raise
 
-    def _guarded(
-        self, name: str, hook: Callable[..., Any], own: Callable[..., Any]
-    ) -> Callable[..., Any]:
+    def _guarded(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             # What can be read only once is kept; no function of ours here, which could fail.
             given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
             named = {k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()}
             self._results, self._errors = [], []
             try:
-                return hook(*given, **named)
+                return getattr(self._audit, name)(*given, **named)
             except Exception as error:
                 if error in self._errors:  # the strategy's own
                     self._note(error)
@@ -86,23 +92,56 @@ class Attachment:
 
     def detach(self) -> None:
         """Leave the strategy as it was."""
-        for name in self._own:
-            if name in self._shadowed:
-                setattr(self._strategy, name, self._shadowed[name])
-            elif name in vars(self._strategy):
-                delattr(self._strategy, name)
+        for key in self._places if self._own else ():
+            if not isinstance(vars(self._strategy).get(key), StandIn):
+                continue  # somebody else's by now
+            if key in self._shadowed:
+                setattr(self._strategy, key, self._shadowed[key])
+            else:
+                delattr(self._strategy, key)
         self._own, self._shadowed = {}, {}
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The strategy's own function of that name."""
         own = self._own[name] if name in self._own else getattr(self._strategy, name)
+        self._calling.add(name)
         try:
             result = own(*arguments)
         except Exception as error:
             self._errors.append(error)
             raise
+        finally:
+            self._calling.discard(name)
         self._results.append(result)
         return result
+
+    def replaced(self, name: str) -> Callable[..., Any] | None:
+        """The function of the strategy's type, if `call` of that name is under way.
+
+        Then the strategy's own function is one that was put in its place, and calls the audit.
+        """
+        if name not in self._calling:
+            return None
+        function: Callable[..., Any] = getattr(type(self._strategy), name)
+        return functools.partial(function, self._strategy)
+
+
+class StandIn:
+    """Calls one function in the place of another, as which it is copied and pickled."""
+
+    def __init__(self, call: Callable[..., Any], own: Callable[..., Any]) -> None:
+        self._call, self._own = call, own
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """See above."""
+        return self._call(*arguments, **named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self._own,)
+
+
+def _itself(own: Callable[..., Any]) -> Callable[..., Any]:
+    return own
 
 
 def argument(function: Callable[..., Any], name: str, given: Sequence[Any], named: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from fl_epe.archive import one_line
 from fl_epe.faults import FaultKind
 from fl_epe.flower.round_state import RoundState
 
@@ -27,10 +28,12 @@ class AuditLog:
         answers: how often each client answered.
         faults: what went wrong, in sentences.
         first_failure: the first time that the audit itself had to stand back, and why.
+        heaviest: largest shares of a real client and of a canary in what was released, by round;
+            NaN if not known.
     """
 
     def __init__(self, identity: Callable[[int], int] | None = None) -> None:
-        self._identity = identity or (lambda node_id: node_id)
+        self._identity = identity or int
         self.answers: Counter[int] = Counter()
         self.faults: list[str] = []
         self._fault_rounds: list[int] = []
@@ -38,6 +41,7 @@ class AuditLog:
         self._by_round: dict[int, list[int]] = {}
         self.first_failure: str | None = None
         self._warned: set[str] = set()
+        self.heaviest: dict[int, tuple[float, float]] = {}
 
     def note(self, state: RoundState, replies: Sequence[Message]) -> None:
         """Count the real replies of a round; errors and missing replies are faults."""
@@ -68,7 +72,7 @@ class AuditLog:
         """Keep a message about the round with this index, and count it by its kind."""
         self._counts[index, str(kind)] += times
         if len(self.faults) < _FAULTS_KEPT:
-            self.faults.append(f"round {index + 1}, {text}")
+            self.faults.append(f"round {index + 1}, {one_line(text, 400)}")
             self._fault_rounds.append(index)
 
     @property
@@ -80,7 +84,12 @@ class AuditLog:
         return dict(total)
 
     def failed(
-        self, index: int, what: str, why: Exception | str, kind: FaultKind = FaultKind.NO_AUDIT
+        self,
+        index: int,
+        what: str,
+        why: Exception | str,
+        kind: FaultKind = FaultKind.NO_AUDIT,
+        times: int = 1,
     ) -> None:
         """Keep what could not be done and why; the first of its kind is also logged.
 
@@ -89,9 +98,10 @@ class AuditLog:
             what: could not be done; its words are the kind.
             why: an error, or a sentence.
             kind: by which it is counted.
+            times: how often.
         """
-        reason = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
-        self.fault(index, f"{what}: {reason}", kind)
+        reason = one_line(why if isinstance(why, str) else f"{type(why).__name__}: {why}")
+        self.fault(index, f"{what}: {reason}", kind, times)
         self.first_failure = self.first_failure or f"round {index + 1}, {what}: {reason}"
         if what not in self._warned:
             self._warned.add(what)
@@ -107,6 +117,7 @@ class AuditLog:
             "counts": [[*key, count] for key, count in self._counts.items()],
             "first_failure": self.first_failure,
             "clients": list(clients),
+            "heaviest": [[index, *shares] for index, shares in self.heaviest.items()],
             "answers": [
                 [index, [clients[client] for client in answered]]
                 for index, answered in self._by_round.items()
@@ -131,6 +142,9 @@ class AuditLog:
         if state["first_failure"] in self.faults:  # and not in a round that is forgotten
             self.first_failure = state["first_failure"]
         self._by_round = answers
+        for index, *shares in state.get("heaviest", ()):
+            if index < rounds:
+                self.heaviest[int(index)] = (float(shares[0]), float(shares[1]))
         self.answers = Counter(client for answered in answers.values() for client in answered)
 
     def participations(self) -> float | None:

@@ -18,9 +18,9 @@ from fl_epe.checks import check_probability
 from fl_epe.flower.client_canaries import CanarySecret, ClientCanaries
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.self_auditing import OwnAuditor, SelfAuditing
-from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source, Vectors
+from fl_epe.flower.sources import ClientAnswers, OwnCanaries, ServerCanaries, Source
 from fl_epe.flower.wrapped import Wrapped
-from fl_epe.schedules import ShuffledEpochs
+from fl_epe.schedules import Cohort, ShuffledEpochs
 from fl_epe.seeding import generator
 from fl_epe.verdict import VerdictRule
 
@@ -54,7 +54,7 @@ class AuditSettings:
     score_memory: int = SCORE_MEMORY
     replies: ReplyKind | None = None
     averages: bool = False
-    max_share: float = 0.5
+    max_share: float = 0.1
     checkpoint: str | Path | None = None
     verdict: str = "auto"
     canary_kind: CanaryKind = "rotation"
@@ -74,6 +74,7 @@ class AuditSettings:
         else:
             why = "with clients, who answer whenever they are asked, with their own weight"
             _refuse(given, _FOR_SERVER_CANARIES, why)
+            given.setdefault("max_share", 0.5)  # how many are chosen is said by ``clients``
         if given.get("canary_secret") == "server":
             given.setdefault("canary_kind", "sphere")
         once = given.get("participations", 1) <= 1 and "clients" not in given
@@ -175,17 +176,21 @@ class AuditSettings:
         if isinstance(self.wrapped.layers[0], SelfAuditing):
             return OwnCanaries()
         if (clients := self._client_canaries()) is not None:
-            directions = _vectors_of(auditor) if self.canary_secret == "server" else None  # noqa: S105
+            directions = _Vectors(auditor) if self.canary_secret == "server" else None  # noqa: S105
             return ClientAnswers(
                 self.wrapped, clients, self.canary_norm, self.max_share, directions
             )
         if rounds is None:
-            raise ValueError("Expected rounds=… in CanaryAudit, as start() does not tell them.")
+            raise ValueError(
+                "Expected rounds=… in CanaryAudit, those of all starts together, as start() does"
+                " not tell them, or has a single one."
+            )
         schedule = ShuffledEpochs(rounds, self.participations)
         return ServerCanaries(
             self.wrapped,
-            list(schedule.cohorts(self.num_canaries, generator(self.seed, _SCHEDULE))),
-            _vectors_of(auditor),
+            _Spread(schedule, self.seed),
+            self.num_canaries,
+            _Vectors(auditor),
             self.seed,
             self.inject,
             self.num_examples,
@@ -225,18 +230,29 @@ def _config_of(wrapped: Wrapped) -> object:
     return getattr(strategy, "config", None) if isinstance(strategy, SelfAuditing) else None
 
 
-def _vectors_of(auditor: Callable[[], RunAuditor]) -> Vectors:
+@dataclasses.dataclass
+class _Spread:
+    """The rounds of so many canaries."""
+
+    schedule: ShuffledEpochs
+    seed: int
+
+    def __call__(self, number: int) -> list[Cohort]:
+        return list(self.schedule.cohorts(number, generator(self.seed, _SCHEDULE)))
+
+
+class _Vectors:
     """Canaries by their numbers, in the same memory for every round."""
-    room = np.empty((0, 0), np.float32)
 
-    def vectors(numbers: Sequence[int]) -> NDArray[np.float32]:
-        nonlocal room
-        canaries = auditor().canaries
-        if len(room) < len(numbers) or room.shape[1] != canaries.dim:
-            room = np.empty((len(numbers), canaries.dim), np.float32)
-        return canaries.vectors(numbers, out=room[: len(numbers)])
+    def __init__(self, auditor: Callable[[], RunAuditor]) -> None:
+        self._auditor = auditor
+        self._room = np.empty((0, 0), np.float32)
 
-    return vectors
+    def __call__(self, numbers: Sequence[int]) -> NDArray[np.float32]:
+        canaries = self._auditor().canaries
+        if len(self._room) < len(numbers) or self._room.shape[1] != canaries.dim:
+            self._room = np.empty((len(numbers), canaries.dim), np.float32)
+        return canaries.vectors(numbers, out=self._room[: len(numbers)])
 
 
 def _refuse(given: Mapping[str, Any], names: Collection[str], why: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
+from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from fl_epe.auditing import (
@@ -27,7 +28,7 @@ from fl_epe.auditing import (
 from fl_epe.faults import FaultKind
 from fl_epe.flower.audit_log import AuditLog, logger
 from fl_epe.flower.audit_settings import AuditSettings
-from fl_epe.flower.averaging import Aggregation
+from fl_epe.flower.averaging import Aggregation, Shares, doubts, leave_out_missing, weighted_shares
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, announce, digest, fingerprint, velocity
 from fl_epe.flower.injection import readable
 from fl_epe.flower.layout import Layout
@@ -60,6 +61,9 @@ class AuditedRun:
         self._averaged: dict[int, str | None] = {}  # by the rounds with canaries
         self._finished: AuditRecord | None = None
         self._num_rounds = rounds  # as this process was told
+        self._last: NDArray[np.floating] | None = None  # model, as far as it could be read
+        self._is_again = False  # started again, with a model that was not looked at yet
+        self.over: str | None = None  # why no more rounds are audited
         self._losses: list[float | None] = []  # of training, by round; None if nobody says
         self._last_is_finite = True
         self._models: list[str] = []  # hashes of the initial model and that after each round
@@ -98,7 +102,8 @@ class AuditedRun:
         Raises:
             SettingsError: if an argument does not go with the run, or with the saved audit.
         """
-        if self._checkpoint is not None:
+        self._is_again = self.index > 0
+        if self._checkpoint is not None and not (self._is_again and self._is_last(arrays)):
             self._num_rounds, self._awaited = num_rounds or self.rounds, None
             self._checkpoint.look()
             if (saved := self._checkpoint.saved) is not None:
@@ -106,11 +111,19 @@ class AuditedRun:
                     saved.check(self._settings)
                 elif (done := saved.goes_on_after(arrays, self._settings)) is not None:
                     saved.check(self._settings)
-                    saved.check_rounds(done, num_rounds)
+                    saved.check_rounds(done, num_rounds, self._settings.rounds)
                     self._awaited = arrays
                     return
-        if num_rounds is not None:
+        if num_rounds:
             self.use_rounds(num_rounds)
+
+    def _is_last(self, arrays: object) -> bool:
+        """Whether this is the model after the rounds so far."""
+        if self._layout is None or self._last is None or not isinstance(arrays, ArrayRecord):
+            return False
+        with contextlib.suppress(ValueError):
+            return np.array_equal(self._layout.flatten(arrays), self._last)
+        return False
 
     def _settle(self, arrays: ArrayRecord) -> None:
         """Once, when the model is known: go on with the saved audit, or begin a new one."""
@@ -125,7 +138,7 @@ class AuditedRun:
             if (done := saved.goes_on_after(arrays, self._settings)) is not None:
                 saved.check(self._settings)
                 self._restore(saved, done, arrays)
-                announce(saved, done, self._num_rounds)
+                announce(saved, done, self._num_rounds, self._settings.rounds)
                 return
             logger.warning("Audit: the one in the checkpoint is of another run; a new one begins")
             if (problem := self._checkpoint.problem) is not None:
@@ -165,6 +178,7 @@ class AuditedRun:
                 " were sent to clients, are not in the record",
             )
         self.rounds, self.index, self._finished = saved.rounds, done, None
+        self._last, self._is_again, self.over = saved.layout.flatten(arrays), False, None
 
     def _save(self) -> None:
         """Keep the audit; not being able to is a fault."""
@@ -200,11 +214,18 @@ class AuditedRun:
         """Spread the canaries over so many rounds.
 
         Raises:
-            SettingsError: if another number was given, or canaries cannot be spread so.
+            SettingsError: if they are more than were given, or canaries cannot be spread so.
         """
-        if self.rounds not in (None, rounds):
-            raise SettingsError(f"Expected num_rounds={rounds} to be rounds={self.rounds}.")
-        self.rounds = rounds
+        by_server = self._settings.clients is None and not self.has_own_canaries
+        if (most := self._settings.rounds) is not None:
+            if self.index == 0 and rounds > most:
+                raise SettingsError(f"Expected num_rounds={rounds} to be at most rounds={most}.")
+        elif not by_server:
+            self.rounds = self.index + rounds
+        elif self.index > 0 or rounds == 1:
+            return  # a single round may be one of a loop: how long that is must be said
+        else:
+            self.rounds = rounds
         try:
             _ = self.source
         except ValueError as error:
@@ -216,13 +237,17 @@ class AuditedRun:
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
-    ) -> RoundState:
+    ) -> RoundState | None:
         """Decide who takes part, and what is sent of the strategy's ``messages``.
+
+        ``None`` if the audit is over, and the round is no longer part of it.
 
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
         """
         self._settle(arrays)
+        if self._is_over(arrays):
+            return None
         if self._layout is None:
             self._begin(Layout.of(arrays, self._settings.leave_out), arrays)
         assert self._layout is not None  # noqa: S101
@@ -242,12 +267,29 @@ class AuditedRun:
             state.sent, state.sits_out = messages, True
         return state
 
+    def _is_over(self, arrays: ArrayRecord) -> bool:
+        """Whether no more rounds are audited; the first time the reason is a fault."""
+        own = self.has_own_canaries or self._layout is None
+        if self.over is None and self.index > 0 and not own:
+            again, self._is_again = self._is_again, False
+            if again and not self._is_last(arrays):
+                self.over = "start() was called again, with another model: make a new CanaryAudit"
+            elif isinstance(self._source, ServerCanaries) and self.index >= (self.rounds or 0):
+                self.over = (
+                    f"the canaries took part in {self.rounds} rounds: give CanaryAudit rounds=…,"
+                    " those of all its starts together"
+                )
+            if self.over is not None:
+                self._failed("this round and later ones are not measured", self.over)
+        return self.over is not None
+
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
         self._auditor = self._settings.auditor()
         start = layout.flatten(arrays)
         models = [] if self._checkpoint is None else [digest(start)]
         self._auditor.begin(start)
         self._layout, self._start, self._models = layout, arrays, models
+        self._last = start
         self._catch_up(self.index)
 
     def _catch_up(self, rounds: int) -> None:
@@ -259,10 +301,13 @@ class AuditedRun:
     def _make_plan(self, layout: Layout, clients: int) -> None:
         plan = Plan(0, clients, left_out=layout.left_out)
         if isinstance(self.source, ServerCanaries):
+            reduced = self.source.fit(clients)
+            if self.source.number == 0:
+                self._failed("no canary takes part", reduced)
             canaries = max((len(cohort) for cohort in self.source.cohorts), default=0)
             seconds, memory = self._price(canaries, layout.dim)
             replaced = self.source.replaced(canaries, clients)
-            plan = Plan(canaries, clients, replaced, seconds, memory, layout.left_out)
+            plan = Plan(canaries, clients, replaced, seconds, memory, layout.left_out, reduced)
         self.plan = plan
         for sentence in plan.sentences() if plan.canaries or plan.left_out else ():
             logger.log(logging.WARNING if plan.too_much else logging.INFO, "Audit: %s", sentence)
@@ -293,10 +338,30 @@ class AuditedRun:
         if not self._averaged:
             self._fit_layout(state, replies)
         try:
-            return self.source.join(state, replies)
+            joined = self.source.join(state, replies)
+            self._look_at_replies(state, replies)
+            return joined
         finally:
             for reason in state.unreadable:
                 self._log.fault(state.index, reason, FaultKind.REFUSED)
+
+    def _look_at_replies(self, state: RoundState, replies: Sequence[Message]) -> None:
+        """Note canaries that are not where a client says so, and what else ε is not of."""
+        run, preferred = state.index, self._settings.wrapped.arrays_key()
+        if state.played and not state.made_up:
+            canaries = self._run_auditor().canaries
+            for node in leave_out_missing(state, readable(replies), canaries, preferred):
+                text = f"node {node} says so, and its answer does not hold it"
+                self._log.failed(run, "a canary is missing", text, FaultKind.CANARY_MISSING)
+        for text in state.loud:
+            self._log.failed(run, "an update hides the others", text, FaultKind.LOUD)
+        counted = self._log.fault_counts
+        if self._start is None or not self._averaged or FaultKind.NOT_MOVED in counted:
+            return
+        whole = Layout.of(self._start, self._settings.leave_out)
+        if late := state.layout.not_moved_of(whole, readable(replies)):
+            text = f"clients answer with {', '.join(late)}, which they kept to themselves at first"
+            self._log.failed(run, "arrays have no canary", text, FaultKind.NOT_MOVED)
 
     def _fit_layout(self, state: RoundState, replies: Sequence[Message]) -> None:
         """Before the first canary: leave alone what clients keep to themselves."""
@@ -352,13 +417,18 @@ class AuditedRun:
         self._note_model(None)
         facts, vectors = RoundFacts(), None
         if state is not None:
-            averaging = self._averaging(seen)
-            if averaging is not None:
+            averaging, shares = self._averaging(seen, state) or (None, None)
+            if averaging in ("weighted", "equal"):
                 self.source.averages_models()
-            state.settle(averaging)
+            meant = len(state.played)
+            if left_out := state.settle(shares):
+                text = f"it did not use {left_out} of {meant} of their answers"
+                what, kind = "the strategy left canaries out", FaultKind.CANARY_UNUSED
+                self._log.failed(index, what, text, kind, left_out)
             facts, vectors = state.facts, state.vectors
             if facts.present:
                 self._averaged[index] = averaging
+                self._log.heaviest[index] = state.heaviest
         theta = self._released(index, arrays)
         self._note_model(theta)
         self._catch_up(index)
@@ -372,6 +442,7 @@ class AuditedRun:
         theta = self._layout.flatten(arrays)
         self._last_is_finite = math.isfinite(norm(theta))
         if self._last_is_finite:
+            self._last = theta
             return theta
         text = "the strategy released a model with NaN or infinite entries"
         self._log.fault(index, text, FaultKind.NO_MODEL)
@@ -382,15 +453,15 @@ class AuditedRun:
         """Whether it is not known how the strategy averages, unless one looks."""
         return not (self._settings.averages or self._settings.wrapped.averages())
 
-    def _averaging(self, seen: Aggregation | None) -> str | None:
-        if not self.must_watch:
-            return "weighted"
-        if seen is None or not self._settings.wrapped.plain_layers():
-            return None
-        try:
-            return seen.averaging(self._settings.wrapped.weighted_by())
-        except (ValueError, TypeError, ZeroDivisionError):
-            return None
+    def _averaging(self, seen: Aggregation | None, state: RoundState) -> tuple[str, Shares] | None:
+        """How the replies were averaged, and their shares; ``None`` if that is not known."""
+        key = self._settings.wrapped.weighted_by()
+        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, LinAlgError):
+            if not self.must_watch:
+                return "weighted", weighted_shares(state.replies, key, state.used)
+            if seen is not None and self._settings.wrapped.plain_layers():
+                return seen.shares(key, state.arrays, state.used)
+        return None
 
     def averages(self) -> bool:
         """Whether the innermost strategy is said, or was seen, to average and do nothing else."""
@@ -419,7 +490,10 @@ class AuditedRun:
                 self._auditor.learn_server(ServerSGD())
             if self._layout is not None:
                 self._catch_up(self.index)
-            self._finished = self._auditor.record(**self.facts())
+            record = self._auditor.record(**self.facts())
+            found = [] if self.has_own_canaries else doubts(record)
+            config = record.provenance.config
+            self._finished = record.with_values(config={**config, "doubts": found})
         return self._finished
 
     def facts(self) -> dict[str, Any]:
@@ -443,15 +517,29 @@ class AuditedRun:
 
     def config(self) -> dict[str, Any]:
         """What the report says about the set-up."""
+        known = self._settings.to_config(averages=self.averages())
+        if not self.has_own_canaries:
+            shares = np.array([*self._log.heaviest.values()] or [(math.nan, math.nan)])
+            known["heaviest_share"], known["heaviest_canary_share"] = (
+                float(most) if math.isfinite(most) else None for most in shares.max(axis=0)
+            )
         return {
-            **self._settings.to_config(averages=self.averages()),
+            **known,
             "arrays_left_out": list(self._layout.left_out) if self._layout else [],
             "client_participations": self._log.participations(),
-            "plan": self.plan.sentences() if self.plan else [],
+            "plan": [*(self.plan.sentences() if self.plan else []), *self._not_in_canaries()],
             "not_measured": self.reason(),
             "resumed_after": list(self._resumed),
             "last_model_is_finite": self._last_is_finite,
         }
+
+    def _not_in_canaries(self) -> list[str]:
+        if not isinstance(self._source, ServerCanaries):
+            return []
+        return [
+            "Canaries are made on the server: what clients do to their own updates before they"
+            " send them, such as adding noise, is not in them (it is with canary_mod)."
+        ]
 
     def faults(self) -> list[str]:
         """What went wrong so far, in sentences."""

@@ -1,21 +1,40 @@
-"""Whether a strategy averages its replies, found by looking at what it made of them."""
+"""What a strategy made of its replies, which it used with which share, and whether to trust ε."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.flower.injection import readable, weights
+from fl_epe.auditing import AuditRecord, participant_signals, without_others
+from fl_epe.canaries import CanarySet
+from fl_epe.faults import FaultKind
+from fl_epe.flower.attachment import StandIn
+from fl_epe.flower.injection import model_record, readable, weights
+from fl_epe.flower.reply_kind import are_noise
+from fl_epe.flower.round_state import RoundState
+from fl_epe.mechanism import norm
 from fl_epe.message_records import read_only, records_of
 
-_TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-6}  # of the largest entry, by the bytes of a number
+_MOST_SOLVED = 128  # replies whose shares are found by least squares
+_UNUSED = 0.02  # of the largest share: the reply was not used
+_ROUNDINGS = 8  # errors of one rounding that a mean may have
+_MOST_READ = 9  # answers in which noise is looked for
+_SURELY = 3.0  # deviations of an answer without the canary, above which it is there
+_RARE = 1e-3
+_WEAK = 0.5  # of what canaries should add
+_OFTEN = 0.1  # of the rounds with canaries
+
+Shares = Mapping[int, float]
+"""Share of each reply in what was released, by the ``id`` of its content."""
 
 
 @dataclasses.dataclass
@@ -30,45 +49,192 @@ class Aggregation:
     replies: Sequence[Message] = ()
     arrays: ArrayRecord | None = None
 
-    def averaging(self, key: str) -> str | None:
-        """How the replies were averaged: "weighted" by the metric ``key``, "equal", or not.
+    def shares(
+        self, key: str, before: ArrayRecord, used: Collection[int] | None = None
+    ) -> tuple[str, Shares] | None:
+        """How the replies were averaged, and the share of each; ``None`` if they were not.
 
-        One array is compared, the smallest with at least eight entries if there is one.
+        "weighted" by the metric ``key``, "equal", or "other": any sum of them, added to the model
+        before or not. Some entries of one array are compared, to within rounding.
+
+        Args:
+            key: of the metric.
+            before: the model that the clients were sent.
+            used: replies that the strategy is known to have used, as in `Shares`.
         """
         if not self.replies or not self.arrays:
             return None
-        name = self._array_to_compare()
-        made = read_only(self.arrays[name])
-        given = np.stack([_array(reply.content, name) for reply in self.replies])
+        name, places = self._entries()
+        made = _entries(self.arrays[name], places)
+        given = np.stack([_entries(_array(r.content, name), places) for r in self.replies])
+        known = np.isfinite(given).all(axis=1)
+        largest = np.abs(given[known]).max(initial=0.0)
+        types = (_array(self.replies[0].content, name).dtype, self.arrays[name].dtype)
+        step = max(float(np.finfo(kind).eps) for kind in types)
+        error = _ROUNDINGS * step * max(largest, np.abs(made).max(initial=0.0))
+        ids = [id(reply.content) for reply in self.replies]
+        kept = known & np.array([used is None or number in used for number in ids])
         ways = {"weighted": weights(self.replies, key), "equal": [1.0] * len(self.replies)}
-        for way, shares in ways.items():
-            if _close(made, np.average(given.astype(np.float64), axis=0, weights=shares)):
-                return way
+        for way, values in ways.items():
+            found = np.where(kept, values, 0.0)
+            if found.sum() > 0:
+                found = found / found.sum()
+                if np.abs(made - found[kept] @ given[kept]).max() <= error:
+                    return way, dict(zip(ids, found.tolist(), strict=True))
+        if len(ids) > _MOST_SOLVED:
+            return None
+        old = _entries(before[name], places) if name in before else 0.0
+        solved = np.zeros(len(ids))
+        for origin in (old, 0.0):
+            part = _solve((given[known] - origin).T, made - old, error)
+            if part is not None:
+                solved[known] = part
+                return "other", dict(zip(ids, solved.tolist(), strict=True))
         return None
 
-    def _array_to_compare(self) -> str:
-        assert self.arrays is not None  # noqa: S101 - `averaging` looks first
+    def _entries(self) -> tuple[str, NDArray[np.int64]]:
+        """The smallest array with more entries than there are replies, and some of its entries."""
+        assert self.arrays is not None  # noqa: S101 - `shares` looks first
+        wanted = 2 * len(self.replies) + 8
+        records = records_of(self.replies[0].content, ArrayRecord)
+        answered = {name for arrays in records.values() for name in arrays}
         sizes = {
             name: int(np.prod(array.shape))
             for name, array in self.arrays.items()
-            if np.dtype(array.dtype).kind == "f" and len(array.shape) > 0
+            if np.dtype(array.dtype).kind == "f" and len(array.shape) > 0 and name in answered
         }
-        enough = {name: size for name, size in sizes.items() if size >= 8}
-        return min(enough, key=enough.__getitem__) if enough else max(sizes, key=sizes.__getitem__)
+        enough = {name: size for name, size in sizes.items() if size >= wanted}
+        name = min(enough, key=enough.__getitem__) if enough else max(sizes, key=sizes.__getitem__)
+        places = np.linspace(0, sizes[name] - 1, min(sizes[name], 2 * wanted)).astype(np.int64)
+        return name, places
 
 
-def _array(content: RecordDict, name: str) -> NDArray[Any]:
+def _entries(array: Any, places: NDArray[np.int64]) -> NDArray[np.float64]:
+    return read_only(array).reshape(-1)[places].astype(np.float64)
+
+
+def _array(content: RecordDict, name: str) -> Any:
     for record in records_of(content, ArrayRecord).values():
         if name in record:
-            return read_only(record[name])
+            return record[name]
     raise ValueError(f"Expected an array {name!r} in every reply.")
 
 
-def _close(made: NDArray[Any], mean: NDArray[np.float64]) -> bool:
-    if made.shape != mean.shape:
-        return False
-    tolerance = _TOLERANCE.get(made.dtype.itemsize, 1e-6) * float(np.max(np.abs(mean)))
-    return bool(np.all(np.abs(made - mean) <= tolerance))
+def _solve(
+    columns: NDArray[np.float64], made: NDArray[np.float64], error: float
+) -> NDArray[np.float64] | None:
+    """Shares of the columns in ``made``; ``None`` if it is no sum of them, or nobody can tell."""
+    if len(made) <= columns.shape[1] or not np.isfinite(made).all():
+        return None
+    inverse = np.linalg.pinv(columns)
+    found = inverse @ made
+    if np.abs(made - columns @ found).max() > error * (1 + np.abs(found).sum()):
+        return None
+    largest = float(found.max(initial=0.0))
+    if not error * np.linalg.norm(inverse, axis=1).max() < _UNUSED * largest:
+        return None
+    found[np.abs(found) < _UNUSED * largest] = 0.0
+    return found if np.all(found >= 0) else None
+
+
+def weighted_shares(
+    replies: Sequence[Message], key: str, used: Collection[int] | None = None
+) -> Shares:
+    """Share of each reply in an average by the metric ``key`` over those that were used."""
+    found = {
+        id(reply.content): weight if used is None or id(reply.content) in used else 0.0
+        for reply, weight in zip(replies, weights(replies, key), strict=True)
+    }
+    whole = sum(found.values())
+    return {number: weight / whole for number, weight in found.items()}
+
+
+def leave_out_missing(
+    state: RoundState, real: Sequence[Message], canaries: CanarySet, preferred: str
+) -> list[int]:
+    """Leave out canaries that are not in the answers of the clients who say that they are.
+
+    Answers that cannot be read, and all where clients' answers are noise, are believed.
+
+    Returns:
+        The nodes who said so.
+    """
+    half = 0.0 if math.isnan(state.counted) else state.counted / 2
+
+    def update(reply: Message) -> NDArray[np.floating]:
+        return model_record(reply, state.layout, preferred)[1] - state.before
+
+    def is_there(number: int, reply: Message) -> bool:
+        try:
+            found = update(reply)
+        except ValueError:  # encrypted, say
+            return True
+        least = max(_SURELY * norm(found) / math.sqrt(len(found)), half)
+        return float(canaries.vector(number) @ found) > least
+
+    pairs = list(zip(state.facts.present, state.played, strict=True))
+    left = [pair for pair in pairs if is_there(*pair)]
+    if len(left) == len(pairs):
+        return []
+    others = [reply for reply in real if all(reply is not played for _, played in pairs)]
+    with contextlib.suppress(ValueError):
+        if are_noise([update(reply) for reply in others[:_MOST_READ]]):
+            return []
+    missing = [
+        reply.metadata.src_node_id for pair in pairs if pair not in left for reply in pair[1:]
+    ]
+    state.played = [reply for _, reply in left]
+    absent = state.facts.absent + len(missing)
+    present = [number for number, _ in left]
+    state.facts = dataclasses.replace(state.facts, present=present, absent=absent)
+    return missing
+
+
+def doubts(record: AuditRecord) -> list[str]:
+    """Why the ε of a run is in doubt, in sentences without a full stop; empty if it is not.
+
+    Canaries of one round differ by chance alone, and by their weights: more than that, and some do
+    not show up. Where it is known what they add, it is compared. Of 1,000 right runs one is in
+    doubt by either.
+    """
+    if not record.presence.any() or not np.any(record.norms.means):
+        return []
+    found, alone = [], without_others(record)
+    known = record.signal_known()
+    expected = participant_signals(record) if known else alone.shares() * 1.0
+    scores = math.sqrt(record.dim) * alone.observed.means * record.presence
+    energy, along = (expected**2).sum(axis=1), (expected * scores).sum(axis=1)
+    scale = np.divide(along, energy, out=np.zeros_like(energy), where=energy > 0)
+    usable = (energy > 0) & (record.presence.sum(axis=1) > 1)
+    rest = ((scores - scale[:, None] * expected) * record.presence)[usable]
+    freedom = float(record.presence[usable].sum() - usable.sum())
+    square = float((rest**2).sum())
+    if freedom and square > scipy.stats.chi2.isf(_RARE, freedom):
+        found.append(
+            f"scores of canaries of the same round differ {math.sqrt(square / freedom):.2f} times"
+            " as much as by chance: some of them do not show up in the model, or add less than"
+            " others, and ε of those that show up is larger"
+        )
+    whole = float(energy.sum())
+    if known and whole > 0:
+        strength, error = float(along.sum()) / whole, -scipy.special.ndtri(_RARE) / math.sqrt(whole)
+        if strength + error < _WEAK:
+            found.append(
+                f"canaries show up {max(strength, 0.0):.2f} times as strongly as what they added to"
+                " the mean should: they may have been left out, or taken out again"
+            )
+    if record.provenance.fault_counts.get(FaultKind.NOT_MOVED):
+        found.append(
+            "clients came to answer with arrays that they kept to themselves at first, which no"
+            " canary moves: ε is what the other arrays alone give away"
+        )
+    loud = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
+    if loud > _OFTEN * record.presence.any(axis=1).sum():
+        found.append(
+            "in many rounds one client's update was most of the energy of all: it hides the others"
+            " from everybody who cannot subtract it, and ε is not that of a client without it"
+        )
+    return found
 
 
 @contextlib.contextmanager
@@ -85,7 +251,7 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
             seen.replies, seen.arrays = readable(given), result[0]
         return result
 
-    strategy.aggregate_train = watched  # type: ignore[method-assign]
+    strategy.aggregate_train = StandIn(watched, aggregate)  # type: ignore[method-assign]
     try:
         yield seen
     finally:

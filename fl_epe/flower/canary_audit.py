@@ -7,6 +7,7 @@ Hand ``CanaryAudit(strategy, num_canaries=…, delta=…)`` to Flower in place o
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,15 +73,18 @@ class CanaryAudit(Strategy):
             ``num_canaries`` where each takes part once, as the null is then exact; else as many,
             and at least 20, as their scores then say how wide the null is.
         participations: how often a canary takes part, at most once in a round; 1 by default.
-        rounds: of the run; needed only where ``start`` has no ``num_rounds``.
+        rounds: of the run; needed where ``start`` has no ``num_rounds``, is called more than once,
+            or has a single round.
         inject: "auto" as described (the default), "add" or "replace".
         clients: let clients answer through `canary_mod` instead of making replies up: a share in
             (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
             whenever the strategy asks them.
         identity: what stays the same about a client (a partition id), from its node id; for
             ``clients``, and to count how often a client took part.
-        num_examples: weight of a canary in averages; the median of the real ones by default.
-        canary_norm: norm of a canary's update where nothing clips.
+        num_examples: weight of a canary in averages; by default drawn from those of the round's
+            real replies.
+        canary_norm: norm of a canary's update where nothing clips; without the noise, where
+            clients add some themselves.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
@@ -90,8 +94,11 @@ class CanaryAudit(Strategy):
             show which, and where they do not no canary takes part.
         averages: whether the strategy averages its replies by weight and does nothing else. By
             default it is seen in every round what it does.
-        max_share: largest share of a round's weight that canaries may have, 0.5 by default; a
-            round in which they would have more goes on without them.
+        max_share: largest share of a round's replies that canaries may have. By default 0.1, as
+            more harms the model; with ``clients`` 0.5. Where there would be more, fewer canaries
+            than ``num_canaries`` take part, and a warning says how many: at least one a round if
+            that is at most twice the share, and up to half of a round where ``num_sampled_clients``
+            of a DP wrapper has room for them.
         checkpoint: a folder in which the audit is kept after every round, so that a server app
             that was killed goes on with it: start again with the same arguments, the model after
             some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
@@ -114,10 +121,6 @@ class CanaryAudit(Strategy):
     """
 
     is_canary_audit = True
-
-    _turn: RoundState | None = None
-    _timeout: float = 3600
-    _accepted = False  # whether the strategy has taken canaries once
 
     def __init__(
         self,
@@ -146,6 +149,10 @@ class CanaryAudit(Strategy):
         canary_secret: CanarySecret | None = None,
     ) -> None:
         self.strategy, self.delta = strategy, delta
+        self._turn: RoundState | None = None
+        self._timeout: float = 3600
+        self._is_running = False
+        self._accepted = False  # whether the strategy has taken canaries once
         self._wrapped = Wrapped.inspect(strategy)
         self._settings = AuditSettings.of(
             self._wrapped,
@@ -174,15 +181,8 @@ class CanaryAudit(Strategy):
         self.num_canaries, self.unobserved = num_canaries, self._settings.unobserved
         self._log = AuditLog(identity)
         self._run = AuditedRun(self._settings, self._log, rounds)
-        self._hooks = Attachment(
-            strategy,
-            {
-                "configure_train": lambda *given, **named: self.configure_train(*given, **named),
-                "aggregate_train": lambda *given, **named: self.aggregate_train(*given, **named),
-            },
-            self._rescue,
-            lambda error: self._failed("the strategy failed", error),
-        )
+        names = ("configure_train", "aggregate_train")
+        self._hooks = Attachment(strategy, self, names, self._rescue, self._strategy_failed)
 
     def __getattr__(self, name: str) -> Any:
         """What an audit does not have is the strategy's."""
@@ -190,10 +190,19 @@ class CanaryAudit(Strategy):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.strategy, name)
 
-    def summary(self) -> None:
-        """The strategy's own, and what is audited; never the seed."""
-        self.strategy.summary()
-        self._announce()
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What an audit had when it was made is its own; anything else is set on the strategy."""
+        if name in vars(self) or "_hooks" not in vars(self):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.strategy, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Like `__setattr__`."""
+        if name in vars(self):
+            super().__delattr__(name)
+        else:
+            delattr(self.strategy, name)
 
     def _announce(self) -> None:
         own = self._run.has_own_canaries
@@ -208,18 +217,25 @@ class CanaryAudit(Strategy):
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does.
 
-        The canaries are spread over its ``num_rounds``.
+        The canaries are spread over ``rounds``, by default its ``num_rounds``. Who starts more than
+        once, each time with the last model, has to give ``rounds``, of all starts together: later
+        rounds are not measured, nor is a single one if it is not said that there is only one.
 
         Raises:
-            ValueError: if ``rounds`` was given and differs, or ``participations`` do not fit into
-                the rounds, or an argument is not that of the audit in the checkpoint.
+            ValueError: before the first round, if there are more than ``rounds``, or
+                ``participations`` do not fit into them, or an argument is not that of the audit in
+                the checkpoint.
         """
+        if self._is_running:  # called by a function that was put in its place
+            return type(self.strategy).start(self.strategy, *arguments, **named)
         own = self.strategy.start
         try:
             self._prepare(own, arguments, named)
             self._announce()
-        except SettingsError:
-            raise
+        except SettingsError as error:
+            if self._run.index == 0:
+                raise
+            self._failed("the audit could not prepare", error)  # it has trained
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._failed("the audit could not prepare", error)
         try:
@@ -227,8 +243,10 @@ class CanaryAudit(Strategy):
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._failed("the strategy cannot be hooked", error)
         try:
+            self._is_running = True
             return own(*arguments, **named)
         finally:
+            self._is_running = False
             try:
                 self._hooks.detach()
             except Exception as error:  # noqa: BLE001 - the run is over
@@ -240,7 +258,12 @@ class CanaryAudit(Strategy):
         if isinstance(timeout, (int, float)):
             self._timeout = timeout
         arrays = argument(own, "initial_arrays", arguments, named)
+        with contextlib.suppress(TypeError):  # a number of another kind is for the strategy
+            num_rounds = max(0, operator.index(num_rounds))
         self._run.prepare(arrays, num_rounds if isinstance(num_rounds, int) else None)
+
+    def _strategy_failed(self, error: Exception) -> None:
+        self._failed("the strategy failed", error)
 
     def _failed(self, what: str, why: Exception | str, index: int | None = None) -> None:
         """Note a failure, in the run's next round by default; not even this may end a run."""
@@ -276,6 +299,8 @@ class CanaryAudit(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Any:
         """The strategy's messages; less those to clients that canaries replace."""
+        if (own := self._hooks.replaced("configure_train")) is not None:
+            return own(server_round, arrays, config, grid)
         self._turn = None
         given: Any = self._hooks.call("configure_train", server_round, arrays, config, grid)
         if not isinstance(given, Iterable):
@@ -289,6 +314,8 @@ class CanaryAudit(Strategy):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         """What the strategy makes of the replies and the canaries', and ε so far."""
+        if (own := self._hooks.replaced("aggregate_train")) is not None:
+            return own(server_round, replies)
         real, state = list(replies), self._turn
         joined = self._join(state, real)
         result, seen = self._aggregate(server_round, state, real, joined)
@@ -348,21 +375,27 @@ class CanaryAudit(Strategy):
         self, server_round: int, replies: list[Message], state: RoundState | None
     ) -> tuple[Any, Aggregation | None]:
         made_up = state.made_up if state else []
-        seen = None
+        seen, used = None, set[int]()
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(real_metrics_only(self._wrapped.base, made_up))
+                used = stack.enter_context(real_metrics_only(self._wrapped.base, made_up))
                 if self._run.must_watch and len(self._wrapped.layers) > 1:
                     seen = stack.enter_context(watch_aggregation(self._wrapped.base))
             except Exception as error:  # noqa: BLE001 - the run goes on
                 self._failed("the strategy cannot be watched", error)
             result = self._hooks.call("aggregate_train", server_round, replies)
+        if state is not None:
+            state.replies = readable(replies)
+            known = {id(reply.content) for reply in state.replies}
+            state.used = used if used and used <= known else None
         if seen is None and isinstance(result, tuple):
             seen = Aggregation(readable(replies), result[0])
         return result, seen
 
     def _close(self, state: RoundState | None, result: Any, seen: Aggregation | None) -> Any:
         index = self._run.index
+        if self._run.over is not None:
+            return result
         try:
             arrays, metrics = result
             self._run.close_round(state, arrays, seen, _loss(metrics))
@@ -383,17 +416,20 @@ class CanaryAudit(Strategy):
             out[f"epsilon-{name}-high"] = estimate.high
         return out if out else metrics
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """What the strategy does."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+    @property
+    def summary(self) -> Any:
+        """The strategy's."""
+        return self.strategy.summary
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """What the strategy does."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+    @property
+    def configure_evaluate(self) -> Any:
+        """The strategy's."""
+        return self.strategy.configure_evaluate
+
+    @property
+    def aggregate_evaluate(self) -> Any:
+        """The strategy's."""
+        return self.strategy.aggregate_evaluate
 
     @property
     def faults(self) -> list[str]:
@@ -428,6 +464,8 @@ class CanaryAudit(Strategy):
             try:
                 return "\n".join([write(directory), *problems])
             except Exception as error:  # noqa: BLE001 - training is over and must not be lost
+                if self._run.index == 0:
+                    continue  # there is nothing to report
                 problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
                 self._failed("the report could not be made", error, max(0, self._run.index - 1))
         with contextlib.suppress(Exception):

@@ -51,14 +51,16 @@ def fingerprint(settings: AuditSettings) -> dict[str, Any]:
     )
     values = {
         **{name: getattr(settings, name) for name in names},
-        "clients": clients if isinstance(clients, float | int | None) else sorted(clients),
+        "clients": clients
+        if isinstance(clients, float | int | None)
+        else sorted(map(int, clients)),
         "leave_out": list(settings.leave_out),
         "unobserved": settings.unobserved,
         "strategy": wrapped.description,
         "strategy's server optimizer": str(wrapped.server(averages=settings.averages)),
         "strategy's noise multiplier": wrapped.noise_multipliers(averages=settings.averages)[1],
     }
-    found: dict[str, Any] = json.loads(json.dumps(values))
+    found: dict[str, Any] = json.loads(json.dumps(values, default=lambda number: number.item()))
     return found
 
 
@@ -133,12 +135,17 @@ class SavedAudit:
                     " before, or with another checkpoint folder."
                 )
 
-    def check_rounds(self, done: int, num_rounds: int | None) -> None:
-        """Raise a `SettingsError` unless these are all rounds, or those that are left."""
-        if None in (num_rounds, self.rounds):
+    def check_rounds(self, done: int, num_rounds: int | None, rounds: int | None = None) -> None:
+        """Raise a `SettingsError` unless these are all rounds, or those that are left.
+
+        Fewer will do where ``rounds`` says how many there are in all.
+        """
+        if not num_rounds or self.rounds is None:
             return
-        left = (self.rounds or 0) - done
-        if num_rounds not in (self.rounds, left):
+        if rounds not in (None, self.rounds):
+            raise SettingsError(f"Expected rounds={rounds} to be {self.rounds} as before.")
+        left = self.rounds - done
+        if num_rounds not in (self.rounds, left) and (rounds is None or num_rounds > left):
             raise SettingsError(
                 f"Expected num_rounds={num_rounds} to be {self.rounds} as before, or {left}, as"
                 f" the audit in the checkpoint goes on after round {done}."
@@ -298,13 +305,15 @@ def velocity(settings: AuditSettings, layout: Layout) -> NDArray[np.floating] | 
     return -layout.flatten(ArrayRecord({name: Array(np.asarray(value)) for name, value in pairs}))
 
 
-def announce(saved: SavedAudit, done: int, num_rounds: int | None) -> None:
+def announce(
+    saved: SavedAudit, done: int, num_rounds: int | None, rounds: int | None = None
+) -> None:
     """Log that the audit goes on, and what its user may not expect."""
     total = "" if saved.rounds is None else f" of {saved.rounds}"
     logger.info("Audit: goes on after round %d%s, as kept in the checkpoint", done, total)
     if done < saved.index:
         logger.warning("Audit: rounds %d to %d are not in the model", done + 1, saved.index)
     try:
-        saved.check_rounds(done, num_rounds)
+        saved.check_rounds(done, num_rounds, rounds)
     except SettingsError as error:
         logger.warning("Audit: %s", error)

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import enum
 import logging
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -257,7 +257,7 @@ class ClientCanaries:
         self._acknowledge = acknowledge
         self._kind: CanaryKind = kind
         self._count, self._unobserved, self._seed = count, unobserved, seed
-        self._identity = identity or (lambda node_id: node_id)
+        self._identity = identity or int
         self._leave_out = leave_out
         self._share: float | None = None
         self._numbers: dict[int, int] = {}
@@ -279,6 +279,15 @@ class ClientCanaries:
         if identity not in self._numbers and self._is_chosen(identity):
             self._numbers[identity] = len(self._numbers)
         return self._numbers.get(identity)
+
+    @property
+    def numbers(self) -> list[tuple[int, int]]:
+        """The clients that have a canary, and its number."""
+        return list(self._numbers.items())
+
+    def restore(self, numbers: Iterable[tuple[int, int]]) -> None:
+        """Know the `numbers` of a run before."""
+        self._numbers = dict(numbers)
 
     def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
         """What to tell the client in this round; ``None`` for a real client."""

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
-import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_epe.flower.attachment import StandIn
 from fl_epe.flower.layout import Form, Layout
 from fl_epe.flower.reply_kind import ReplyKind
 from fl_epe.flower.round_state import RoundState
-from fl_epe.message_records import records_of
+from fl_epe.message_records import read_only, records_of
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
 _MOST_READ = 9  # real updates, whose median norm stands for all
+_ENTRIES = 1 << 14  # of an update, from which its norm is estimated
+_LEAST_OF_ARRAY = 256
 _NODE = 1 << 62  # node ids of canaries in replies that answer no message
 
 Vector = NDArray[np.floating]
@@ -130,11 +134,48 @@ def some_answers(
     return found
 
 
+def norms_of(
+    replies: Sequence[Message],
+    state: RoundState,
+    preferred: str,
+    kind: ReplyKind | None,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """About the norm of each update, from some entries of each array; NaN where none fits."""
+    layout, offset = state.layout, 0
+    pieces = list[tuple[int, slice, float, NDArray[np.floating] | float]]()
+    for place, (shape, moved) in enumerate(zip(layout.shapes, layout.moved, strict=True)):
+        size = math.prod(shape)
+        if moved and size:
+            count = min(size, max(_LEAST_OF_ARRAY, size * _ENTRIES // layout.dim))
+            start = int(rng.integers(size - count + 1))
+            old = state.before[offset + start :][:count] if kind == "model" else 0.0
+            pieces.append((place, slice(start, start + count), size / count, old))
+            offset += size
+
+    def norm_of(reply: Message) -> float:
+        records = records_of(reply.content, ArrayRecord)
+        try:
+            arrays = records[preferred] if preferred in records else next(iter(records.values()))
+            known = layout.names if arrays.keys() <= set(layout.names) else list(arrays)
+            total = 0.0
+            for place, part, weight, old in pieces:
+                entries = read_only(arrays[known[place]]).reshape(-1)[part]
+                change = np.asarray(entries - old, np.float64)
+                total += weight * float(change @ change)
+            return math.sqrt(total)
+        except (LookupError, ValueError, TypeError, StopIteration):
+            return math.nan
+
+    return np.array([norm_of(reply) for reply in replies])
+
+
 def make_replies(
     numbers: Sequence[int],
     canary_norms: CanaryNorms,
     like: Sequence[Answer],
     metrics: Mapping[str, Mapping[str, Value]],
+    weights: tuple[str, Sequence[float]],
     state: RoundState,
     kind: ReplyKind | None,
 ) -> list[Message]:
@@ -145,6 +186,7 @@ def make_replies(
         canary_norms: of the updates.
         like: real replies, whose form and whose other content the canaries' take in turns.
         metrics: those values that are the same for all canaries, see `neutral_metrics`.
+        weights: the metric by which replies are weighted, and that of each canary.
         state: of the round; the first replies answer the messages that were withheld.
         kind: whether replies are models or deltas; ``None`` where it makes no difference.
     """
@@ -164,7 +206,8 @@ def make_replies(
                 content[name] = forms[which].fill(model)
             elif isinstance(record, MetricRecord):
                 vote = {_NORM_BIT: int(canary_norms.clipped[position])}
-                values = {**record, **metrics.get(name, {}), **vote}
+                own = {weights[0]: weights[1][position]}
+                values = {**record, **metrics.get(name, {}), **vote, **own}
                 content[name] = MetricRecord({key: values[key] for key in record})
             else:
                 content[name] = record
@@ -193,14 +236,11 @@ def _asked(position: int, number: int, instead_of: Sequence[Message]) -> Message
     return Message(RecordDict(), _NODE + number, MessageType.TRAIN)
 
 
-def neutral_metrics(
-    real: Sequence[Message], weighted_by: str, weight: float | None
-) -> dict[str, dict[str, Value]]:
+def neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dict[str, Value]]:
     """Metrics that leave a weighted average as it is: the real ones' own average.
 
     Only numbers that are averages by their nature: an integer may be a class or a client's number,
-    and lists may differ in length; a canary takes those from a real reply. The weight is the real
-    ones' median, of their type.
+    and lists may differ in length; a canary takes those from a real reply.
     """
     shares = np.array(weights(real, weighted_by))
     shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(real), 1 / len(real))
@@ -210,9 +250,7 @@ def neutral_metrics(
         values: dict[str, Value] = {}
         for key in first:
             column = [records.get(name, first).get(key) for records in metrics]
-            if key == weighted_by:
-                values[key] = _median_weight(column) if weight is None else weight
-            elif all(isinstance(value, float) for value in column):
+            if all(isinstance(value, float) for value in column):
                 values[key] = float(shares @ np.array(column))
             elif _is_table_of_floats(column):
                 values[key] = np.tensordot(shares, np.array(column), 1).tolist()
@@ -220,11 +258,43 @@ def neutral_metrics(
     return out
 
 
-def _median_weight(column: Sequence[object]) -> float | int:
-    known = [value for value in column if isinstance(value, (int, float))]
-    if all(isinstance(value, int) for value in known):
-        return round(statistics.median(known)) if known else 1
-    return float(statistics.median(known))
+def drawn_weights(
+    real: Sequence[Message], key: str, count: int, rng: np.random.Generator
+) -> list[float]:
+    """Weights of ``count`` canaries by the law of the real ones, of their type.
+
+    One is drawn from each of as many parts of the sorted weights.
+    """
+    known = sorted(w for w in weights(real, key) if 0 < w < math.inf) or [1.0]
+    places = (rng.permutation(count) + rng.random()) * len(known) / count
+    drawn = [known[int(place)] for place in places]
+    whole = all(w.is_integer() for w in known)
+    return [int(w) for w in drawn] if whole and not _has_floats(real, key) else drawn
+
+
+def _has_floats(real: Sequence[Message], key: str) -> bool:
+    metrics = [records_of(reply.content, MetricRecord) for reply in real]
+    return any(isinstance(r.get(key), float) for records in metrics for r in records.values())
+
+
+def alike(like: Sequence[Answer], real: Sequence[Message], weighted_by: str) -> list[Answer]:
+    """Those answers whose settings and whole numbers most of the real replies share.
+
+    A strategy may drop replies by such a value, and then drops the fewest of these.
+    """
+    counts = Counter(mark for reply in real for mark in _marks(reply, weighted_by))
+    agreed = [sum(counts[mark] for mark in _marks(a.reply, weighted_by)) for a in like]
+    return [answer for answer, count in zip(like, agreed, strict=True) if count == max(agreed)]
+
+
+def _marks(reply: Message, weighted_by: str) -> set[tuple[str, str, str]]:
+    return {
+        (name, key, repr(value))
+        for name, record in reply.content.items()
+        if isinstance(record, (ConfigRecord, MetricRecord))
+        for key, value in record.items()
+        if key != weighted_by and not isinstance(value, (float, list))
+    }
 
 
 def _is_table_of_floats(column: Sequence[object]) -> bool:
@@ -235,20 +305,26 @@ def _is_table_of_floats(column: Sequence[object]) -> bool:
 
 
 @contextlib.contextmanager
-def real_metrics_only(base: Strategy, made_up: Sequence[Message]) -> Iterator[None]:
-    """While this lasts, ``base`` aggregates the metrics of all replies but those ``made_up``."""
+def real_metrics_only(base: Strategy, made_up: Sequence[Message]) -> Iterator[set[int]]:
+    """While this lasts, ``base`` aggregates the metrics of all replies but those ``made_up``.
+
+    Yields:
+        The ``id`` of the content of each reply whose metrics it aggregated, once it has.
+    """
     aggregate = getattr(base, "train_metrics_aggr_fn", None)
-    if aggregate is None or not made_up:
-        yield
+    used: set[int] = set()
+    if aggregate is None:
+        yield used
         return
     ignored = {id(reply.content) for reply in made_up}
 
     def only_real(records: list[RecordDict], key: str) -> MetricRecord:
         found: Callable[[list[RecordDict], str], MetricRecord] = aggregate
+        used.update(id(record) for record in records)
         return found([record for record in records if id(record) not in ignored], key)
 
-    base.train_metrics_aggr_fn = only_real  # type: ignore[attr-defined]
+    base.train_metrics_aggr_fn = StandIn(only_real, aggregate)  # type: ignore[attr-defined]
     try:
-        yield
+        yield used
     finally:
         base.train_metrics_aggr_fn = aggregate  # type: ignore[attr-defined]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fl_epe.message_records import encoded, read_only
+from fl_epe.message_records import encoded, read_only, records_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +108,15 @@ class Layout:
         if not any(moved):
             raise ValueError(f"Expected replies with arrays to move, got {sorted(answered)}.")
         return dataclasses.replace(self, moved=moved)
+
+    def not_moved_of(self, whole: Layout, replies: Iterable[Message]) -> list[str]:
+        """Arrays that ``whole`` moves and this one does not, as far as replies hold them."""
+        kept = set(self.left_out) - set(whole.left_out)
+        found = set[str]()
+        for reply in replies if kept else ():
+            for arrays in records_of(reply.content, ArrayRecord).values():
+                found |= kept & arrays.keys()
+        return sorted(found)
 
     def form(self, like: ArrayRecord, arrays: ArrayRecord, kind: str | None = "model") -> Form:
         """How a reply like the one given is filled in.

@@ -9,6 +9,22 @@ from collections.abc import Sequence
 _WARN_ABOVE = 0.1
 
 
+def canaries_that_fit(share: float, clients: int, room: float) -> float:
+    """How many canaries a round may have: at least one, if that is at most twice their share.
+
+    Args:
+        share: largest of a round's replies.
+        clients: whom the strategy asks.
+        room: how many replies can be added to theirs; beyond that canaries replace clients. Who
+            set a finite number asked for canaries in it, up to half of a round.
+    """
+    if share == 1:
+        return math.inf
+    most = math.floor(min(share / (1 - share) * clients, share * (clients + room)) + 1e-9)
+    one = 2 * share * (clients + min(room, 1)) >= 1
+    return max(most, one, min(room, clients) if math.isfinite(room) else 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """The audit's share of the rounds and its price.
@@ -21,6 +37,7 @@ class Plan:
         memory: bytes for canaries, their replies and models that wait to be scored; NaN if not
             known.
         left_out: names of arrays that canaries leave alone.
+        reduced: which number of canaries was asked for, and why fewer take part; "" if all do.
     """
 
     canaries: int
@@ -29,6 +46,7 @@ class Plan:
     seconds: float = math.nan
     memory: float = math.nan
     left_out: Sequence[str] = ()
+    reduced: str = ""
 
     @property
     def share(self) -> float:
@@ -39,7 +57,7 @@ class Plan:
     @property
     def too_much(self) -> bool:
         """Whether canaries take so much of a round that its user must hear of it."""
-        return self.share > _WARN_ABOVE
+        return self.share > _WARN_ABOVE or bool(self.reduced)
 
     def sentences(self) -> list[str]:
         """The plan in plain English."""
@@ -49,6 +67,8 @@ class Plan:
             f"Real clients have {1 - self.share:.0%} of the weight that they have without the"
             f" audit{f', as {self.replaced} of them are not asked' if self.replaced else ''}.",
         ]
+        if self.reduced:
+            lines.append(self.reduced)
         if math.isfinite(self.seconds):
             lines.append(
                 f"Canaries take about {self.seconds:.1g} s a round and"

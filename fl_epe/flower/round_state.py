@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import RoundFacts
 from fl_epe.flower.layout import Layout
+
+_ROUNDING = 1e-5  # shares that differ less are equal
 
 
 @dataclasses.dataclass
@@ -30,10 +33,13 @@ class RoundState:
         made_up: replies that the server made up.
         vectors: the canaries in them, shape ``(K, dim)``.
         counted: norm that each canary has after clipping; NaN if not known.
-        shares: share of one canary in the average, by how replies are averaged: "weighted" by
-            their number of examples, or "equal".
+        replies: all that the strategy is given, without an error.
+        played: those with canaries, in the order of ``facts.present``.
+        used: replies that the strategy used, as in `Shares`; ``None`` if it does not tell.
         facts: what the auditor is told.
         unreadable: what is wrong with replies that were looked at.
+        loud: updates that are most of the round, in sentences.
+        heaviest: largest share of a real reply, and of a canary; NaN if not known.
         sits_out: whether no canary may join, and the round is the strategy's alone.
     """
 
@@ -47,9 +53,13 @@ class RoundState:
     made_up: list[Message] = dataclasses.field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
     counted: float = math.nan
-    shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    replies: list[Message] = dataclasses.field(default_factory=list)
+    played: list[Message] = dataclasses.field(default_factory=list)
+    used: set[int] | None = None
     facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
     unreadable: list[str] = dataclasses.field(default_factory=list)
+    loud: list[str] = dataclasses.field(default_factory=list)
+    heaviest: tuple[float, float] = (math.nan, math.nan)
     sits_out: bool = False
 
     @functools.cached_property
@@ -64,11 +74,37 @@ class RoundState:
 
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
-        self.made_up, self.vectors, self.shares = [], None, {}
+        self.made_up, self.played, self.vectors, self.used = [], [], None, None
+        self.replies = []
         self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
 
-    def settle(self, averaging: str | None) -> None:
-        """Note how the strategy averaged, which says what a canary adds to the mean."""
-        share = self.shares.get(averaging or "", math.nan)
-        if self.facts.present:
-            self.facts = dataclasses.replace(self.facts, contribution=self.counted * share)
+    def settle(self, shares: Mapping[int, float] | None) -> int:
+        """Note what each canary added to the mean; how many the strategy left out.
+
+        Args:
+            shares: of the replies, see `Aggregation.shares`; ``None`` if they are not known.
+        """
+        ids = [id(reply.content) for reply in self.played]
+        if shares is not None:
+            real = max((s for i, s in shares.items() if i not in ids), default=math.nan)
+            self.heaviest = real, max((shares.get(i, 0.0) for i in ids), default=math.nan)
+            kept = [i for i, number in enumerate(ids) if shares.get(number, 0.0) > 0]
+        else:
+            kept = [i for i, number in enumerate(ids) if self.used is None or number in self.used]
+        left_out = len(ids) - len(kept)
+        if not kept:
+            self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
+            return left_out
+        mine = np.array([math.nan if shares is None else shares[ids[i]] for i in kept])
+        typical = float(np.sqrt(np.mean(mine**2)))
+        equal = shares is None or bool(np.ptp(mine) <= _ROUNDING * typical)
+        if left_out and self.vectors is not None:
+            self.vectors = self.vectors[kept]
+        self.facts = dataclasses.replace(
+            self.facts,
+            present=[list(self.facts.present)[i] for i in kept],
+            contribution=self.counted * typical,
+            weights=() if equal else (mine / typical).tolist(),
+            absent=self.facts.absent + left_out,
+        )
+        return left_out

@@ -23,7 +23,8 @@ from fl_epe.flower.client_canaries import (
     take_acknowledgement,
     with_order,
 )
-from fl_epe.flower.reply_kind import ReplyKind, kind_of_replies
+from fl_epe.flower.plan import canaries_that_fit
+from fl_epe.flower.reply_kind import ReplyKind, are_noise, kind_of_replies
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import Cohort
@@ -37,6 +38,7 @@ The next call may write over them.
 
 _FAR_ABOVE = 1e3  # so that the clipping under audit is what scales a canary down
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
+_LOUD, _LEAST_COMPARED = 4, 3  # times the median norm, among so many updates
 _WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices
 
 
@@ -53,6 +55,31 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; fills ``state.facts``."""
+
+    def note_loud(
+        self,
+        wrapped: Wrapped,
+        state: RoundState,
+        real: Sequence[Message],
+        kind: ReplyKind | None,
+        rng: np.random.Generator,
+    ) -> None:
+        """Note updates in ``state.loud`` that are most of the energy of the round's updates."""
+        norms = injection.norms_of(real, state, wrapped.arrays_key(), kind, rng)
+        if wrapped.clips_on_server:
+            norms = np.minimum(norms, state.clip_norm)
+        known = np.isfinite(norms)
+        if known.sum() < _LEAST_COMPARED:
+            return
+        energies = (norms * np.array(injection.weights(real, wrapped.weighted_by()))) ** 2
+        typical, whole = float(np.median(norms[known])), float(energies[known].sum())
+        loud = known & (norms > _LOUD * typical)
+        if energies[loud].sum() > whole / 2:
+            state.loud = [
+                f"node {real[i].metadata.src_node_id}: its update is {norms[i] / typical:.0f} times"
+                f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all"
+                for i in np.flatnonzero(loud).tolist()
+            ]
 
     def rejected(self) -> str:
         """What happens from the next round on, as the strategy failed on the canaries' replies."""
@@ -79,31 +106,34 @@ class ServerCanaries(Source):
 
     Attributes:
         wrapped: the strategy.
-        cohorts: numbers of the canaries that take part in each round.
+        spread: makes the numbers of the canaries that take part in each round, of so many.
+        number: how many canaries take part; fewer if they do not fit (`fit`).
         vectors: the updates of the canaries with these numbers, at length 1, shape ``(K, dim)``.
         seed: of the choice of replaced clients, and of the updates whose median norm is taken.
         inject: "add", "replace" or "auto": fill up to the number of replies that the strategy's
             noise is meant for, and replace real clients beyond that; "none" after the strategy
             has failed on either.
-        weight: weight of a canary in averages; the median of the real ones by default.
+        weight: weight of a canary in averages; by default drawn from the real ones'.
         length: norm of an update where nothing clips; the real ones' median by default.
         kind: what replies are; found out if ``None``.
-        max_share: largest share of a round's weight that canaries may have.
+        max_share: largest share of a round's replies that canaries may have.
     """
 
     wrapped: Wrapped
-    cohorts: Sequence[Cohort]
+    spread: Callable[[int], list[Cohort]]
+    number: int
     vectors: Vectors
     seed: int
     inject: str = "auto"
     weight: float | None = None
     length: float | None = None
     kind: ReplyKind | None = None
-    max_share: float = 0.5
+    max_share: float = 0.1
 
     participation = "epochs"
 
     def __post_init__(self) -> None:
+        self.cohorts = self.spread(self.number)
         if self.kind is None and self.wrapped.takes_models():
             self.kind = "model"
 
@@ -122,9 +152,41 @@ class ServerCanaries(Source):
         state.sent = [m for i, m in enumerate(messages) if i not in out]
         state.withheld = [messages[i] for i in sorted(out)]
 
+    def fit(self, clients: int) -> str:
+        """Spread no more canaries than fit beside so many clients; none if fewer than two do.
+
+        Returns:
+            A sentence about those that do not; "" if all do.
+        """
+        expected = self.wrapped.expected_replies()
+        room = math.inf if self.inject == "add" or expected is None else max(expected - clients, 0)
+        total, rounds = sum(map(len, self.cohorts)), len(self.cohorts)
+        most = canaries_that_fit(self.max_share, clients, 0 if self.inject == "replace" else room)
+        text = ""
+        if total > most * rounds:
+            asked, self.number = self.number, int(most * rounds * self.number / total + 1e-9)
+            enough = self._planned_share(clients, asked if self.number >= 2 else 2)
+            text = (
+                f"Of {asked} canaries {self.number} fit into {rounds} rounds with {clients}"
+                f" clients, as more than {self.max_share:.0%} of replies harm the model: ask for"
+                f" {f'num_canaries={self.number}, or ' * (self.number >= 2)}max_share={enough}."
+            )
+            self.number = self.number if self.number >= 2 else 0
+            self.cohorts = self.spread(self.number) if self.number else []
+        self.max_share = max(self.max_share, self._planned_share(clients, self.number))
+        return text
+
+    def _planned_share(self, clients: int, number: int) -> float:
+        """Largest share of a round's replies that so many canaries have, rounded up."""
+        count = max(map(len, self.spread(number))) if number else 0
+        replies = count + max(clients - self.replaced(count, clients), 0)
+        return math.ceil(100 * count / replies - 1e-9) / 100 if count else 0.0
+
     def _check_share(self, canaries: float, rest: float) -> None:
-        if canaries and (rest <= 0 or canaries > self.max_share * (canaries + rest)):
-            raise TooManyCanariesError(canaries, rest, self.max_share)
+        # Where clients are fewer than in the round that was planned by, up to twice the share.
+        most = max(self.max_share, min(0.5, 2 * self.max_share))
+        if canaries and (rest <= 0 or canaries > most * (canaries + rest)):
+            raise TooManyCanariesError(canaries, rest, most)
 
     def _cohort(self, state: RoundState) -> list[int]:
         if state.index >= len(self.cohorts) or self.inject == "none":
@@ -156,17 +218,23 @@ class ServerCanaries(Source):
         rng = generator(self.seed, _NORMS, state.index)
         like = injection.some_answers(real, state, preferred, rng)
         kind = self._kind(like, state)
+        self.note_loud(self.wrapped, state, real, kind, rng)
+        if self.length is None and math.isnan(state.clip_norm):
+            self._check_noise(like, state.before if kind == "model" else None)
         canary_norms = self._canary_norms(state, like, kind, len(cohort))
-        metrics = injection.neutral_metrics(real, key, self.weight)
+        metrics = injection.neutral_metrics(real, key)
+        drawn = injection.drawn_weights(real, key, len(cohort), rng)
+        given = drawn if self.weight is None else [self.weight] * len(cohort)
+        like = injection.alike(like, real, key)
         state.vectors = self.vectors(cohort)
-        made_up = injection.make_replies(cohort, canary_norms, like, metrics, state, kind)
-        mine, theirs = injection.weights(made_up, key), sum(injection.weights(real, key))
-        self._check_share(sum(mine), theirs)
-        state.made_up, state.counted = made_up, canary_norms.counted
-        state.shares = {
-            "weighted": mine[0] / (sum(mine) + theirs),
-            "equal": 1 / (len(real) + len(cohort)),
-        }
+        made_up = injection.make_replies(
+            cohort, canary_norms, like, metrics, (key, given), state, kind
+        )
+        if self.weight is None:  # theirs are real clients'
+            self._check_share(len(cohort), len(real))
+        else:
+            self._check_share(sum(given), sum(injection.weights(real, key)))
+        state.made_up, state.played, state.counted = made_up, made_up, canary_norms.counted
         state.facts = dataclasses.replace(
             state.facts, present=cohort, replies=len(real) + len(cohort)
         )
@@ -185,11 +253,14 @@ class ServerCanaries(Source):
 
     def state(self) -> dict[str, Any]:
         """See `Source.state`."""
-        return {"inject": self.inject, "kind": self.kind}
+        names = ("inject", "kind", "number", "max_share")
+        return {name: getattr(self, name) for name in names}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """See `Source.restore`."""
-        self.inject, self.kind = state["inject"], state["kind"]
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.cohorts = self.spread(self.number) if self.number else []
 
     def _kind(self, like: Sequence[injection.Answer], state: RoundState) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
@@ -223,6 +294,16 @@ class ServerCanaries(Source):
             sent = np.minimum(sent, state.clip_norm)
         return injection.CanaryNorms(sent, clipped, state.clip_norm)
 
+    def _check_noise(
+        self, like: Sequence[injection.Answer], before: NDArray[np.floating] | None
+    ) -> None:
+        if are_noise([answer.vector for answer in like], before):
+            raise ValueError(
+                "Expected updates, but what clients answer looks like noise of their own, which"
+                " says nothing about how long an update is: let clients answer with canaries"
+                " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
+            )
+
     def _median(
         self, like: Sequence[injection.Answer], before: NDArray[np.floating] | float
     ) -> float:
@@ -243,7 +324,7 @@ class TooManyCanariesError(ValueError):
         super().__init__(
             f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
             f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
-            " participations, or pass max_share=1."
+            " participations, or raise max_share."
         )
 
 
@@ -299,20 +380,24 @@ class ClientAnswers(Source):
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`. Reads who answered with a canary, and nothing else of the replies."""
         real = injection.readable(replies)
-        numbers = []
+        played, once = dict[int, Message](), True
         for reply in real:
             answer = take_acknowledgement(reply.content)
             if answer is Acknowledgement.CANARY:
                 number = self.clients.number(reply.metadata.src_node_id)
-                numbers.extend([] if number is None else [number])
+                if number is not None:
+                    once = once and number not in played  # else what it adds is not known
+                    played[number] = reply
             elif answer is not None:
                 self.refused[answer] += 1
-        self.answered.update(numbers)
-        once = len(set(numbers)) == len(numbers)  # else one counts twice, and it is not known
+        self.answered.update(played)
+        mine = {id(reply) for reply in played.values()}
+        others = [reply for reply in real if id(reply) not in mine]
+        self.note_loud(self.wrapped, state, others, "model", np.random.default_rng())
         state.counted = state.clip_norm if once else math.nan
-        state.shares = {"equal": 1 / len(real), "weighted": 1 / len(real)} if real else {}
+        state.played = [played[number] for number in sorted(played)]
         state.facts = RoundFacts(
-            present=sorted(set(numbers)),
+            present=sorted(played),
             clip_norm=state.clip_norm,
             replies=len(real),
             absent=len(state.sent) - len(real),
@@ -329,6 +414,21 @@ class ClientAnswers(Source):
             f" canary; {'; '.join(hints)}"
         )
 
+    def state(self) -> dict[str, Any]:
+        """See `Source.state`."""
+        return {
+            "ordered": sorted(self.ordered),
+            "answered": sorted(self.answered),
+            "refused": [[int(answer), count] for answer, count in self.refused.items()],
+            "clients": self.clients.numbers,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Source.restore`."""
+        self.ordered, self.answered = set(state["ordered"]), set(state["answered"])
+        self.refused = Counter({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})
+        self.clients.restore(state["clients"])
+
 
 class OwnCanaries(Source):
     """A strategy that has canaries itself: its messages and replies stay as they are."""
@@ -342,16 +442,3 @@ class OwnCanaries(Source):
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`; the strategy itself knows the facts."""
         return replies
-
-    def state(self) -> dict[str, Any]:
-        """See `Source.state`."""
-        return {
-            "ordered": sorted(self.ordered),
-            "answered": sorted(self.answered),
-            "refused": [[int(answer), count] for answer, count in self.refused.items()],
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See `Source.restore`."""
-        self.ordered, self.answered = set(state["ordered"]), set(state["answered"])
-        self.refused = Counter({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})

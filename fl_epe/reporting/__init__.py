@@ -30,6 +30,7 @@ from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
 from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
+from fl_epe.reporting.tables import Terminal
 from fl_epe.reporting.verdict import most_text
 from fl_epe.reporting.verdict_types import Claims, Statement, Verdict
 
@@ -46,6 +47,7 @@ __all__ = [
     "RunsCompared",
     "Statement",
     "StatisticSummary",
+    "Terminal",
     "Unmeasured",
     "Verdict",
     "advice_lines",

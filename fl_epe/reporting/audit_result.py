@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_epe.auditing import finite
+from fl_epe.files import write_text
 from fl_epe.reporting.drawing import legend
 from fl_epe.table_file import csv_cell
 
@@ -207,9 +208,7 @@ def write_audit(result: AuditResult, directory: Path) -> list[Path]:
         texts[f"table-{number}.csv"] = table.csv()
     for picture in result.pictures:
         texts[f"{picture.name}.svg"] = _svg(picture)
-    for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
-    return [directory / name for name in texts]
+    return [write_text(directory / name, text) for name, text in texts.items()]
 
 
 def _shown(cell: Cell) -> str:

@@ -13,22 +13,30 @@ from fl_epe.auditing import AuditRecord, RunSchedules
 from fl_epe.schedules import Schedule
 
 
-def analytical_bound(record: AuditRecord, delta: float) -> tuple[UpperBound | None, str, str]:
+def analytical_bound(
+    record: AuditRecord, delta: float, largest_share: float | None = None
+) -> tuple[UpperBound | None, str, str]:
     """The analytical ε of a run; without one, ``None``. Then the adjacency, and the assumption.
 
     Args:
         record: the audit record of a run.
         delta: target δ.
+        largest_share: how many times what the noise is for the heaviest client adds; ``None`` if
+            nothing is known of that.
     """
-    if record.mechanism.noise_multiplier is None:
+    z = record.mechanism.noise_multiplier
+    if z is None:
         return None, "any", "the noise is not known"
+    if z and largest_share is None and record.provenance.config.get("noise_is_for"):
+        return None, "any", "what the heaviest client adds is not known"
+    z /= max(1.0, largest_share or 1.0)
     if record.rounds == 0 or not record.presence.any():
         return None, "any", "no canary took part"
     schedule = _schedule_of(record)
     if schedule is None or schedule.kind == "poisson":
-        return _by_count(record, record.mechanism.noise_multiplier, delta)
+        return _by_count(record, z, delta)
     population = int(record.provenance.config.get("clients") or record.num_canaries)
-    found = upper_bounds(schedule, record.mechanism.noise_multiplier, delta, population)
+    found = upper_bounds(schedule, z, delta, population)
     bound = tightest(found, rounds_known=True) or tightest(found, rounds_known=False)
     if bound is None:
         return _none_known(record)

@@ -17,7 +17,7 @@ import numpy as np
 
 from fl_epe.auditing import EpsilonEstimate
 from fl_epe.reporting.chart_scores import error_rates
-from fl_epe.reporting.notes import oftener
+from fl_epe.reporting.notes import oftener, run_again
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 
@@ -70,7 +70,8 @@ def _estimates(summary: RunSummary) -> tuple[EpsilonEstimate | None, EpsilonEsti
     """Both headlines; of a run that its rule ended, what was watched stands for every round."""
     parts = summary.final.displacement, summary.every_round.matched_filter
     final, every = (None if isinstance(part, Unmeasured) else part.estimate for part in parts)
-    if (found := summary.stopped) is not None and every is not None:
+    unknown = summary.every_round.known_rounds is not None  # what was watched knows the rounds
+    if (found := summary.stopped) is not None and every is not None and not unknown:
         watched, low, high = (
             math.inf if found[name] is None else float(found[name])
             for name in ("epsilon", "low", "high")
@@ -93,6 +94,11 @@ def _finding(summary: RunSummary) -> str:
         return (
             "The training went wrong, so the numbers below are not those of a model that learned: "
             "mend the training and measure again before anything is published."
+        )
+    if summary.status == "faulty":
+        return (
+            "The steps were not what the privacy accounting assumes, so the numbers below are not "
+            "those of the mechanism that it is for: fix the problems above and measure again."
         )
     if final is None and every is None:
         return (
@@ -135,7 +141,8 @@ def _advice(
     if (often := oftener(summary)) is not None:  # more can be told of clients than was measured
         return (
             f"measure again with canaries that take part in {often[1]} rounds, as clients do "
-            "(--canary-participations as-clients), before the model is published"
+            f"({run_again(summary) or 'participations of CanaryAudit'}), before the model is "
+            "published"
         )
     publish = "publish only the finished model"
     unsure = "" if amounts[0] == 0 else f", {noise} if even that is too much"
@@ -161,10 +168,11 @@ def _meaning(summary: RunSummary) -> list[str]:
     """What each ε means for a guess."""
     unit, delta = _unit(summary), summary.delta
     parts = summary.final.displacement, summary.every_round.matched_filter
+    others = None, summary.every_round.known_rounds  # whose adversary is not that of the scores
     lines = [
         f"ε = {number(found.epsilon)} ({seen}): {_guess(found.epsilon, delta, unit)}"
-        f"{_at_the_end(found, delta)}{_guessed(part)}"
-        for seen, found, part in zip(_SEEN, _estimates(summary), parts, strict=True)
+        f"{_at_the_end(found, delta)}{'' if known else _guessed(part)}"
+        for seen, found, part, known in zip(_SEEN, _estimates(summary), parts, others, strict=True)
         if found is not None
     ]
     if not lines:

@@ -110,7 +110,9 @@ def _caption(summary: RunSummary) -> str:
     status = {
         "ok": "",
         "diverged": r" \textbf{The run diverged.}",
+        "faulty": r" \textbf{The run is not what its privacy accounting assumes.}",
         "not measured": r" \textbf{The run was not measured.}",
+        "doubtful": r" \textbf{The measurement is in doubt.}",
     }[summary.status]
     analytical = summary.analytical
     limit = (

@@ -12,18 +12,21 @@ from fl_epe.reporting.numbers import number
 from fl_epe.reporting.tables import plain_table
 from fl_epe.reporting.verdict_types import SEES
 
-_KNOWS = {"final": "", "all": ", and knows who took part when"}
-_MEANT = {"mean": "the mean client", "most-exposed": "the most exposed client"}
+_MEANT = {
+    "random": "a client drawn at random",
+    "mean": "a client with the mean expected score",
+    "most-exposed": "the most exposed of all clients",
+}
 
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
     """The noise multiplier, its meaning, what a run with it would report, and its assumptions."""
     confidence = f"{advice.confidence:.0%}"
     return [
-        f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}{_interval(advice)}",
+        f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}",
         f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
-        f"sees {SEES[advice.threat]}{_KNOWS[advice.threat]}",
-        f"This is for {_MEANT[advice.who]}, who takes part {_times(advice.participations)}",
+        f"sees {SEES[advice.threat]}, and knows who took part when",
+        f"This is for {_MEANT[advice.who]}, who takes part {_times(advice)}",
         f"A run with {advice.num_canaries:,} canaries would report about "
         f"{number(advice.measured_low)} – {number(advice.measured_high)} ({confidence} interval)",
         *(f"• {note}" for note in advice.notes),
@@ -110,15 +113,9 @@ def _cap(effect: CapEffect) -> str:
     return ", ".join(parts)
 
 
-def _times(count: float) -> str:
-    return "once" if count == 1 else f"{count:.3g} times on average"
-
-
-def _interval(advice: NoiseAdvice) -> str:
-    if advice.high - advice.low <= 1e-6 * advice.high:
-        return ""
-    ends = f"{advice.low:.4g} – {advice.high:.4g}"
-    return f" ({ends}, {advice.confidence:.0%} interval: the schedule is random)"
+def _times(advice: NoiseAdvice) -> str:
+    count, many = advice.participations, "at most " * (advice.who == "most-exposed")
+    return "once" if count == 1 else f"{many}{count:.3g} times{' on average' * (not many)}"
 
 
 def _rounded_up(value: float) -> str:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 
-from fl_epe.auditing import LEAST_FOR_NULL, EpsilonEstimate, combined_p_value, least_canaries
+from fl_epe.auditing import (
+    LEAST_FOR_NULL,
+    EpsilonEstimate,
+    combined_p_value,
+    least_canaries,
+    wider_than_known,
+)
 from fl_epe.reporting.calibration import calibration_warnings
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.random_client import random_client_notes
@@ -39,6 +46,7 @@ def notes(summary: RunSummary) -> list[str]:
         *_budget_note(summary.analytical),
         *_participation_note(summary.analytical),
         *_share_note(summary.analytical),
+        *_heavier_note(summary),
         *random_client_notes(summary.final.random_client, "final", summary.num_canaries or 0),
         *random_client_notes(summary.every_round.random_client, "all", summary.num_canaries or 0),
         *_exposure_notes(summary),
@@ -47,6 +55,7 @@ def notes(summary: RunSummary) -> list[str]:
         *_overlap_warnings(summary),
         *_together_notes(summary),
         *_null_notes(summary),
+        *_wide_warnings(summary),
         *_calibration_warnings(summary),
         *_few_notes(summary),
         *claim_notes(summary),
@@ -113,19 +122,41 @@ def oftener_warning(summary: RunSummary) -> str | None:
     found = oftener(summary)
     if found is None or not measured_parts(summary):
         return None
+    often = f"participations={found[1]} of CanaryAudit, or canary_participations of RunConfig."
+    again = "fewer of them, with:" if run_again(summary) else often
     return (
         f"This ε is of a client who takes part in {found[0]}, as the canaries did. Real clients "
-        f"took part in about {found[1]} rounds each: theirs is larger. "
-        f"{more_often(found[1])}"
+        f"took part in about {found[1]} rounds each: theirs is larger. To measure theirs, run "
+        f"again with canaries that take part as often: {again}"
     )
 
 
-def more_often(rounds: str) -> str:
-    """What to do where clients take part more often than canaries, as a sentence."""
-    return (
-        "To measure theirs, run again with canaries that take part as often: fl-epe run "
-        f"--canary-participations as-clients, or participations={rounds} of CanaryAudit."
-    )
+_OTHERWISE = ("--seed", "--output", "--canary-participations", "--num-canaries")
+_FEW_CANARIES = 20
+
+
+def run_again(summary: RunSummary) -> str | None:
+    """The command that measures clients who take part more often than the run's canaries.
+
+    ``None`` where that is not so, or where `fl-epe run` did not make the record. The words may be a
+    stranger's, so each is quoted.
+    """
+    try:
+        words = shlex.split((summary.run.get("commands") or ("",))[0])
+    except ValueError:
+        return None
+    words = [word for word in words if word != "--debug"]
+    analytical, count = summary.analytical, summary.num_canaries
+    if oftener(summary) is None or words[:2] != ["fl-epe", "run"] or count is None:
+        return None
+    kept = list[str]()
+    for before, word in zip(("", *words), words, strict=False):
+        if before not in _OTHERWISE and word.partition("=")[0] not in _OTHERWISE:
+            kept.append(shlex.quote(word))
+    share = (analytical.participations or 1.0) / (analytical.client_participations or 1.0)
+    fewer = max(_FEW_CANARIES, round(count * share))
+    more = f"--canary-participations as-clients --num-canaries {fewer}"
+    return " ".join([*kept, more])
 
 
 def finding(summary: RunSummary) -> str:
@@ -196,11 +227,12 @@ def _stopped_note(summary: RunSummary) -> list[str]:
 
 
 def _secrecy_note(summary: RunSummary) -> list[str]:
-    if summary.analytical.epsilon is None or summary.participation != "poisson":
+    if (known := summary.every_round.known_rounds) is None:
         return []
     return [
-        "The analytical ε holds only if the adversary does not know the rounds. The matched filter "
-        "knows them, so its ε and its lower bound may be larger."
+        "The analytical ε holds only if the adversary does not know the rounds. ε and the lower "
+        "bound of every round are for such an adversary. For one who knows them ε = "
+        f"{number(known.epsilon)} ({number(known.low)} – {number(known.high)})."
     ]
 
 
@@ -233,9 +265,18 @@ def _share_note(analytical: AnalyticalSummary) -> list[str]:
         return lines
     return [
         *lines,
-        f"Warning: the noise is calibrated for updates of at most C/n in the mean, and a canary "
+        f"Warning: the noise is calibrated for updates of at most C/n in the mean, and one client "
         f"had up to {largest:.3g} times that (because of unequal weights or missing replies). The "
-        "analytical ε does not hold.",
+        "analytical ε is for a client with that in each of its rounds.",
+    ]
+
+
+def _heavier_note(summary: RunSummary) -> list[str]:
+    if summary.heavier is None or summary.heavier < 1.1:
+        return []
+    return [
+        f"Warning: the heaviest client has {summary.heavier:.3g} times the share of the heaviest "
+        "canary, so that no ε here is that of this client: its own is larger."
     ]
 
 
@@ -248,7 +289,8 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
             f"For an adversary who sees the final model, the canaries' scores are {scale} what "
             f"their footprints predict.{_above_note(summary, fit.most_exposed.epsilon)}"
         )
-    if unknown := summary.every_round.unknown_rounds:
+    unknown = summary.every_round.unknown_rounds
+    if unknown is not None and summary.every_round.known_rounds is None:
         lines.append(
             f"For an adversary who sees every round's model but does not know who took part when: "
             f"ε = {number(unknown.epsilon)}, for a canary whose rounds are drawn at random."
@@ -365,6 +407,20 @@ def _null_notes(summary: RunSummary) -> list[str]:
         f"Warning: canaries took part several times and no noise is known, so the means of "
         f"successive rounds may agree with each other, which makes ε for every round too large. "
         f"{count} unobserved canaries are too few to tell; use at least {LEAST_FOR_NULL}."
+    ]
+
+
+def _wide_warnings(summary: RunSummary) -> list[str]:
+    """Headlines whose scores are wider than their expected scores explain."""
+    parts = summary.final.displacement, summary.every_round.matched_filter
+    reasons = [
+        wider_than_known(part.scores) for part in parts if isinstance(part, StatisticSummary)
+    ]
+    return [
+        f"Warning: {reason}. So ε has no upper end, and its estimate is that of a Gaussian as wide "
+        "as the scores. The lower bounds hold, but for those that assume a Gaussian."
+        for reason in reasons
+        if reason
     ]
 
 

@@ -157,7 +157,7 @@ def headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
         else:
             cards.append((number(part.estimate.epsilon), words, interval(part.estimate)))
     cards.append((analytical_text(summary), "analytical ε, an upper bound", ""))
-    if (metric := summary.metrics.held_out()) is not None:
-        words = f"{metric[0]} of the model on held-out data: how well it learned, not privacy"
-        cards.append((metric[1], words, ""))
+    for name, value in summary.metrics.held_out()[:1]:
+        words = f"{name} of the model on held-out data: how well it learned, not privacy"
+        cards.append((value, words, ""))
     return cards

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fl_epe.auditing import AuditRecord, NotMeasured, ThreatModel, footprints, scores_from_record
+from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.drawn_data import Layer, csv_text, table_text
 from fl_epe.reporting.figures import PUBLISHED, Drawing, published
 from fl_epe.reporting.latex import latex_table
@@ -91,25 +92,20 @@ def write_figures(
     summary = summarize(record) if summary is None else summary
     directory.mkdir(parents=True, exist_ok=True)
     written, names = [], published(record, summary)
+    earlier = (directory / "scores.csv").exists()
     for name, drawing in PUBLISHED.items():
         if name not in names:
-            for ending in (*FIGURE_FORMATS, "csv"):
+            for ending in (*FIGURE_FORMATS, "csv") if earlier else ():
                 (directory / f"{name}.{ending}").unlink(missing_ok=True)
             continue
         layers = drawing.layers(record, summary)
-        written.append(_text(directory / f"{name}.csv", csv_text(layers)))
+        written.append(write_text(directory / f"{name}.csv", csv_text(layers)))
         for ending in dict.fromkeys(formats):
-            path = directory / f"{name}.{ending}"
-            path.write_bytes(figure_bytes(drawing, layers, ending))
-            written.append(path)
-    written.append(_text(directory / "scores.csv", scores_table(record)))
-    written.append(_text(directory / "table.tex", latex_table(summary)))
+            image = figure_bytes(drawing, layers, ending)
+            written.append(write_bytes(directory / f"{name}.{ending}", image))
+    written.append(write_text(directory / "scores.csv", scores_table(record)))
+    written.append(write_text(directory / "table.tex", latex_table(summary)))
     return written
-
-
-def _text(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def figure_bytes(drawing: Drawing, layers: Sequence[Layer], ending: FigureFormat) -> bytes:

@@ -40,7 +40,7 @@ def random_client_notes(found: RandomClient | None, threat: str, canaries: int) 
         "not its rounds"
     )
     lines = [
-        f"An adversary who sees {sees}: the table's ε = {number(found.known.epsilon)} is for one "
+        f"An adversary who sees {sees}: ε = {number(found.known.epsilon)} is for one "
         f"client picked at random, whose rounds the adversary knows. {_source(found)}",
         f"For the same client, {unknown}.",
         f"A client that took part as strongly as the average one has ε = {_with_ends(found.mean)} "

@@ -17,18 +17,19 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, ScoreSummary
+from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.drawing import render
 from fl_epe.reporting.figures import FIGURES, shown
-from fl_epe.reporting.notes import finding, notes_by_weight, oftener_warning
+from fl_epe.reporting.notes import finding, notes_by_weight, oftener_warning, run_again
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.page import report_page
 from fl_epe.reporting.rows import interval, table_rows
 from fl_epe.reporting.status import fault_lines, fault_rows, status_line
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary
-from fl_epe.reporting.tables import plain_table
+from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.reporting.verdict import simultaneous_lines, statement_lines, verdict_text
 
 
@@ -95,15 +96,16 @@ def write_unmeasured(
 
 def _write(directory: Path, summary: RunSummary, images: Mapping[str, bytes], page: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
+    earlier = (directory / "report.json").exists()
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-    (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+    write_text(directory / "report.json", text + "\n")
     for name in FIGURES:
         path = directory / f"{name}.png"
         if name in images:
-            path.write_bytes(images[name])
-        else:
+            write_bytes(path, images[name])
+        elif earlier:
             path.unlink(missing_ok=True)
-    (directory / "report.html").write_text(page, encoding="utf-8")
+    write_text(directory / "report.html", page)
 
 
 def epsilon_table(summary: RunSummary) -> Table:
@@ -130,7 +132,7 @@ def fault_table(summary: RunSummary) -> Table:
 
 def as_text(summary: RunSummary, width: int = 100) -> str:
     """The finding in a sentence, the table and the notes, as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, markup=False, emoji=False)
+    console = Terminal(file=io.StringIO(), width=width, color_system=None)
     print_report(console, summary, bullet="-")
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
@@ -146,6 +148,8 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     say(finding(summary))
     if (warning := oftener_warning(summary)) is not None:
         say(warning, "bold")
+        if command := run_again(summary):
+            console.print(command, style="bold", markup=False, highlight=False, soft_wrap=True)
     if verdict := verdict_text(summary):
         say(verdict, "bold")
     for heading, lines in _lists(summary):
@@ -194,8 +198,14 @@ def score_tables(result: ScoreSummary) -> list[Table]:
 
 
 def score_notes(result: ScoreSummary) -> list[str]:
-    """Whether bare scores are of canaries that may hide each other."""
+    """Whether bare scores are of canaries that may hide each other, or are unequal."""
     share = result.overlap
+    if result.refused is not None:
+        return [
+            f"Warning: no estimate with known variance: {result.refused}. The other estimates take "
+            "all canaries for equal too; the lower bounds do not, but for those that assume a "
+            "Gaussian."
+        ]
     if share is None or share < LARGE_OVERLAP:
         return []
     if not result.together:

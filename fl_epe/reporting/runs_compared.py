@@ -30,7 +30,14 @@ Threat = Literal["final", "all"]
 SEEN: dict[Threat, str] = {"final": "final model", "all": "every round"}
 """What the adversary of each headline sees, in words."""
 
-_NOT_SETTINGS = ("plan", "stopped", "task", "chance_accuracy", "last_model_is_finite")
+_NOT_SETTINGS = (
+    "plan",
+    "stopped",
+    "task",
+    "chance_accuracy",
+    "chance_loss",
+    "last_model_is_finite",
+)
 _MOST_PAIRS = 15  # above, every run is compared with the first alone
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_RUNS = len(_LETTERS)
@@ -295,7 +302,9 @@ def _notes(
 
 _STATUS = {
     "diverged": "diverged, no difference to it is judged",
+    "faulty": "is not what its privacy accounting assumes",
     "not measured": "was not measured",
+    "doubtful": "is in doubt",
 }
 
 

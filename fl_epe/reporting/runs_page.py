@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import finite
+from fl_epe.files import write_text
 from fl_epe.reporting.drawing import BLUE, GREEN, ORANGE, plain_ticks
 from fl_epe.reporting.drawn_data import table_text
 from fl_epe.reporting.numbers import number
@@ -46,9 +47,7 @@ def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
     values = json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     written = []
     for ending, text in (("html", _page(found)), ("json", values), ("csv", _csv(found))):
-        path = directory / f"comparison.{ending}"
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
+        written.append(write_text(directory / f"comparison.{ending}", text))
     return written
 
 
@@ -123,7 +122,7 @@ def run_cells(run: ComparedRun) -> tuple[str, ...]:
     return (
         run.name,
         run.summary.status,
-        "–" if metric is None else " ".join(reversed(metric)),
+        " ".join(reversed(metric[0])) if metric else "–",
         str(run.summary.run.get("ended") or "–").replace("T", " ").removesuffix("Z"),
     )
 

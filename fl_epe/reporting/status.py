@@ -19,6 +19,10 @@ def status_line(summary: RunSummary) -> str | None:
     why = sentence("; ".join(summary.reasons))
     if summary.status == "not measured":
         return f"Not measured: {why}"
+    if summary.status == "faulty":
+        return f"Faulty: {why} ε is not that of the mechanism whose privacy is accounted for."
+    if summary.status == "doubtful":
+        return f"Doubtful: {why}"
     return f"Diverged: {why} No result below is that of a model that learned."
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
     AuditRecord,
+    BoundRow,
     EpsilonEstimate,
     GaussianFit,
     NotMeasured,
@@ -36,9 +37,11 @@ from fl_epe.auditing import (
     method_by_design,
     others_share,
     random_client,
+    scores_for_claim,
     scores_from_record,
     unknown_rounds_estimate,
     unknown_rounds_law,
+    wider_than_known,
 )
 from fl_epe.reporting.guarantee import analytical_bound
 from fl_epe.reporting.numbers import metric_of
@@ -78,7 +81,10 @@ def summarize(
     delta = record.delta if delta is None else delta
     config = record.provenance.config
     final, every_round = _final(record, delta, confidence), _every_round(record, delta, confidence)
-    status, reasons = _status(divergence(record), final, every_round)
+    faults = tuple(str(text) for text in config.get("step_faults") or ())
+    status, reasons = _status(divergence(record), final, every_round, faults)
+    if status == "ok" and (doubts := config.get("doubts")):
+        status, reasons = "doubtful", tuple(doubts)
     summary = RunSummary(
         status=status,
         reasons=reasons,
@@ -109,6 +115,7 @@ def summarize(
         least_deviations=least_deviations(record) if record.null.statistics else {},
         fault_counts=record.provenance.fault_counts,
         run=record.provenance.run,
+        heavier=_heavier(config),
     )
     found = claims(record, summary, coins=_coins(record), simultaneous=simultaneous)
     return dataclasses.replace(summary, claims=found)
@@ -170,18 +177,28 @@ def summarize_unmeasured(
 
 
 def _status(
-    diverged: tuple[str, ...], final: FinalSummary, every_round: EveryRoundSummary
+    diverged: tuple[str, ...],
+    final: FinalSummary,
+    every_round: EveryRoundSummary,
+    faults: tuple[str, ...],
 ) -> tuple[Status, tuple[str, ...]]:
     """A run is measured if both headlines are."""
     headlines = (final.displacement, every_round.matched_filter)
     missing = [part.reason for part in headlines if isinstance(part, Unmeasured)]
-    reasons = tuple(dict.fromkeys([*diverged, *missing]))
-    return ("diverged" if diverged else "not measured" if missing else "ok"), reasons
+    reasons = tuple(dict.fromkeys([*diverged, *missing, *faults]))
+    status: Status = "not measured" if missing else "faulty" if faults else "ok"
+    return ("diverged" if diverged else status), reasons
 
 
 def _canary_share(record: AuditRecord) -> float | None:
     expected = record.rounds * record.mechanism.cohort_size
     return float(record.presence.sum() / expected) if expected > 0 else None
+
+
+def _heavier(config: Mapping[str, Any]) -> float | None:
+    """How many times the weight of the heaviest canary the heaviest client had."""
+    client, canary = config.get("heaviest_share"), config.get("heaviest_canary_share")
+    return client / canary if client and canary else None
 
 
 def _stopped(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -208,22 +225,23 @@ def _raw(
 ) -> EpsilonEstimate | None:
     """The headline with all canaries left in; ``None`` if the headline is that."""
     taken_out = record.norms.sums if threat == "all" else record.norms.part
-    if taken_out is None:
+    if not np.any(taken_out):
         return None
     return epsilon_from_record(record, delta, threat=threat, confidence=confidence, raw=True)
 
 
 def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
-    known, adjacency, assumption = analytical_bound(record, delta)
+    largest = _largest_share(record)
+    known, adjacency, assumption = analytical_bound(record, delta, largest)
     return AnalyticalSummary(
         epsilon=known.epsilon if known else None,
         adjacency=adjacency,
         assumption=assumption,
         participations=record.mechanism.canary_participations,
         client_participations=_client_participations(record),
-        largest_share=_largest_share(record),
+        largest_share=largest,
         caveat=record.provenance.config.get("caveat"),
-        canary_epsilon=_canary_epsilon(record, delta),
+        canary_epsilon=_canary_epsilon(record, delta) if (largest or 1.0) <= 1 else None,
         rounds_known=known.rounds_known if known else None,
     )
 
@@ -240,7 +258,7 @@ def _client_participations(record: AuditRecord) -> float | None:
 
 
 def _largest_share(record: AuditRecord) -> float | None:
-    """Largest share of a canary in a released mean, over the C/n of the noise's calibration."""
+    """Largest share of a client in a released mean, over the C/n of the noise's calibration."""
     expected = record.provenance.config.get("noise_is_for")
     contributions = record.mechanism.contributions
     if contributions is None or not len(contributions) or not expected:
@@ -249,7 +267,10 @@ def _largest_share(record: AuditRecord) -> float | None:
         return None
     shares = contributions * expected / record.mechanism.clip_norms
     shares = shares[np.isfinite(shares) & record.presence.any(axis=1)]
-    return float(np.max(shares)) if len(shares) else None
+    heaviest = record.provenance.config.get("heaviest_share", 0.0)
+    if heaviest is None or not len(shares):
+        return None
+    return max(float(np.max(shares)), float(heaviest * expected))
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
@@ -314,17 +335,39 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
                 knowing, delta, confidence, method_by_design(knowing, delta, confidence)
             )
     headline, mean_score = _headline(matched_filter, client)
+    bounds, known = all_bounds(scores, delta, confidence, _coins(record)), None
+    sampled = record.mechanism.participation == "poisson"
+    if sampled and unknown is not None and record.mechanism.canary_participations < record.rounds:
+        known = headline.estimate
+        headline, bounds = _claimed(record, headline, unknown, delta, confidence)
     return EveryRoundSummary(
         matched_filter=headline,
         paper=paper,
-        bounds=all_bounds(scores, delta, confidence, _coins(record)),
+        bounds=bounds,
         footprints=fit,
         unknown_rounds=unknown,
         full_knowledge=full,
         raw=_raw(record, delta, confidence, "all"),
         random_client=client,
         mean_score=mean_score,
+        known_rounds=known,
     )
+
+
+def _claimed(
+    record: AuditRecord,
+    part: StatisticSummary,
+    unknown: EpsilonEstimate,
+    delta: float,
+    confidence: float,
+) -> tuple[StatisticSummary, tuple[BoundRow, ...]]:
+    """The headline and all bounds for the adversary of privacy accounting, of unknown rounds."""
+    scores = scores_for_claim(record)
+    method = chosen_method(record, scores, delta, confidence, coins=False)
+    bounds = all_bounds(scores, delta, confidence, coins=False)
+    lower = next((row.epsilon for row in bounds if row.method == method), None)
+    name = None if lower is None else method
+    return dataclasses.replace(part, estimate=unknown, lower_bound=lower, bound_method=name), bounds
 
 
 def _headline(
@@ -332,9 +375,10 @@ def _headline(
 ) -> tuple[StatisticSummary, EpsilonEstimate | None]:
     """The statistic with the ε of a random client, and the ε of the mean score if that differs.
 
-    Where all footprints are equal, the mean score says it all and stays.
+    Where all footprints are equal, the mean score says it all and stays; and where they do not
+    explain how wide the scores are, its estimate, which says so.
     """
-    if client is None or client.equal:
+    if client is None or client.equal or wider_than_known(part.scores):
         return part, None
     return dataclasses.replace(part, estimate=client.known), part.estimate
 
@@ -357,7 +401,10 @@ def _measured(
         found = "no canary was" if count == 0 else f"only {count} canary was"
         return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
     method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
-    part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
+    try:
+        part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
+    except NotMeasured as error:
+        return Unmeasured(str(error))
     part = dataclasses.replace(part, gaussian_by_participations=_gaussians(record, scores))
     if math.isnan(part.estimate.epsilon):
         return Unmeasured(f"the estimate from {len(scores.observed)} scores is not a number")

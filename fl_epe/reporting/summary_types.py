@@ -22,10 +22,16 @@ from fl_epe.reporting.verdict_types import Claims
 
 JSON = dict[str, Any]
 
-Status = Literal["ok", "not measured", "diverged"]
-"""What a report is worth: "diverged" wins over "not measured"."""
+Status = Literal["ok", "doubtful", "faulty", "not measured", "diverged"]
+"""What a report is worth; of several the last one."""
 
-EXIT_STATUSES: dict[Status, int] = {"ok": 0, "not measured": 3, "diverged": 3}
+EXIT_STATUSES: dict[Status, int] = {
+    "ok": 0,
+    "doubtful": 3,
+    "faulty": 3,
+    "not measured": 3,
+    "diverged": 3,
+}
 """With which exit status a command that writes such a report ends."""
 
 SCHEMA = 1
@@ -149,7 +155,8 @@ class EveryRoundSummary:
     """Results for an adversary who sees every round's model.
 
     Attributes:
-        matched_filter: at the known rounds, the headline.
+        matched_filter: at the known rounds, the headline. With Poisson sampling its ε and its lower
+            bound are those of the likelihood ratio at unknown rounds, as in privacy accounting.
         paper: the maximum over rounds; not measured with fewer than two unobserved canaries.
         bounds: every lower bound that applies to the matched filter.
         footprints: fit of the matched filter to the canaries' footprints, if they are known.
@@ -160,6 +167,7 @@ class EveryRoundSummary:
         random_client: of the attack on a random client, which is the headline; ``None`` where
             footprints are not known.
         mean_score: ε of the mean score, where the headline is another number.
+        known_rounds: for an adversary who knows the rounds, where the headline does not.
     """
 
     matched_filter: Part
@@ -171,6 +179,7 @@ class EveryRoundSummary:
     raw: EpsilonEstimate | None = None
     random_client: RandomClient | None = None
     mean_score: EpsilonEstimate | None = None
+    known_rounds: EpsilonEstimate | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level, without results that are ``None``."""
@@ -183,6 +192,8 @@ class EveryRoundSummary:
             out["footprints"] = _footprint_dict(self.footprints)
         if self.unknown_rounds is not None:
             out["secret_rounds"] = _estimate_dict(self.unknown_rounds)
+        if self.known_rounds is not None:
+            out["known_rounds"] = _estimate_dict(self.known_rounds)
         if self.full_knowledge is not None:
             out["full_knowledge"] = self.full_knowledge.to_dict()
         if self.raw is not None:
@@ -254,13 +265,16 @@ class MetricsSummary:
     metric: str = "accuracy"
     value: float | None = None
 
-    def held_out(self) -> tuple[str, str] | None:
-        """The name and the last value of the metric, for reading; ``None`` if there is none."""
+    def held_out(self) -> list[tuple[str, str]]:
+        """Names and last values of the metric, if there is one, and of the loss, for reading."""
+        found = list[tuple[str, str]]()
         if self.accuracy is not None and math.isfinite(self.accuracy):
-            return "accuracy", f"{self.accuracy:.1%}"
-        if self.metric and self.value is not None and math.isfinite(self.value):
-            return self.metric.replace("_", " "), f"{self.value:.4g}"
-        return None
+            found.append(("accuracy", f"{self.accuracy:.1%}"))
+        elif self.metric and self.value is not None and math.isfinite(self.value):
+            found.append((self.metric.replace("_", " "), f"{self.value:.4g}"))
+        if self.loss is not None and math.isfinite(self.loss):
+            found.append(("loss", f"{self.loss:.4g}"))
+        return found
 
     def to_dict(self) -> JSON:
         """As JSON values, without what was not measured."""
@@ -293,7 +307,9 @@ class RunSummary:
     """Every number of a report.
 
     Attributes:
-        status: "ok", "not measured" (a headline ε has no number) or "diverged".
+        status: "ok", "doubtful" (some canaries do not show up as they should), "faulty" (steps are
+            not what the privacy accounting assumes), "not measured" (a headline ε has no number) or
+            "diverged".
         reasons: why it is not "ok", as sentences without their full stops.
         task: what was trained, in words; ``None`` if the record does not say.
         delta: target δ of every ε.
@@ -312,6 +328,8 @@ class RunSummary:
         idle_rounds: number of rounds in which the model did not move.
         faults: first messages about what went wrong: lost updates, rounds without an audit.
         fault_counts: how often each kind of fault happened.
+        heavier: how many times the weight of the heaviest canary the heaviest client had; ``None``
+            if nobody knows.
         run: when and by which commands the run was made; empty if the record does not say.
         plan: what an audit was going to do, in sentences.
         lost_count_as_zero: whether lost updates count as zero; if not, the strategy decides.
@@ -355,13 +373,15 @@ class RunSummary:
     least_deviations: dict[str, float] = dataclasses.field(default_factory=dict)
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
     run: JSON = dataclasses.field(default_factory=dict)
+    heavier: float | None = None
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
         final, every = self.final, self.every_round
+        filtered = "matched filter" if every.known_rounds is None else "likelihood ratio"
         return [
             TableRow("final model", "displacement", final.displacement),
-            TableRow("every round", "matched filter", every.matched_filter),
+            TableRow("every round", filtered, every.matched_filter),
             TableRow("final model", "paper's cosine", final.paper, paper=True),
             TableRow("every round", "paper's maximum", every.paper, paper=True),
         ]

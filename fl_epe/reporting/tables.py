@@ -1,11 +1,38 @@
-"""Tables for the terminal, in one style."""
+"""The terminal, on which text from outside is only text, and tables for it in one style."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.box import SIMPLE
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+
+from fl_epe.files import printable
+
+
+class Terminal(Console):
+    """Standard output, or a file, without markup, emoji codes, or escapes that others wrote.
+
+    Args:
+        options: of `rich.console.Console`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Every text on its way out passes here, and `printable`; rich's own escapes do not."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to whoever prints; called where the error is being handled."""
+        raise
 
 
 def plain_table(title: str, headings: Sequence[str], left: int = 1) -> Table:

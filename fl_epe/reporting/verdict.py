@@ -14,6 +14,7 @@ from fl_epe.auditing import (
     ceiling,
     dependence,
     method_by_design,
+    scores_for_claim,
     simultaneous_bounds,
     theorem,
 )
@@ -29,6 +30,7 @@ _NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
 _KNOWS = {
     "displacement": "the first model and every other canary",
     "matched filter": "the client's rounds, the server's optimizer and every other canary",
+    "likelihood ratio": "the server's optimizer and every other canary, not the client's rounds",
     "paper's cosine": "nothing else",
     "paper's maximum": "nothing else, nor the client's rounds",
 }
@@ -93,6 +95,8 @@ def claims(
     scores = {
         name: found.scores for name, found in parts.items() if isinstance(found, StatisticSummary)
     }
+    if "all" in scores and summary.every_round.known_rounds is not None:
+        scores["all"] = scores_for_claim(record)
     at_once = None
     if simultaneous:
         at_once = simultaneous_bounds(
@@ -136,7 +140,7 @@ def _statement(
 def _knows(record: AuditRecord, row: TableRow) -> str:
     """What the adversary of a row knows besides what is released."""
     also = record.provenance.config.get("also_known")
-    of_rounds = row.name in ("matched filter", "paper's maximum")
+    of_rounds = row.sees == "every round"
     return f"{_KNOWS[row.name]}; and {also}" if also and of_rounds else _KNOWS[row.name]
 
 

@@ -38,7 +38,7 @@ from fl_epe.schedules.by_name import (
     schedule_options,
 )
 from fl_epe.schedules.client_law import ClientLaw, ClientType
-from fl_epe.schedules.composed import Capped, DropOut
+from fl_epe.schedules.composed import Capped, DropOut, trace_of
 from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
 from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
@@ -72,4 +72,5 @@ __all__ = [
     "parse_schedule",
     "presence",
     "schedule_options",
+    "trace_of",
 ]

@@ -78,8 +78,13 @@ class CheckIn(Schedule):
             ids = draw(rng, len(phase), rng.binomial(len(phase), self.keep))
         return ids, rng.integers(self.window, size=len(ids)) - phase[ids]
 
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: once in each window, for every place where they may begin."""
+    def client_law(self, population: int) -> ClientLaw | None:
+        """See `Schedule.client_law`: once in each window, for every place where they may begin.
+
+        ``None`` if windows and rounds are so many that this would take too much memory.
+        """
+        if self.window * self.rounds > MOST_CELLS // 10:
+            return None
         chance = self.keep / self.window
         kinds = []
         for phase in range(self.window):
@@ -198,6 +203,7 @@ class TimeOfDay(Rated):
         size, rounds = math.ceil(self.rate * population), self.most_participations()
         condition = ", the zone known"
         return PrivacyLaw(
+            rounds,
             counts=Coins(rounds, min(1.0, size / available), condition),
             cohorts=FixedCohorts(rounds, available, min(available, size), condition),
         )

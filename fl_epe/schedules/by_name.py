@@ -39,8 +39,9 @@ def make_schedule(kind: str, rounds: int, participations: float, **options: Any)
             "check-in": [``window``], by default the longest that allows these participations;
             "time-of-day": ``rounds_per_day``, [``hours``], [``zones``]; "device-classes":
             ``rates``, relative to each other, and ``shares``; "trace" and "trace-sample":
-            ``path`` of a file whose rounds and participations are as given; "drop-out":
-            ``of`` and ``rate``; "capped": ``of``, [``per_run``], [``per_window``], [``window``].
+            ``path`` of a file whose rounds and participations are as given, [``empty_rounds``], see
+            `Trace.read`; "drop-out": ``of`` and ``rate``; "capped": ``of``, [``per_run``],
+            [``per_window``], [``window``].
             ``of`` is the other schedule: its kind, or a mapping of "kind" and its options.
 
     Raises:
@@ -141,7 +142,7 @@ def log_of(kind: str, options: Mapping[str, Any]) -> tuple[Trace, float] | None:
         ValueError: if the file holds no trace.
     """
     if "path" in options:
-        trace = Trace.read(options["path"])
+        trace = Trace.read(options["path"], options.get("empty_rounds"))
         return trace, trace.participations()
     if "of" not in options:
         return None
@@ -223,7 +224,7 @@ def _balls_in_bins(rounds: int, participations: float) -> Schedule:
 
 def _check_in(rounds: int, participations: float, *, window: int | None = None) -> Schedule:
     if window is None:
-        window = math.floor(rounds / participations)
+        window = math.floor(_whole(rounds / participations))
     keep = participations * window / rounds
     if keep > 1 + 1e-12:
         limit = rounds / participations
@@ -237,8 +238,10 @@ def _time_of_day(
     return TimeOfDay(rounds, participations / rounds, rounds_per_day, hours, zones)
 
 
-def _trace(rounds: int, participations: float, *, path: Path | str) -> Trace:
-    trace = Trace.read(path)
+def _trace(
+    rounds: int, participations: float, *, path: Path | str, empty_rounds: str | None = None
+) -> Trace:
+    trace = Trace.read(path, empty_rounds)
     if trace.rounds != rounds:
         expected("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     if not math.isclose(trace.participations(), participations, rel_tol=1e-6):
@@ -246,8 +249,10 @@ def _trace(rounds: int, participations: float, *, path: Path | str) -> Trace:
     return trace
 
 
-def _trace_sample(rounds: int, participations: float, *, path: Path | str) -> Schedule:
-    return TraceSample(_trace(rounds, participations, path=path))
+def _trace_sample(
+    rounds: int, participations: float, *, path: Path | str, empty_rounds: str | None = None
+) -> Schedule:
+    return TraceSample(_trace(rounds, participations, path=path, empty_rounds=empty_rounds))
 
 
 def _drop_out(
@@ -255,13 +260,20 @@ def _drop_out(
 ) -> Schedule:
     if not 0 <= rate < 1:
         raise ArgumentError("Expected {rate} in [0, 1).", rate=rate)
-    if participations > rounds * (1 - rate):
+    inner = _whole(participations / (1 - rate))
+    if inner > rounds:
         raise ArgumentError(
             "Expected {participations} <= (1 - rate) * rounds with {rate}.",
             participations=participations,
             rate=rate,
         )
-    return DropOut(_other(rounds, participations / (1 - rate), of), rate)
+    return DropOut(_other(rounds, inner, of), rate)
+
+
+def _whole(number: float) -> float:
+    """``number`` without the rounding of a quotient: 1 / (1 - 0.9) is 10."""
+    near = round(number)
+    return near if math.isclose(number, near, rel_tol=1e-12) else number
 
 
 def _capped(

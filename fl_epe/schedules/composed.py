@@ -14,7 +14,7 @@ import numpy as np
 from fl_epe.checks import ArgumentError, check_count
 from fl_epe.schedules.client_law import ClientLaw, capped, thinned
 from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule
-from fl_epe.schedules.trace import Trace
+from fl_epe.schedules.trace import Trace, TraceSample
 from fl_epe.seeding import generator
 
 CLIENTS = 1000
@@ -169,11 +169,33 @@ class Capped(_Composed):
             recent.append(let_in)
             yield let_in
 
+    @property
+    def refuses(self) -> bool:
+        """Whether the caps can refuse anybody at all."""
+        most = self.schedule.most_participations()
+        per_run, per_window, window = self._caps()
+        return most > per_run or (most > per_window and per_window < window)
+
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """See `Schedule.privacy_law`: the cap's limit, and the other schedule's coins and counts.
+
+        A client that a cap refuses takes part in fewer of the rounds that the coins gave it, which
+        cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such theorem is
+        claimed, as cohorts with refused clients are smaller.
+        """
+        law, most = self.schedule.privacy_law(population), self.most_participations()
+        if not self.refuses:
+            return dataclasses.replace(law, most=most)
+        counts = law.counts if self.client_law(population) is None else None
+        return dataclasses.replace(law, most=most, counts=counts, cohorts=None)
+
     def client_law(self, population: int) -> ClientLaw | None:
         """See `Schedule.client_law`: the other schedule's, with a cap on the run.
 
         ``None`` with a cap on windows, or if clients rest or drop out after another cap.
         """
+        if not self.refuses:
+            return self.schedule.client_law(population)
         if self.per_run is None or self.per_window is not None:
             return None
         return capped(self.schedule.client_law(population), self.per_run)
@@ -188,11 +210,10 @@ class Capped(_Composed):
     @functools.cached_property
     def _estimate(self) -> tuple[float, float]:
         """Expected participations, and the standard error."""
-        most = self.schedule.most_participations()
-        per_run, per_window, window = self._caps()
-        if most <= per_run and (most <= per_window or per_window == window):
+        if not self.refuses:
             return self.schedule.participations(), 0.0
-        clients = _population(self.schedule)
+        trace = trace_of(self.schedule)
+        clients = CLIENTS if trace is None else trace.population
         totals = [
             sum(len(cohort) for cohort in self.cohorts(clients, generator(_SEED, run)))
             for run in range(RUNS)
@@ -201,10 +222,10 @@ class Capped(_Composed):
         return float(means.mean()), float(means.std(ddof=1) / np.sqrt(RUNS))
 
 
-def _population(schedule: Schedule) -> int:
-    """The clients of the trace that a composition replays, or else `CLIENTS`."""
-    if isinstance(schedule, Trace):
-        return schedule.population
+def trace_of(schedule: Schedule) -> Trace | None:
+    """The trace that a schedule or a composition replays; ``None`` if it replays none."""
     if isinstance(schedule, DropOut | Capped):
-        return _population(schedule.schedule)
-    return CLIENTS
+        return trace_of(schedule.schedule)
+    if isinstance(schedule, TraceSample):
+        return schedule.trace
+    return schedule if isinstance(schedule, Trace) else None

@@ -64,15 +64,16 @@ class PrivacyLaw:
     """What a schedule promises about one client's participation, for `fl_epe.accounting`.
 
     Attributes:
-        most: the most rounds in which any client takes part; ``None`` if there is no limit.
+        most: the most rounds in which any client takes part.
         coins: set if each round is decided by an independent coin. Sampling then amplifies
             privacy against an adversary who does not know the rounds.
-        counts: set if the number of participations is binomial: its rounds and rate.
+        counts: set if the number of participations of a client drawn at random is at most
+            binomial: its rounds and rate. Otherwise `Schedule.client_law` says how often it comes.
         cohorts: set if each round draws a fresh cohort of fixed size. Sampling then amplifies
             privacy against an adversary who does not know the rounds.
     """
 
-    most: int | None = None
+    most: int
     coins: Coins | None = None
     counts: Coins | None = None
     cohorts: FixedCohorts | None = None
@@ -128,10 +129,9 @@ class Schedule(abc.ABC):
     def privacy_law(self, population: int) -> PrivacyLaw:
         """What holds for every one of ``population`` clients, as theorems need it.
 
-        By default only the limit on participations; other schedules promise more.
+        By default the limit on participations; other schedules promise more.
         """
-        most = self.most_participations()
-        return PrivacyLaw(most=None if most >= self.rounds > 1 else most)
+        return PrivacyLaw(self.most_participations())
 
     def client_law(self, population: int) -> ClientLaw | None:
         """The exact law of one client's rounds; ``None`` where none in closed form is known.
@@ -168,7 +168,7 @@ class Epochs(Schedule, abc.ABC):
 
     def most_participations(self) -> int:
         """``epochs``, rounded up."""
-        return math.ceil(self.epochs)
+        return math.ceil(self.epochs * (1 - 1e-12))
 
 
 @dataclasses.dataclass(frozen=True)

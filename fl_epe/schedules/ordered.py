@@ -91,10 +91,10 @@ class Cyclic(Epochs):
         places = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * places), self.rounds)
         when = np.repeat(np.arange(self.rounds), np.fromiter(sizes, np.int64))
-        who = np.arange(len(when)) % places
+        own = (when[place::places] for place in range(places))  # one place after another comes
         return tuple(
-            ClientType.blocks(1 / places, [(int(t), np.ones(1)) for t in when[who == place]])
-            for place in range(places)
+            ClientType(1 / places, np.arange(len(turns)), turns, np.ones(len(turns)))
+            for turns in own
         )
 
 

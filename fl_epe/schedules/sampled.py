@@ -43,7 +43,7 @@ class Poisson(Rated):
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: independent coins."""
         coins = Coins(self.rounds, self.rate)
-        return PrivacyLaw(coins=coins, counts=coins)
+        return PrivacyLaw(self.rounds, coins=coins, counts=coins)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: coins."""
@@ -77,12 +77,9 @@ class FixedSize(Rated):
             yield np.sort(draw(rng, population, size))
 
     def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: fresh cohorts, and binomial participations."""
-        size = min(population, math.ceil(self.rate * population))
-        return PrivacyLaw(
-            counts=Coins(self.rounds, size / population),
-            cohorts=FixedCohorts(self.rounds, population, size),
-        )
+        """See `Schedule.privacy_law`: fresh cohorts."""
+        size = min(population, math.ceil(self.rate * population * (1 - 1e-12)))
+        return PrivacyLaw(self.rounds, cohorts=FixedCohorts(self.rounds, population, size))
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: for one client, coins of each cohort's share of all."""
@@ -222,8 +219,9 @@ class DeviceClasses(Schedule):
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: the coins of the busiest class."""
-        coins = Coins(self.rounds, max(self.rates), ", in the busiest class")
-        return PrivacyLaw(coins=coins, counts=coins)
+        return PrivacyLaw(
+            self.rounds, coins=Coins(self.rounds, max(self.rates), ", in the busiest class")
+        )
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: the coins of each class."""

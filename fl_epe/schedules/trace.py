@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.checks import expected
 from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.trace_file import read_columns
 
+EMPTY_ROUNDS = ("keep", "drop")
 MOST_ROUNDS = 10**7
 """A trace with more rounds is refused: its round numbers are probably time stamps."""
 
@@ -79,25 +81,52 @@ class Trace(Schedule):
         super().__post_init__()
 
     @classmethod
-    def read(cls, path: Path | str) -> Trace:
+    def read(cls, path: Path | str, empty_rounds: str | None = None) -> Trace:
         """The trace in a CSV or Parquet file with the columns ``round`` and ``client_id``.
 
         Rows may be in any order; other columns are ignored. In a CSV file client ids are read as
         integers if all of them are, otherwise as strings.
 
+        Args:
+            path: of the file.
+            empty_rounds: "keep" for rounds without any client, which release noise alone, or "drop"
+                to number only the rounds with clients; by default they are kept if they are fewer
+                than half, and some rounds follow each other.
+
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it holds no trace; the message names the file, and the line or column.
+            ValueError: if it holds no trace; the message names the file, and the line or column. If
+                most rounds are empty, as with time stamps for round numbers, or have numbers with
+                gaps, and ``empty_rounds`` is not given.
         """
         path = Path(path)
+        if empty_rounds not in (None, *EMPTY_ROUNDS):
+            expected("empty_rounds", empty_rounds, "to be 'keep' or 'drop'")
         columns = read_columns(path)
+        used, order = np.unique(columns.round_ids, return_inverse=True)
+        rounds = int(used[-1]) - int(used[0]) + 1
+        gaps = np.gcd.reduce(np.diff(used)) > 1  # no two rounds that follow each other
+        if empty_rounds is None and (gaps or 2 * len(used) < rounds):
+            raise ValueError(
+                f"Expected {path} to hold a log with clients in most rounds: from {used[0]} to "
+                f"{used[-1]} are {rounds:,} rounds, and {len(used):,} of them have any. Are they "
+                "time stamps, or numbered with gaps? Give empty_rounds=drop to renumber the rounds "
+                "with clients, or empty_rounds=keep if the others released a model of noise alone "
+                "(trace:path=FILE,empty_rounds=drop, or --empty-rounds drop of 'advise log')."
+            )
         try:
-            return cls(columns.round_ids, columns.client_ids)
+            when = order.reshape(-1) if empty_rounds == "drop" else columns.round_ids
+            return cls(when, columns.client_ids)
         except RepeatedRowError as error:
             reason = f"{columns.place(error.row)}: {error.reason}"
             raise ValueError(f"Expected {path} to hold a participation trace: {reason}.") from error
         except ValueError as error:
             raise ValueError(f"Expected {path} to hold a participation trace. {error}") from error
+
+    @property
+    def rounds_with_clients(self) -> int:
+        """How many of the rounds have any client."""
+        return len(np.unique(self.round_ids))
 
     @property
     def population(self) -> int:
@@ -140,7 +169,7 @@ class Trace(Schedule):
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: nothing is random, so the trace itself is the limit."""
-        return PrivacyLaw(most=self.most_participations())
+        return PrivacyLaw(self.most_participations())
 
     def sampled(self, count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
         """When ``count`` random clients of the trace take part, for example for canaries.

@@ -23,15 +23,7 @@ from fl_epe.simulation.stopping import RunStoppedError, StopRequest
 from fl_epe.simulation.strategy import DPFedAvg
 
 if TYPE_CHECKING:
-    from fl_epe.simulation.run import (
-        Job,
-        Progress,
-        RunOptions,
-        load_job,
-        run_on_grid,
-        simulate,
-        task_of_job,
-    )
+    from fl_epe.simulation.run import Job, Progress, RunOptions, load_job, run_on_grid, simulate
     from fl_epe.simulation.worker import worker_app
 
 __all__ = [
@@ -50,7 +42,6 @@ __all__ = [
     "run_on_grid",
     "simulate",
     "simulate_with_ray",
-    "task_of_job",
     "worker_app",
 ]
 
@@ -64,7 +55,6 @@ __getattr__, __dir__ = lazy_names(  # what trains, which needs PyTorch
             "load_job",
             "run_on_grid",
             "simulate",
-            "task_of_job",
         ),
         "fl_epe.simulation.worker": ("worker_app",),
     },

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.archive import one_line
 from fl_epe.auditing import ClientLog
 from fl_epe.faults import FaultKind
 from fl_epe.schedules import Cohort
@@ -78,6 +79,7 @@ class RoundLog:
             number: of the round, from 1; by default the one under way.
         """
         number = self.rounds_done + 1 if number is None else number
+        text = one_line(text)
         self.fault_counts[str(kind)] += 1
         self._tell(kind, f"Round {number}, {text}")
         if len(self.faults) < _FAULTS_KEPT:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fl_epe.archive import UnreadableFileError, refusal
 from fl_epe.auditing import AuditRecord, EpsilonEstimate
 from fl_epe.canaries import SCORE_MEMORY
-from fl_epe.checks import ArgumentError, check_positive, expected
+from fl_epe.checks import ArgumentError, check_count, check_positive, expected
 from fl_epe.config import RunConfig
 from fl_epe.faults import FaultKind
 from fl_epe.interval import Interval
@@ -62,12 +62,15 @@ class Job:
         config: how they are trained.
         seeds: the random streams.
         evaluate_every: rounds between evaluations on held-out data; the last is always evaluated.
+        score_memory: bytes for rounds that wait to be scored together, if ``canary_kind`` is
+            "sphere"; all canaries are made anew for each such block, and blocks decide last bits.
     """
 
     task: Task
     config: RunConfig
     seeds: Seeds
     evaluate_every: int = 5
+    score_memory: int = SCORE_MEMORY
 
     def __post_init__(self) -> None:
         if self.config.clients != self.task.num_clients:
@@ -93,6 +96,7 @@ class Job:
                 "config": self.config.to_dict(),
                 "seeds": self.seeds.to_dict(),
                 "evaluate_every": self.evaluate_every,
+                "score_memory": self.score_memory,
             }
         )
 
@@ -118,6 +122,7 @@ class Job:
         values = json.loads(text)
         task, options = values["task"], values["options"]
         config, seeds, every = values["config"], values["seeds"], values["evaluate_every"]
+        check_count("score_memory", values["score_memory"])
         for name in ("config", "seeds"):
             if not isinstance(values[name], dict):
                 expected(name, values[name], "to be a table")
@@ -131,6 +136,7 @@ class Job:
             config=RunConfig.from_dict({"canary_kind": "sphere", **config}),  # before 0.2
             seeds=Seeds(**seeds),
             evaluate_every=every,
+            score_memory=values["score_memory"],
         )
 
 
@@ -198,8 +204,6 @@ class RunOptions(TypedDict, total=False):
             answered by then counts as absent.
         on_round: called after every round.
         on_model: called with the final model, float32 of shape (dim,), after the last round.
-        score_memory: bytes for rounds that wait to be scored together, if ``canary_kind`` is
-            "sphere"; all canaries are made anew for each such block.
     """
 
     checkpoint: Path | None
@@ -208,7 +212,6 @@ class RunOptions(TypedDict, total=False):
     round_timeout: float
     on_round: Callable[[Progress], None] | None
     on_model: Callable[[NDArray[np.float32]], None] | None
-    score_memory: int
 
 
 class _Session:
@@ -223,9 +226,8 @@ class _Session:
         check_positive("round_timeout", self.round_timeout)
         self._on_round = options.get("on_round")
         self._on_model = options.get("on_model")
-        memory = options.get("score_memory", SCORE_MEMORY)
         self.strategy = DPFedAvg(
-            job.config, job.seeds, score_memory=memory, client_sizes=job.task.sizes
+            job.config, job.seeds, score_memory=job.score_memory, client_sizes=job.task.sizes
         )
         self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
         self._began = time.monotonic()
@@ -388,6 +390,7 @@ class _Session:
             **self.job.task.options(),
             "metric": self.job.task.metric,
             "chance_accuracy": self.job.task.chance_accuracy(),
+            "chance_loss": self.job.task.chance_loss(),
         }
         return record.with_values(config={**task, **record.provenance.config, **stopped})
 
@@ -398,7 +401,7 @@ def run_on_grid(grid: Grid, job: Job, **options: Unpack[RunOptions]) -> AuditRec
     Args:
         grid: in process, Ray or SuperLink.
         job: what to do.
-        options: checkpoints, progress and memory, see `RunOptions`.
+        options: checkpoints and progress, see `RunOptions`.
 
     Returns:
         The record; the checkpoint file is left for the caller to delete once that is safe.
@@ -447,7 +450,7 @@ def simulate(
         workers: nodes, which share the clients out between them. Clipped sums are exact: on a CPU
             the model and every score are the same to the last bit with any number of workers. Only
             the mean training loss, a sum of rounded numbers, may differ in its last bits.
-        options: checkpoints, progress and memory, see `RunOptions`.
+        options: checkpoints and progress, see `RunOptions`.
 
     Raises:
         ValueError: for an unknown backend or fewer than one worker.
@@ -484,30 +487,38 @@ def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditReco
     return records[0]
 
 
-def load_job(path: Path) -> Job:
+def load_job(path: Path, task: str | None = None) -> Job:
     """The job of an unfinished run, without reading its state.
 
     Where the newest checkpoint is broken, that of the one before it.
 
+    Args:
+        path: of the newest checkpoint.
+        task: the reference of its task, which must be given if that is "module:name": importing a
+            module runs its code, and no file may choose which.
+
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema.
+        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema; if its task
+            is another one than ``task``.
     """
-    return from_newest(path, _job_in, go_on=False)  # `run_on_grid` warns
+    # `run_on_grid` warns
+    return from_newest(path, lambda place: _job_in(place, task), go_on=False)
 
 
-def task_of_job(path: Path) -> str:
-    """The reference of an unfinished run's task, without loading it; as `load_job` for errors."""
-
-    def task(place: Path) -> str:
-        values = json.loads(read_job(place))
-        return str(values.get("task", "")) if isinstance(values, dict) else ""
-
-    return from_newest(path, task, go_on=False)
-
-
-def _job_in(path: Path) -> Job:
+def _job_in(path: Path, task: str | None) -> Job:
     text = read_job(path)
+    found = str(json.loads(text).get("task", ""))
+    if task is None and ":" in found:
+        raise ValueError(
+            f"Expected task={found!r:.400} to be named again: the checkpoint in {path.parent} "
+            "names this module, and importing it runs its code."
+        )
+    if task not in (None, found):
+        raise ValueError(
+            f"Expected task={task!r} to be {found!r:.400}, the task of the checkpoint in "
+            f"{path.parent}."
+        )
     try:
         return Job.from_json(text)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

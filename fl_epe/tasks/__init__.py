@@ -29,7 +29,7 @@ from fl_epe.tasks.by_name import (
 
 if TYPE_CHECKING:
     from fl_epe.models import bind_parameters, glorot_uniform, one_thread
-    from fl_epe.tasks.columns import class_count, number_columns
+    from fl_epe.tasks.columns import class_count, number_columns, read_column
     from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
     from fl_epe.tasks.dataset_task import DatasetTask, from_datasets
     from fl_epe.tasks.sources import no_progress_bars, open_source
@@ -54,6 +54,7 @@ __all__ = [
     "one_thread",
     "open_source",
     "place_of",
+    "read_column",
     "task_names",
 ]
 
@@ -61,7 +62,7 @@ __getattr__, __dir__ = lazy_names(  # what needs PyTorch
     __name__,
     {
         "fl_epe.models": ("bind_parameters", "glorot_uniform", "one_thread"),
-        "fl_epe.tasks.columns": ("class_count", "number_columns"),
+        "fl_epe.tasks.columns": ("class_count", "number_columns", "read_column"),
         "fl_epe.tasks.contract": ("ByExample", "ClientData", "LossSum", "Task"),
         "fl_epe.tasks.dataset_task": ("DatasetTask", "from_datasets"),
         "fl_epe.tasks.sources": ("no_progress_bars", "open_source"),

@@ -176,6 +176,9 @@ def _import(module: str, reference: str) -> Any:
             f"Expected task name={reference!r} to begin with the name of a module, got "
             f"{module!r}: write {_HOW}, with dots and without .py."
         )
+    if module.endswith(".py"):
+        meant = f"{module.removesuffix('.py')}:{reference.partition(':')[2]}"
+        raise ValueError(f"Expected task name={reference!r} to be {meant!r}, without .py.")
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

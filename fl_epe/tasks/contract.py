@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from fl_epe.files import whole_file
 from fl_epe.models import (
     Inputs,
     batch_norms,
@@ -296,12 +297,11 @@ class Task(abc.ABC):
         Raises:
             OSError: if there is no room, say; a file that was there is left as it was.
         """
-        part = path.with_name(f"{path.name}.part")
-        try:
-            torch.save(self.state_dict(theta), part)
-        except RuntimeError as error:  # what torch's writer makes of a full disk
-            raise OSError(str(error).partition("\n")[0]) from error
-        part.replace(path)
+        with whole_file(path, private=False) as file:
+            try:
+                torch.save(self.state_dict(theta), file)
+            except RuntimeError as error:  # what torch's writer makes of a full disk
+                raise OSError(str(error).partition("\n")[0]) from error
 
     def chance_accuracy(self) -> float | None:
         """Accuracy on the held-out examples without learning: always their most frequent class.
@@ -315,6 +315,16 @@ class Task(abc.ABC):
         if targets.dim() != 1 or targets.is_floating_point() or not len(targets):
             return None
         return float(torch.bincount(targets).max()) / len(targets)
+
+    def chance_loss(self) -> float | None:
+        """Loss on the held-out examples of the best outputs that are the same for all of them.
+
+        For the mean square, that is the variance of the targets. ``None`` where targets are no real
+        numbers, or where it cannot be found.
+        """
+        from fl_epe.tasks.losses import constant_loss
+
+        return constant_loss(self) if type(self).batch_loss is Task.batch_loss else None
 
     def check_client(self, client_id: int) -> None:
         """Raise ValueError unless ``client_id`` is one of ``0 … num_clients − 1``."""

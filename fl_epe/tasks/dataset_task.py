@@ -31,7 +31,13 @@ import torch
 from fl_epe.models import call_model, prepared
 from fl_epe.tasks.columns import Columns, check_columns, classes_of, read_inputs, read_targets
 from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
-from fl_epe.tasks.losses import check_classes, default_by_example, default_loss, default_metric
+from fl_epe.tasks.losses import (
+    by_class,
+    check_classes,
+    default_by_example,
+    default_loss,
+    default_metric,
+)
 from fl_epe.tasks.partitioners import check_partition, client_rows
 from fl_epe.tasks.sources import Source, absolute, no_progress_bars, open_source
 
@@ -84,8 +90,8 @@ def from_datasets(
         held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn from
             all rows, or a data set. By default the split "test" or "validation", or a tenth.
         loss: mean loss of a batch, ``loss(outputs, targets)``. By default cross-entropy for whole
-            numbers (over the last axis of the outputs; targets of −100 are left out), and the mean
-            square for real ones.
+            numbers (the classes are the last axis of the outputs, or the second as in torch's own
+            losses; targets of −100 are left out), and the mean square for real ones.
         metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's name.
             By default accuracy for whole numbers, and none for real ones.
         data_seed: seed of the partition and of what is held out.
@@ -247,7 +253,8 @@ class DatasetTask(Task):
             with torch.no_grad():
                 example = self.held_out().map(lambda part: part[:1])
                 outputs = call_model(prepared(self.model).eval(), example.inputs)
-            check_classes(classes, outputs.shape[-1], self.target)
+            logits, _ = by_class(outputs, example.targets)
+            check_classes(classes, logits.shape[-1], self.target)
         return found
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
@@ -258,7 +265,7 @@ class DatasetTask(Task):
             try:
                 total, count = default_loss(outputs, targets)
             except IndexError:
-                check_classes(targets, outputs.shape[-1], self.target)
+                check_classes(targets, by_class(outputs, targets)[0].shape[-1], self.target)
                 raise
         else:
             count = len(targets)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch.nn import functional
 
 from fl_epe.data.examples import PAD
-from fl_epe.tasks.contract import ByExample, LossSum
+from fl_epe.models import call_model, one_thread, prepared
+from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
 
 __all__ = [
     "Classes",
+    "by_class",
     "check_classes",
+    "constant_loss",
     "cross_entropy",
     "cross_entropy_by_example",
     "default_by_example",
@@ -90,9 +96,9 @@ class Classes:
 def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
     """`default_loss` and `default_metric` of each example; see `Task.by_example`."""
     if not targets.is_floating_point():
-        return cross_entropy_by_example(outputs, targets)
-    if outputs.numel() != targets.numel():
-        default_loss(outputs, targets)  # says what is wrong
+        logits, _ = by_class(outputs, targets)
+        return cross_entropy_by_example(logits.reshape(*targets.shape, -1), targets)
+    _check_shapes(outputs, targets)
     losses = functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="none")
     loss = losses.reshape(len(targets), -1).sum(1)
     each = targets[0].numel()
@@ -103,38 +109,110 @@ def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Te
     """The summed loss that suits the targets, and the number of predictions.
 
     Args:
-        outputs: for whole numbers logits, with an axis more than the targets, the last one; for
-            real numbers as many values as the targets.
+        outputs: for whole numbers logits, see `by_class`; for real numbers as many values as the
+            targets.
         targets: int64 class numbers, −100 where nothing is to be predicted; or float32.
 
     Returns:
         Cross-entropy or squared error, and the number of targets that count.
 
     Raises:
-        ValueError: if real targets are not as many as the outputs.
+        ValueError: if the outputs do not fit the targets.
     """
     if targets.is_floating_point():
-        if outputs.numel() != targets.numel():
-            raise ValueError(
-                f"Expected as many outputs as real targets, got {tuple(outputs.shape)} for "
-                f"{tuple(targets.shape)}: for classes, make the targets whole numbers or text."
-            )
+        _check_shapes(outputs, targets)
         return functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="sum"), (
             targets.numel()
         )
-    logits, classes = outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)
+    logits, classes = by_class(outputs, targets)
     loss = functional.cross_entropy(logits, classes, reduction="sum", ignore_index=_IGNORED)
     # NumPy starts sooner, which counts for small batches.
     return loss, int(np.count_nonzero(classes.cpu().numpy() != _IGNORED))
 
 
+def _check_shapes(outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    mine, theirs = _without_ones(outputs.shape[1:]), _without_ones(targets.shape[1:])
+    flat = min(len(mine), len(theirs)) < 2
+    if outputs.numel() != targets.numel() or (mine != theirs and not flat):
+        raise ValueError(
+            f"Expected as many outputs as real targets, in the same order, got "
+            f"{tuple(outputs.shape)} for {tuple(targets.shape)}: for classes, make the targets "
+            "whole numbers or text."
+        )
+
+
 def default_metric(outputs: torch.Tensor, targets: torch.Tensor) -> int | torch.Tensor:
     """The number of right classes among the targets that count, see `default_loss`."""
-    values = outputs.detach()
+    values, wanted = by_class(outputs.detach(), targets)
     if values.is_cpu and targets.is_cpu and values.dtype == torch.float32:
-        best, classes = values.numpy().argmax(-1), targets.numpy()
+        best, classes = values.numpy().argmax(-1), wanted.numpy()
         return int(np.count_nonzero((best == classes) & (classes != _IGNORED)))
-    return (values.argmax(-1) == targets).logical_and_(targets != _IGNORED).sum()
+    return (values.argmax(-1) == wanted).logical_and_(wanted != _IGNORED).sum()
+
+
+def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of shape (predictions, classes), and the class of each prediction.
+
+    Args:
+        outputs: the classes are its last axis, or the second one, as in torch's own losses:
+            (n, length, classes) or (n, classes, length) for targets of shape (n, length).
+        targets: class numbers.
+
+    Raises:
+        ValueError: if the outputs fit the targets in no way, or in both.
+    """
+    shape, wanted = tuple(outputs.shape), tuple(targets.shape)
+    second = len(shape) > 2 and shape[:1] + shape[2:] == wanted
+    if second and shape[:-1] == wanted:
+        raise ValueError(
+            f"Expected outputs {shape} to show which axis has the classes: for targets {wanted} it "
+            "may be the last or the second. Pad the sequences to another length, or give loss= and "
+            "metric="
+        )
+    alike = _without_ones(shape[1:-1]) == _without_ones(wanted[1:])
+    if second:
+        outputs = outputs.movedim(1, -1)
+    elif math.prod(shape[:-1]) != targets.numel() or not (alike or len(shape) == 2):
+        raise ValueError(
+            f"Expected outputs {shape} to be (n, …, classes) or (n, classes, …) for targets "
+            f"(n, …) = {wanted}"
+        )
+    return outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)
+
+
+def _without_ones(shape: Sequence[int]) -> list[int]:
+    return [length for length in shape if length != 1]
+
+
+def constant_loss(task: Task) -> float | None:
+    """See `fl_epe.tasks.Task.chance_loss`."""
+    held = task.held_out()
+    if not held.targets.is_floating_point():
+        return None
+    try:
+        with one_thread():
+            least = _constant_loss(task, held)
+    except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
+        return None
+    return least if math.isfinite(least) else None
+
+
+def _constant_loss(task: Task, held: ClientData) -> float:
+    two = held.map(lambda part: part[:2])
+    with torch.no_grad():
+        shape = call_model(prepared(task.model).eval(), two.inputs).shape
+    same = torch.zeros(shape[1:], requires_grad=True)
+    search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
+
+    def mean() -> torch.Tensor:
+        search.zero_grad()
+        found = task.loss(same.expand(len(held), *shape[1:]).contiguous(), held.targets)
+        value = found.loss / found.examples
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    search.step(mean)  # type: ignore[no-untyped-call]
+    return mean().item()
 
 
 def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:

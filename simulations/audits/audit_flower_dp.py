@@ -413,7 +413,7 @@ class Finding:
             return f"refused: {self.refusal}"
         if found.violated:
             return "violation, proved"
-        if found.estimate.low > found.claimed:
+        if found.estimate is not None and found.estimate.low > found.claimed:
             return "measured more, not proved"
         if found.ceiling <= found.claimed:
             return "too few canaries to tell"
@@ -421,7 +421,7 @@ class Finding:
 
     def __str__(self) -> str:
         row = f"{self.case.name:29} {self.case.claimed:7.2f}"
-        if (found := self.evidence) is None:
+        if (found := self.evidence) is None or found.estimate is None:
             return f"{row}  {self.verdict}"
         low, high = found.estimate.low, found.estimate.high
         interval = f"{found.estimate.epsilon:7.2f} ({low:.2f} to {high:.2f})"
@@ -455,7 +455,7 @@ def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -
     for case in cases:
         findings = [examine(case, canaries, seed) for seed in seeds]
         row, found = f"{case.name:29} {case.claimed:7.2f}", [x.evidence for x in findings]
-        measured = [evidence.estimate.epsilon for evidence in found if evidence is not None]
+        measured = [each.estimate.epsilon for each in found if each and each.estimate]
         if len(measured) < len(found):
             print(f"{row}  {next(x.verdict for x in findings if x.evidence is None)}", flush=True)
             continue

@@ -65,6 +65,7 @@ from fl_epe import AuditRecord, EpsilonEstimate, epsilon_from_record
 from fl_epe.asymptotics import limit_record
 from fl_epe.asymptotics.expected_scores import limit_like
 from fl_epe.auditing import others_share, scores_from_record, without_others
+from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.statistics import expected_signal
 from fl_epe.config import RunConfig
 from fl_epe.flower import CanaryAudit, InProcessGrid
@@ -162,7 +163,9 @@ def agreement(record: AuditRecord) -> str:
     if scores.null is None:
         return "null as it should be"
     alone, signal = without_others(record), expected_signal(record)
-    mine, others = (np.sqrt(record.dim) * side.means for side in (alone.observed, alone.unobserved))
+    mine, others = (
+        shift_scores(side.means, record.dim) for side in (alone.observed, alone.unobserved)
+    )
     first, second = others[:, ::2], others[:, 1::2]
     agree = first @ first.T / first.shape[1]
     whitened, null = [], []

@@ -11,8 +11,10 @@ checkpoint is also damaged: cut off, or overwritten with garbage. Then the run i
 a user would, until it ends. Its record must be that of the run that nobody killed, to the last bit:
 every array, every setting, every fault.
 
-- "in process": `simulate` on a small task, six configurations in turn (participation, optimizer,
-  clipping, statistics, intervals of checkpoints, one of them by time);
+- "in process": `simulate` on a small task, seven configurations in turn (participation, optimizer,
+  clipping, statistics, kinds of canaries, intervals of checkpoints, one of them by time);
+- "options": the same, and every start has other options (workers, threads of torch and of BLAS,
+  interval of checkpoints, timeout); but for the mean training loss, which may differ by 1e-12;
 - "ray": one of the same (which, the seed says) under Flower's Ray simulation, with two workers; the
   killed process is the one that holds the server app;
 - "plug-in": a server app around Flower's FedAvg with `CanaryAudit(checkpoint=…)`, which keeps its
@@ -24,8 +26,10 @@ every array, every setting, every fault.
 `survival_faults.py` is about everything that is less than a kill. Expected (2026-11-22, two cores
 shared with other work; seeds 2027 in process, 2026, and for Ray 2028 and 2029 with 10 runs each)::
 
-    in process 100 of 100 equal to the last bit after 190 kills, 77 of them while a file was
-               written; 32 newest checkpoints damaged (103 s)
+    in process 100 of 100 (rotated canaries alone) equal to the last bit after 190 kills, 77 of
+               them while a file was written; 32 newest checkpoints damaged (103 s)
+    options    40 of 40 equal to the last bit after 76 kills, 38 of them while a file was written;
+               10 newest checkpoints damaged (seed 2026, 2026-11-23; 250 s on a loaded machine)
     ray        20 of 20 equal to the last bit after 20 kills, 10 of them while a file was written; 4
                newest checkpoints damaged (25 and 28 minutes at a time)
     plug-in    10 of 10 equal to the last bit after 13 kills, 5 of them while a file was written; 2
@@ -60,9 +64,11 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
+from threadpoolctl import threadpool_limits
 from torch.nn import functional
 
 from fl_epe import AuditRecord, RunConfig
+from fl_epe.files import PART
 from fl_epe.flower import CanaryAudit, InProcessGrid, Job, simulate
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import ClientData, LossSum, Task
@@ -125,6 +131,7 @@ CONFIGS: list[tuple[dict[str, Any], int | str]] = [
     ({"clipping": "fixed", "server_momentum": 0.0}, 4),
     ({"full_knowledge": True, "canary_participations": 2}, "0.05s"),
     ({"inclusion": "coin"}, 7),
+    ({"canary_kind": "sphere", "full_knowledge": True}, 2),
 ]
 """Changes of `BASE`, and how often a checkpoint is kept."""
 
@@ -216,7 +223,10 @@ def kill_once(
     after = int(rng.integers(0, rounds))
     begun, seen = time.monotonic(), list[float]()
     os.set_blocking(reader, False)
-    parts = [folder / f"{name}.part" for name in files]
+
+    def is_writing() -> bool:
+        return any(any(folder.glob(f"{name}.*{PART}")) for name in files)
+
     while os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         assert time.monotonic() - begun < RAY_START, (folder / "log").read_text()
         try:
@@ -229,13 +239,13 @@ def kill_once(
                 pace = (seen[-1] - seen[0]) / max(1, len(seen) - 1)
                 time.sleep(rng.random() * max(pace, 0.002))
                 break
-            if any(part.exists() for part in parts):
+            if is_writing():
                 break
         else:
             time.sleep(0.0002)
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
-    writing = any(part.exists() for part in parts)
+    writing = is_writing()
     os.close(reader)
     return not end(process, folder), writing
 
@@ -288,18 +298,34 @@ def survive(
     return AuditRecord.load(folder / "record.npz")
 
 
-def training(number: int, backend: str = "in-process") -> Start:
-    """A run of configuration ``number`` on the small task."""
+def training(number: int, backend: str = "in-process", seed: int | None = None) -> Start:
+    """A run of configuration ``number`` on the small task; independent canaries in blocks of three.
+
+    With ``seed`` each start has other options.
+    """
     changes, every = CONFIGS[number % len(CONFIGS)]
-    job = Job(Blobs(), dataclasses.replace(BASE, **changes), Seeds.derive(number), 3)
+    memory = 3 * 4 * (Blobs.inputs + 1) * CLASSES
+    job = Job(Blobs(), dataclasses.replace(BASE, **changes), Seeds.derive(number), 3, memory)
 
     def start(folder: Path, tell: Callable[[int], None]) -> None:
+        more: dict[str, Any] = {"checkpoint_every": every}
+        if seed is not None:
+            begun = len(list(folder.glob("start-*")))
+            (folder / f"start-{begun}").touch()
+            rng = np.random.default_rng((seed, begun))
+            torch.set_num_threads(int(rng.integers(1, 4)))
+            threadpool_limits(int(rng.integers(1, 4)))
+            more = {
+                "workers": int(rng.integers(1, 5)),
+                "checkpoint_every": (1, 2, 5, "0.05s", "1h")[rng.integers(5)],
+                "round_timeout": float(rng.integers(60, 3600)),
+            }
         record = simulate(
             job,
             backend=backend,
             checkpoint=folder / "checkpoint.npz",
-            checkpoint_every=every,
             on_round=lambda done: tell(done.round),
+            **more,
         )
         record.save(folder / "record.npz")
 
@@ -385,10 +411,20 @@ def whole(start: Start, folder: Path) -> AuditRecord:
     return AuditRecord.load(folder / "record.npz")
 
 
+def with_its_loss(record: AuditRecord, expected: AuditRecord) -> AuditRecord:
+    """A record with the training loss of another, if both are those of one run.
+
+    The mean of rounded numbers has other last bits with another number of workers.
+    """
+    loss = expected.metrics["train_loss"]
+    assert np.allclose(record.metrics["train_loss"], loss, rtol=1e-12, atol=0)
+    return dataclasses.replace(record, metrics={**record.metrics, "train_loss": loss})
+
+
 def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
     """Kill and resume ``runs`` runs of a part; yields the tally after each of them."""
     rng, tally = np.random.default_rng(seed), Tally()
-    kinds = {"in process": len(CONFIGS), "ray": 1, "plug-in": 1}[part]
+    kinds = {"ray": 1, "plug-in": 1}.get(part, len(CONFIGS))
     references: dict[int, AuditRecord] = {}
     for number in range(runs):
         which = seed % len(CONFIGS) if part == "ray" else number % kinds
@@ -400,6 +436,8 @@ def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
             start = training(which, "ray" if part == "ray" else "in-process")
         if which not in references:
             references[which] = whole(start, root / f"{part}-whole-{which}")
+        if part == "options":
+            start = training(which, seed=seed + number)
         expected, back = references[which], False
         if part == "plug-in":
             files: tuple[str, ...] = ("audit/audit.npz", "audit/start.npz")
@@ -409,6 +447,8 @@ def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
         else:
             most = 1 if part == "ray" else 3  # as each start of Ray takes a minute
             found = survive(start, folder, BASE.rounds, rng, tally, most_kills=most)
+        if part == "options":
+            found = with_its_loss(found, expected)
         differ = differences(found, expected)
         tally.runs += 1
         tally.same += not differ
@@ -420,7 +460,8 @@ def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
 
 def main(parts: list[str], runs: int | None, seed: int, quick: bool) -> Counter[str]:
     """Print a line for each part; returns how many of its runs were equal."""
-    full, few = {"in process": 100, "ray": 20, "plug-in": 10}, {"in process": 6, "plug-in": 2}
+    full = {"in process": 100, "options": 40, "ray": 20, "plug-in": 10}
+    few = {"in process": 7, "plug-in": 2}
     same: Counter[str] = Counter()
     for part in parts or list(few if quick else full):
         with tempfile.TemporaryDirectory() as root:
@@ -439,8 +480,9 @@ def main(parts: list[str], runs: int | None, seed: int, quick: bool) -> Counter[
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few runs, without Ray")
-    parser.add_argument("--parts", nargs="+", default=[], choices=["in process", "ray", "plug-in"])
-    parser.add_argument("--runs", type=int, help="of each part (default: 100, 20 and 10)")
+    kinds = ["in process", "options", "ray", "plug-in"]
+    parser.add_argument("--parts", nargs="+", default=[], choices=kinds)
+    parser.add_argument("--runs", type=int, help="of each part (default: 100, 40, 20 and 10)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the moments")
     given = parser.parse_args()
     torch.set_num_threads(1)  # a process with several threads cannot be forked

@@ -12,11 +12,10 @@ sum. For each the median of all runs, the share of runs whose estimate is above 
 the median is right), and how many of the 95% intervals for μ cover; ε increases with μ. "no end"
 are intervals without an upper end: bare cosines do not tell how much of a release is not canaries.
 
-The second table is for the record of a run, in which the canaries are known. A record's score is
-√d times a cosine, which has the mean 1/√(z² + 1/d) for one canary alone. "mean" is that of the
-scores over all runs, "error" its distance from theory in standard errors; "wide" is √k times the
-deviation of the runs' mean scores, "told" what `mean_spread` says, and "plain" how many intervals
-cover that take it to be 1.
+The second table is for the record of a run, in which the canaries are known. "mean" is the mean
+`Scores.shift` of all runs, "error" its distance from 1/z in standard errors; "wide" is √k times the
+deviation of the runs' shifts, "told" what `mean_spread` says, and "plain" how many intervals cover
+that take it to be 1.
 
 The third is for rounds that agree with each other, so that scores of unobserved canaries are
 "wide" times as wide as N(0, 1), with a mean of 4 such widths: how often M unobserved canaries find
@@ -51,30 +50,30 @@ Expected::
     1           1000  1000    3    1.27    1.20     1.27   50%  95.4%     0%     1.27   50%  95.5%
 
     share          d     k    z  theory    mean  error   wide  told  covers   plain
-    0.0001   1000000   100  0.1  10.000  10.001    0.6   0.98  1.00   95.8%   95.7%
+    0.0001   1000000   100  0.1  10.000  10.002    0.6   0.98  1.00   95.8%   95.7%
     0.0001   1000000   100  0.3   3.333   3.333   -0.1   0.99  1.00   94.8%   94.8%
     0.0001   1000000   100    1   1.000   0.998   -0.5   1.03  1.00   94.2%   94.2%
     0.0001   1000000   100    3   0.333   0.330   -1.1   1.02  1.00   95.4%   95.4%
-    0.001     100000   100  0.1   9.995   9.999    1.3   1.02  1.02   95.4%   94.8%
+    0.001     100000   100  0.1  10.000  10.004    1.3   1.02  1.02   95.4%   94.8%
     0.001     100000   100  0.3   3.333   3.330   -0.9   1.02  1.00   95.2%   95.2%
     0.001     100000   100    1   1.000   1.006    2.0   1.02  1.00   94.8%   94.8%
     0.001     100000   100    3   0.333   0.332   -0.3   1.00  1.00   95.4%   95.4%
-    0.01       10000   100  0.1   9.950   9.952    0.4   1.18  1.21   95.2%   90.6%
-    0.01       10000   100  0.3   3.331   3.330   -0.5   1.03  1.03   95.5%   95.1%
+    0.01       10000   100  0.1  10.000  10.002    0.4   1.19  1.22   95.2%   90.4%
+    0.01       10000   100  0.3   3.333   3.332   -0.5   1.03  1.03   95.5%   95.0%
     0.01       10000   100    1   1.000   1.000   -0.1   0.99  1.00   95.6%   95.6%
     0.01       10000   100    3   0.333   0.333   -0.3   1.01  1.00   95.2%   95.2%
-    0.1        10000  1000  0.1   9.950   9.952    0.8   2.42  2.41   95.1%   57.8%
-    0.1        10000  1000  0.3   3.331   3.334    2.0   1.26  1.25   94.5%   87.7%
-    0.1        10000  1000    1   1.000   1.000   -0.2   1.01  1.02   95.6%   94.7%
+    0.1        10000  1000  0.1  10.000  10.002    0.9   2.45  2.45   95.1%   57.3%
+    0.1        10000  1000  0.3   3.333   3.336    2.1   1.26  1.25   94.5%   87.7%
+    0.1        10000  1000    1   1.000   1.000   -0.1   1.01  1.02   95.6%   94.7%
     0.1        10000  1000    3   0.333   0.332   -1.1   0.99  1.00   95.8%   95.8%
-    0.3         1000   300  0.1   9.535   9.518   -2.7   3.39  3.46   95.2%   44.4%
-    0.3         1000   300  0.3   3.315   3.317    0.7   1.59  1.61   95.2%   78.2%
-    0.3         1000   300    1   1.000   1.004    2.5   1.08  1.07   94.2%   92.1%
-    0.3         1000   300    3   0.333   0.332   -0.9   0.96  1.01   96.3%   96.3%
-    1           1000  1000  0.1   9.535   9.531   -0.6   6.38  6.19   94.4%   25.1%
-    1           1000  1000  0.3   3.315   3.311   -1.7   2.49  2.52   95.1%   56.2%
-    1           1000  1000    1   1.000   0.999   -0.1   1.27  1.22   94.3%   88.7%
-    1           1000  1000    3   0.333   0.334    0.9   1.07  1.03   94.2%   93.5%
+    0.3         1000   300  0.1  10.000   9.983   -2.4   3.91  3.99   95.7%   41.1%
+    0.3         1000   300  0.3   3.333   3.336    0.9   1.62  1.63   95.4%   77.6%
+    0.3         1000   300    1   1.000   1.005    2.6   1.08  1.07   94.2%   92.0%
+    0.3         1000   300    3   0.333   0.332   -0.8   0.96  1.01   96.3%   96.3%
+    1           1000  1000  0.1  10.000   9.998   -0.3   7.36  7.14   95.0%   22.6%
+    1           1000  1000  0.3   3.333   3.330   -1.4   2.53  2.56   95.1%   55.8%
+    1           1000  1000    1   1.000   1.000    0.1   1.27  1.23   94.3%   88.6%
+    1           1000  1000    3   0.333   0.334    1.0   1.07  1.03   94.2%   93.6%
 
         M  wide   found  covers N(0, 1)
        20     1    0.0%   94.2%   94.2%
@@ -161,7 +160,6 @@ def bare(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) ->
 def recorded(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) -> str:
     """A row of the second table; directions have Gaussian entries, of length 1 on average."""
     means, told, covered, plainly = np.zeros(runs), np.zeros(runs), 0, 0
-    shift = 1 / np.sqrt(z**2 + 1 / dim)
     for run in range(runs):
         # Along S, and across: given S, the rest of each direction is independent of it.
         length = np.sqrt(count * rng.chisquare(dim) / dim)
@@ -172,16 +170,20 @@ def recorded(rng: np.random.Generator, runs: int, dim: int, count: int, z: float
         dots += beside * (across - across.mean()) / np.sqrt(dim)
         shared = ((length + noise_along) ** 2 + beside**2, length * (length + noise_along))
         left, squares = take_out(dots, with_sum, 1.0, *shared, length**2)
-        scores = np.sqrt(dim) * left / np.sqrt(squares)
-        means[run] = mean = scores.mean()
-        told[run] = mean_spread(count, dim, np.array([mean]), np.ones(1), mean / np.sqrt(dim))
-        far = abs(mean - shift) * np.sqrt(count) / NORMAL_95
-        covered += far <= told[run]
-        plainly += far <= 1
+        scores = Scores.from_cosines(left / np.sqrt(squares), dim)
+        means[run] = mean = scores.shift()
+        told[run] = mean_spread(count, dim, np.array([mean]), np.ones(1))
+        covered, plainly = (
+            hit + (scores.shift(half) <= 1 / z <= scores.shift(-half))
+            for hit, half in (
+                (covered, NORMAL_95 * told[run] / np.sqrt(count)),
+                (plainly, NORMAL_95 / np.sqrt(count)),
+            )
+        )
     wide = means.std(ddof=1)
-    error = (means.mean() - shift) / (wide / np.sqrt(runs))
+    error = (means.mean() - 1 / z) / (wide / np.sqrt(runs))
     return (
-        f"{count / dim:<8g}{dim:>8}{count:>6}{z:>5g}{shift:>8.3f}{means.mean():>8.3f}{error:>7.1f}"
+        f"{count / dim:<8g}{dim:>8}{count:>6}{z:>5g}{1 / z:>8.3f}{means.mean():>8.3f}{error:>7.1f}"
         f"{wide * np.sqrt(count):>7.2f}{told.mean():>6.2f}{covered / runs:>8.1%}"
         f"{plainly / runs:>8.1%}"
     )

@@ -27,6 +27,9 @@ Table 3: pairs of rows with one given difference among 500 canaries of 65,536, o
 and variance, beside those of random permutations.
 Table 4: canaries that are much of a release: the deviation of unobserved scores, √(1 − share·d/D),
 and the same for independent canaries.
+Shifts: that of one canary, 1 over the deviation of what hides it (of the canaries' products less
+their own), by the null fitted to 400 unobserved canaries, and by N(0, 1); half of the energy is
+canaries.
 Table 5: mean, deviation, Anderson–Darling statistic and maximum of groups of 316 scores, 50 groups
 from each of 40 seeds, d = 100,000, beside normal draws: means ± deviations, and p-values of equal
 means and spreads.
@@ -84,6 +87,12 @@ Expected (2026-11-22, two cores shared with other work)::
        40000  0.61   0.50     0.834     0.834   0.992
        65536  1.00   0.05     0.982     0.975   0.977
        65536  1.00   0.50     0.713     0.707   0.973
+
+    Shifts: of one canary in what hides it; by the fitted null, and by the known one
+       65536     200   0.50   17.923   18.340   12.795
+       65536   60000   0.50    1.046    1.053    0.739
+       40000     200   0.50   11.943   12.066    9.991
+       40000   36000   0.50    0.893    0.907    0.746
 """
 
 from __future__ import annotations
@@ -271,6 +280,26 @@ def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str
     return f"{head}{widths[0]:>10.3f}{predicted:>10.3f}{widths[1]:>8.3f}"
 
 
+def shift_row(dim: int, taking_part: int, share: float, seeds: int) -> str:
+    """A row of the table of shifts: of one canary, by the fitted null and by the known one."""
+    found = []
+    for seed in range(seeds):
+        canaries = CanarySet(dim, taking_part + 400, seed)
+        rng = np.random.default_rng((seed, 5))
+        weights = np.ones((1, taking_part), np.float32)
+        total = canaries.combine(weights, numbers=range(taking_part))[0]
+        noise = rng.standard_normal(dim, np.float32)
+        noise *= np.sqrt((1 - share) / share) * np.linalg.norm(total) / np.linalg.norm(noise)
+        products = canaries.dot(total + noise, threads=1)
+        observed, unobserved = products[:taking_part], products[taking_part:]
+        truth = 1 / (observed - 1).std()  # without the canary itself
+        known = np.sqrt(dim) * observed.mean() / np.linalg.norm(total + noise)
+        fitted = (observed.mean() - unobserved.mean()) / unobserved.std()
+        found.append([truth, fitted, known])
+    cells = "".join(f"{mean:>9.3f}" for mean in np.mean(found, axis=0))
+    return f"{dim:>8}{taking_part:>8}{share:>7.2f}{cells}"
+
+
 def groups(seeds: int, count: int = 316, dim: int = 100_000) -> list[str]:
     """The rows of the fifth table."""
     rng = np.random.default_rng(4)
@@ -322,6 +351,9 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
     for size in (7_850, 40_000, 1 << 16):
         for share in (0.05, 0.5):
             say(share_row(size, share, 4 if quick else 25))
+    say("\nShifts: of one canary in what hides it; by the fitted null, and by the known one")
+    for size, count in ((65_536, 200), (65_536, 60_000), (40_000, 200), (40_000, 36_000)):
+        say(shift_row(size, count, 0.5, 2 if quick else 10))
     say("\nTable 5: statistics of 316 scores, rotated and normal draws; p of means and spreads")
     for row in groups(2 if quick else 40):
         say(row)

@@ -15,7 +15,16 @@ from fl_epe.accounting import (
     tightest,
     upper_bounds,
 )
-from fl_epe.schedules import DropOut, FixedSize, Trace, make_schedule, parse_schedule
+from fl_epe.schedules import (
+    Capped,
+    DropOut,
+    FixedSize,
+    Poisson,
+    Trace,
+    make_schedule,
+    parse_schedule,
+    presence,
+)
 
 T, CLIENTS, DELTA = 40, 200, 1e-4
 
@@ -27,7 +36,11 @@ def _schedule(spec, participations=4):
 
 def _bounds(spec, z=0.5, participations=4):
     found = upper_bounds(_schedule(spec, participations), z, DELTA, CLIENTS)
-    return {"known" if bound.rounds_known else "unknown": bound.epsilon for bound in found}
+    names = {True: "known", False: "unknown"}
+    return {
+        "limit" if not bound.averages else names[bound.rounds_known]: bound.epsilon
+        for bound in found
+    }
 
 
 class TestRandomParticipations:
@@ -76,7 +89,7 @@ class TestGuarantees:
         ],
     )
     def test_limits_give_the_gaussian_mechanism(self, spec, most):
-        assert _bounds(spec) == {"known": gaussian_epsilon(0.5, DELTA, most)}
+        assert _bounds(spec)["limit"] == gaussian_epsilon(0.5, DELTA, most)
 
     def test_coins_have_the_accountant_and_a_count(self):
         bounds = _bounds("poisson")
@@ -99,7 +112,7 @@ class TestGuarantees:
         assert bounds["unknown"] == fixed_size_epsilon(0.5, CLIENTS, 20, T, DELTA)
         assert bounds["known"] == pytest.approx(_bounds("poisson")["known"], rel=1e-6)
         dropped = upper_bounds(DropOut(FixedSize(T, 0.1), 0.5), 0.5, DELTA, CLIENTS)
-        assert dropped[0].epsilon < bounds["known"]
+        assert tightest(dropped, rounds_known=True).epsilon < bounds["known"]
 
     def test_open_hours_are_fewer_rounds_at_a_higher_rate(self):
         narrow = _bounds("time-of-day:rounds_per_day=8,hours=6")  # 10 rounds, 2 a day
@@ -110,12 +123,62 @@ class TestGuarantees:
 
     def test_a_trace_is_limited_by_its_busiest_client(self):
         trace = Trace([0, 1, 2, 2], ["a", "a", "a", "b"])
-        (bound,) = upper_bounds(trace, 0.5, DELTA, 2)
-        assert bound.epsilon == gaussian_epsilon(0.5, DELTA, 3)
+        busiest, random = upper_bounds(trace, 0.5, DELTA, 2)
+        assert busiest.epsilon == gaussian_epsilon(0.5, DELTA, 3)
+        assert random.epsilon == random_participations_epsilon(0.5, DELTA, [0, 0.5, 0, 0.5])
 
-    def test_nothing_is_promised_where_nothing_limits(self):
-        assert upper_bounds(_schedule("min-separation:separation=1"), 0.5, DELTA, CLIENTS) == ()
+    def test_where_nothing_limits_there_are_the_rounds(self):
+        bounds = _bounds("min-separation:separation=1")
+        assert bounds["limit"] == gaussian_epsilon(0.5, DELTA, T)
+        assert bounds["known"] == pytest.approx(_bounds("poisson")["known"], rel=1e-6)
         assert tightest((), rounds_known=True) is None
+
+    @pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
+    @pytest.mark.parametrize("rounds", [1, 4, 40])
+    def test_everybody_in_every_round_is_one_gaussian_mechanism(self, z, rounds):
+        every_round = (
+            "epochs", "cyclic", "balls-in-bins", "min-separation:separation=1", "poisson",
+            "fixed-size", "check-in", "time-of-day:rounds_per_day=24,hours=24",
+            "capped:of=poisson,per_run=40", "drop-out:of=epochs,rate=0",
+            'device-classes:{"rates": [1, 1], "shares": [0.3, 0.7]}',
+        )  # fmt: skip
+        exact = gaussian_epsilon(z, DELTA, rounds)
+        for spec in every_round:
+            kind, options = parse_schedule(spec)
+            found = upper_bounds(make_schedule(kind, rounds, rounds, **options), z, DELTA, CLIENTS)
+            for known in (True, False):
+                assert tightest(found, rounds_known=known).epsilon == pytest.approx(exact, rel=1e-9)
+
+    @pytest.mark.parametrize(
+        "cap", [{"per_run": 39}, {"per_run": T}, {"per_window": 9, "window": 10}]
+    )
+    def test_a_cap_that_binds_nobody_changes_nothing(self, cap):
+        for inner in (Poisson(T, 0.1), DropOut(Poisson(T, 0.2), 0.5)):
+            plain, capped = (
+                upper_bounds(schedule, 0.5, DELTA, CLIENTS)
+                for schedule in (inner, Capped(inner, **cap))
+            )
+            for known in (True, False):
+                expected = tightest(plain, rounds_known=known).epsilon
+                found = tightest(capped, rounds_known=known).epsilon
+                assert found == pytest.approx(expected, rel=1e-6)
+
+    def test_a_cap_on_coins_leaves_the_accountant(self):
+        """Whoever is refused takes part in a part of the rounds that the coins gave it."""
+        inner, z = Poisson(3, 0.4), 1.0
+        schedule = Capped(inner, per_run=1)
+        bound = tightest(upper_bounds(schedule, z, 0.01, CLIENTS), rounds_known=False)
+        rng = np.random.default_rng(5)
+        patterns = presence(schedule, 4000, rng).T.astype(float)
+        patterns, shares = np.unique(patterns, axis=0, return_counts=True)
+        noise = z * rng.standard_normal((200_000, 3))
+        epsilon = bound.epsilon
+        for scores in (noise, noise + presence(schedule, 200_000, rng).T):
+            ratio = np.exp(scores @ patterns.T / z**2 - patterns.sum(axis=1) / 2 / z**2)
+            loss = np.log(ratio @ shares / shares.sum()) * (1 if scores is not noise else -1)
+            gains = np.maximum(-np.expm1(epsilon - loss), 0)
+            error = gains.std() / math.sqrt(len(gains))
+            assert gains.mean() <= 0.01 + 3 * error
 
     def test_known_rounds_hold_for_unknown_ones(self):
         found = upper_bounds(_schedule("poisson"), 0.5, DELTA, CLIENTS)

@@ -116,6 +116,19 @@ class TestSecretRounds:
         known = epsilon_two_gaussians(0, 1, 1.0, 1, 1e-200)
         assert known - np.log(30) - 0.1 < secret < known
 
+    @pytest.mark.parametrize("delta", [1e-300, 5e-324])
+    def test_a_delta_below_what_the_grid_leaves_out(self, delta):
+        known = epsilon_two_gaussians(0, 1, 1.0, 1, delta)
+        assert known - np.log(30) - 0.1 < unknown_rounds_epsilon([np.ones(30)], delta) <= known
+
+    def test_rounds_without_a_signal_take_no_memory(self):
+        """A round that releases no model has the signal 1e-9 in a report; it asked for 72 GiB."""
+        none, small = (
+            unknown_rounds_epsilon([np.r_[np.full(5, 3.0), np.full(5, signal)]], 1e-5)
+            for signal in (1e-9, 1e-3)
+        )
+        assert none == pytest.approx(small, rel=1e-6)
+
     def test_secrecy_helps_and_more_epochs_hurt(self):
         known = epsilon_two_gaussians(0, 1, 1.5, 1, 1e-3)
         once = unknown_rounds_epsilon([np.full(30, 1.5)], 1e-3)

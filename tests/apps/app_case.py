@@ -30,7 +30,10 @@ class AppCase:
         initial: makes the arrays that the run starts with.
         nodes: number of clients.
         rounds: number of rounds.
+        starts: rounds of each call of `start`, which goes on from the last model; one by default.
         arguments: makes further arguments of `start`; gets a folder to write to.
+        prepare: what the server app does with the strategy before it starts.
+        audit: further arguments of the audit.
         recorded: what the server app reads from the strategy after the run.
         raises: what the run ends with, if not with a model.
         deltas: whether replies are updates instead of models.
@@ -47,7 +50,10 @@ class AppCase:
     initial: Callable[[], ArrayRecord] = initial
     nodes: int = NODES
     rounds: int = 3
+    starts: tuple[int, ...] = ()
     arguments: Callable[[Path], dict[str, Any]] = lambda folder: {}
+    prepare: Callable[[Any], object] = _nothing
+    audit: dict[str, Any] = dataclasses.field(default_factory=dict)
     recorded: Callable[[Any], object] = _nothing
     raises: type[Exception] | None = None
     deltas: bool = False
@@ -58,9 +64,17 @@ class AppCase:
 
     def run(self, strategy: Strategy, grid: Grid, folder: Path) -> Result:
         """What the app's server does with the strategy, or with an audit of it."""
-        return strategy.start(
-            grid=grid,
-            initial_arrays=self.initial(),
-            num_rounds=self.rounds,
-            **self.arguments(folder),
-        )
+        self.prepare(strategy)
+        whole, done = Result(arrays=self.initial()), 0
+        for rounds in self.starts or (self.rounds,):
+            result = strategy.start(
+                grid=grid, initial_arrays=whole.arrays, num_rounds=rounds, **self.arguments(folder)
+            )
+            whole.arrays = result.arrays or whole.arrays
+            for kind in ("train", "evaluate"):
+                name = f"{kind}_metrics_clientapp"
+                metrics = getattr(result, name).items()
+                getattr(whole, name).update({done + t: value for t, value in metrics})
+            whole.evaluate_metrics_serverapp |= result.evaluate_metrics_serverapp
+            done += rounds
+        return whole

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from limit_settings import DELTA, REAL, SERVERS, T, epsilon_of_shift
 
-from fl_epe import epsilon_from_record, epsilon_two_gaussians
+from fl_epe import delta_two_gaussians, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.asymptotics import (
     RealUpdates,
     limit_footprints,
@@ -13,9 +13,9 @@ from fl_epe.asymptotics import (
     noise_for_epsilon,
 )
 from fl_epe.auditing import footprints, scores_from_record
-from fl_epe.mechanism import ServerSGD, sgd_weights
+from fl_epe.mechanism import ServerSGD
 from fl_epe.reporting import advice_lines
-from fl_epe.schedules import FixedSize, MinSeparation, Poisson, ShuffledEpochs, Trace
+from fl_epe.schedules import Capped, FixedSize, MinSeparation, Poisson, ShuffledEpochs, Trace
 
 
 class TestFootprints:
@@ -26,22 +26,22 @@ class TestFootprints:
         options = {"num_canaries": 60, "population": population, "seed": 7, **settings}
         final, every_round = limit_footprints(schedule, 0.4, **options)
         record = limit_record(schedule, 0.4, DELTA, unobserved=0, **options)
-        np.testing.assert_allclose(final, footprints(record, "final"), rtol=1e-12)
+        np.testing.assert_allclose(final, footprints(record, "final"), rtol=1e-8)
         present = record.presence.any(axis=0)
-        np.testing.assert_allclose(every_round[present], footprints(record, "all"), rtol=1e-12)
+        np.testing.assert_allclose(every_round[present], footprints(record, "all"), rtol=1e-8)
         assert not np.any(every_round[~present])
 
     def test_of_a_trace(self):
         trace = Trace(np.array([0, 0, 1, 3]), np.array([5, 6, 6, 7]))
         final, every_round = limit_footprints(trace, 0.5, num_canaries=30)
         record = limit_record(trace, 0.5, DELTA, num_canaries=30, unobserved=0)
-        np.testing.assert_allclose(final, footprints(record, "final"), rtol=1e-12)
-        np.testing.assert_allclose(every_round, footprints(record, "all"), rtol=1e-12)
+        np.testing.assert_allclose(final, footprints(record, "final"), rtol=1e-8)
+        np.testing.assert_allclose(every_round, footprints(record, "all"), rtol=1e-8)
 
 
 class TestNoise:
     @pytest.mark.parametrize("shift", [0.05, 0.5, 3.0, 40.0])
-    @pytest.mark.parametrize("who", ["mean", "most-exposed"])
+    @pytest.mark.parametrize("who", ["random", "mean", "most-exposed"])
     def test_one_participation_is_one_gaussian_mechanism(self, shift, who):
         schedule = ShuffledEpochs(2048, 1)
         for threat, exact in (("final", 1 / (shift * np.sqrt(2048))), ("all", 1 / shift)):
@@ -49,7 +49,6 @@ class TestNoise:
                 schedule, epsilon_of_shift(shift), DELTA, threat=threat, who=who, num_canaries=64
             )
             assert advice.noise_multiplier == pytest.approx(exact, rel=1e-6)
-            assert advice.low == pytest.approx(advice.high, rel=1e-9)
             assert advice.participations == 1
 
     @pytest.mark.parametrize("target", [1e-6, 1e-2, 1.0, 30.0, 1e5])
@@ -62,7 +61,6 @@ class TestNoise:
             assert advice.epsilon <= target
             if advice.noise_multiplier:
                 assert advice.epsilon == pytest.approx(target, rel=1e-5)
-                assert advice.low <= advice.noise_multiplier <= advice.high
             assert advice.measured_low <= advice.epsilon <= advice.measured_high
 
     @pytest.mark.parametrize("threat", ["final", "all"])
@@ -72,14 +70,12 @@ class TestNoise:
     )
     def test_the_limit_measures_the_target(self, schedule, settings, threat):
         target = 4.0
-        advice = noise_for_epsilon(schedule, target, DELTA, threat=threat, **settings)
+        advice = noise_for_epsilon(schedule, target, DELTA, threat=threat, who="mean", **settings)
         record = limit_record(
             schedule, advice.noise_multiplier, DELTA, unobserved=0, seed=3, **settings
         )
         scores = scores_from_record(record, threat, _STATISTIC[threat]).observed
-        # Both the advice and the run draw the schedule; the run's scores have noise of their own.
-        variance = scores.var(ddof=1)
-        error = np.sqrt(variance / len(scores) + max(variance - 1, 0) / advice.num_canaries)
+        error = scores.std(ddof=1) / np.sqrt(len(scores))
         middle = scores.mean()
         slope = (epsilon_of_shift(middle + 1e-4) - epsilon_of_shift(middle - 1e-4)) / 2e-4
         measured = epsilon_from_record(record, threat=threat).epsilon
@@ -89,77 +85,48 @@ class TestNoise:
             assert measured < target + 4 * slope * error
 
     @pytest.mark.parametrize("threat", ["final", "all"])
-    def test_the_most_exposed_of_the_limit_has_the_target(self, threat):
-        schedule = Poisson(T, 0.3)
-        advice = noise_for_epsilon(
-            schedule, 4.0, DELTA, threat=threat, who="most-exposed", num_canaries=200
-        )
-        largest = np.array(
+    def test_a_client_drawn_at_random_and_the_most_exposed_have_the_target(self, threat):
+        schedule, runs = Poisson(T, 0.3), 60
+        z = {
+            who: noise_for_epsilon(
+                schedule, 4.0, DELTA, threat=threat, who=who, population=200
+            ).noise_multiplier
+            for who in ("mean", "random", "most-exposed")
+        }
+        assert z["mean"] < z["random"] < z["most-exposed"]
+        footprints = np.array(
             [
-                limit_footprints(
-                    schedule, advice.noise_multiplier, num_canaries=200, seed=100 + seed
-                )[threat == "all"].max()
-                for seed in range(40)
+                limit_footprints(schedule, 1.0, num_canaries=200, seed=seed)[threat == "all"]
+                for seed in range(runs)
             ]
         )
-        error = largest.std(ddof=1) * np.sqrt(1 / 40 + 1 / 16)  # of these draws, and the advice's
-        wanted = np.interp(4.0, *_curve())
-        assert abs(largest.mean() - wanted) < 4 * error
-        mean = noise_for_epsilon(schedule, 4.0, DELTA, threat=threat, num_canaries=200)
-        assert mean.noise_multiplier < advice.noise_multiplier
-        assert mean.participations < advice.participations
+        deltas = delta_two_gaussians(0, 1, footprints / z["random"], 1, 4.0)
+        error = deltas.std() / np.sqrt(deltas.size)  # of their mean
+        assert abs(deltas.mean() - DELTA) < 3 * error
+        above = np.mean(
+            footprints.max(axis=1) / z["most-exposed"] > 1.001 * np.interp(4.0, *_curve())
+        )
+        assert above <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
 
-    @pytest.mark.slow
-    def test_the_interval_covers_the_exact_noise(self):
-        rate, server = 0.2, ServerSGD(1.0, 0.9)
-        weights = sgd_weights(np.ones(T), 0.9)
-        exact = rate * weights.sum() / np.linalg.norm(weights) / 0.8
-        runs = 150
-        inside = 0
-        for seed in range(runs):
-            advice = noise_for_epsilon(
-                Poisson(T, rate),
-                epsilon_of_shift(0.8),
-                DELTA,
-                num_canaries=150,
-                server=server,
-                seed=seed,
+    def test_the_most_exposed_of_more_clients_needs_more_noise(self):
+        few, many = (
+            noise_for_epsilon(
+                FixedSize(T, 0.25), 2.0, DELTA, who="most-exposed", population=population
             )
-            inside += advice.low <= exact <= advice.high
-        assert abs(inside / runs - 0.95) < 3 * np.sqrt(0.95 * 0.05 / runs)
+            for population in (400, 10**6)
+        )
+        assert few.noise_multiplier < many.noise_multiplier
+        assert few.participations < many.participations
 
-    def test_the_interval_of_the_most_exposed_covers_its_mean(self):
-        schedule, canaries, runs = Poisson(T, 0.3), 30, 60
-        largest = [
-            limit_footprints(schedule, 1.0, num_canaries=canaries, seed=5000 + seed)[0].max()
-            for seed in range(1000)
-        ]
-        exact = np.mean(largest) / 0.8
-        inside = 0
-        for seed in range(runs):
-            advice = noise_for_epsilon(
-                schedule,
-                epsilon_of_shift(0.8),
-                DELTA,
-                who="most-exposed",
-                num_canaries=canaries,
-                seed=seed,
-            )
-            inside += advice.low <= exact <= advice.high
-        assert abs(inside / runs - 0.95) < 3 * np.sqrt(0.95 * 0.05 / runs)
-
-    def test_fixed_cohorts_leave_nothing_open_and_the_interval_is_too_wide(self):
-        schedule = FixedSize(T, 0.25)
-        advice = [
-            noise_for_epsilon(schedule, 4.0, DELTA, num_canaries=80, seed=s) for s in range(3)
-        ]
-        for one in advice:
-            assert one.noise_multiplier == pytest.approx(advice[0].noise_multiplier, rel=1e-9)
-            assert one.high > 1.05 * one.low
+    def test_clients_are_drawn_where_there_is_no_law(self):
+        schedule = Capped(Poisson(T, 0.3), per_window=1, window=3)
+        advice = noise_for_epsilon(schedule, 2.0, DELTA, population=400)
+        assert advice.epsilon == pytest.approx(2.0, rel=1e-5)
+        assert any("were drawn" in note for note in advice.notes)
 
     def test_a_run_reports_the_interval_that_is_announced(self):
         schedule = ShuffledEpochs(T, 2)
-        advice = noise_for_epsilon(schedule, 3.0, DELTA, num_canaries=500)
+        advice = noise_for_epsilon(schedule, 3.0, DELTA, who="mean", num_canaries=500)
         record = limit_record(
             schedule, advice.noise_multiplier, DELTA, num_canaries=500, unobserved=0, seed=1
         )
@@ -171,7 +138,7 @@ class TestNoise:
     def test_no_noise_where_real_updates_hide_well_enough(self):
         real = RealUpdates(np.r_[0.0, np.full(T - 1, 0.1)], 50.0)
         advice = noise_for_epsilon(Poisson(T, 0.3), 5.0, DELTA, real=real)
-        assert (advice.noise_multiplier, advice.low, advice.high) == (0, 0, 0)
+        assert advice.noise_multiplier == 0
         assert 0 < advice.epsilon < 5
         assert any("Without noise there is no guarantee" in note for note in advice.notes)
         # In the first round nothing hides a canary from who sees every round.
@@ -183,16 +150,6 @@ class TestNoise:
         bare, hidden = (advice.noise_multiplier for advice in kinds)
         assert hidden == pytest.approx(np.sqrt(bare**2 - REAL.final), rel=1e-9)
         assert "held as they were measured" in " ".join(kinds[1].notes)
-
-    @pytest.mark.parametrize("who", ["mean", "most-exposed"])
-    def test_a_schedule_for_many_clients(self, who):
-        advice = [
-            noise_for_epsilon(
-                FixedSize(T, 0.25), 2.0, DELTA, who=who, num_canaries=400, population=population
-            ).noise_multiplier
-            for population in (None, 20_000)
-        ]
-        assert advice[0] == pytest.approx(advice[1], rel=0.2)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -211,11 +168,6 @@ class TestNoise:
                 {"num_canaries": 1}, "num_canaries=1 >= 2", id="num_canaries=1-at-least-2"
             ),
             pytest.param({"confidence": 95}, "confidence=95", id="confidence=95"),
-            pytest.param(
-                {"population": 5},
-                "population=5 >= num_canaries=2000",
-                id="population=5-at-least-num_canaries=2000",
-            ),
             pytest.param({"clip_norms": np.ones(3)}, "clip_norms.shape", id="clip_norms.shape"),
             pytest.param(
                 {"real": RealUpdates(np.ones(3), 1.0)},
@@ -237,9 +189,9 @@ class TestNoise:
     def test_lines(self):
         advice = noise_for_epsilon(Poisson(T, 0.3), 1.0, DELTA, who="most-exposed", num_canaries=50)
         text = "\n".join(advice_lines(advice))
-        for part in ("z = ", "95% interval", "δ = 1e-05", "50 canaries", "not a guarantee"):
+        for part in ("z = ", "95% interval", "δ = 1e-05", "50 canaries", "takes part at most"):
             assert part in text
-        shown = float(text.split("z = ")[1].split(" ")[0])
+        shown = float(text.split("z = ")[1].split()[0])
         assert 0 <= shown / advice.noise_multiplier - 1 < 1e-3
 
 

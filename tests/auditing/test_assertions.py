@@ -14,11 +14,13 @@ from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
     BOUNDS,
     Evidence,
+    NotMeasured,
     Scores,
     assert_private,
     epsilon_lower_bound,
     find_evidence,
     play,
+    scores_for_claim,
     scores_from_record,
 )
 from fl_epe.auditing.assertions import scores_of
@@ -131,6 +133,7 @@ def test_evidence_is_what_bound_and_estimate_say(dim):
     )
     assert evidence.lower_bound == expected > 0.25
     assert evidence.violated
+    assert evidence.estimate is not None
     assert evidence.estimate.low < evidence.estimate.epsilon < evidence.estimate.high
     assert evidence.estimate.confidence == evidence.confidence == 0.9
     assert ("known variance" in evidence.estimate.method) == bool(dim)
@@ -147,6 +150,7 @@ def test_failure_shows_all_the_evidence():
     assert text == str(evidence)
     assert len(text.splitlines()) == 5
     found = evidence.estimate
+    assert found is not None
     for number in (0.321, DELTA, found.epsilon, found.low, found.high, evidence.lower_bound):
         assert f"{number:.4g}" in text
     for words in ("97.5%", "clopper-pearson", evidence.assumption, "300 observed against 300"):
@@ -173,6 +177,9 @@ def test_no_scores_pass_the_ceiling(method, counts):
         evidence = find_evidence(scores, 1.0, 1e-5, method=method)
         assert 0 <= evidence.lower_bound <= evidence.ceiling
     assert (evidence.ceiling == math.inf) == (method == "mean")
+    if not BOUNDS[method].gaussian:
+        ties = Scores(np.full(counts[0], 1.0), np.zeros(counts[1]))
+        assert find_evidence(ties, 1.0, 1e-5, method=method).lower_bound <= evidence.ceiling
 
 
 @pytest.mark.parametrize("method", ["clopper-pearson", "simultaneous", "weighted", "gdp", "mean"])
@@ -188,6 +195,91 @@ def test_noise_that_is_the_same_in_every_call_hides_nothing():
     evidence = find_evidence(_play(0.0, 0, trials=50), 1.0, DELTA)
     assert evidence.lower_bound == evidence.ceiling
     assert evidence.violated
+
+
+def test_no_noise_at_all_never_passes():
+    scores = _play(0.0, 0, trials=50)
+    for method in ("mean", "gdp"):
+        with pytest.raises(NotMeasured, match=f"without any spread .* method='{method}'"):
+            assert_private(scores, 30.0, DELTA, method=method)
+    with pytest.raises(ValueError, match=r"epsilon=30\.0 < "):
+        assert_private(scores, 30.0, DELTA)
+
+
+@pytest.mark.parametrize("method", VALID)
+@pytest.mark.parametrize("values", [(1.0, 1.0), (0.0, 1.0)], ids=["equal", "reversed"])
+def test_scores_that_say_nothing_do_not_pass(method, values):
+    observed, unobserved = (np.full(200, value) for value in values)
+    scores = Scores(observed, unobserved, statistic="of my own")
+    for call in (find_evidence, assert_private):
+        with pytest.raises(NotMeasured, match=r"score \(of my own\) is .* cancels it"):
+            call(scores, 0.1, 1e-6, method=method)
+    with pytest.raises(NotMeasured):
+        assert_private([scores, scores], 0.1, 1e-6)
+
+
+def test_cosines_without_noise():
+    assert find_evidence(Scores.from_cosines(np.ones(50), 10**6), 1.0, DELTA).violated
+    with pytest.raises(NotMeasured, match="is 0 for every observed canary: no canary reached"):
+        assert_private(Scores.from_cosines(np.zeros(50), 10**6), 1.0, DELTA)
+
+
+# Mechanisms that are not Gaussian, and pure DP.
+
+
+def _laplace(epsilon, count, seed):
+    """Scores of the Laplace mechanism with that ε."""
+    rng = np.random.default_rng(seed)
+    return Scores(*(rng.laplace(mean, 1 / epsilon, count) for mean in (1.0, 0.0)))
+
+
+@pytest.mark.parametrize("method", ["gdp", "mean"])
+def test_noise_that_is_not_gaussian_is_not_convicted_as_if_it_were(method):
+    """At ε = 1 both bounds are above 2, and the scores refute what they assume."""
+    for seed in range(20):
+        evidence = find_evidence(_laplace(1.0, 400, seed), 1.0, 1e-5, method=method)
+        assert evidence.lower_bound > 1.5
+        assert evidence.refuted
+        assert not evidence.violated
+    assert "verdict   not tested: the scores are not Gaussian (Anderson–Darling: p = " in str(
+        evidence
+    )
+    with pytest.raises(
+        ValueError, match=f"Gaussian scores for method='{method}'.*Leave out method"
+    ):
+        assert_private(_laplace(1.0, 400, 0), 1.0, 1e-5, method=method)
+    assert not assert_private(_laplace(1.0, 400, 0), 1.0, 1e-5).violated
+
+
+def test_a_conviction_says_that_it_assumes_gaussian_noise():
+    evidence = find_evidence(_two_groups(3.0), 1.0, DELTA, method="gdp")
+    assert not evidence.refuted
+    assert "verdict   violated, if the noise is Gaussian (Anderson–Darling: p = " in str(evidence)
+    few = find_evidence(_two_groups(30.0, count=3), 1.0, DELTA, method="mean")
+    assert few.gaussian_p is None
+    assert str(few).endswith("verdict   violated, if the noise is Gaussian")
+
+
+def test_a_gaussian_mechanism_is_refuted_as_rarely_as_the_confidence_says():
+    runs = 150
+    refuted = sum(
+        find_evidence(_two_groups(1.0, 100, seed), 5.0, DELTA, method="mean").refuted
+        for seed in range(runs)
+    )
+    # 1 − confidence, and three standard errors of a share of 150 runs: 5 of them.
+    assert refuted <= runs * (0.01 + 3 * math.sqrt(0.01 * 0.99 / runs))
+
+
+def test_a_claim_of_pure_dp():
+    evidence = assert_private(_laplace(1.0, 1000, 0), 1.0, 0.0)
+    assert 0.3 < evidence.lower_bound < 1.0
+    assert evidence.estimate is None
+    assert "measured  not measured: Gaussian noise has no finite ε at δ = 0" in str(evidence)
+    with pytest.raises(AssertionError, match="violated"):
+        assert_private(_laplace(3.0, 1000, 0), 1.0, 0.0)
+    cosines = Scores.from_cosines(np.full(50, 5e-3), 10**6)
+    with pytest.raises(AssertionError, match="violated"):
+        assert_private(cosines, 1.0, 0.0, stop_early=True)
 
 
 # Refusals.
@@ -222,7 +314,7 @@ def test_arguments_are_checked_before_the_run():
     wrong: dict[str, dict[str, object]] = {
         "epsilon=-1": {"epsilon": -1},
         "epsilon=nan": {"epsilon": math.nan},
-        "delta=0": {"delta": 0},
+        "delta=0 > 0 for method='gdp'": {"delta": 0, "method": "gdp"},
         "delta=nan": {"delta": math.nan},
         "confidence=1": {"confidence": 1},
         "method='jeffreys'.*one of clopper-pearson, simul": {"method": "jeffreys"},
@@ -273,12 +365,17 @@ def test_single_participation_has_the_exact_null(schedule):
 
 
 @pytest.mark.parametrize(
-    "schedule", [ShuffledEpochs(5, 2), ShuffledEpochs(5, 1.5), Poisson(5, 0.3)]
+    ("schedule", "claim"),
+    [
+        (ShuffledEpochs(5, 2), lambda r: scores_from_record(r, "all", "matched-filter")),
+        (ShuffledEpochs(5, 1.5), lambda r: scores_from_record(r, "all", "matched-filter")),
+        (Poisson(5, 0.3), scores_for_claim),  # whoever claims ε knows no coins
+    ],
 )
-def test_several_participations_have_unobserved_scores(schedule):
+def test_several_participations_have_unobserved_scores(schedule, claim):
     record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=30)
     scores = scores_of(record)
-    expected = scores_from_record(record, "all", "matched-filter")
+    expected = claim(record)
     assert np.array_equal(scores.observed, expected.observed)
     assert np.array_equal(scores.unobserved, expected.unobserved)
     assert find_evidence(record, 1.0, DELTA).unobserved == 30

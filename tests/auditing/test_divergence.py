@@ -65,6 +65,31 @@ def test_accuracy_at_chance(record, diverged: bool):
 
 
 @pytest.mark.parametrize(
+    ("losses", "chance", "diverged"),
+    [
+        pytest.param([9.0, 5, 4, 4, 4.1], 4.0, True, id="at-chance"),
+        pytest.param([9.0, 5, 4, 4, 3.9], 4.0, False, id="last-below"),
+        pytest.param([9.0, 5, 3, 4, 4], 4.0, False, id="third-last-below"),
+        pytest.param([9.0, 5, 4, 4, 4], None, False, id="classes"),
+    ],
+)
+def test_a_regression_no_better_than_the_mean(losses, chance, diverged: bool):
+    series = {**EVALUATED, "eval_loss": np.array(losses)}
+    reasons = divergence(make_record(metrics=series, config={"chance_loss": chance}))
+    assert bool(reasons) is diverged
+    assert all("that of the same prediction for everybody (4)" in reason for reason in reasons)
+    late = {**series, "eval_round": np.array([0.0, 2, 4, 6, 8])}
+    assert divergence(make_record(metrics=late, config={"chance_loss": chance})) == ()
+
+
+def test_a_training_loss_that_explodes_while_the_model_stays_as_it_was():
+    series = {"eval_round": np.array([0.0, 6]), "train_loss": np.array([1.0, 9e25, np.nan])}
+    for last, found in ((1.99, 1), (1.0, 0)):  # the model learned all the same
+        losses = {**series, "eval_loss": np.array([2.0, last]), "cohort": np.array([5, 5, 0])}
+        assert len(divergence(make_record(metrics=losses))) == found
+
+
+@pytest.mark.parametrize(
     ("lost", "arrived", "text"),
     [
         (0, 0, None),

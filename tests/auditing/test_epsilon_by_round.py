@@ -54,7 +54,7 @@ def test_the_last_one_is_the_estimate_of_the_report():
     _, record = _watched(planned=float(CANARIES), participation="epochs")
     last = epsilon_by_round(record)[-1].estimate
     whole = epsilon_from_record(record, threat="all")
-    assert last.epsilon == pytest.approx(whole.epsilon, rel=1e-6)
+    assert last.epsilon == pytest.approx(whole.epsilon, rel=1e-3)  # d = 2,000: μ²/d
     assert last.low < whole.low
     assert last.high > whole.high  # as it holds at every round at once
 

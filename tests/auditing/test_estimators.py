@@ -14,8 +14,12 @@ from fl_epe import (
     epsilon_from_scores,
     epsilon_two_gaussians,
 )
-from fl_epe.auditing import Scores, epsilon_of, scores_from_record
+from fl_epe.auditing import NotMeasured, Scores, epsilon_of, scores_from_record, summarize_scores
+from fl_epe.auditing.score_spread import check_known_variance, check_sign
+from fl_epe.auditing.shifted_cosines import normal_deviates, shift_scores
 from fl_epe.auditing.statistics import matched_filter
+from fl_epe.reporting import notes, score_notes
+from fl_epe.reporting.summary import summarize
 
 DELTA = 1e-6
 
@@ -64,7 +68,7 @@ def test_real_canaries_in_the_gaussian_mechanism(z, epsilon):
 
 def test_known_variance_interval_is_exact():
     k, mean = 400, 1.5
-    estimate = epsilon_from_cosines(_grid(k, mean) / 100, 10_000, DELTA, confidence=0.9)
+    estimate = epsilon_from_cosines(_grid(k, mean) / 1e5, 10**10, DELTA, confidence=0.9)
     half = stats.norm.ppf(0.95) / np.sqrt(k)
     assert estimate.low == pytest.approx(epsilon_two_gaussians(0, 1, mean - half, 1, DELTA))
     assert estimate.high == pytest.approx(epsilon_two_gaussians(0, 1, mean + half, 1, DELTA))
@@ -84,8 +88,106 @@ def test_known_variance_interval_covers():
 
 
 def test_scores_below_the_null_give_zero():
-    estimate = epsilon_from_cosines(_grid(100, -2) / 100, 10_000, DELTA)
+    estimate = epsilon_from_cosines(_grid(100, -0.4) / 100, 10_000, DELTA)
     assert (estimate.epsilon, estimate.low, estimate.high) == (0, 0, 0)
+
+
+class TestSign:
+    """Losses instead of scores, or sides that were swapped."""
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            pytest.param(lambda s: epsilon_from_cosines(-s / 100, 10_000, DELTA), id="cosines"),
+            pytest.param(lambda s: epsilon_from_scores(s - 3, s, DELTA), id="scores"),
+            pytest.param(lambda s: epsilon_from_scores(s - 9, 0 * s, DELTA), id="constant"),
+            pytest.param(lambda s: summarize_scores(s - 3, s, DELTA), id="summary"),
+        ],
+    )
+    def test_members_far_below_others_are_refused(self, call):
+        with pytest.raises(NotMeasured, match=r"far below unobserved ones.*negate them"):
+            call(_grid(100, 3.0))
+
+    def test_chance_is_not_refused(self):
+        rng = np.random.default_rng(5)
+        for count in (2, 3, 10, 100):
+            for _ in range(50):
+                check_sign(Scores(*rng.standard_normal((2, count))))
+                check_sign(Scores(*rng.standard_cauchy((2, count))))
+                check_sign(Scores(rng.standard_normal(count), standard_null=True))
+
+
+class TestSmallDimensions:
+    """A canary in Gaussian noise: its cosine is never above 1, however large its shift is."""
+
+    @pytest.mark.parametrize("dim", [10, 100, 650])
+    def test_shift_and_coverage(self, dim):
+        shift, count, runs = 5.0, 200, 300  # ε = 32
+        rng, exact = np.random.default_rng(dim), epsilon_two_gaussians(0, 1, 5.0, 1, DELTA)
+        along = shift + rng.standard_normal((runs, count))
+        cosines = along / np.sqrt(along**2 + rng.chisquare(dim - 1, (runs, count)))
+        found = [Scores.from_cosines(row, dim) for row in cosines]
+        errors = np.array([scores.shift() for scores in found]) - shift
+        assert abs(errors.mean()) < 3 * errors.std() / np.sqrt(runs) + 0.002
+        estimates = [epsilon_from_cosines(row, dim, DELTA) for row in cosines[:100]]
+        covered = np.mean([e.low <= exact <= e.high for e in estimates])
+        assert covered >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 100)
+
+    def test_deviates_are_those_of_the_noncentral_t(self):
+        """Where the approximation is worst, and in tails on both sides."""
+        t = stats.nct.ppf([0.01, 0.2, 0.5, 0.8, 0.99], 99, 5.0)
+        cosines = t / np.sqrt(t**2 + 99)
+        expected = stats.norm.ppf([0.01, 0.2, 0.5, 0.8, 0.99])
+        np.testing.assert_allclose(normal_deviates(cosines, 100, 5.0), expected, atol=5e-4)
+
+    def test_large_dimensions_do_not_change(self):
+        """Beside the mean of √d·cos: a relative μ²/(2d), here 2·10⁻⁶."""
+        scores = Scores.from_cosines(_grid(1000, 2.0) / 1e3, 10**6)
+        assert scores.shift() == pytest.approx(2.0, rel=5e-6)
+
+    def test_too_few_dimensions_are_refused(self):
+        with pytest.raises(NotMeasured, match="in 9 dimensions; an estimate needs at least 10"):
+            epsilon_from_cosines([0.1, 0.2], 9, DELTA)
+
+
+class TestUnequalCanaries:
+    @pytest.mark.parametrize("width", [1.18, 2.0])
+    def test_wide_scores_have_no_estimate_with_known_variance(self, width):
+        cosines = _grid(1000, 1.4, width) / 1e3
+        with pytest.raises(NotMeasured, match=f"{width:.2f} times as wide as known variance"):
+            epsilon_from_cosines(cosines, 10**6, DELTA)
+        summary = summarize_scores(cosines, None, DELTA, dim=10**6)
+        assert [e.method for e in summary.estimates] == ["cosines, fitted variance"]
+        assert "no estimate with known variance" in score_notes(summary)[0]
+
+    def test_equal_canaries_are_hardly_ever_refused(self):
+        rng, refused, runs = np.random.default_rng(0), 0, 2000
+        for row in rng.normal(3, 1, (runs, 50)):
+            try:
+                check_known_variance(Scores.from_cosines(row / 1e3, 10**6))
+            except NotMeasured:
+                refused += 1
+        assert refused <= 8  # 2 expected; a Poisson count above 8 has a chance of 0.02%
+
+    def test_known_differences_are_taken_out(self):
+        sizes = np.repeat([1.0, 5.0], 500)
+        scores = Scores(_grid(1000) + sizes, standard_null=True)
+        assert np.isinf(epsilon_of(scores, DELTA).high)
+        known = epsilon_of(dataclasses.replace(scores, expected=2 * sizes), DELTA)
+        assert known.method == "scores, known variance, of the mean of unequal canaries"
+        assert known.epsilon == pytest.approx(epsilon_two_gaussians(0, 1, 3, 1, DELTA))
+
+    def test_a_report_says_that_canaries_are_unequal(self):
+        """Two thirds of the canaries were dropped, which the expected scores do not know."""
+        rng = np.random.default_rng(0)
+        cosines = (rng.standard_normal((6, 40)) + 30.0 * (np.arange(40) % 3 == 0)) / 100
+        record = make_record(observed=cosines)
+        found = epsilon_from_record(record, threat="all")
+        assert found.high == np.inf
+        assert found.method.endswith("fitted variance as wider than known, no upper end")
+        summary = summarize(record)
+        assert summary.every_round.matched_filter.estimate == found
+        assert "times as wide as known variance allows" in " ".join(notes(summary))
 
 
 def test_two_fitted_gaussians():
@@ -115,9 +217,10 @@ class TestMatchedFilter:
                 for t in range(record.rounds):
                     if record.presence[t, i % 40]:
                         n = record.mechanism.cohort_size
-                        a = scale * record.mechanism.clip_norms[t] / (n * record.norms.means[t])
+                        own = record.mechanism.clip_norms[t] / n
+                        a = scale * own / np.sqrt(record.norms.means[t] ** 2 - own**2)
                         signals.append(a)
-                        total += a * scale * cosines[t, i]
+                        total += a * shift_scores(cosines[t, i], record.dim)
                 assert scores[i] == pytest.approx(total / np.linalg.norm(signals))
 
     def test_null_and_signal_are_as_predicted(self):

@@ -46,6 +46,10 @@ EDITS = {
     "noise-negative": ("sum_noise_multiplier", -0.5, "sum_noise_multiplier=-0.5 to be"),
     "noise-tiny": ("noise_multiplier", 1e-320, "noise_multiplier=1e-320 to be 0, or from"),
     "norm-huge": ("displacement_norm", 1e200, r"displacement_norm=1e\+200 to be a length"),
+    "norm-tiny": ("displacement_norm", 1e-300, "displacement_norm=1e-300 to be a length"),
+    "norms-tiny": ("mean_norms", np.full(T, 1e-300), "mean_norms to be lengths that float32"),
+    "clip-norms-huge": ("clip_norms", np.full(T, 1e300), "clip_norms to be lengths that float32"),
+    "cohort-tiny": ("cohort_size", 1e-300, "cohort_size=1e-300 to be a mean number of clients"),
     "server-list": ("server", [], r"server=\[\] to be a table"),
     "server-rate": ("server", {"name": "sgd", "momentum": 0.5}, "server to have a learning_rate"),
     "server-momentum": (

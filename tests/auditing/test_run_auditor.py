@@ -87,9 +87,11 @@ def test_unknown_contributions_weigh_every_round_the_same():
     record = auditor.record()
     assert not record.signal_known()
     from fl_epe.auditing import scores_from_record
+    from fl_epe.auditing.shifted_cosines import shift_scores
 
     scores, others = scores_from_record(record, "all", "matched-filter", raw=True).both()
-    np.testing.assert_allclose(scores, np.sqrt(500 / 3) * record.observed.means.sum(axis=0))
+    expected = shift_scores(record.observed.means, 500).sum(axis=0) / np.sqrt(3)
+    np.testing.assert_allclose(scores, expected)
     assert others.shape == (3,)
     assert record.mechanism.server == {"name": "median"}
     assert record.delta_cosines()[0] is record.observed.deltas
@@ -167,7 +169,7 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
 
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
-    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 3 * COUNT  # and no vector
+    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 4 * COUNT  # and no vector
     sketches = state["sketches"].nbytes
     assert sketches == 4 * ROUNDS * SKETCH_PARTS
     kept = sum(array.nbytes for name, array in state.items() if not name.startswith("null."))

@@ -21,7 +21,7 @@ def _write(path, kind):
                 OBSERVED.tolist(), [*map(repr, UNOBSERVED.tolist()), *[""] * 10], strict=True
             )
         ]
-        path.write_text("observed, unobserved\n" + "\n".join(rows))
+        path.write_text("observed, unobserved\n" + "\n".join(rows) + "\n")
     elif kind == "long.csv":
         rows = [f"{s!r},1" for s in OBSERVED.tolist()] + [
             f"{s!r},false" for s in UNOBSERVED.tolist()

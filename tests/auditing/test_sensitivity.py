@@ -7,6 +7,7 @@ from fl_epe.auditing import games
 
 CANARIES = [games.dirac(6, 50.0, index) for index in (0, 5)] + [games.constant(6, 50.0)]
 OTHERS = np.eye(6)[1:4] * 3
+OWN = np.random.default_rng(9)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 10, 4096])
@@ -61,6 +62,49 @@ def test_an_argument_out_of_range_is_named(name, value):
     arguments = {"sensitivity": 1.0, "batch_size": 1.0, "norm": 1.0} | {name: value}
     with pytest.raises(ValueError, match=f"{name}={value}"):
         games.sensitivity_is_possible(**arguments)
+
+
+def _adds(draw):
+    """The clipped sum, and what ``draw`` makes of the number of updates and the generator."""
+
+    class Adds(games.Mechanism):
+        def release(self, updates, rng):
+            return games.clipped(updates, 1.0).sum(axis=0) + draw(len(updates), rng)
+
+    return Adds()
+
+
+class _Sampled(games.Mechanism):
+    def release(self, updates, rng):
+        return games.clipped(updates, 1.0)[rng.random(len(updates)) < 0.5].sum(axis=0)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        pytest.param(_adds(lambda _, __: OWN.normal(size=6)), id="own-generator"),
+        pytest.param(games.of_function(lambda rows: OWN.normal(size=6)), id="own-function"),
+        pytest.param(_adds(lambda n, rng: rng.normal(size=(n, 6)).sum(0)), id="noise-of-each"),
+        pytest.param(_Sampled(), id="sampled"),
+    ],
+)
+def test_noise_that_does_not_cancel_is_no_sensitivity(mechanism):
+    with pytest.raises(ValueError, match="noise cancels"):
+        games.measured_sensitivity(mechanism, games.ADD_OR_REMOVE, CANARIES, others=OTHERS)
+    with pytest.raises(ValueError, match="noise cancels"):
+        games.measured_batch(mechanism, CANARIES[0], 5)
+
+
+def test_noise_in_float32_cancels():
+    noisy = _adds(lambda _, rng: rng.normal(size=6).astype(np.float32))
+    found = games.measured_sensitivity(noisy, games.ADD_OR_REMOVE, CANARIES)
+    assert found == pytest.approx(1.0, rel=1e-5)
+
+
+def test_canaries_that_change_nothing_measure_nothing():
+    silent = games.of_function(lambda rows: np.zeros(6))
+    with pytest.raises(ValueError, match="one changes what is released, got none"):
+        games.measured_sensitivity(silent, games.ADD_OR_REMOVE, CANARIES)
 
 
 def test_a_canary_is_needed():

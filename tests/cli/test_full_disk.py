@@ -28,7 +28,7 @@ def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
     printed, said = capsys.readouterr()
     assert "Empirical ε at δ" in printed
     assert f"{output / 'record.npz'} could not be written" in said
-    assert f"fl-epe resume {output} goes on from there" in said
+    assert f"Go on with: fl-epe resume {output}" in said
     kept = {path.name for path in output.iterdir()}
     assert kept == {"checkpoint.npz", "checkpoint-previous.npz", RUN_LOG}
     with monkeypatch.context() as patched:

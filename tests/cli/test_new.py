@@ -2,6 +2,8 @@
 
 import ast
 import csv
+import json
+import re
 import subprocess
 import sys
 
@@ -65,13 +67,31 @@ def test_a_table_becomes_a_task(targets, outputs, own_modules, capsys):
     assert main(["run", "mine:task", "--output", "out", *FEW]) == 0, capsys.readouterr().err
 
 
-def test_the_table_is_found_from_any_folder(own_modules, monkeypatch):
+def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(own_modules, capsys):
+    table(own_modules / "t.csv", lambda i: 1e5 + 3e4 * (i % 5))
+    assert main(["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]) == 0
+    own = (own_modules / "mine.py").read_text()
+    (own_modules / "plain.py").write_text(own.replace("    loss=loss,\n", ""))
+    few = [*FEW, "--rounds", "12", "--evaluate-every", "1", "--noise-multiplier", "0.01"]
+    capsys.readouterr()
+    assert main(["run", "mine:task", "--output", "out", *few]) == 0
+    said = capsys.readouterr().out
+    assert "held out " in said
+    (found,) = re.findall("The model's loss on held-out data: (.+)", said)
+    assert float(found) < 0.5  # of the targets' variance
+    assert main(["run", "plain:task", "--output", "bad", *few]) == 3
+    assert "Diverged: " in capsys.readouterr().out
+    assert json.loads((own_modules / "bad/report.json").read_text())["status"] == "diverged"
+
+
+def test_the_table_is_found_from_any_folder(own_modules, monkeypatch, capsys):
     (own_modules / "data").mkdir()
     (own_modules / "tasks").mkdir()
     table(own_modules / "data/t.csv", lambda i: i % 2)
     assert main(["new", "tasks/far.py", "--data", "data/t.csv", "--targets", "goal"]) == 0
     text = (own_modules / "tasks/far.py").read_text()
     assert 'dataset=Path(__file__).parent / "../data/t.csv",' in text
+    assert "Next: cd tasks && fl-epe run far:task" in capsys.readouterr().out
     (own_modules / "elsewhere").mkdir()
     monkeypatch.chdir(own_modules / "elsewhere")
     monkeypatch.syspath_prepend(own_modules / "tasks")
@@ -90,7 +110,7 @@ def test_images_are_sent_to_the_guide(own_modules, capsys):
 
 
 def test_what_it_writes_is_formatted(own_modules):
-    table(own_modules / "t.csv", lambda i: i % 2)
+    table(own_modules / "t.csv", lambda i: i / 3)
     assert main(["new"]) == 0
     assert main(["new", "mine.py", "--data", "t.csv", "--targets", "goal"]) == 0
     found = subprocess.run(

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -79,8 +80,16 @@ def _error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return lines[0]
 
 
-def test_a_task_of_this_folder_is_trained_and_audited(folder: Path):
+def test_a_task_of_this_folder_is_trained_beside_other_files(capsys: pytest.CaptureFixture[str]):
+    Path("out/checkpoint.npz.part").mkdir(parents=True)
+    Path("out/film.part").touch()
+    Path("mine").write_text("mine")
+    Path("out/run.log").symlink_to(Path("mine").absolute())
     assert _run("owntask:task", "--hidden", "16", "--output", "out") == 0
+    assert Path("out/checkpoint.npz.part").is_dir()
+    assert Path("out/film.part").is_file()
+    assert Path("mine").read_text() == "mine"
+    assert "run.log cannot be written" in capsys.readouterr().err
     record = AuditRecord.load(Path("out/record.npz"))
     assert record.dim == 4 * 16 + 16 + 16 * 3 + 3
     assert record.presence.shape[0] == 3
@@ -97,6 +106,26 @@ def test_canaries_that_take_part_as_clients_do(folder: Path):
     assert analytical["participations"] == record.mechanism.canary_participations == 2.0
     assert analytical["client_participations"] == pytest.approx(2.1)
     assert record.provenance.config["canary_participations"] == 2.0
+
+
+def test_the_command_that_a_report_advises_can_be_pasted(capsys: pytest.CaptureFixture[str]):
+    words = ["--clients-per-round", "7", "--num-canaries", "90", "--hidden", "5"]
+    assert _run("owntask:task", *words, "--output", "an 'odd' folder") == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fl-epe")]
+    assert said == [
+        "fl-epe run --workers 1 owntask:task --clients-per-round 7 --hidden 5 "
+        "--canary-participations as-clients --num-canaries 43"  # 90 / 2.1: as many in a round
+    ]
+    assert main([*shlex.split(said[0])[1:], "--output", "again"]) == 0
+    first, second = (
+        AuditRecord.load(Path(f"{x}/record.npz")) for x in ("an 'odd' folder", "again")
+    )
+    assert first.dim == second.dim == 4 * 5 + 5 + 5 * 3 + 3
+    assert second.mechanism.canary_participations == 2.0
+    capsys.readouterr()
+    assert main(["resume", "an 'odd' folder"]) == 2
+    advised = capsys.readouterr().err.strip().rpartition("See: ")[2]
+    assert main(shlex.split(advised)[1:]) == 0
 
 
 def test_its_options_are_in_the_help(capsys: pytest.CaptureFixture[str]):
@@ -119,7 +148,7 @@ ERRORS = {
     "module": (("nowhere:task",), "No module 'nowhere' for task name='nowhere:task': run from"),
     "name": (("owntask:tsk",), "there is no 'tsk', it has task, normal, rounds"),
     "short": (("owntask",), "to be one of digits"),
-    "file": (("owntask.py:task",), "No module 'owntask.py'"),
+    "file": (("owntask.py:task",), "name='owntask.py:task' to be 'owntask:task', without .py"),
     "option": (("owntask:task", "--hidden", "0.5"), "--hidden"),
     "clients": (("owntask:task", "--clients", "70"), "there are 54 rows for 70 clients"),
     "taken": (("owntask:rounds",), "fl-epe run has an option --rounds of its own"),
@@ -165,8 +194,34 @@ def _stopped_run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
 def test_a_stopped_run_is_resumed_from_this_folder(monkeypatch: pytest.MonkeyPatch):
     _stopped_run(monkeypatch)
     sys.modules.pop("owntask")
-    assert main(["resume", "out", "--workers", "1"]) == 0
+    assert main(["resume", "out", "--task", "owntask:task", "--workers", "1"]) == 0
     assert AuditRecord.load(Path("out/record.npz")).dim == 4 * 6 + 6 + 6 * 3 + 3
+
+
+def test_no_checkpoint_chooses_the_module_that_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """A folder that somebody sent: the checkpoint names a module that lies beside it."""
+    _stopped_run(monkeypatch)
+    how_to_go_on = "Go on with: fl-epe resume out --task owntask:task"
+    assert how_to_go_on in capsys.readouterr().out
+    sys.modules.pop("owntask")
+    Path("owntask.py").write_text("from pathlib import Path; Path('came').touch()")
+    for words, said in {
+        (): "Expected --task='owntask:task' to be named again: the checkpoint in out names this",
+        ("--task", "digits"): "Expected --task='digits' to be 'owntask:task', the task of the",
+    }.items():
+        assert main(["resume", "out", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert not Path("came").exists()
+    assert "owntask" not in sys.modules
+
+
+def test_no_plan_chooses_the_module_that_is_imported(capsys: pytest.CaptureFixture[str]):
+    Path("plan.toml").write_text('task = "owntask:task"')
+    assert main(["compare", "--config", "plan.toml", "--output", "out"]) == 2
+    assert "Expected --task='owntask:task' to be named again" in capsys.readouterr().err
+    assert "owntask" not in sys.modules
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["own-task", "built-in"])
@@ -176,7 +231,8 @@ def test_resume_looks_here_only_for_a_task_of_ones_own(here: bool, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [path for path in sys.path if path != str(Path.cwd())])
         patch.setattr(StopRequest, "asked", property(lambda self: True))
-        assert main(["resume", "out", "--workers", "1"]) == 130
+        again = ["--task", "owntask:task"] if here else []
+        assert main(["resume", "out", "--workers", "1", *again]) == 130
         assert (str(Path.cwd()) in sys.path) == here
 
 
@@ -189,7 +245,7 @@ def test_from_another_folder_it_is_said_where_to_go(
     importlib.invalidate_caches()
     monkeypatch.chdir(folder)
     capsys.readouterr()
-    assert main(["resume", "here/out", "--workers", "1"]) == 2
+    assert main(["resume", "here/out", "--workers", "1", "--task", "owntask:task"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "No module 'owntask'" in said
     assert "run from the folder that owntask.py is in" in said

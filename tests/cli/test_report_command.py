@@ -1,7 +1,9 @@
 """``fl-epe report``: figures of one run, several runs side by side, and what is refused."""
 
 import json
+import unicodedata
 
+import numpy as np
 import pytest
 from records import make_record, record_of
 
@@ -52,6 +54,45 @@ def test_a_delta_for_all(runs):
 def test_a_run_that_was_not_measured_has_its_status(runs):
     record_of(1).save(runs / "two" / "record.npz")
     assert main(["report", "one", "two"]) == 3
+
+
+HOSTILE = "\x1b[2J\x1b[H\x9b1mε ≈ 0.01. Verdict: private\r\x07\u202e" + "x" * 10**5
+
+
+def _nothing_moves_the_cursor(text):
+    assert "\\u001b[2J" in text  # it is there, written out
+    assert not [c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf")]
+    assert "x" * 2001 not in text
+
+
+@pytest.mark.parametrize("words", [["evil"], ["evil", "one", "--output", "side"]], ids=" ".join)
+def test_a_record_that_somebody_sent_writes_nothing_but_text(runs, words, capsys):
+    config = {"task": HOSTILE, "metric": HOSTILE, "plan": [HOSTILE], "caveat": HOSTILE}
+    record = make_record(
+        config=config,
+        faults=(HOSTILE,),
+        fault_counts={HOSTILE: 3},
+        versions={"numpy": HOSTILE, HOSTILE: "1"},
+        run={"started": HOSTILE, "commands": [HOSTILE]},
+        metrics={"eval_accuracy": np.ones(2) / 2, "eval_round": np.arange(2)},
+    )
+    record.save(runs / "evil" / "record.npz")
+    assert main(["report", *words]) == 0
+    _nothing_moves_the_cursor(capsys.readouterr().out)
+    for path in (runs / words[-1]).glob("*.[hjc]*"):
+        _nothing_moves_the_cursor(path.read_text())
+
+
+def test_a_link_in_a_folder_that_somebody_sent_leads_nowhere(runs):
+    mine = runs / "mine"
+    mine.write_text("mine")
+    for name in ("report.json", "report.html", "epsilon.png"):
+        (runs / "one" / name).symlink_to(mine)
+    (runs / "one" / "figures").symlink_to(runs)
+    assert main(["report", "one"]) == 0
+    assert main(["report", "one", "--figures", "svg"]) == 2
+    assert mine.read_text() == "mine"
+    assert not (runs / "scores.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from fl_epe.cli.stopping import (
     signals_as_interrupts,
     signals_ask,
 )
+from fl_epe.files import PART
 from fl_epe.simulation import StopRequest
 from fl_epe.simulation.checkpoint import read_state
 
@@ -80,11 +81,25 @@ def test_a_folder_that_stays_empty_is_not_left_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    (tmp_path / "checkpoint.npz.part").write_bytes(b"half")
-    (tmp_path / "record.npz").write_bytes(b"whole")
-    with locked(tmp_path):
-        assert {path.name for path in tmp_path.iterdir()} == {"record.npz", LOCK}
+def test_a_lock_that_is_a_link_leaves_what_it_points_to(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match=LOCK), locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize("words", [["resume"], ["run", "digits", "--rounds", "0", "--output"]])
+def test_a_folder_without_a_run_keeps_every_file(words, tmp_path, capsys):
+    """As downloads, beside a folder that ends in .part and a file called run.lock."""
+    for name in ("film.part", "run.lock", f"film.mp4{PART}"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "x.part").mkdir()
+    assert main([*words, str(tmp_path)]) == 2
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {"film.part", "run.lock", f"film.mp4{PART}", "x.part"}
+    assert (tmp_path / "run.lock").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])

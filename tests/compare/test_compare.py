@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 
-from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
-from fl_epe.asymptotics import limit_record
+from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon, known_footprint_epsilon
+from fl_epe.asymptotics import limit_record, shift_of
 from fl_epe.auditing import AuditRecord
 from fl_epe.compare import (
     Plan,
     carry_out,
     failed_of,
+    finding_of,
     measure,
     notes_of,
     read_plan,
@@ -22,7 +24,6 @@ from fl_epe.compare import (
     write_comparison,
 )
 from fl_epe.compare.page import cells_of
-from fl_epe.reporting import number
 from fl_epe.schedules import ShuffledEpochs
 
 SMALL = Plan(
@@ -31,7 +32,6 @@ SMALL = Plan(
     participations=(1, 2),
     rounds=16,
     clients=200,
-    num_canaries=50,
 )
 
 
@@ -61,19 +61,18 @@ class TestPlan:
 
     def test_cells_are_the_whole_grid(self):
         plan = dataclasses.replace(SMALL, replicates=3)
-        cells = list(plan.cells())
+        cells = list(dataclasses.replace(plan, task="digits", clients=None).cells())
         assert len(cells) == len(set(map(plan.key, cells))) == 3 * 2 * 2 * 3
+        assert len(list(plan.cells())) == 3 * 2 * 2  # nothing is drawn twice without a training
 
     def test_a_key_knows_what_decides_the_result(self):
         cell = next(SMALL.cells())
         for other in (
-            dataclasses.replace(
-                SMALL, schedules=("cyclic", "epochs"), replicates=5, confidence=0.9
-            ),
+            dataclasses.replace(SMALL, schedules=("cyclic", "epochs")),
             dataclasses.replace(SMALL, noise_multipliers=(0.1, 0.3), participations=(1,)),
         ):
             assert other.key(cell) == SMALL.key(cell)
-        for change in ({"rounds": 17}, {"seed": 1}, {"clients": 300}, {"decay": 0.9}):
+        for change in ({"rounds": 17}, {"seed": 1}, {"clients": 300}, {"confidence": 0.9}):
             assert dataclasses.replace(SMALL, **change).key(cell) != SMALL.key(cell)
 
     @pytest.mark.parametrize(
@@ -93,6 +92,7 @@ class TestPlan:
             pytest.param({"decay": 0}, "decay=0", id="decay=0"),
             pytest.param({"seed": -1}, "seed=-1", id="seed=-1"),
             pytest.param({"settings": {"local_epochs": 1}}, "with a task", id="with-a-task"),
+            pytest.param({"num_canaries": 9}, "num_canaries=9 only", id="num_canaries=9"),
             pytest.param({"task": "digits", "settings": {"clients": 5}}, "clients", id="clients"),
             pytest.param({"task": "digits", "clients": 5}, "clients=5", id="clients=5"),
             pytest.param({"task": "digits", "like": "somewhere"}, "somewhere", id="somewhere"),
@@ -109,10 +109,10 @@ class TestPlan:
         plan = Plan.from_dict({**old, "settings": {"clients_per_round": 4}})
         assert (plan.participations, plan.replicates, plan.num_canaries) == ((3,), 2, 9)
 
-    def test_keys_are_those_of_the_first_version(self):
-        """What an earlier version measured is found, and what it would draw is drawn."""
-        plan = Plan(("epochs",), (0.1,), (4,), num_canaries=50)
-        assert [plan.key(cell) for cell in plan.cells()] == ["f26192e7bce59bbc564f93d4"]
+    def test_trainings_are_found_whatever_is_made_of_them(self):
+        plan = Plan(("epochs",), (0.1,), (4,), task="digits", num_canaries=50)
+        more = dataclasses.replace(plan, replicates=2, confidence=0.9)
+        assert set(map(plan.key, plan.cells())) < set(map(more.key, more.cells()))
 
     def test_toml(self, tmp_path):
         path = tmp_path / "plan.toml"
@@ -192,7 +192,7 @@ class TestMeasurements:
         record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, clip_norms=norms, num_canaries=9)
         record.save(tmp_path / "run" / "record.npz")
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None)
-        like = dataclasses.replace(plan, like=str(tmp_path / "run"), num_canaries=200)
+        like = dataclasses.replace(plan, like=str(tmp_path / "run"))
         rows = _rows(like, tmp_path / "like")
         # With norms that move, the round matters: the last ones are five times as loud.
         still = _rows(dataclasses.replace(like, like=None, rounds=16), tmp_path / "still")
@@ -200,6 +200,15 @@ class TestMeasurements:
         assert rows[0].every_round.most_exposed == pytest.approx(
             rows[0].every_round.analytical.epsilon
         )
+
+    def test_like_a_run_of_few_clients_all_of_them_are_canaries(self, tmp_path):
+        record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
+        record = record.with_values(config={**record.provenance.config, "clients": 60})
+        record.save(tmp_path / "record.npz")
+        plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None, num_canaries=None)
+        plan = dataclasses.replace(plan, clients=None)
+        rows = _rows(dataclasses.replace(plan, like=str(tmp_path)), tmp_path / "like")
+        assert [row.skipped for row in rows] == [None] * len(rows)
 
     def test_like_a_run_that_does_not_fit(self, tmp_path):
         record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
@@ -215,72 +224,118 @@ class TestMeasurements:
 
 
 class TestRows:
-    def test_pooled_repeats_narrow_the_interval(self, tmp_path):
-        plan = dataclasses.replace(SMALL, schedules=("cyclic",), noise_multipliers=(0.3,))
-        for one, four in zip(
-            _rows(plan, tmp_path),
-            _rows(dataclasses.replace(plan, replicates=4), tmp_path),
-            strict=True,
-        ):
-            width = (one.every_round.high - one.every_round.low) / 2
-            pooled = (four.every_round.high - four.every_round.low) / 2
-            assert pooled == pytest.approx(width / 2, rel=0.15)
-            assert four.replicates == 4
-
     def test_rows_hold_the_exact_values(self, tmp_path):
-        plan = dataclasses.replace(SMALL, schedules=("epochs",), replicates=2, confidence=0.999)
+        plan = dataclasses.replace(SMALL, schedules=("epochs",))
         for row in _rows(plan, tmp_path):
             count, z = row.participations, row.noise_multiplier
             known = epsilon_two_gaussians(0, 1, np.sqrt(count) / z, 1, row.delta)
-            assert row.every_round.low < known < row.every_round.high
+            for epsilon in (row.every_round.epsilon, row.every_round.high):
+                assert epsilon == pytest.approx(known)
             assert row.every_round.analytical.epsilon == pytest.approx(known)
             assert row.every_round.most_exposed == pytest.approx(known)
-            assert not row.above
             assert row.unknown_rounds.epsilon < row.every_round.epsilon
+            assert not row.above
 
-    @pytest.mark.slow
-    def test_a_planted_violation_is_found(self, tmp_path, monkeypatch):
-        """A schedule that lets everybody in twice as often as it says."""
+    def test_many_replicates_of_a_small_epsilon(self, tmp_path):
+        """It is computed: no mean over estimates that are cut off at 0."""
+        plan = Plan(("poisson",), (20,), (1,), replicates=20, server_momentum=0.0)
+        (row,) = _rows(plan, tmp_path)
+        pmf = scipy.stats.binom.pmf(np.arange(513), 512, 1 / 512)
+        sizes = np.arange(513) / 20 / np.sqrt(512)
+        exact = known_footprint_epsilon(sizes, row.delta, weights=pmf)
+        assert row.final.epsilon == pytest.approx(exact, rel=1e-6)
+        assert row.replicates == 1
 
-        @dataclasses.dataclass(frozen=True)
-        class Cheat(ShuffledEpochs):
-            def cohorts(self, population, rng):
-                return ShuffledEpochs(self.rounds, 2 * self.epochs).cohorts(population, rng)
+    def test_a_cap_that_refuses_nobody_changes_nothing(self, tmp_path):
+        plan = Plan(("poisson", "capped:of=poisson,per_run=100"), (0.5,), (4,))
+        plain, capped = _rows(plan, tmp_path)
+        for name in ("final", "every_round"):
+            one, other = getattr(plain, name), getattr(capped, name)
+            assert other.epsilon == pytest.approx(one.epsilon, rel=1e-3)
+            assert other.most_exposed == pytest.approx(one.most_exposed, rel=1e-3)
+            assert other.analytical.epsilon == pytest.approx(one.analytical.epsilon, rel=1e-6)
+        assert capped.analytical_unknown_rounds == plain.analytical_unknown_rounds
 
-        plan = dataclasses.replace(SMALL, schedules=("cyclic",), num_canaries=200)
-        assert not any(row.above for row in _rows(plan, tmp_path / "honest"))
-        monkeypatch.setattr(
-            "fl_epe.compare.measure.make_schedule",
-            lambda kind, rounds, participations: Cheat(rounds, participations),
+    def test_the_most_exposed_is_of_the_clients_that_were_asked_for(self, tmp_path):
+        plan = Plan(("poisson",), (1.0,), (4,), delta=1e-5, server_momentum=0.0)
+        for clients in (500, 10**6):
+            (row,) = _rows(dataclasses.replace(plan, clients=clients), tmp_path / str(clients))
+            most = scipy.stats.binom.isf(0.05 / clients, 512, 4 / 512)
+            expected = epsilon_two_gaussians(0, 1, most / np.sqrt(512), 1, 1e-5)
+            assert row.final.clients == clients
+            assert row.final.most_exposed == pytest.approx(expected, rel=1e-6)
+            assert row.most_participations == most
+
+    def test_ties_are_called_ties(self, tmp_path):
+        plan = Plan(("epochs", "balls-in-bins", "poisson"), (1.0,), (4,))
+        found = finding_of(plan, _rows(plan, tmp_path))
+        assert "least under epochs and balls-in-bins (ε ≤ 0.578, a tie)" in found
+        assert "most exposed of 10,000 clients" in found
+        same = dataclasses.replace(plan, schedules=("epochs", "balls-in-bins"))
+        assert "the same ε under all" in finding_of(same, _rows(same, tmp_path))
+
+    def test_what_has_no_law_is_drawn_and_said(self, tmp_path):
+        spec = "capped:of=poisson,per_window=1,window=4"
+        plan = dataclasses.replace(SMALL, schedules=(spec, "poisson"), participations=(2,))
+        rows = _rows(plan, tmp_path)
+        (first, second), plain = rows[:2], rows[2:]
+        assert first.final.simulated
+        assert not any(row.final.simulated for row in plain)
+        # The same clients at every noise: expected scores are in proportion to 1/z.
+        means = [shift_of(row.final.mean, row.delta) for row in (first, second)]
+        assert means[0] / means[1] == pytest.approx(
+            second.noise_multiplier / first.noise_multiplier, rel=1e-6
         )
-        rows = _rows(plan, tmp_path / "cheat")
+        assert first.final.low < first.final.epsilon < first.final.high
+        assert cells_of(first)[1].startswith("~")
+        (note,) = [note for note in notes_of(plan, rows) if note.startswith("“~”")]
+        assert spec in note
+        assert "poisson, so" not in note.replace(spec, "")
+
+    @pytest.mark.parametrize("rounds", [4, 40])
+    def test_everybody_in_every_round_is_one_number(self, rounds, tmp_path):
+        kinds = ("epochs", "cyclic", "balls-in-bins", "poisson", "fixed-size", "check-in",
+            "min-separation:separation=1", "time-of-day:rounds_per_day=4,hours=24",
+            "capped:of=poisson,per_run=40")  # fmt: skip
+        plan = Plan(kinds, (1.0,), (rounds,), rounds=rounds, clients=100, server_momentum=0.0)
+        for row in _rows(plan, tmp_path):
+            exact = gaussian_epsilon(1.0, row.delta, rounds)
+            for part in (row.final, row.every_round, row.unknown_rounds):
+                assert part.epsilon == pytest.approx(exact, rel=1e-6)
+                assert part.analytical.epsilon == pytest.approx(exact, rel=1e-6)
+
+    def test_trainings_are_pooled_before_any_epsilon(self):
+        """Scales of both signs: ε of their mean, and not the mean of what is left above 0."""
+        part = {"mean": 0.0, "variance": 1.0, "count": 50, "error": 0.5, "drawn": 0, "whole": True}
+        part |= {"footprints": [0.1], "shares": [1.0]}
+        results = {}
+        plan = Plan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
+        for cell, scale in zip(plan.cells(), (2.0, -1.0), strict=True):
+            view = part | {"scale": scale, "mean": 0.1 * scale}
+            results[cell] = {
+                "delta": 1e-3, "clients": 20, "participations": {"mean": 1.0, "most": 1},
+                "final": view, "all": view, "unknown": {"epochs": [[0.1, 0.1]]}, "accuracy": None,
+                "guarantees": [],
+            }  # fmt: skip
+        (row,) = rows_of(plan, results)
+        exact = epsilon_two_gaussians(0, 1, 0.05, 1, 1e-3)
+        assert row.final.epsilon == pytest.approx(exact)
+        assert row.final.mean == pytest.approx(exact)
+        assert row.unknown_rounds.epsilon < row.every_round.epsilon
+        assert row.replicates == 2
+
+    def test_what_lies_above_its_bound_is_found(self, small, tmp_path):
+        results = {cell: result for cell, result in small[0].items() if "skipped" not in result}
+        broken = copy.deepcopy(results)
+        for result in broken.values():
+            for bound in result["guarantees"]:
+                bound["epsilon"] *= 0.9
+        assert not any(row.above for row in rows_of(SMALL, results))
+        rows = rows_of(SMALL, broken)
         assert all(row.every_round.above for row in rows)
-        write_comparison(plan, rows, tmp_path)
+        write_comparison(SMALL, rows, tmp_path)
         page = (tmp_path / "compare.html").read_text()
-        assert "Warning: 4 of 4 rows" in page
-
-    @pytest.mark.slow
-    def test_honest_schedules_stay_below_their_analytical_epsilon(self, tmp_path):
-        """At most the interval's error rate of many seeds lies above.
-
-        `simulations/studies/schedule_seeds.py` does the same for Poisson, rounds unknown, and 200
-        seeds.
-        """
-        plan = dataclasses.replace(
-            SMALL,
-            schedules=("cyclic",),
-            noise_multipliers=(0.5,),
-            participations=(2,),
-            replicates=100,
-        )
-        above = {"final": 0, "every_round": 0}
-        for cell, result in carry_out(plan, tmp_path).items():
-            (row,) = rows_of(plan, {cell: result})
-            for name in above:
-                estimate = getattr(row, name)
-                above[name] += estimate.low > estimate.analytical.epsilon
-        rate = (1 - plan.confidence) / 2
-        assert max(above.values()) <= 100 * rate + 3 * np.sqrt(100 * rate)
+        assert f"Warning: {len(rows)} of {len(rows)} rows" in page
 
 
 def test_measure_is_pure(tmp_path):
@@ -288,75 +343,20 @@ def test_measure_is_pure(tmp_path):
     assert measure.measure(SMALL, cell, tmp_path) == measure.measure(SMALL, cell, tmp_path)
 
 
-@pytest.fixture(scope="module")
-def exposed(tmp_path_factory):
-    """What the plan of `TestMostExposed` finds."""
-    return carry_out(TestMostExposed.PLAN, tmp_path_factory.mktemp("exposed"))
-
-
-class TestMostExposed:
-    """Above the analytical ε where participations are drawn, and explained there."""
-
-    PLAN = dataclasses.replace(
-        SMALL,
-        schedules=("cyclic", "fixed-size"),
-        noise_multipliers=(0.3,),
-        participations=(2,),
-        num_canaries=200,
-    )
-
-    @pytest.mark.slow
-    def test_it_is_marked_and_explained(self, exposed):
-        cyclic, drawn = rows = rows_of(self.PLAN, exposed)
-        assert not cyclic.exposed_above
-        assert drawn.exposed_above
-        assert not drawn.above
-        most = gaussian_epsilon(0.3, drawn.delta, drawn.most_participations)
-        assert drawn.every_round is not None
-        epsilon, exposed_most = drawn.every_round.analytical.epsilon, drawn.every_round.most_exposed
-        assert epsilon is not None
-        assert exposed_most is not None
-        assert epsilon < exposed_most
-        assert drawn.every_round.most_exposed == pytest.approx(most)
-        cells = [cells_of(row) for row in rows]
-        assert [any("†" in cell for cell in row) for row in cells] == [False, True]
-        assert cells[1][5].endswith(" †")
-        (note,) = [note for note in notes_of(self.PLAN, rows) if note.startswith("†")]
-        assert f"took part {drawn.most_participations} times where 2 were expected" in note
-        assert f"is {number(most)}." in note
-
-    @pytest.mark.slow
-    def test_no_mark_without_a_need(self, exposed):
-        plan = dataclasses.replace(self.PLAN, schedules=("cyclic",))
-        rows = rows_of(plan, {cell: exposed[cell] for cell in plan.cells()})
-        assert not any("†" in note for note in notes_of(plan, rows))
-
-    def test_a_limit_on_participations_that_is_broken_is_not_explained_away(self, exposed):
-        row = rows_of(self.PLAN, exposed)[0]
-        assert row.every_round is not None
-        exposed = dataclasses.replace(row.every_round, most_exposed=1e6)
-        assert not exposed.exposed_above
-
-    def test_results_of_earlier_versions(self, exposed):
-        results = copy.deepcopy(exposed)
-        rows = rows_of(self.PLAN, results)
-        for result in results.values():
-            del result["diverged"]
-            for bound in result["guarantees"]:
-                del bound["averages"]
-        assert rows_of(self.PLAN, results) == rows
-
-
 class TestNotMeasured:
     """Cells without an ε, or of a model that diverged: named, and never a number."""
 
     PLAN = dataclasses.replace(
-        SMALL, schedules=("cyclic",), noise_multipliers=(0.3,), participations=(1, 2), replicates=2
+        SMALL, schedules=("cyclic",), noise_multipliers=(0.3,), participations=(1, 2)
     )
     REASON = "no canary took part in 16 rounds"
 
     def _rows(self, tmp_path, **failure):
-        results = carry_out(self.PLAN, tmp_path)
+        results = {
+            dataclasses.replace(cell, replicate=replicate): result
+            for cell, result in carry_out(self.PLAN, tmp_path).items()
+            for replicate in (0, 1)
+        }
         cell = next(iter(results))
         results[cell] = failure if "not_measured" in failure else results[cell] | failure
         return rows_of(self.PLAN, results)
@@ -385,8 +385,7 @@ class TestNotMeasured:
         assert notes_of(self.PLAN, rows)[0].endswith(f": {first.failed}.")
 
     def test_measure_says_why(self, tmp_path, monkeypatch):
-        cell = next(self.PLAN.cells())
-        limit = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
-        nobody = limit.with_values(presence=np.zeros((16, 9), bool))
-        monkeypatch.setattr("fl_epe.compare.measure.limit_record", lambda *_, **__: nobody)
-        assert measure.measure(self.PLAN, cell, tmp_path) == {"not_measured": self.REASON}
+        plan = dataclasses.replace(self.PLAN, clients=201)  # not in the cache
+        monkeypatch.setattr("fl_epe.compare.measure.clients_law", lambda *_, **__: None)
+        found = measure.measure(plan, next(plan.cells()), tmp_path)
+        assert "no law in closed form" in found["not_measured"]

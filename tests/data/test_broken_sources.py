@@ -144,9 +144,9 @@ def test_a_word_list_that_is_a_broken_archive(tmp_path, capsys):
 
 def test_what_a_killed_conversion_left_is_removed(tmp_path):
     data_files.write_json_lines(tmp_path / "a.jsonl", POSTS, "user_id")
-    stale, fresh = tmp_path / "out.part-old", tmp_path / "out.part-new"
+    stale, fresh = tmp_path / "out.fl-epe-part-old", tmp_path / "out.fl-epe-part-new"
     for folder in (stale, fresh):
         (folder / "inner").mkdir(parents=True)
     os.utime(stale, (time.time() - 3600,) * 2)
     assert len(convert("stackoverflow", str(tmp_path / "a.jsonl"), tmp_path / "out")) == 3
-    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "out", "out.part-new"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "out", "out.fl-epe-part-new"}

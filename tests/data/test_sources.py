@@ -87,7 +87,7 @@ GOOD = ("train", "u", {"tokens": "a b"})
             id="line-2-has-1-cells,the-header-2",
         ),
         pytest.param(
-            _text_file("a.csv", 'user_id,tokens\n1,"a'),
+            _text_file("a.csv", 'user_id,tokens\n1,"a\n'),
             "after line 1, to be CSV",
             id="after-line-1,to-be-CSV",
         ),

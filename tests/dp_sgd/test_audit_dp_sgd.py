@@ -1,5 +1,6 @@
 import logging
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 from fl_epe import AuditRecord, assert_private, audit_dp_sgd, epsilon_from_record, find_evidence
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.auditing import footprint_fit
+from fl_epe.auditing import NotMeasured, footprint_fit, scores_for_claim
 from fl_epe.cli import main
 from fl_epe.dp_sgd import PlainDPSGD, scored_steps
+from fl_epe.dp_sgd.step_checks import StepFindings
 from fl_epe.dp_sgd.steps import OpacusSteps
+from fl_epe.reporting import as_text, summarize
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -529,3 +532,167 @@ def test_other_trained_parameters_than_at_the_start_stop_the_audit():
         train(model, optimizer, 2)
     assert audit.record().rounds == 2
     assert "4 trainable tensors" in audit.faults[0]
+
+
+def digits_like(seed=0, z=1.0, wrong=None, poisson=True, accumulate=1, clip=0.2, **options):
+    """A run of Opacus's engine with 120 steps of about 64 examples, and Opacus's own ε."""
+    torch.manual_seed(seed)
+    inputs = torch.randn(1500, 20)
+    data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
+    model, private_by = network(), PrivacyEngine()
+    model, optimizer, loader = private_by.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=64, shuffle=True),
+        noise_multiplier=z,
+        max_grad_norm=clip,
+        poisson_sampling=poisson,
+    )
+    if wrong is not None:
+        wrong(optimizer)
+    settings = {"num_canaries": 300, "delta": 1e-5, "seed": seed} | options
+    with audit_dp_sgd(optimizer, **settings) as audit:
+        for number, (images, targets) in enumerate((pair for _ in range(2) for pair in loader), 1):
+            torch.nn.functional.cross_entropy(model(images), targets).backward()
+            if number % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return audit
+
+
+def changed(name, attribute, factor):
+    """Puts a method in the place of ``name`` for which ``attribute`` is another one meanwhile."""
+
+    def wrong(optimizer):
+        method = getattr(optimizer, name)
+
+        def changes():
+            before = getattr(optimizer, attribute)
+            setattr(optimizer, attribute, factor * before)
+            method()
+            setattr(optimizer, attribute, before)
+
+        setattr(optimizer, name, changes)
+
+    return wrong
+
+
+def repeats(optimizer):
+    method = optimizer.add_noise
+
+    def same():
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            method()
+
+    optimizer.add_noise = same
+
+
+FAULTS = {
+    "clip-norm-doubled": (
+        {"wrong": changed("clip_and_accumulate", "max_grad_norm", 2.0)},
+        "clipped gradients are up to 2 times as long as the clip norm",
+    ),
+    "no-clipping": (
+        {"wrong": changed("clip_and_accumulate", "max_grad_norm", 1e9)},
+        "times as long as the clip norm",
+    ),
+    "shuffled": ({"poisson": False}, "not drawn by Poisson sampling"),
+    "same-noise": ({"wrong": repeats}, r"noise of step \d+ is that of step \d+"),
+    "noise-removed": (
+        {"wrong": changed("add_noise", "noise_multiplier", 0.0)},
+        "48 of 48 steps had no noise in some tensor, where their noise multiplier is above 0",
+    ),
+    "half-of-the-noise": (
+        {"wrong": changed("add_noise", "noise_multiplier", 0.5)},
+        "the noise has 0.50 times its claimed standard deviation",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_step_that_is_not_as_claimed_is_named(name):
+    options, words = FAULTS[name]
+    audit = digits_like(**options)
+    assert re.search(words, "; ".join(audit.findings.faults))
+    summary = summarize(audit.record())
+    assert summary.status == ("not measured" if audit.findings.unbounded else "faulty")
+    assert re.search(words, " ".join(as_text(summary).split()))
+    with pytest.raises((AssertionError, ValueError), match=words.removesuffix(" is above 0")[:30]):
+        assert_private(audit, 5.0, 1e-5)
+
+
+def test_right_steps_have_no_fault():
+    audit = digits_like()
+    assert audit.findings == StepFindings()
+    assert summarize(audit.record()).status == "ok"
+
+
+@pytest.mark.parametrize("z", [0.0, 1.0])
+def test_without_noise_no_epsilon_of_every_step_is_a_number(z):
+    audit = digits_like(z=z, wrong=changed("add_noise", "noise_multiplier", 0.0))
+    for statistic in ("matched-filter", "likelihood-ratio", "maximum"):
+        with pytest.raises(NotMeasured, match="had no noise in some tensor, so ε of every round"):
+            audit.epsilon(statistic=statistic)
+    assert "Not measured" in audit.report()
+    assert bool(audit.findings.faults) == (z > 0)  # who claims no noise has no fault in that
+
+
+def test_accumulated_batches_multiply_the_sampling_rate():
+    audit = digits_like(poisson=False, accumulate=2)
+    mechanism = audit.record().mechanism
+    assert mechanism.canary_participations == pytest.approx(24 * 2 / 24)  # Opacus: 24 steps of 2q
+    theory = poisson_epsilon(1.0, 2 / 24, 24, 1e-5)  # what Opacus counts
+    assert summarize(audit.record()).analytical.epsilon == pytest.approx(theory)
+    counts = [len(cohort) for cohort in audit._scored._present]
+    expected = 300 * 2 / 24
+    assert abs(np.mean(counts) - expected) < 4 * math.sqrt(expected / len(counts))
+
+
+def test_other_canaries_hide_nobody():
+    theory = poisson_epsilon(0.3, 1 / 24, 48, 1e-5)
+    for audit in (digits_like(z=0.3, num_canaries=count) for count in (40, 1000)):
+        found = audit.epsilon(statistic="likelihood-ratio", confidence=0.999)
+        assert found.low < theory < found.high
+        assert audit.record().norms.sums.max() == 0  # nothing is left to take out
+
+
+def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
+    audit, claim = digits_like(num_canaries=1000), poisson_epsilon(1.0, 1 / 24, 48, 1e-5)
+    scores = scores_for_claim(audit.record())
+    # Canaries that were drawn for no step count as members, all others as none.
+    assert len(scores.observed) == 1000
+    assert len(scores.unobserved) == 1000
+    assert audit.record().num_canaries < 1000
+    evidence = assert_private(audit, claim, 1e-5)
+    assert evidence.statistic == "likelihood ratios at unknown rounds"
+    assert evidence.estimate == audit.epsilon(statistic="likelihood-ratio", confidence=0.99)
+    with pytest.raises(ValueError, match="method='gdp' to be one for scores of any distribution"):
+        find_evidence(audit, claim, 1e-5, method="gdp")
+    summary = summarize(audit.record())
+    assert summary.rows()[1].name == "likelihood ratio"
+    assert summary.every_round.matched_filter.estimate.epsilon < summary.analytical.epsilon * 1.3
+    assert summary.every_round.known_rounds.epsilon > 2 * summary.analytical.epsilon
+    assert "gdp" not in {row.method for row in summary.every_round.bounds}
+
+
+def test_what_cannot_be_seen_is_named():
+    parts = engine("ghost")
+    with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
+        epochs(*parts)
+    assert len(audit.findings.unseen) == 2
+    text = " ".join(audit.report().split())
+    assert "Not checked: clipping in 8 of 8 steps" in text
+    assert "Not checked: batch sizes" in text
+
+
+@pytest.mark.parametrize("where", ["so_far", "clipped", "tensor_sizes"])
+def test_a_check_that_fails_ends_nothing(where, monkeypatch):
+    plain = epochs(*engine())
+    monkeypatch.setattr(scored_steps.ScoredSteps, "gradient", nothing)
+    monkeypatch.setattr(OpacusSteps, where, property(breaks) if where[0] == "t" else breaks)
+    parts = engine()
+    with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
+        assert torch.equal(plain, epochs(*parts))
+    monkeypatch.undo()
+    assert audit.record().rounds in (1, 8)  # scored, but where its noise could not be looked at

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import random
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from killed_server import CANARIES, ROUNDS, Later
 from fl_epe import AuditRecord, RunConfig, epsilon_from_record
 from fl_epe.archive import read_archive, write_archive
 from fl_epe.auditing import NULL_CANARIES, SKETCH_PARTS
-from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, canary_mod
+from fl_epe.flower import CanaryAudit, CanaryOrder, DPFedAvg, InProcessGrid, canary_mod
 
 KILLED = 5
 SERVER = Path(__file__).parents[1] / "support" / "killed_server.py"
@@ -39,7 +41,7 @@ def start(strategy, arrays, rounds=ROUNDS, kill=None, app=None, **settings):
 
     The server app is killed in round ``kill``, after the audit has seen it.
     """
-    settings = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, **settings}
+    settings = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, "max_share": 0.5, **settings}
     audit = CanaryAudit(strategy, **settings)
     models = []
 
@@ -130,13 +132,14 @@ def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum, bac
     assert again.record().provenance.config["resumed_after"] == [back]
 
 
-def test_all_rounds_may_be_given_again_and_later_ones_have_no_canary(tmp_path, whole, killed):
-    again, _ = start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path)
+def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(tmp_path, whole, killed):
+    again, models = start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path)
     record = again.record()
-    assert record.rounds == ROUNDS + KILLED
-    assert not record.presence[ROUNDS:].any()
-    np.testing.assert_array_equal(record.presence[:ROUNDS], whole.presence)
-    np.testing.assert_allclose(record.observed.means[:ROUNDS], whole.observed.means, atol=1e-6)
+    assert len(models) == ROUNDS + 1
+    assert record.rounds == ROUNDS
+    np.testing.assert_array_equal(record.presence, whole.presence)
+    np.testing.assert_allclose(record.observed.means, whole.observed.means, atol=1e-6)
+    assert f"round {ROUNDS + 1}, this round and later ones are not measured" in again.faults[0]
 
 
 def test_a_server_may_be_killed_again_and_again(tmp_path, whole):
@@ -187,7 +190,12 @@ def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
 
 def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path, whole, killed):
     audit = CanaryAudit(
-        Later(KILLED), num_canaries=CANARIES, delta=DELTA, rounds=ROUNDS, checkpoint=tmp_path
+        Later(KILLED),
+        num_canaries=CANARIES,
+        delta=DELTA,
+        rounds=ROUNDS,
+        checkpoint=tmp_path,
+        max_share=0.5,
     )
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.attach().start(grid, killed[KILLED], num_rounds=ROUNDS - KILLED)
@@ -200,7 +208,7 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed)
             return super().start(grid, killed[self.done], ROUNDS - self.done)
 
     Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
-    given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path}
+    given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path, "max_share": 0.5}
     with InProcessGrid(drifting_app(), NODES) as grid:
         with pytest.raises(ValueError, match=r"delta=0.5 to be 0.001, as in the audit in"):
             CanaryAudit(Finds(KILLED), delta=0.5, **given).start(grid)
@@ -211,7 +219,8 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed)
 
 def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(tmp_path, killed):
     kept = (tmp_path / "audit.npz").read_bytes()
-    audit = CanaryAudit(Later(KILLED), num_canaries=12, delta=DELTA, rounds=3, checkpoint=tmp_path)
+    given = {"delta": DELTA, "rounds": 3, "checkpoint": tmp_path, "max_share": 0.5}
+    audit = CanaryAudit(Later(KILLED), num_canaries=12, **given)
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.attach().start(grid, killed[KILLED], num_rounds=3)
     assert audit.record().presence.sum(axis=0).tolist() == [1] * 12
@@ -232,6 +241,68 @@ def test_canaries_of_clients_go_on(tmp_path):
     np.testing.assert_array_equal(record.observed.ids, before.observed.ids)
     np.testing.assert_array_equal(record.presence[:KILLED], before.presence)
     assert record.presence.sum(axis=0).tolist() == [ROUNDS] * record.num_canaries
+
+
+@pytest.mark.parametrize("secret", ["seed", "server"])
+def test_clients_keep_their_canaries_and_what_they_answered(tmp_path, secret):
+    """Whoever is asked first after a restart: nobody is sent a second direction."""
+    sent: list[dict[int, list[Any]]] = []
+
+    def note(message, context, call_next):
+        order = CanaryOrder.take_from(message.content)
+        if order is not None:
+            number = int(context.node_config["partition-id"])
+            sent[-1].setdefault(number, []).append((order.number, order.seed))
+            order.add_to(message.content.config_records["config"])
+        return call_next(message, context)
+
+    given = {"clients": 0.5, "checkpoint": tmp_path, "num_canaries": 5, "canary_secret": secret}
+    app = drifting_app([note, canary_mod], fails=lambda node, t: node % 2 == 0)
+    arrays, faults = model(), []
+    for done, kill in ((0, 2), (2, 2), (4, None)):
+        sent.append({})
+        random.seed(done)  # Flower draws the order of the clients from it
+        audit, models = start(Later(done), arrays, ROUNDS - done, kill=kill, app=app, **given)
+        arrays = models[-1]
+        faults.append([fault for fault in audit.faults if "answered with their canary" in fault])
+    assert sent[0].keys() == sent[1].keys() == sent[2].keys()
+    for client, orders in sent[0].items():
+        assert {*orders, *sent[1][client], *sent[2][client]} == {orders[0]}
+    assert len(faults[0]) == 1
+    assert faults[0] == faults[1] == faults[2]
+    after, _ = start(Later(ROUNDS), arrays, 0, app=app, **given)  # nobody is asked any more
+    after.record()
+    assert faults[0][0] in after.faults
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, None])
+def test_a_loop_of_starts_with_a_checkpoint_may_be_killed(tmp_path, rounds):
+    """As one start: each of one round, and killed after five."""
+    whole, _ = start(Later(), model())
+    arrays = model()
+    for half in (range(KILLED), range(KILLED, ROUNDS)):
+        given = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, "max_share": 0.5}
+        strategy = Later(half.start)
+        audit = CanaryAudit(strategy, **given, rounds=rounds, checkpoint=tmp_path)
+        with InProcessGrid(drifting_app(), NODES) as grid:
+            for done in half:
+                strategy.done = done
+                arrays = audit.start(grid, arrays, num_rounds=1).arrays
+    if rounds is None:
+        assert audit.report().startswith("Not measured")
+        return
+    _check_same(audit.record(), whole.record())
+    assert audit.faults == []
+
+
+def test_another_number_of_all_rounds_is_refused(tmp_path, killed):
+    given = {"num_canaries": CANARIES, "delta": DELTA, "max_share": 0.5, "checkpoint": tmp_path}
+    audit = CanaryAudit(Later(KILLED), **given, rounds=9)
+    with (
+        InProcessGrid(drifting_app(), NODES) as grid,
+        pytest.raises(ValueError, match="rounds=9 to be 8 as before"),
+    ):
+        audit.start(grid, killed[KILLED], num_rounds=1)
 
 
 def _other_model() -> ArrayRecord:
@@ -316,7 +387,8 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
 
     seeds = []
     for kind in (Stops, InProcessGrid):
-        audit = CanaryAudit(Later(), num_canaries=CANARIES, delta=DELTA, checkpoint=tmp_path)
+        given = {"num_canaries": CANARIES, "delta": DELTA, "checkpoint": tmp_path}
+        audit = CanaryAudit(Later(), **given, max_share=0.5)
         with kind(drifting_app(), NODES) as grid, contextlib.suppress(KeyboardInterrupt):
             audit.start(grid, model(), num_rounds=ROUNDS)
         seeds.append(read_archive(tmp_path / "audit.npz", "").text("audit")["settings"]["seed"])

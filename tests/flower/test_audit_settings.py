@@ -72,11 +72,11 @@ def test_bad_arguments_are_named(settings, message):
         CanaryAudit(flower.FedAvg(**PLAIN), **given)
 
 
-def test_rounds_agree():
+def test_more_rounds_than_were_given_are_refused_before_the_first():
     audit = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, rounds=3)
     with (
         InProcessGrid(drifting_app(), NODES) as grid,
-        pytest.raises(ValueError, match="num_rounds=4 to be rounds=3"),
+        pytest.raises(ValueError, match="num_rounds=4 to be at most rounds=3"),
     ):
         audit.start(grid, model(), num_rounds=4)
 

@@ -1,5 +1,6 @@
 """`CanaryAudit` around real Flower strategies, with clients that know nothing of it."""
 
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from fl_epe import AuditRecord, CanarySet, RunConfig, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import RoundFacts, RunningEstimate
 from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, SelfAuditing, pack, worker_app
+from fl_epe.flower.plan import canaries_that_fit
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
 
@@ -385,3 +387,91 @@ def test_a_canary_heavier_than_the_rest_shows():
     assert loud[0] > 2.5 * light[0]
     estimates = [epsilon_from_record(a.record(), threat="all") for a in (plain, heavy)]
     assert estimates[1].low > estimates[0].high
+
+
+def _as_in_round_one(message, context, call_next):
+    """A client mod, as clients that draw by the number of the round see it begin at 1 again."""
+    message.content.config_records["config"]["server-round"] = 1
+    return call_next(message, context)
+
+
+def _in_starts(starts, strategy=None, **settings):
+    """The audit after so many rounds in each call of start, and the last model."""
+    settings = {"num_canaries": 12, "seed": 1, "delta": DELTA, "max_share": 0.5, **settings}
+    audit = CanaryAudit(strategy or flower.FedAvgM(**PLAIN, server_momentum=0.5), **settings)
+    arrays = model()
+    random.seed(0)  # Flower draws clients from it
+    with InProcessGrid(drifting_app([_as_in_round_one]), NODES) as grid:
+        for rounds in starts:
+            arrays = audit.start(grid, arrays, num_rounds=rounds).arrays or arrays
+    return audit, arrays
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [(2, 4), (0, 6, 0), (1,) * 6, (np.int64(6),)],
+    ids=["two", "none-before-and-after", "loop", "numpy-integer"],
+)
+def test_several_starts_are_one_run_to_the_bit(starts):
+    whole, arrays = _in_starts([6])
+    audit, last = _in_starts(starts, rounds=6)
+    for one, other in zip(arrays.values(), last.values(), strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    for threat in ("all", "final"):
+        expected = epsilon_from_record(whole.record(), threat=threat)
+        assert epsilon_from_record(audit.record(), threat=threat) == expected
+    np.testing.assert_array_equal(audit.record().presence, whole.record().presence)
+    assert audit.faults == []
+
+
+def test_rounds_that_nobody_told_of_are_not_measured():
+    whole, _ = _in_starts([4])
+    audit, _ = _in_starts([4, 3])
+    np.testing.assert_array_equal(audit.record().observed.means, whole.record().observed.means)
+    assert epsilon_from_record(audit.record()) == epsilon_from_record(whole.record())
+    (fault,) = audit.faults
+    assert fault.startswith("round 5, this round and later ones are not measured: the canaries")
+    audit, _ = _in_starts([1, 1, 1])
+    assert audit.report().startswith("Not measured: ")
+    assert "or has a single one" in audit.faults[0]
+
+
+def test_a_second_start_with_another_model_is_not_measured():
+    audit = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=12, delta=DELTA, rounds=6, max_share=1)
+    with InProcessGrid(drifting_app([_as_in_round_one]), NODES) as grid:
+        for _ in range(2):
+            audit.start(grid, model(), num_rounds=3)
+    assert audit.record().rounds == 3
+    assert "start() was called again, with another model" in audit.faults[0]
+
+
+def test_no_more_canaries_than_do_no_harm():
+    """1,000 canaries beside ten clients: one a round, as the log and the report say."""
+    audit, _ = run(flower.FedAvg(**PLAIN), num_canaries=1000, max_share=None)
+    record = audit.record()
+    assert record.presence.sum(axis=1).tolist() == [1] * ROUNDS
+    text = " ".join(audit.report().split())
+    assert "Of 1000 canaries 12 fit into 12 rounds with 10 clients" in text
+    assert "ask for num_canaries=12, or max_share=0.9." in text
+    asked, _ = run(flower.FedAvg(**PLAIN), num_canaries=12, max_share=None)
+    np.testing.assert_array_equal(asked.record().presence, record.presence)
+    assert "fit into" not in asked.report()
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "room", "most"),
+    [
+        (0.1, 100, np.inf, 11),
+        (0.1, 9, np.inf, 1),
+        (0.1, 4, np.inf, 1),  # 20%, for want of less than one
+        (0.1, 3, np.inf, 0),
+        (0.1, 10, 0, 1),  # in the place of clients
+        (0.1, 4, 0, 0),
+        (0.1, 10, 5, 5),  # asked for
+        (0.1, 10, 40, 10),
+        (0.5, 10, np.inf, 10),
+        (1, 10, 0, np.inf),
+    ],
+)
+def test_how_many_canaries_fit_into_a_round(share, clients, room, most):
+    assert canaries_that_fit(share, clients, room) == most

@@ -23,7 +23,15 @@ from tiny import Tiny
 
 import fl_epe.flower
 from fl_epe import RunConfig
-from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid, canary_mod, pack, worker_app
+from fl_epe.flower import (
+    CanaryAudit,
+    DPFedAvg,
+    InProcessGrid,
+    SelfAuditing,
+    canary_mod,
+    pack,
+    worker_app,
+)
 from fl_epe.seeding import Seeds
 
 NODES, ROUNDS = 6, 2
@@ -151,7 +159,8 @@ def momentum() -> flower.Strategy:
 def killed() -> tuple[tempfile.TemporaryDirectory[str], ArrayRecord]:
     """The checkpoint that a run left behind that was killed after a round, and its model."""
     folder = tempfile.TemporaryDirectory()
-    audit = CanaryAudit(momentum(), num_canaries=4, delta=1e-3, seed=1, checkpoint=folder.name)
+    given = {"num_canaries": 4, "delta": 1e-3, "seed": 1, "max_share": 0.5}
+    audit = CanaryAudit(momentum(), checkpoint=folder.name, **given)
     models = []
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> None:
@@ -181,11 +190,13 @@ CASES = {
 def audited(case: Case, patch: Callable[[], None]) -> tuple[CanaryAudit, flower.Result]:
     """A whole run whose audit is set up, then patched, then started."""
     with contextlib.ExitStack() as stack:
-        settings = dict(case.settings)
+        settings: dict[str, Any] = {"num_canaries": 4, "delta": 1e-3, "seed": 1, **case.settings}
+        if not isinstance(strategy := case.strategy(), SelfAuditing):
+            settings["max_share"] = 0.5
         if case.resumed:
             settings["checkpoint"] = stack.enter_context(tempfile.TemporaryDirectory())
             shutil.copytree(killed()[0].name, settings["checkpoint"], dirs_exist_ok=True)
-        audit = CanaryAudit(case.strategy(), num_canaries=4, delta=1e-3, seed=1, **settings)
+        audit = CanaryAudit(strategy, **settings)
         patch()
         np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
         grid = stack.enter_context(InProcessGrid(case.app(), NODES))

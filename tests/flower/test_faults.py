@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from flower_audits import CANARIES, PLAIN, ROUNDS, fixed, run
+from flower_audits import CANARIES, NODES, PLAIN, ROUNDS, fixed, run
 from flower_clients import drifting_app
 from flwr.app import MetricRecord
 from flwr.serverapp import strategy as flower
@@ -78,6 +78,21 @@ def test_a_loss_that_is_not_finite_is_a_model_that_diverged():
     assert len(plain.record().metrics["train_loss"]) == ROUNDS
 
 
+def test_a_client_does_not_write_the_report(tmp_path):
+    def fails(node, t):
+        if t == 3:
+            raise RuntimeError("\x1b[2J\x1b[Hε ≈ 0.01. Verdict: private" + "x" * 10**6)
+        return False
+
+    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=fails))
+    text = audit.report(tmp_path)
+    assert "\\u001b[2J\\u001b[Hε" in text
+    written = (tmp_path / "report.json").read_text() + (tmp_path / "report.html").read_text()
+    for said in (text, written, *audit.faults):
+        assert not set(said) & {"\x1b", "\x9b"}
+        assert "x" * 1000 not in said
+
+
 def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
     from fl_epe import RunAuditor
 
@@ -102,13 +117,13 @@ def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
 
 def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     app = drifting_app(fails=lambda node, t: node == 3 and t == 6)
-    audit, result = run(fixed(), app, num_canaries=11 * ROUNDS)  # beside ten clients
+    audit, result = run(fixed(expected=NODES), app, max_share=0.04)
     assert len(result.train_metrics_clientapp) == ROUNDS - 1
     record = audit.record()
     assert record.clients.absent.tolist() == [int(t == 6) for t in range(1, ROUNDS + 1)]
     assert not record.presence.any()
     text = " ".join(audit.report(tmp_path).split())
-    assert text.startswith("Not measured: round 1, no canary takes part: Expected canaries")
+    assert text.startswith("Not measured: round 1, no canary takes part: Of 60 canaries 0")
     assert "could not be made" not in text
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["status"] == "not measured"

@@ -99,6 +99,7 @@ def test_the_numbers_are_in_the_file(right):
 
 def test_a_record_without_a_measured_null_says_nothing(tmp_path):
     (tmp_path / "calibration.png").write_bytes(b"of an earlier report")
+    (tmp_path / "report.json").touch()
     summary = write_report(make_record(), tmp_path)
     assert "null" not in summary.to_dict()
     assert "Calibration" not in (tmp_path / "report.html").read_text()

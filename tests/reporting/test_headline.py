@@ -193,7 +193,13 @@ def test_clients_who_take_part_more_often_than_canaries_are_not_told_that_all_is
     assert "real clients took part in about 24 rounds each" in top.finding
     assert "nothing has to change" not in top.finding
     assert "as real ones do" not in " ".join(top.meaning)
-    assert "--canary-participations as-clients" in as_text(oftener, width=1000)
     assert "participations=24 of CanaryAudit" in as_text(oftener, width=1000)
+    commands = ["fl-epe --debug run zoo:t --seed … --rounds 9 --output='x y' --note '$(a); b'"]
+    typed = dataclasses.replace(oftener, run={"commands": commands}, num_canaries=1200)
+    again = "fl-epe run zoo:t --rounds 9 --note '$(a); b' --canary-participations as-clients"
+    assert f"{again} --num-canaries 50\n" in as_text(typed, width=40)  # on one line, to be pasted
+    for other in ("fl-epe resume x", "rm -r x", "fl-epe run 'x", ""):
+        typed = dataclasses.replace(typed, run={"commands": [other]})
+        assert "of CanaryAudit" in as_text(typed, width=1000)
     alike = dataclasses.replace(analytical, client_participations=1.1)
     assert "--canary-participations" not in as_text(dataclasses.replace(summary, analytical=alike))

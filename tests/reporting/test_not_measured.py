@@ -46,6 +46,7 @@ def _card(page: str, words: str) -> str:
 def test_a_run_without_canaries_has_no_number_anywhere(tmp_path, rounds: int):
     for name in FIGURES:
         (tmp_path / f"{name}.png").write_bytes(b"of an earlier report")
+    (tmp_path / "report.json").touch()
     summary = _unmeasured(tmp_path, rounds)
     reason = "no canary took part in 6 rounds" if rounds else "the audit saw no round"
     written = json.loads((tmp_path / "report.json").read_text())

@@ -222,9 +222,16 @@ def test_schedules_that_cannot_be_met(make, message):
 def test_trace_options_agree_with_the_file(tmp_path):
     path = write_csv(tmp_path / "t.csv", ROWS)
     with pytest.raises(ValueError, match="Expected rounds=6 to be 5, as in "):
-        make_schedule("trace", 6, 1, path=path)
+        make_schedule("trace", 6, 1, path=path, empty_rounds="keep")
     with pytest.raises(ValueError, match=r"Expected participations=1 to be 1.66"):
-        make_schedule("trace-sample", 5, 1, path=path)
+        make_schedule("trace-sample", 5, 1, path=path, empty_rounds="keep")
+
+
+@pytest.mark.parametrize(("of", "most"), [("balls-in-bins", 10), ("epochs", 10)])
+def test_a_share_that_drops_out_is_not_rounded(of, most):
+    schedule = make_schedule("drop-out", 60, 1, of=of, rate=0.9)  # 1 / (1 - 0.9) is above 10
+    assert schedule.most_participations() == most
+    assert schedule.participations() == pytest.approx(1)
 
 
 # By text.

@@ -33,13 +33,41 @@ def test_traces_in_files_are_the_same(tmp_path, ids):
     names = [ids["abc".index(client)] for _, client in ROWS]
     rounds = [t for t, _ in ROWS]
     trace = Trace(rounds, names)
-    assert Trace.read(write_csv(tmp_path / "a.csv", zip(rounds, names, strict=True))) == trace
+    path = write_csv(tmp_path / "a.csv", zip(rounds, names, strict=True))
+    assert Trace.read(path, "keep") == trace
     swapped = [(name, "x", t) for t, name in zip(rounds, names, strict=True)]
     header = ("client_id", "more", "round")
-    assert Trace.read(write_csv(tmp_path / "b.csv", swapped, header)) == trace
+    assert Trace.read(write_csv(tmp_path / "b.csv", swapped, header), "keep") == trace
     path = _write_parquet(tmp_path / "c.parquet", round=rounds, client_id=names, more=rounds)
-    assert Trace.read(path) == trace
-    assert Trace.read(path) != Trace([0], [0])
+    assert Trace.read(path, "keep") == trace
+    assert Trace.read(path, "keep") != Trace([0], [0])
+
+
+@pytest.mark.parametrize(
+    "number",
+    [lambda t: 7 * t, lambda t: 1_700_000_000 + 3600 * t, lambda t: 10**12 + 3_600_000 * t],
+    ids=["gaps", "seconds", "milliseconds"],
+)
+def test_a_log_that_numbers_its_rounds_otherwise_is_asked_about(tmp_path, number):
+    rounds = list(range(4)) * 2
+    plain = Trace.read(write_csv(tmp_path / "plain.csv", zip(rounds, "aaaabbbb", strict=True)))
+    rows = [(number(t), name) for t, name in zip(rounds, "aaaabbbb", strict=True)]
+    path = write_csv(tmp_path / "odd.csv", rows)
+    with pytest.raises(ValueError, match=r"rounds, and 4 of them have any.*empty_rounds=drop"):
+        Trace.read(path)
+    dropped = Trace.read(path, "drop")
+    assert dropped == plain
+    assert (dropped.rounds, dropped.rounds_with_clients) == (4, 4)
+    with pytest.raises(ValueError, match="empty_rounds='both'"):
+        Trace.read(path, "both")
+
+
+def test_empty_rounds_are_kept_where_they_are_few_or_wanted(tmp_path):
+    path = write_csv(tmp_path / "few.csv", [(0, "a"), (1, "b"), (3, "a")])
+    assert Trace.read(path).rounds == 4
+    path = write_csv(tmp_path / "many.csv", [(0, "a"), (7, "b")])
+    kept = Trace.read(path, "keep")
+    assert (kept.rounds, kept.rounds_with_clients) == (8, 2)
 
 
 def test_a_trace_that_is_read_in_pieces(tmp_path, monkeypatch):
@@ -89,8 +117,8 @@ BAD_CSV = {
         "line 5: client_id='a' is in round 3 already",
     ),
     "rounds-as-seconds": (
-        "round,client_id\n0,a\n1700000000,a\n",
-        r"rounds=1700000001 \(from 0 to 1700000000\)",
+        "round,client_id\n0,a\n1,a\n1700000000,a\n",
+        "log with clients in most rounds: .* 1,700,000,001 rounds, and 3 of them",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import logging
 import threading
 import time
@@ -17,7 +18,7 @@ from fl_epe.faults import FaultKind
 from fl_epe.flower import InProcessGrid, Job, run_on_grid, simulate, worker_app
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import RunStoppedError, StopRequest, has_checkpoint, remove_checkpoint
-from fl_epe.simulation.checkpoint import previous_of, read_state
+from fl_epe.simulation.checkpoint import previous_of, read_job, read_state
 
 ROUNDS = 8
 CONFIG = RunConfig(
@@ -39,6 +40,14 @@ def whole():
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "checkpoint.npz"
+
+
+def test_another_score_memory_is_another_run(path):
+    """What is scored together decides the last bits: a checkpoint keeps it, and names it."""
+    killed(path, after=3)
+    assert json.loads(read_job(path))["score_memory"] == JOB.score_memory
+    with pytest.raises(ValueError, match=r"it has other values of score_memory\. Name another"):
+        simulate(dataclasses.replace(JOB, score_memory=1), checkpoint=path)
 
 
 def killed(path, after, **options):

@@ -1,9 +1,11 @@
 """An app that is not ours, audited by three lines, on a SuperLink whose SuperNodes die."""
 
+import importlib
 import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,6 +44,15 @@ def _lost_rounds(record):
         for x in record.provenance.faults
     ]
     return [int(match[1]) - 1 for match in found if match]
+
+
+def test_too_few_nodes_end_the_app_with_a_hint(monkeypatch):
+    monkeypatch.syspath_prepend(APP)
+    server_app = importlib.import_module("quickstart.server_app")
+    grid = SimpleNamespace(get_node_ids=lambda: iter([1, 2]))
+    server_app.check_nodes(grid, 2)
+    with pytest.raises(RuntimeError, match=r"min-nodes=3 nodes, 2 are .*num-supernodes=3"):
+        server_app.check_nodes(grid, 3, seconds=-1)
 
 
 @pytest.mark.superlink

@@ -32,6 +32,13 @@ def test_independent_products_have_the_law_of_sphere_canaries():
         assert min(row.p_mean, row.p_spread) > 1e-3 / 8
 
 
+def test_the_fitted_null_is_right_where_canaries_are_nearly_as_many_as_dimensions():
+    truth, fitted, known = map(float, rotation_null.shift_row(65_536, 60_000, 0.5, 3).split()[3:])
+    # The deviation of 3 × 400 unobserved scores has a standard error of 1/√(2·1200) = 2%.
+    assert fitted == pytest.approx(truth, rel=3 * 0.02)
+    assert known == pytest.approx(truth * np.sqrt(0.5), rel=0.02)
+
+
 def test_a_difference_of_means_or_spreads_is_found():
     rng = np.random.default_rng(0)
     one = rng.standard_normal(200)

@@ -142,7 +142,10 @@ def run_app(case: AppCase, grid: Grid, folder: Path, *, audited: bool) -> Outcom
     try:
         if audited:
             number = CANARIES_A_ROUND * case.rounds
-            strategy = audit = CanaryAudit(strategy, num_canaries=number, delta=DELTA, seed=1)
+            given = {"max_share": 0.25, **case.audit}  # few clients
+            strategy = audit = CanaryAudit(
+                strategy, num_canaries=number, delta=DELTA, seed=1, **given
+            )
         result = case.run(strategy, grid, folder)
         recorded = case.recorded(strategy)
     except Exception as raised:  # noqa: BLE001 - compared with that of the other run

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 
-from fl_epe.flower import CanaryAudit, InProcessGrid
+from fl_epe.flower import CanaryAudit, InProcessGrid, SelfAuditing
 
 NODES, ROUNDS, CANARIES = 10, 12, 60  # 5 canaries a round
 REPLIES = NODES + CANARIES // ROUNDS
@@ -30,6 +30,8 @@ def run(
 ) -> tuple[CanaryAudit, flower.Result]:
     """The audit after a whole run, and Flower's own result."""
     settings = {"num_canaries": CANARIES, "seed": 1, "delta": DELTA, **settings}
+    if not isinstance(strategy, SelfAuditing):
+        settings.setdefault("max_share", 1)  # few clients, and no model that could be harmed
     audit = CanaryAudit(strategy, **settings)
     np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
     with InProcessGrid(app or drifting_app(), nodes) as grid:

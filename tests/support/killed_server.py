@@ -54,7 +54,7 @@ def main(folder: Path, stops_in: int) -> None:
         with np.load(folder / f"model-{done}.npz") as kept:
             arrays = ArrayRecord({name: Array(kept[name]) for name in arrays})
     audit = CanaryAudit(
-        Later(done), num_canaries=CANARIES, delta=DELTA, checkpoint=folder / "audit"
+        Later(done), num_canaries=CANARIES, delta=DELTA, checkpoint=folder / "audit", max_share=0.5
     )
     with InProcessGrid(drifting_app(fails=fails), NODES) as grid:
         audit.start(grid, arrays, num_rounds=ROUNDS - done, evaluate_fn=keep)

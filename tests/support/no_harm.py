@@ -224,7 +224,7 @@ def _explained(case: AppCase, exchange: Exchange) -> float:
         moved = [case.robust(np.vstack([updates, side * far])) - alone for side in (-1, 1)]
         return float(np.linalg.norm(np.abs(moved).max(axis=0)))
     weights = [answer.metrics.get("num-examples", 1) for answer in good]
-    canaries = CANARIES_A_ROUND * np.median(weights)
+    canaries = CANARIES_A_ROUND * max(weights)
     share = canaries / (canaries + sum(weights))
     return float(2 * share * np.linalg.norm(updates, axis=1).max())
 

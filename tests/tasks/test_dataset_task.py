@@ -85,8 +85,23 @@ def test_real_numbers_are_fitted_by_the_mean_square_and_have_no_metric():
     assert task.metric == ""
     assert task.notes() == []
     assert task.chance_accuracy() is None
+    assert task.chance_loss() == pytest.approx(held.targets.var(correction=0).item(), rel=1e-4)
     before, after = _learn(task, rate=0.02)
     assert after < before / 2
+
+
+def _in_thousands(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.l1_loss(outputs[:, 0], targets / 1000 - 7)
+
+
+def test_chance_is_the_best_constant_for_any_loss_of_real_numbers():
+    targets = [1e5 + 3e4 * sum(x) for x in rows()["x"]]
+    task = _task(lambda: nn.Linear(4, 1), _changed("y", targets), loss=_in_thousands)
+    far = (task.held_out().targets - task.held_out().targets.median()).abs().mean().item() / 1000
+    assert task.chance_loss() == pytest.approx(far, rel=0.01)
+    assert _task().chance_loss() is None
+    fails = _task(lambda: nn.Linear(4, 1), _changed("y", targets), loss=lambda *_: 1 / 0)
+    assert fails.chance_loss() is None
 
 
 def test_targets_of_minus_100_do_not_count():
@@ -391,7 +406,7 @@ BAD_MODELS = {
     "masked": ({"dataset": _changed("y", [-100] * 60)}, "to have a value that is not -100"),
     "no-class": (
         {"dataset": _changed("y", [0.5] * 60)},
-        r"as many outputs as real targets, got \(2, 3\) for \(2,\)",
+        r"as many outputs as real targets, in the same order, got \(2, 3\) for \(2,\)",
     ),
     "vector-loss": (
         {"loss": nn.CrossEntropyLoss(reduction="none")},

@@ -155,7 +155,7 @@ WRONG = {
     "text": ("own_tasks_here:text", ValueError, "annotated to return a task"),
     "untyped": ("own_tasks_here:untyped", ValueError, "the argument 'width' of .* to have a type"),
     "starred": ("own_tasks_here:starred", ValueError, "'widths' of .* to be given by name"),
-    "file": ("own_tasks_here.py:Mine", ModuleNotFoundError, "'own_tasks_here.py'.*"),
+    "file": ("own_tasks_here.py:Mine", ValueError, "to be 'own_tasks_here:Mine', without .py"),
     "path": ("./own_tasks_here.py:Mine", ValueError, "got './own_tasks_here.py'.*without .py"),
     "relative": (".own_tasks_here:Mine", ValueError, "to begin with the name of a module"),
     "dash": ("own-tasks:Mine", ValueError, "to begin with the name of a module"),

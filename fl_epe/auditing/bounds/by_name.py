@@ -30,6 +30,7 @@ from fl_epe.auditing.bounds import guessing, lifted, thresholds, weighted
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
 from fl_epe.auditing.bounds.thresholds import gdp_epsilon
 from fl_epe.auditing.scores import Scores, in_moderate_units
+from fl_epe.auditing.shifted_cosines import fitted_shift
 from fl_epe.checks import check_probability, check_scores
 
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
@@ -48,6 +49,7 @@ class Bound:
         description: the method in one line.
         valid: whether the bound keeps its confidence if the assumption holds.
         assumption: what it assumes besides independent scores.
+        gaussian: whether it assumes Gaussian noise, which has no finite ε at δ = 0.
         needs_coins: whether each canary must have been included by an independent fair coin.
     """
 
@@ -55,6 +57,7 @@ class Bound:
     description: str
     valid: bool
     assumption: str
+    gaussian: bool = False
     needs_coins: bool = False
 
 
@@ -82,15 +85,16 @@ def epsilon_lower_bound(
         observed: scores of the observed canaries, larger for "took part", shape (k,).
         unobserved: scores of unobserved canaries, shape (u,). ``None`` if ``dim`` is given: the
             scores are then cosines in ``dim`` dimensions, whose null is known exactly.
-        delta: δ of the ε that is bounded, in (0, 1); 0 for "katz-log".
+        delta: δ of the ε that is bounded, in [0, 1); above 0 for methods that assume Gaussian
+            noise, and 0 for "katz-log".
         dim: dimension of the canaries; not used if ``unobserved`` is given.
         confidence: one-sided.
         method: a key of `BOUNDS`, chosen before the scores are seen.
         seed: of random splits of the scores, chosen in advance like the method.
 
     Returns:
-        The bound in nats, at least 0; infinite if the scores rule out every finite ε. If all scores
-        are equal, the bound is 0.
+        The bound in nats, at least 0; infinite if the scores rule out every finite ε. If the scores
+        of both groups are all equal, or all cosines are 0, the bound is 0.
 
     Raises:
         ValueError: for an argument out of range, scores that are not finite, fewer than two of
@@ -133,22 +137,32 @@ def lower_bound_by(
     check_probability("confidence", confidence)
     if seed < 0:
         raise ValueError(f"Expected seed={seed} >= 0.")
-    if method == "katz-log":
-        if delta != 0:
-            raise ValueError(f"Expected delta={delta} to be 0 for method='katz-log'.")
-    else:
-        check_probability("delta", delta)
+    check_delta(delta, method)
     members = check_scores("observed", observed)
     others = None if unobserved is None else check_scores("unobserved", unobserved)
     if others is None:
         _check_cosines(members, dim)
     else:
         members, others = in_moderate_units(members, others)
-    if np.ptp(members if others is None else np.concatenate([members, others])) == 0:
+    told = members.any() if others is None else np.ptp(np.concatenate([members, others]))
+    if not told:
         return 0.0
     return bound.compute(
         Sample(members, others, dim, delta, 1 - confidence, seed, max(spread, 1.0))
     )
+
+
+def check_delta(delta: float, method: str) -> None:
+    """Refuse a δ outside [0, 1), or one at which ``method`` bounds nothing."""
+    if method == "katz-log" and delta != 0:
+        raise ValueError(f"Expected delta={delta} to be 0 for method='katz-log'.")
+    if BOUNDS[method].gaussian and delta == 0:
+        raise ValueError(
+            f"Expected delta={delta} > 0 for method={method!r}: Gaussian noise has no finite ε at"
+            " δ = 0."
+        )
+    if delta != 0:
+        check_probability("delta", delta)
 
 
 def lower_bound(
@@ -230,17 +244,18 @@ def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
 def mean(sample: Sample) -> float:
     """ε of the lower confidence limit of the shift between two Gaussians of equal variance.
 
-    With the exact null √d·(mean cosine) ~ N(μ, 1/k). With two groups of scores the t statistic of
-    their means has a noncentral t distribution, which is solved for its noncentrality.
+    With the exact null the mean of `normal_deviates` is N(0, 1/k) at the true μ. With two groups of
+    scores the t statistic of their means has a noncentral t distribution, which is solved for its
+    noncentrality.
     """
     shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
     return gdp_epsilon(max(shift, 0.0), sample.delta)
 
 
 def _known_shift(sample: Sample) -> float:
-    scores = np.sqrt(sample.known_dim()) * sample.observed
-    deviation = sample.spread / np.sqrt(scores.size)
-    return float(scores.mean() + scipy.special.ndtri(sample.alpha) * deviation)
+    deviation = sample.spread / np.sqrt(sample.observed.size)
+    mean = -float(scipy.special.ndtri(sample.alpha)) * deviation
+    return fitted_shift(sample.observed, sample.known_dim(), mean)
 
 
 def _pooled_shift(sample: Sample) -> float:
@@ -249,8 +264,8 @@ def _pooled_shift(sample: Sample) -> float:
     error = np.sqrt(1 / observed.size + 1 / unobserved.size)
     difference = observed.mean() - unobserved.mean()
     squares = _squares(observed) + _squares(unobserved)
-    if difference <= 0 or squares == 0:  # scores of zero variance are not Gaussian
-        return 0.0
+    if difference <= 0 or squares == 0:
+        return np.inf if difference > 0 else 0.0  # without any noise
     t = difference / (np.sqrt(squares / freedom) * error)
     # For large t noncentrality / t rises with t, so the ratio at the cap is a lower bound.
     capped = min(t, _LARGEST_T)
@@ -326,18 +341,21 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
             "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
             valid=True,
             assumption=_GDP,
+            gaussian=True,
         ),
         "bayesian-gdp": Bound(
             thresholds.bayesian_gdp,
             "credible limit at a held-out threshold, read as μ-GDP",
             valid=False,
             assumption=f"{_PRIOR}; {_GDP}",
+            gaussian=True,
         ),
         "mean": Bound(
             mean,
             "lower confidence limit of the standardised mean difference, read as μ-GDP",
             valid=True,
             assumption=_GAUSSIAN,
+            gaussian=True,
         ),
         "lifted": Bound(
             lifted.lifted,
@@ -357,6 +375,7 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
             "number of right guesses, read as μ-GDP (Mahloujifar et al. 2024)",
             valid=True,
             assumption=f"canaries included by fair coins; {_GDP}",
+            gaussian=True,
             needs_coins=True,
         ),
         "order-statistic": Bound(
@@ -364,11 +383,15 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
             "errors of the most confident guesses, read as μ-GDP (Xiang et al. 2025)",
             valid=True,
             assumption=f"canaries included by fair coins; {_GDP}",
+            gaussian=True,
             needs_coins=True,
         ),
     }
 )
 """Every lower bound: its function, what it assumes, and whether it keeps its confidence."""
+
+NEED_GAUSSIAN = tuple(name for name, bound in BOUNDS.items() if bound.gaussian)
+"""Methods that read the scores as those of a Gaussian mechanism at known rounds."""
 
 COIN_METHODS = tuple(name for name, bound in BOUNDS.items() if bound.needs_coins)
 """Methods that require each canary to have been included by an independent fair coin."""

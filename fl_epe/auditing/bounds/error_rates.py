@@ -13,6 +13,7 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 
 import numpy as np
@@ -28,12 +29,14 @@ class Sample:
     """The scores of one audit and what is asked of them; made by ``epsilon_lower_bound``.
 
     Attributes:
-        observed: scores of the observed canaries, shape (k,).
-        unobserved: scores of unobserved canaries, shape (u,), or ``None`` for the exact null.
+        observed: scores of the observed canaries, shape (k,); kept sorted, so that no bound
+            depends on their order.
+        unobserved: scores of unobserved canaries, shape (u,), sorted, or ``None`` for the exact
+            null.
         dim: dimension of the exact null; used only if ``unobserved`` is ``None``.
         delta: δ of the ε that is bounded.
         alpha: one minus the one-sided confidence.
-        seed: of the random splits that some bounds make.
+        seed: of the random splits that some bounds make; see `rng`.
         spread: standard deviation of √k times the mean observed score, in units of one score's.
     """
 
@@ -44,6 +47,29 @@ class Sample:
     alpha: float
     seed: int
     spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("observed", "unobserved"):
+            if (scores := getattr(self, name)) is not None:
+                object.__setattr__(self, name, np.sort(scores) + 0.0)  # without a -0.0
+
+    def rng(self, stream: int) -> np.random.Generator:
+        """Random numbers for a split or for ties, drawn anew for every other data set.
+
+        A generator of a fixed seed would choose the same places among sorted scores in every data
+        set of a size. This one is seeded with a hash of the scores: of how the two groups
+        interleave, with ties, which no unit changes, or of the cosines in float32.
+        """
+        if self.unobserved is None:
+            data = self.observed.astype("<f4")
+        else:
+            pooled = np.concatenate([self.observed, self.unobserved])
+            place = np.unique(pooled, return_inverse=True)[1].reshape(-1)
+            groups = place[: self.observed.size], place[self.observed.size :]
+            data = np.array([np.bincount(group, minlength=place.max() + 1) for group in groups])
+            data = data.astype("<u4")
+        digest = hashlib.sha256(data.tobytes()).digest()
+        return np.random.default_rng((self.seed, stream, int.from_bytes(digest[:16], "big")))
 
     def both(self) -> tuple[FloatArray, FloatArray]:
         """Observed and unobserved scores, for a bound that needs both.
@@ -67,7 +93,7 @@ class Sample:
 
     def split(self, share: float) -> tuple[Sample, Sample]:
         """Two disjoint random parts, the first with about ``share`` of each group of scores."""
-        rng = np.random.default_rng((self.seed, 0))
+        rng = self.rng(0)
         first, second = _split(self.observed, share, rng)
         if self.unobserved is None:
             left = right = None

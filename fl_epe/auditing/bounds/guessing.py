@@ -156,7 +156,7 @@ def sorted_labels(sample: Sample) -> Labels:
     """Whether observed, from the highest score to the lowest, ties in random order; shape (m,)."""
     observed, unobserved = sample.both()
     scores = np.concatenate([observed, unobserved])
-    shuffled = np.random.default_rng((sample.seed, 2)).permutation(scores.size)
+    shuffled = sample.rng(2).permutation(scores.size)
     order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
     return order < observed.size
 

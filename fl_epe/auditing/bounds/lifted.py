@@ -45,7 +45,7 @@ def lifted_lower_bound(runs: Sequence[Scores], delta: float, *, confidence: floa
 
     Args:
         runs: the scores of each run, each with unobserved scores or an exact null.
-        delta: target δ in (0, 1).
+        delta: target δ in [0, 1).
         confidence: one-sided.
 
     Returns:
@@ -54,7 +54,8 @@ def lifted_lower_bound(runs: Sequence[Scores], delta: float, *, confidence: floa
     Raises:
         ValueError: for no run, an argument out of range, or scores without anything to compare.
     """
-    check_probability("delta", delta)
+    if delta != 0:
+        check_probability("delta", delta)
     check_probability("confidence", confidence)
     if not runs:
         raise ValueError("Expected runs=[] to hold the scores of at least one run.")

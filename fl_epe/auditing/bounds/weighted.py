@@ -24,7 +24,6 @@ from fl_epe.auditing.bounds.guessing import (
     first_accepted,
     guess_design,
     share_beyond,
-    sorted_labels,
 )
 
 _LEVELS = 16  # the largest weight
@@ -43,26 +42,31 @@ def weighted(sample: Sample) -> float:
 def _two_groups(sample: Sample) -> float:
     """Weighted guesses of the labels of canaries, from two independent groups of scores.
 
-    The weight of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)), plus the largest weight
-    for each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
+    Tied scores share the mean weight of their ranks, so that weights depend on scores alone. The
+    weight of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)), plus the largest weight for
+    each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
     """
     coins = _fair_coins(sample)
-    labels = sorted_labels(coins)
-    half = labels.size // 2
-    right = labels[:half].astype(int) + ~labels[::-1][:half]
-    leaks, leak_chances = _binomial(labels.size, sample.delta)
-    design = guess_design(labels.size, sample.alpha)
+    pooled = -np.concatenate(coins.both())
+    values, sizes = np.unique(pooled, return_counts=True)  # from the highest score to the lowest
+    members = np.bincount(np.searchsorted(values, -coins.observed), minlength=values.size)
+    half = pooled.size // 2
+    leaks, leak_chances = _binomial(pooled.size, sample.delta)
+    design = guess_design(pooled.size, sample.alpha)
     ranks = (np.arange(half) + 0.5) / half
 
     def at(epsilon: float) -> Margin:
-        shift = design.shift(epsilon)
-        weights = _rank_weights(ranks, shift, epsilon)
+        excess = _rank_excess(ranks, design.shift(epsilon), epsilon)
+        signed = np.concatenate([excess, np.zeros(pooled.size % 2), -excess[::-1]])
+        shared = np.add.reduceat(signed, np.cumsum(sizes) - sizes) / sizes
+        weights = np.round(_LEVELS * np.abs(shared) / max(np.abs(shared).max(), 1e-9)).astype(int)
+        right = np.where(shared > 0, members, sizes - members)
         still_needed = np.maximum(int(weights @ right) - _LEVELS * leaks, 0)
-        counts = 2 * np.bincount(weights, minlength=_LEVELS + 1)[1:]
+        counts = np.bincount(weights, sizes, _LEVELS + 1)[1:].astype(int)
 
         def margin(tested: float) -> float:
             q = scipy.special.expit(tested)
-            laws = [(_coin(weight, q), count) for weight, count in enumerate(counts, 1)]
+            laws = [(_coin(weight, q), count) for weight, count in enumerate(counts, 1) if count]
             return float(leak_chances @ _tail_of_sum(laws, still_needed)) - coins.alpha
 
         return margin
@@ -110,7 +114,7 @@ def _fair_coins(sample: Sample) -> Sample:
     heads_possible, chances = _binomial(coins, 0.5)
     enough = (heads_possible <= observed.size) & (coins - heads_possible <= unobserved.size)
     chances = np.where(enough, chances, 0.0)
-    rng = np.random.default_rng((sample.seed, 1))
+    rng = sample.rng(1)
     heads = int(rng.choice(heads_possible, p=chances / chances.sum()))
     return dataclasses.replace(
         sample,
@@ -143,13 +147,12 @@ def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
     return np.asarray(np.concatenate([-excess[::-1], excess]) / shift + shift / 2)
 
 
-def _rank_weights(ranks: FloatArray, shift: float, epsilon: float) -> npt.NDArray[np.int64]:
-    """Weights of the guesses at ``ranks`` (shares from either end), whole numbers."""
+def _rank_excess(ranks: FloatArray, shift: float, epsilon: float) -> FloatArray:
+    """Excess over ``epsilon`` of the log-odds of guesses at ``ranks`` (shares from either end)."""
     distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
     share = share_beyond(distance, shift)
     log_odds = shift * np.interp(ranks, share[::-1], distance[::-1])
-    excess = np.maximum(log_odds - epsilon, 0.0)
-    return np.asarray(np.round(_LEVELS * excess / max(excess[0], 1e-9)), np.int64)
+    return np.maximum(log_odds - epsilon, 0.0)
 
 
 def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], FloatArray]:

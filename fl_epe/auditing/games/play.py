@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.games.canary import Canary
-from fl_epe.auditing.games.game import Game
-from fl_epe.auditing.games.mechanism import Mechanism
+from fl_epe.auditing.games.canary import Canary, fixed
+from fl_epe.auditing.games.game import Game, replaced_by
+from fl_epe.auditing.games.mechanism import Mechanism, of_function
 from fl_epe.auditing.games.statistic import ALONG_CANARY, Statistic, Transcript
 from fl_epe.auditing.scores import Scores
 from fl_epe.seeding import generator
@@ -138,6 +138,53 @@ def play_two_runs(
     return Scores(run(True, 0), run(False, steps), statistic=statistic.name)
 
 
+def play(
+    aggregate: Callable[[list[Matrix]], ArrayLike],
+    updates: Sequence[ArrayLike],
+    canary: ArrayLike,
+    *,
+    trials: int,
+    baseline: ArrayLike | None = None,
+    seed: int = 0,
+) -> Scores:
+    """Scores of the one-round membership game for an aggregation function.
+
+    The smallest case of `play_game`: it audits one step (Nasr et al. 2023, Tramèr et al. 2022).
+    ``aggregate`` gets the updates and, in random order, the canary or the baseline; it must draw
+    fresh noise in every call.
+
+    Args:
+        aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
+        updates: of the other clients, n ≥ 0 of shape (d,).
+        canary: the update to hide, shape (d,); scores are inner products with its direction.
+        trials: number of calls with the canary, and without it, at least 2; none may affect others.
+        baseline: replaces an absent canary, shape (d,); zeros by default (zero-out adjacency).
+        seed: of the order of calls.
+
+    Raises:
+        ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
+    """
+    if trials < 2:
+        raise ValueError(f"Expected trials={trials} >= 2.")
+    present = _vector("canary", canary)
+    if not (norm := float(np.linalg.norm(present))):
+        raise ValueError(f"Expected canary of norm={norm} > 0, with some entry that is not 0.")
+    absent = _vector("baseline", 0 * present if baseline is None else baseline, present.size)
+    others = [_vector(f"updates[{i}]", vector, present.size) for i, vector in enumerate(updates)]
+
+    def release(vectors: list[Matrix]) -> Matrix:
+        return _vector("aggregate(...)", aggregate(vectors), present.size)
+
+    return play_game(
+        of_function(release),
+        replaced_by(absent),
+        fixed(present),
+        observations=trials,
+        others=others,
+        seed=seed,
+    )
+
+
 Step = tuple[Matrix, Matrix]
 
 
@@ -191,3 +238,10 @@ class _Player:
             expected = f"({self.canary.dim},), finite"
             raise ValueError(f"Expected {name}.shape={vector.shape} to be {expected}.")
         return vector
+
+
+def _vector(name: str, values: ArrayLike, size: int | None = None) -> Matrix:
+    vector = np.array(values, np.float64)
+    if vector.ndim != 1 or size not in (None, vector.size) or not np.all(np.isfinite(vector)):
+        raise ValueError(f"Expected {name}.shape={vector.shape} to be ({size or 'd'},), finite.")
+    return vector

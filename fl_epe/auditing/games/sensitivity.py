@@ -26,6 +26,8 @@ from fl_epe.auditing.games.mechanism import Mechanism, Updates
 from fl_epe.seeding import generator
 
 _ROUNDING = 1e-9
+_STREAMS = 4  # of random numbers, each of which noise must cancel with
+_NOISE_LEFT = 1e-6  # of what is released: rounding to float32
 
 
 def sensitivity_is_possible(sensitivity: float, batch_size: float, norm: float) -> bool:
@@ -63,7 +65,9 @@ def measured_sensitivity(
     """The largest change of what one step releases, noise aside, between neighbouring inputs.
 
     Both inputs meet the same random numbers, so that noise which does not depend on the updates
-    cancels. It is at most the sensitivity: a larger value than claimed proves the claim wrong, a
+    cancels. If it does not, as where a mechanism draws from a generator of its own, samples the
+    updates, or draws a number for each of them, nothing is measured, which is an error. What is
+    measured is at most the sensitivity: a larger value than claimed proves the claim wrong, a
     smaller one proves nothing. Long canaries, and some along each tensor, find the most.
 
     Args:
@@ -74,7 +78,7 @@ def measured_sensitivity(
         seed: of the random numbers.
 
     Raises:
-        ValueError: if there is no canary.
+        ValueError: if there is no canary, none changes what is released, or noise does not cancel.
     """
     rows = list(np.array(others, np.float64))
 
@@ -88,7 +92,9 @@ def measured_sensitivity(
         found.append(_change(mechanism, updates(present, dim), updates(absent, dim), seed))
     if not found:
         raise ValueError("Expected canaries=[] to hold at least one canary.")
-    return max(found)
+    if not (largest := max(found)):
+        raise ValueError("Expected canaries of which one changes what is released, got none.")
+    return largest
 
 
 def measured_batch(
@@ -104,15 +110,28 @@ def measured_batch(
 
     Returns:
         The norm, for `sensitivity_is_possible`.
+
+    Raises:
+        ValueError: if noise does not cancel.
     """
     batch = np.tile(canary.vector(0), (batch_size, 1))
     return _change(mechanism, batch, batch[:0], seed)
 
 
 def _change(mechanism: Mechanism, one: Updates, other: Updates, seed: int) -> float:
-    """Norm of the change of what is released, with the same random numbers on both sides."""
-    sides = []
-    for updates in (one, other):
+    """Norm of the change of what is released, which must not depend on the random numbers."""
+
+    def released(updates: Updates, stream: int) -> Updates:
         mechanism.reset()
-        sides.append(np.asarray(mechanism.release(updates, generator(seed)), np.float64))
-    return float(np.linalg.norm(sides[0] - sides[1]))
+        return np.asarray(mechanism.release(updates, generator(seed, stream)), np.float64)
+
+    sides = [(released(one, i), released(other, i)) for i in range(_STREAMS)]
+    changes = np.array([present - absent for present, absent in sides])
+    strayed = float(np.abs(changes - changes[0]).max())
+    if strayed > _NOISE_LEFT * float(np.abs(sides).max()):
+        raise ValueError(
+            "Expected a mechanism whose noise cancels if rng draws the same numbers again, got "
+            f"changes that differ by {strayed:.3g}. Let it draw all noise from rng, as many "
+            "numbers whatever the updates are, and leave out sampling."
+        )
+    return float(np.linalg.norm(changes[0]))

@@ -47,6 +47,8 @@ def between_steps(lag: int) -> Statistic:
 def between_tensors(dim: int, tensors: int = 2) -> Statistic:
     """Each tensor less the next one, along the canary's: noise that tensors share cancels.
 
+    A canary that is the same in all tensors, such as `constant`, cancels as well and is refused.
+
     Args:
         dim: number of entries of a release, which are those of ``tensors`` tensors of one size.
         tensors: at least 2.
@@ -59,10 +61,12 @@ def between_tensors(dim: int, tensors: int = 2) -> Statistic:
     size = dim // tensors
 
     def score(seen: Transcript) -> float:
-        return _along(
-            seen.released[:, size:] - seen.released[:, :-size],
-            seen.canaries[:, size:] - seen.canaries[:, :-size],
-        )
+        steps = seen.canaries[:, size:] - seen.canaries[:, :-size]
+        if seen.canaries.any() and not steps.any():
+            raise ValueError(
+                "Expected a canary that differs between tensors: the difference cancels this one."
+            )
+        return _along(seen.released[:, size:] - seen.released[:, :-size], steps)
 
     return Statistic("between tensors", score)
 

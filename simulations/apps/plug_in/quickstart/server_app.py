@@ -3,6 +3,7 @@
 Three lines add the audit: the import of ``CanaryAudit``, its call, and ``report``.
 """
 
+import time
 from pathlib import Path
 
 import torch
@@ -24,6 +25,23 @@ def central_evaluation(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord({"loss": loss, "accuracy": accuracy})
 
 
+def check_nodes(grid: Grid, wanted: int, seconds: float = 60.0) -> None:
+    """Wait for the nodes; Flower itself would wait for ever, and a simulation has two by default.
+
+    Raises:
+        RuntimeError: if fewer are connected by then.
+    """
+    end = time.monotonic() + seconds
+    while (connected := len(list(grid.get_node_ids()))) < wanted:
+        if time.monotonic() > end:
+            raise RuntimeError(
+                f"Expected min-nodes={wanted} nodes, {connected} are connected. To simulate add "
+                f'--federation-config "num-supernodes={wanted} client-resources-num-cpus=1" to '
+                "flwr run; elsewhere start SuperNodes, or say --run-config min-nodes=…"
+            )
+        time.sleep(1)
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train, save the model, print the report."""
@@ -31,6 +49,7 @@ def main(grid: Grid, context: Context) -> None:
     output = Path(str(config["output"]))
     min_nodes = int(config["min-nodes"])
     fraction = float(config["fraction-train"])
+    check_nodes(grid, min_nodes)
 
     strategy: Strategy = FedAvg(
         fraction_train=fraction,
@@ -45,7 +64,12 @@ def main(grid: Grid, context: Context) -> None:
             clipping_norm=float(config["clipping-norm"]),
             num_sampled_clients=int(config["num-sampled-clients"]),
         )
-    strategy = CanaryAudit(strategy, num_canaries=int(config["num-canaries"]), delta=1e-5)
+    strategy = CanaryAudit(
+        strategy,
+        num_canaries=int(config["num-canaries"]),
+        delta=1e-5,
+        max_share=float(config["max-share"]),  # more than the default, as clients are few here
+    )
 
     result = strategy.start(
         grid=grid,

@@ -1,0 +1,258 @@
+"""Whether the steps of DP-SGD did what their privacy accounting assumes.
+
+`check_steps` compares clipped gradients with the clip norm, the noise with its scale and with that
+of other steps, and batch sizes with Poisson sampling. What it cannot see it names.
+
+Examples:
+    >>> rng = np.random.default_rng(0)
+    >>> steps = [StepSeen(1.0, 1.0, len(n), 1, np.array([n @ n]), sketch_of(n))
+    ...          for n in rng.normal(0, 0.5, (20, 1000))]  # half of the noise of z = 1
+    >>> check_steps(steps, np.array([1000])).faults
+    ('the noise has 0.50 times its claimed standard deviation',)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_LEVEL = 1e-4
+"""Probability of a false alarm of each of the four comparisons of a right run, at most."""
+
+_MATTERS = 0.02  # relative difference of a standard deviation; less may be rounding
+_ROUNDING = 1e-3  # relative difference of norms
+_ALL = 0.8  # share of the worst tensor's difference from which on all tensors differ
+_SKETCH = 128  # coordinates of each step's noise that are kept
+_NEIGHBOURS = 8
+_SAME = 0.99  # correlation of noise from which on its difference hides nothing
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepSeen:
+    """What was seen of a step.
+
+    Attributes:
+        noise_scale: claimed standard deviation of the noise in each coordinate.
+        largest: norm of the longest clipped gradient over the clip norm; NaN if it is not known.
+        examples: in the batch; NaN if it is not known.
+        batches: that were accumulated for the step.
+        squares: sum of squares of the noise in each tensor, ``(tensors,)``.
+        sketch: `sketch_of` the noise.
+    """
+
+    noise_scale: float
+    largest: float
+    examples: float
+    batches: int
+    squares: Floats
+    sketch: Floats
+
+
+@dataclasses.dataclass(frozen=True)
+class StepFindings:
+    """What `check_steps` found.
+
+    Attributes:
+        faults: how steps differ from what the accounting assumes.
+        unseen: what could not be checked.
+        unbounded: why ε of all steps is infinite; ``None`` if nothing shows that.
+    """
+
+    faults: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    unbounded: str | None = None
+
+
+def check_steps(
+    steps: Sequence[StepSeen],
+    sizes: NDArray[np.int64],
+    *,
+    rate: float | None = None,
+    batch_size: float = math.nan,
+) -> StepFindings:
+    """How steps differ from what the privacy accounting of DP-SGD assumes.
+
+    A right run is found fault with in at most one of 1,000 runs
+    (`simulations/audits/dp_sgd_claims.py`, part 3).
+
+    Args:
+        steps: of the run.
+        sizes: number of entries of each tensor.
+        rate: sampling rate of the accounting; ``None`` if it is not known.
+        batch_size: examples of a batch that the rate makes one expect, rounded down.
+    """
+    if not steps:
+        return StepFindings()
+    faults, unseen, unbounded = list[str](), list[str](), None
+    for found in (
+        _clipping(np.array([step.largest for step in steps])),
+        _batches(steps, rate, batch_size),
+    ):
+        if found is None:
+            continue
+        (faults if found[0] else unseen).append(found[1])
+    silent = [step for step in steps if np.any(step.squares == 0)]
+    if silent:
+        unbounded = f"{len(silent)} of {len(steps)} steps had no noise in some tensor"
+    if any(step.noise_scale > 0 for step in silent):
+        faults.append(f"{unbounded}, where their noise multiplier is above 0")
+    elif (repeat := _repeat(steps)) is None:
+        faults += _scale(steps, sizes)
+    else:
+        first, second, correlation = repeat
+        faults.append(
+            f"the noise of step {second + 1} is that of step {first + 1} (correlation"
+            f" {correlation:.3f})"
+        )
+        unbounded = unbounded or (faults[-1] if correlation > _SAME else None)
+    return StepFindings(tuple(faults), tuple(unseen), unbounded)
+
+
+def sketch_of(noise: NDArray[np.floating]) -> Floats:
+    """Some coordinates of a step's noise, the same ones for every step."""
+    chosen = np.unique(np.linspace(0, len(noise) - 1, _SKETCH).astype(np.int64))
+    return np.asarray(noise[chosen], np.float64)
+
+
+def largest_clipped(
+    norms: Floats,
+    clip_norm: float,
+    error: Callable[[Floats], float],
+    products: Callable[[], tuple[Floats, float]],
+    tolerance: float = _ROUNDING,
+) -> float:
+    """Norm of the longest clipped gradient; NaN if their sum is none of gradients cut to a length.
+
+    Args:
+        norms: of the gradients of a batch, ``(n,)``.
+        clip_norm: to which they should have been cut.
+        error: the norm of the clipped sum less the gradients times these factors.
+        products: inner product of each gradient with the clipped sum, and the latter's square.
+        tolerance: of the error, over the norm of all clipped norms.
+    """
+    for limit in _limits(norms, clip_norm, products):
+        cut = np.minimum(norms, limit)
+        factors = np.divide(cut, norms, out=np.ones_like(norms), where=norms > 0)
+        if error(factors) <= tolerance * float(np.linalg.norm(cut)):
+            return float(cut.max(initial=0.0))
+    return math.nan
+
+
+def _limits(
+    norms: Floats, clip_norm: float, products: Callable[[], tuple[Floats, float]]
+) -> Iterator[float]:
+    """Lengths to which gradients may have been cut: as claimed, none, or any that fits."""
+    yield clip_norm
+    yield math.inf
+    along, square = products()
+    order = np.argsort(norms)
+    sorted_norms = norms[order]
+    whole = np.concatenate([[0.0], np.cumsum(along[order])[:-1]])
+    units = np.divide(along[order], sorted_norms, out=np.zeros(len(norms)), where=sorted_norms > 0)
+    cut = np.cumsum(units[::-1])[::-1]
+    limits = np.divide(square - whole, cut, out=np.full(len(norms), np.nan), where=cut != 0)
+    below = np.concatenate([[0.0], sorted_norms[:-1]])
+    slack = 1 + _ROUNDING
+    fits = (limits * slack >= below) & (limits <= sorted_norms * slack)
+    yield from limits[fits].tolist()
+
+
+def _clipping(largest: Floats) -> tuple[bool, str] | None:
+    known = largest[np.isfinite(largest)]
+    if len(known) and known.max() > 1 + _ROUNDING:
+        count = int(np.sum(known > 1 + _ROUNDING))
+        return True, (
+            f"clipped gradients are up to {known.max():.3g} times as long as the clip norm, in"
+            f" {count} of {len(largest)} steps"
+        )
+    if len(known) == len(largest):
+        return None
+    return False, (
+        f"clipping in {len(largest) - len(known)} of {len(largest)} steps: their optimizer shows"
+        " no gradients of single examples, or clips them in another way"
+    )
+
+
+def _batches(
+    steps: Sequence[StepSeen], rate: float | None, batch_size: float
+) -> tuple[bool, str] | None:
+    """Batch sizes against the binomial law that Poisson sampling gives them."""
+    examples = np.array([step.examples for step in steps])
+    if rate is None or not np.all(np.isfinite(examples)) or not math.isfinite(batch_size):
+        return False, "batch sizes, as they or the sampling rate of the accounting are not known"
+    batches = np.array([step.batches for step in steps])
+    total, count = examples.sum(), batches.sum()
+    few, many = (np.floor(size * count / rate) for size in (batch_size, batch_size + 1))
+    less = scipy.stats.binom.cdf(total, few, rate)
+    more = scipy.stats.binom.sf(total - 1, many, rate)
+    if min(less, more) < _LEVEL / 4:
+        return True, (
+            f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
+            f" {rate:.3g} makes one expect {batch_size:g}"
+        )
+    population = np.floor(batches.min() * batch_size / rate)
+    mode = min(np.floor((population + 1) * rate), population)
+    likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
+    sizes, counts = np.unique(examples, return_counts=True)
+    chance = scipy.stats.binom.sf(counts.max() - 1, len(steps), likeliest)
+    possible = 1 + 12 * math.sqrt(batch_size * (1 - rate))  # other sizes hardly occur
+    if chance * possible < _LEVEL / 2:
+        return True, (
+            f"{counts.max()} of {len(steps)} batches have {sizes[counts.argmax()]:g} examples:"
+            " they are not drawn by Poisson sampling, as the accounting assumes"
+        )
+    return None
+
+
+def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> list[str]:
+    """The tensor whose noise differs most from its claimed scale, by the χ² law of its squares."""
+    claimed = [step for step in steps if step.noise_scale > 0]
+    if not claimed:
+        return []
+    ratios = np.sum([step.squares / step.noise_scale**2 for step in claimed], axis=0)
+    freedom = len(claimed) * np.append(sizes, sizes.sum())
+    ratios = np.append(ratios, ratios.sum())
+    tails = np.minimum(scipy.special.chdtr(freedom, ratios), scipy.special.chdtrc(freedom, ratios))
+    scales = np.sqrt(ratios / freedom)
+    wrong = (2 * len(tails) * tails < _LEVEL) & (np.abs(scales - 1) > _MATTERS)
+    if not wrong.any():
+        return []
+    apart = np.where(wrong, np.abs(np.log(scales)), -1.0)
+    worst = int(np.argmax(apart))
+    if apart[-1] >= _ALL * apart[worst]:
+        return [f"the noise has {scales[-1]:.2f} times its claimed standard deviation"]
+    return [
+        f"the noise of tensor {worst + 1} of {len(sizes)} has {scales[worst]:.2f} times its claimed"
+        " standard deviation"
+    ]
+
+
+def _repeat(steps: Sequence[StepSeen]) -> tuple[int, int, float] | None:
+    """Two steps whose noise is correlated, of those whose first coordinates are close."""
+    sketches = np.array([step.sketch for step in steps])
+    lengths = np.linalg.norm(sketches, axis=1)
+    here = np.flatnonzero(lengths > 0)
+    if len(here) < 2 or sketches.shape[1] < 3:
+        return None
+    units = sketches[here] / np.copysign(lengths[here], sketches[here, 0])[:, None]
+    key = units[:, 0]
+    rest = units[:, 1:] / np.maximum(np.sqrt(1 - key**2), 1e-9)[:, None]
+    order, found = np.argsort(key), (0.0, 0, 0)
+    for apart in range(1, min(_NEIGHBOURS, len(order) - 1) + 1):
+        pairs = order[:-apart], order[apart:]
+        products = np.abs(np.sum(rest[pairs[0]] * rest[pairs[1]], axis=1))
+        best = int(products.argmax())
+        found = max(found, (float(products[best]), int(pairs[0][best]), int(pairs[1][best])))
+    correlation = min(found[0], 1.0)
+    chance = scipy.special.betainc((rest.shape[1] - 1) / 2, 0.5, 1 - correlation**2)
+    if chance * _NEIGHBOURS * len(here) >= _LEVEL:
+        return None
+    first, second = sorted(int(here[place]) for place in found[1:])
+    return first, second, correlation

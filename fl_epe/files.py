@@ -1,0 +1,133 @@
+r"""Files that are written whole and through no link, and text from outside that is harmless.
+
+A file is first written under a name of its own, ``NAME.0123abcd.fl-epe-part`` with eight random
+digits, and takes the place of ``NAME`` at the end. Nothing else is ever removed: a file that ends
+otherwise is not ours.
+
+Examples:
+    >>> printable("\x1b[2J\x1b[HA client says: ε ≈ 0")
+    '\\u001b[2J\\u001b[HA client says: ε ≈ 0'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+PART = ".fl-epe-part"
+"""How the name of a file ends while it is being written."""
+
+_OURS = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
+
+
+def printable(text: str) -> str:
+    """The text with every character that would move a cursor or turn the text written out.
+
+    Lines stay lines. What is written out is so as in JSON, so that JSON stays the same JSON.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs"
+        else " " if c.isspace() else json.dumps(c)[1:-1]
+        for c in text
+    )  # fmt: skip
+
+
+def part_of(path: Path) -> Path:
+    """A new name of ours beside ``path``."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the files in a folder that killed processes of ours left half-written."""
+    for path in folder.glob(f"*{PART}"):
+        if _OURS.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
+
+
+def no_link(path: str, flags: int, mode: int = 0o666) -> int:
+    """Open a file, but neither where a link points nor one to wait for, as a pipe.
+
+    For ``opener=`` of `open`.
+    """
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return os.open(path, flags, mode)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of ``path`` at the end, in one step.
+
+    An error leaves what was there. If that is a link, the link is replaced, not what it points to.
+    When this ends, the content and the name are on the disk, and survive a loss of power.
+
+    Args:
+        path: where the file goes; its folder is made if it is missing.
+        private: for its owner alone (mode 0600).
+        previous: a path for the file whose place is taken, if there is one. At every moment there
+            is a whole file under ``path`` or ``previous``, even if the other one is damaged later.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = part_of(path)
+    mode = 0o600 if private else 0o666
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            _replace_and_keep(part, path, previous)
+        else:
+            part.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file in one step, for everybody to read; returns ``path``."""
+    with whole_file(path, private=False) as file:
+        file.write(content)
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text in one step, as `printable` writes it; returns ``path``."""
+    return write_bytes(path, "\n".join(map(printable, text.split("\n"))).encode())
+
+
+def _replace_and_keep(part: Path, path: Path, previous: Path) -> None:
+    """Put ``part`` in the place of ``path``, which becomes ``previous``.
+
+    At every moment two whole files stand under the two names. Where the file system knows no second
+    names for a file there is one for a moment.
+    """
+    link = part_of(previous)
+    try:
+        link.hardlink_to(path)
+    except OSError:
+        path.replace(previous)
+        part.replace(path)
+        return
+    part.replace(path)
+    link.replace(previous)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk, where the system can do that."""
+    with contextlib.suppress(OSError):  # Windows opens no folders, some file systems sync none
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

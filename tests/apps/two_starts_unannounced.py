@@ -1,0 +1,21 @@
+"""Trains in two phases, and nobody says so: the second one is not measured."""
+
+from __future__ import annotations
+
+from app_case import AppCase
+from digits_task import EVERYBODY, train_and_reply
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    return train_and_reply(message, context)
+
+
+CASE = AppCase(
+    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, starts=(2, 1), faulty=True
+)

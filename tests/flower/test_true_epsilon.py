@@ -1,0 +1,167 @@
+"""ε of runs in which canaries stand for clients only if one looks: right, not measured, or said."""
+
+import math
+from typing import Any
+
+import app_runs
+import drops_replies
+import heavy_clients
+import local_noise
+import numpy as np
+import pytest
+from digits_task import NODES, initial
+from flower_audits import NODES as DRIFTING
+from flower_audits import PLAIN, run
+from flower_clients import digits_app, digits_model, drifting_app
+from flwr.app import Array, ArrayRecord
+from flwr.clientapp.mod import LocalDpMod
+from flwr.serverapp import strategy as flower
+
+from fl_epe.auditing import footprint_fit
+from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
+from fl_epe.reporting import summarize
+
+ROUNDS, A_ROUND = 20, 2
+
+
+def _audit(case: Any, tmp_path: Any, rounds: int = ROUNDS) -> CanaryAudit:
+    np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
+    strategy = app_runs._for_nodes(case.strategy(tmp_path), case.nodes)
+    audit = CanaryAudit(strategy, num_canaries=A_ROUND * rounds, delta=1e-3, seed=1)
+    with InProcessGrid(case.client_app, case.nodes) as grid:
+        audit.start(grid, initial(), num_rounds=rounds)
+    return audit
+
+
+def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
+    audit = _audit(heavy_clients.CASE, tmp_path, rounds=30)
+    record = audit.record()
+    fit = footprint_fit(record, threat="all", confidence=0.9999)
+    assert fit.low < 1 < fit.high
+    sizes = heavy_clients.EXAMPLES
+    config, summary = record.provenance.config, summarize(record)
+    # Two canaries of the smallest weights leave it the largest share
+    assert config["heaviest_share"] <= max(sizes) / (sum(sizes) + 2 * min(sizes))
+    shift = (NODES + A_ROUND) * config["heaviest_share"]  # noise is 1/n of a clip norm
+    assert shift > 2
+    assert summary.analytical.largest_share == pytest.approx(shift)
+    plain = summarize(record.with_values(config={**config, "heaviest_share": 0.1}))
+    limit, without = summary.analytical.epsilon, plain.analytical.epsilon
+    assert limit is not None
+    assert without is not None
+    assert limit > 2 * without
+    text = " ".join(audit.report().split())
+    assert "none of" not in text
+    assert "leave the same trace" not in text
+    exposed = summary.every_round.random_client.most_exposed
+    assert exposed.low < limit
+    assert exposed.high > summary.every_round.mean_score.epsilon
+
+
+def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
+    rounds, heavy = 12, 10_000
+    app = drifting_app(examples=lambda partition: heavy if partition == 3 else 10)
+    audit, _ = run(flower.FedAvg(**PLAIN), app, rounds=rounds, num_canaries=5 * rounds)
+    weights = audit.record().mechanism.canary_weights
+    assert weights is not None
+    # every second round a canary has as much; its cosine with the mean is then that of 45°
+    exposed = summarize(audit.record()).every_round.random_client.most_exposed
+    assert exposed.epsilon > 500
+    assert summarize(audit.record()).every_round.matched_filter.estimate.epsilon > 500
+
+
+def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
+    audit = _audit(drops_replies.CASE, tmp_path)
+    record = audit.record()
+    left = int(record.presence.sum())
+    assert 10 < left < A_ROUND * ROUNDS
+    counts = record.provenance.fault_counts
+    assert counts["canary left out by the strategy"] == A_ROUND * ROUNDS - left
+    fit = footprint_fit(record, threat="all", confidence=0.9999)
+    assert fit.low < 1 < fit.high
+    everybody = record.presence.any(axis=0)
+    scores = math.sqrt(record.dim) * record.observed.means[record.presence]
+    assert everybody.all()
+    assert scores.min() > 0
+    assert summarize(record).status == "ok"
+
+
+def test_noise_of_clients_is_measured_from_clients_alone(tmp_path):
+    audit = _audit(local_noise.CASE, tmp_path, rounds=2)
+    assert "noise of their own" in audit.report()
+    assert summarize(audit.record()).status == "not measured"
+    mods = [LocalDpMod(1.0, 1.0, 1.0, 1e-5), canary_mod]
+    more = {"arrays": digits_model(), "clients": 0.5, "num_canaries": 20}
+    audit, _ = run(flower.FedAvg(**PLAIN), digits_app(mods), **more)
+    found = summarize(audit.record())
+    assert found.status == "ok"
+    # 4.8 of noise in each of 650 entries of every update, one of 10: 12 rounds are √12/4.8/√10
+    assert found.every_round.matched_filter.estimate.low < 2
+
+
+def _record(values):
+    return ArrayRecord({name: Array(value) for name, value in values.items()})
+
+
+def test_an_update_that_drowns_the_others_is_named():
+    def drowning(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 4:
+            sent = message.content.array_records["arrays"]
+            pairs = reply.content.array_records["arrays"].items()
+            found = {k: sent[k].numpy() + 64 * (v.numpy() - sent[k].numpy()) for k, v in pairs}
+            reply.content["arrays"] = _record({k: v.astype("f4") for k, v in found.items()})
+        return reply
+
+    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app([drowning]), rounds=3, num_canaries=6)
+    record = audit.record()
+    assert record.provenance.fault_counts["update most of a round"] == 3
+    assert "64 times as long as the median one" in audit.faults[0]
+    assert summarize(record).status == "doubtful"
+
+
+@pytest.mark.parametrize("liars", [4, 2])
+def test_clients_that_answer_with_something_else_than_their_canary_are_found(liars):
+    def lying(message, context, call_next):
+        """Outside `canary_mod`: noise in the place of the canary, and still the word."""
+        reply = call_next(message, context)
+        said = any("canary-answer" in m for m in reply.content.metric_records.values())
+        if said and context.node_config["partition-id"] < liars:
+            rng = np.random.default_rng(int(context.node_config["partition-id"]))
+            sent = message.content.array_records["arrays"]
+            moved = {k: (v.numpy() + rng.normal(0, 1e-3, v.shape)) for k, v in sent.items()}
+            reply.content["arrays"] = _record({k: v.astype("f4") for k, v in moved.items()})
+        return reply
+
+    app = drifting_app([lying, canary_mod])
+    more = {"clients": [1, 2, 3, 4], "num_canaries": 10, "rounds": 3}
+    audit, _ = run(flower.FedAvg(**PLAIN), app, **more)
+    record = audit.record()
+    assert record.provenance.fault_counts.get("canary not in the answer", 0) == 3 * liars
+    if liars == 4:
+        assert summarize(record).status == "not measured"
+    assert not record.presence.any() or record.observed.means[record.presence].min() > 0.1
+
+
+def test_arrays_that_begin_to_travel_later_are_named():
+    class Keep(flower.FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            self.kept = arrays
+            return super().configure_train(server_round, arrays, config, grid)
+
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            if arrays is not None:
+                arrays = ArrayRecord({k: arrays.get(k, v) for k, v in self.kept.items()})
+            return arrays, metrics
+
+    times = []
+
+    def arrange(arrays):
+        times.append(1)
+        late = len(times) > 3 * DRIFTING
+        return arrays if late else {"layer.weight": arrays["layer.weight"]}
+
+    audit, _ = run(Keep(**PLAIN), drifting_app(arrange=arrange), rounds=6)
+    assert "clients answer with layer.bias, which they kept to themselves" in audit.faults[-1]
+    assert summarize(audit.record()).status == "doubtful"
