@@ -30,9 +30,10 @@ one core for both rows, seed 0: 64 rounds of 5 users, 31 + 31 canaries::
     0.2317  26.8 (23.8 – 30.0)   2.7  2.13 (0 – 5.14)      3.63       0%  9.18 → 10.22
 
 The analytical ε are 299 and 29.3. In units of the clip norm, the noise of a server step is that of
-the full size, and the updates are a 32nd of theirs. At z = 0.2317 the model is noise: the loss falls
-to 8.06 until round 54, and rises as the clip norm, and the noise with it, doubles from 3 to 6 in the
-last ten rounds. With a quarter of the server's learning rate it ends at 9.01, and does not rise.
+the full size, and the updates are a 32nd of theirs. At z = 0.2317 the model is noise: the loss
+falls to 8.06 until round 54, and rises as the clip norm, and the noise with it, doubles from 3 to 6
+in the last ten rounds. With a quarter of the server's learning rate it ends at 9.01, and does not
+rise.
 """
 
 from __future__ import annotations
