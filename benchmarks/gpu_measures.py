@@ -175,12 +175,10 @@ def _from_cpu(canaries: CanarySet, x: np.ndarray, device: torch.device, seed: in
 def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) -> Answer:
     """Clients a second that a `CohortTrainer` trains, clips and adds up; their data is ready."""
     device = execution.torch_device()
-    cohort = max(execution.clients_at_once(), sizes.least_clients)
+    cohort = max(execution.chunk or 1, sizes.least_clients)
     prepared = Prepared(task)
     prepared.prepare(range(cohort))
     fresh_memory(device)
-    if torch.are_deterministic_algorithms_enabled():
-        torch.use_deterministic_algorithms(False)  # an `Execution` that asks for them sets them
     with noted() as notes:
         trainer, theta = CohortTrainer(prepared, execution), task.initial(1)
 
@@ -192,6 +190,7 @@ def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) 
 
         answer = spread(timed(train, device, sizes.seconds))
         answer["peak_gb"] = peak_gb(device)
+    answer["chunk"] = trainer.chunk
     return answer | {"clients": cohort, "per_s": cohort / answer["seconds"], "notes": notes}
 
 
@@ -207,7 +206,7 @@ def agreement(task: Task, execution: Execution, local: LocalTraining) -> Answer:
             trainer.train(theta, range(_AGREEMENT), local, total, seed=1, round_number=1)
             sums.append(total.total())
     off = np.linalg.norm(sums[1] - sums[0]) / np.linalg.norm(sums[0])
-    return {"relative": float(off), "notes": notes}
+    return {"relative": float(off), "chunk": trainer.chunk, "notes": notes}
 
 
 def fresh_memory(device: torch.device) -> None:

@@ -37,7 +37,7 @@ from fl_epe.config import RunConfig
 from fl_epe.mechanism import ClippedSum, ServerSGD, gaussian_noise, norm
 from fl_epe.models import Lstm
 from fl_epe.seeding import Seeds, generator
-from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks import ByExample, ClientData, LossSum, Task
 from fl_epe.tasks.stackoverflow import StackOverflowTwin
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
@@ -98,6 +98,10 @@ class Prepared(Task):
     def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
         """See `Task.batch_loss`."""
         return self.task.batch_loss(model, batch)
+
+    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
+        """See `Task.by_example`."""
+        return self.task.by_example(outputs, targets)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,6 +123,17 @@ def test_flwr_is_told_to_simulate_as_many_nodes_as_the_app_waits_for():
     assert all(wanted in command or "min-nodes=" in command for command in said)
 
 
+def test_variables_are_exported_before_the_first_flwr_run():
+    app = ROOT / "simulations/apps/plug_in/README.md"
+    printed = [
+        t for p in (*DOCUMENTS, app) if "flwr run simulations" in (t := p.read_text("utf-8"))
+    ]
+    assert len(printed) >= 4
+    for text in printed:
+        assert "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in text
+        assert "uv sync" in text  # what to do after a failed run
+
+
 def headings(path):
     """Anchors of a document's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)

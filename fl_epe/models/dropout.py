@@ -20,7 +20,7 @@ class SeededDropout(torch.nn.Module):
     Attributes:
         rate: share of the entries that is set to zero; multiples of 1/256 are drawn fastest.
         random: draws the masks; must be set before a forward pass in training mode.
-        drawn: masks for the next forward passes, in place of new ones.
+        drawn: entries that the next forward passes keep, in place of new draws.
     """
 
     inplace = False  # as in torch.nn.Dropout, whose place it takes
@@ -53,12 +53,17 @@ class SeededDropout(torch.nn.Module):
         """
         if not self.training or not self.rate:
             return inputs
+        scale = np.float32(1 / (1 - self.rate))
         if self.drawn is not None:
-            return inputs * next(self.drawn)
-        return inputs * self.mask(tuple(inputs.shape)).to(inputs)
+            return inputs * (next(self.drawn) * float(scale))
+        keep = self.keep(tuple(inputs.shape))
+        if inputs.is_cpu:
+            return inputs * torch.from_numpy(keep * scale).to(inputs)
+        on_device = torch.from_numpy(keep).to(inputs.device)  # a quarter of the float32's bytes
+        return inputs * (on_device.to(inputs.dtype) * float(scale))
 
-    def mask(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """The next random mask of 0 and 1/(1 − rate), float32 of that shape.
+    def keep(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Which entries are kept, drawn at random, bool of that shape.
 
         Raises:
             RuntimeError: before ``random`` is set.
@@ -66,10 +71,9 @@ class SeededDropout(torch.nn.Module):
         if self.random is None:
             raise RuntimeError("Expected SeededDropout.random to be set before training.")
         if self.rate * _LEVELS % 1:
-            keep = self._fine(shape) >= np.uint32(int(self.rate * _FINE_LEVELS))
-        else:  # NumPy draws them in a third of torch's time
-            keep = self.random.integers(0, _LEVELS, shape, np.uint8) >= int(self.rate * _LEVELS)
-        return torch.from_numpy(keep * np.float32(1 / (1 - self.rate)))
+            return self._fine(shape) >= np.uint32(int(self.rate * _FINE_LEVELS))
+        # NumPy draws them in a third of torch's time.
+        return self.random.integers(0, _LEVELS, shape, np.uint8) >= int(self.rate * _LEVELS)
 
     def _fine(self, shape: tuple[int, ...]) -> np.ndarray:
         """Uniform on 0 … 2^32 − 1, two from each word of the generator: twice as fast as floats."""

@@ -34,10 +34,14 @@ class LstmLayer(torch.nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """States of shape (n, steps, hidden) for (n, steps, inputs), beginning with zeros."""
-        if self.unrolled:
+        if self.unrolled or not (inputs.is_cpu or inputs.is_cuda):
             return self._unrolled(inputs)
         start = inputs.new_zeros(1, len(inputs), self.weight_hh.shape[1])
         weights = [self.weight_ih, self.weight_hh, self.bias, torch.zeros_like(self.bias)]
+        if inputs.is_cuda:  # cuDNN wants them side by side, or warns and copies them itself
+            side_by_side = torch.cat([part.flatten() for part in weights])
+            parts = torch.split(side_by_side, [part.numel() for part in weights])
+            weights = [part.view_as(like) for part, like in zip(parts, weights, strict=True)]
         # Biases, one layer, no dropout, training or not, one direction, batch first.
         kernel: Any = torch.lstm
         out = kernel(inputs, (start, start), weights, True, 1, 0.0, self.training, False, True)

@@ -30,11 +30,12 @@ from fl_epe.tasks.by_name import (
 if TYPE_CHECKING:
     from fl_epe.models import bind_parameters, glorot_uniform, one_thread
     from fl_epe.tasks.columns import class_count, number_columns, read_column
-    from fl_epe.tasks.contract import ClientData, LossSum, Task
+    from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
     from fl_epe.tasks.dataset_task import DatasetTask, from_datasets
     from fl_epe.tasks.sources import no_progress_bars, open_source
 
 __all__ = [
+    "ByExample",
     "ClientData",
     "DatasetTask",
     "FoundTask",
@@ -62,7 +63,7 @@ __getattr__, __dir__ = lazy_names(  # what needs PyTorch
     {
         "fl_epe.models": ("bind_parameters", "glorot_uniform", "one_thread"),
         "fl_epe.tasks.columns": ("class_count", "number_columns", "read_column"),
-        "fl_epe.tasks.contract": ("ClientData", "LossSum", "Task"),
+        "fl_epe.tasks.contract": ("ByExample", "ClientData", "LossSum", "Task"),
         "fl_epe.tasks.dataset_task": ("DatasetTask", "from_datasets"),
         "fl_epe.tasks.sources": ("no_progress_bars", "open_source"),
     },

@@ -79,13 +79,29 @@ class LossSum:
     Attributes:
         loss: differentiable scalar, summed over what was predicted.
         correct: how many predictions were right; for a task with another metric than accuracy,
-            the sum of that metric.
-        examples: how many predictions there were (for text, the tokens that are not masked).
+            the sum of that metric. A tensor on a device spares it a synchronisation.
+        examples: how many predictions there were (for text, the tokens that are not masked); a
+            number or a tensor likewise.
     """
 
     loss: torch.Tensor
-    correct: float
-    examples: int
+    correct: float | torch.Tensor
+    examples: int | torch.Tensor
+
+    def mean(self) -> torch.Tensor:
+        """The loss of a prediction, differentiable; 0 if there was none."""
+        if isinstance(self.examples, torch.Tensor):
+            return self.loss / self.examples.clamp(min=1)
+        return self.loss / max(1, self.examples)
+
+    def sums(self, device: torch.device) -> torch.Tensor:
+        """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
+        parts = (self.loss.detach(), self.correct, self.examples)
+        return torch.stack([torch.as_tensor(p, dtype=torch.float64, device=device) for p in parts])
+
+
+ByExample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Loss, metric and number of predictions of each example, shape (n,) each."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # subclasses that are dataclasses compare fields
@@ -167,9 +183,18 @@ class Task(abc.ABC):
         """Call ``model`` with the inputs of a batch, and `loss` with its outputs.
 
         Override it to call the model in another way, e.g. for some of its outputs alone. Clients
-        that are trained at once (`fl_epe.training.vectorized`) need `loss`.
+        then train one after another (`fl_epe.training.vectorized`), unless `by_example` is
+        overridden too.
         """
         return self.loss(call_model(model, batch.inputs), batch.targets)
+
+    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
+        """What `batch_loss` adds up, example by example, given the model's outputs for a batch.
+
+        With it one call serves all clients that are trained at once. ``None``, the default, if only
+        `loss` knows.
+        """
+        return None
 
     @property
     def dim(self) -> int:
@@ -237,10 +262,10 @@ class Task(abc.ABC):
         model, batches = self._trained(theta), self.held_out().batches(_EVALUATION_BATCH)
         with one_thread(), torch.inference_mode():
             sums = [self.batch_loss(model, batch) for batch in batches]
-        examples = max(1, sum(part.examples for part in sums))
+        examples = max(1, sum(int(part.examples) for part in sums))
         scores = {"loss": sum(part.loss.item() for part in sums) / examples}
         if self.metric:
-            scores[self.metric] = sum(part.correct for part in sums) / examples
+            scores[self.metric] = sum(float(part.correct) for part in sums) / examples
         return scores
 
     def _trained(self, theta: np.ndarray) -> torch.nn.Module:

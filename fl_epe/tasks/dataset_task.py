@@ -30,8 +30,14 @@ import torch
 
 from fl_epe.models import call_model, prepared
 from fl_epe.tasks.columns import Columns, check_columns, classes_of, read_inputs, read_targets
-from fl_epe.tasks.contract import ClientData, LossSum, Task
-from fl_epe.tasks.losses import by_class, check_classes, default_loss, default_metric
+from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
+from fl_epe.tasks.losses import (
+    by_class,
+    check_classes,
+    default_by_example,
+    default_loss,
+    default_metric,
+)
 from fl_epe.tasks.partitioners import check_partition, client_rows
 from fl_epe.tasks.sources import Source, absolute, no_progress_bars, open_source
 
@@ -253,6 +259,8 @@ class DatasetTask(Task):
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """The own loss and metric, each times the number of predictions."""
+        if not targets.is_cpu and (found := self.by_example(outputs, targets)):
+            return LossSum(*(part.sum() for part in found))
         if self.own_loss is None:
             try:
                 total, count = default_loss(outputs, targets)
@@ -269,6 +277,11 @@ class DatasetTask(Task):
         if self.metric:
             return LossSum(total, default_metric(outputs, targets), count)
         return LossSum(total, 0, count)
+
+    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
+        """See `Task.by_example`; ``None`` with a loss or metric of one's own."""
+        own = self.own_loss is not None or self.own_metric is not None
+        return None if own else default_by_example(outputs, targets)
 
 
 class _OneTensor(torch.nn.Module):

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from fl_epe.models import Cnn
 from fl_epe.seeding import generator
-from fl_epe.tasks.contract import ClientData, LossSum, Task
-from fl_epe.tasks.losses import cross_entropy
+from fl_epe.tasks.contract import ClientData, Task
+from fl_epe.tasks.losses import Classes
 from fl_epe.tasks.partition import check_split, dirichlet_partition, stratified_split
 
 _MIN_EXAMPLES = 4
@@ -22,7 +22,7 @@ _HELD_OUT = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class Digits(Task):
+class Digits(Classes, Task):
     """UCI digits (1,797 images 8×8 of 10 classes, Alpaydin & Kaynak 1998) for the EMNIST CNN.
 
     A fifth of each class is held out; the rest is split over the clients with different label
@@ -59,10 +59,6 @@ class Digits(Task):
     def held_out(self) -> ClientData:
         """The fifth that no client has."""
         return _load(self)[1]
-
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy."""
-        return cross_entropy(outputs, targets)
 
 
 @functools.lru_cache(maxsize=4)

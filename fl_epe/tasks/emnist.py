@@ -16,8 +16,8 @@ import torch
 from fl_epe.data.examples import images_and_labels
 from fl_epe.data.image_twin import WRITERS, drawings, held_out_drawings, size
 from fl_epe.models import Cnn
-from fl_epe.tasks.contract import ClientData, LossSum
-from fl_epe.tasks.losses import cross_entropy
+from fl_epe.tasks.contract import ClientData
+from fl_epe.tasks.losses import Classes
 from fl_epe.tasks.stored import MadeUpTask, StoredTask
 
 _HELD_OUT = 2000
@@ -43,7 +43,7 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 @dataclasses.dataclass(frozen=True)
-class Emnist(StoredTask):
+class Emnist(Classes, StoredTask):
     """Handwritten characters of 62 classes by writer (Cohen et al. 2017, Caldas et al. 2018).
 
     The defaults for rounds, clients a round, optimizers, batch size and noise are those of Andrew
@@ -66,13 +66,9 @@ class Emnist(StoredTask):
         """See `StoredTask.decode`."""
         return _client_data(*images_and_labels(examples))
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy."""
-        return cross_entropy(outputs, targets)
-
 
 @dataclasses.dataclass(frozen=True)
-class EmnistTwin(MadeUpTask):
+class EmnistTwin(Classes, MadeUpTask):
     """Drawn characters by as many writers as the paper has, see `fl_epe.data.image_twin`.
 
     The defaults are those of `Emnist`. Images have the shape (n, 1, 28, 28), labels (n,).
@@ -97,10 +93,6 @@ class EmnistTwin(MadeUpTask):
     def make_held_out(self) -> ClientData:
         """2,000 drawings of other writers."""
         return _client_data(*held_out_drawings(self.data_seed, _HELD_OUT))
-
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy."""
-        return cross_entropy(outputs, targets)
 
 
 def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:

@@ -16,8 +16,8 @@ import torch
 
 from fl_epe.models import Cnn
 from fl_epe.seeding import generator
-from fl_epe.tasks.contract import ClientData, LossSum, Task
-from fl_epe.tasks.losses import cross_entropy
+from fl_epe.tasks.contract import ClientData, Task
+from fl_epe.tasks.losses import Classes
 from fl_epe.tasks.partition import check_split, dirichlet_partition
 
 _DEBIAN_DIR = "/usr/share/datasets/fashion-mnist"
@@ -33,7 +33,7 @@ _UNSIGNED_BYTE = 0x08
 
 
 @dataclasses.dataclass(frozen=True)
-class FashionMnist(Task):
+class FashionMnist(Classes, Task):
     """Fashion-MNIST (60,000 + 10,000 images 28×28 of 10 classes, Xiao et al. 2017), EMNIST CNN.
 
     The training images are split over the clients with different label shares and sizes, at
@@ -86,10 +86,6 @@ class FashionMnist(Task):
             ValueError: for a file that is broken.
         """
         return _client_data(*_read(self.data_dir)[2:])
-
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy."""
-        return cross_entropy(outputs, targets)
 
 
 _LARGEST = 256 << 20  # bytes of an IDX file; those of the task have up to 47 million

@@ -11,13 +11,16 @@ from torch.nn import functional
 
 from fl_epe.data.examples import PAD
 from fl_epe.models import call_model, one_thread, prepared
-from fl_epe.tasks.contract import ClientData, LossSum, Task
+from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
 
 __all__ = [
+    "Classes",
     "by_class",
     "check_classes",
     "constant_loss",
     "cross_entropy",
+    "cross_entropy_by_example",
+    "default_by_example",
     "default_loss",
     "default_metric",
     "token_cross_entropy",
@@ -28,11 +31,17 @@ _IGNORED = -100  # torch's and Hugging Face's mark of a target that does not cou
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
     """Summed cross-entropy and number of right classes for (n, classes) logits."""
-    values = logits.detach()
-    # NumPy's argmax is ten times as fast.
-    best = torch.from_numpy(values.numpy().argmax(1)) if values.is_cpu else values.argmax(1)
+    right = (_best(logits) == targets).sum()
     loss = functional.cross_entropy(logits, targets, reduction="sum")
-    return LossSum(loss, int((best == targets).sum()), len(targets))
+    return LossSum(loss, int(right) if right.is_cpu else right, len(targets))
+
+
+def _best(logits: torch.Tensor) -> torch.Tensor:
+    """The first of the largest entries of the last axis."""
+    values = logits.detach()
+    if values.is_cpu and values.dtype == torch.float32:  # NumPy's argmax is ten times as fast
+        return torch.from_numpy(values.numpy().argmax(-1))
+    return values.argmax(-1)
 
 
 def token_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
@@ -45,8 +54,55 @@ def token_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
     Returns:
         `LossSum` whose examples are the targets that are not padding.
     """
-    counted = targets != PAD
-    return cross_entropy(logits[counted], targets[counted])
+    if targets.is_cpu:  # fewer logits; where a mask would have to wait for the device, all of them
+        counted = targets != PAD
+        return cross_entropy(logits[counted], targets[counted])
+    return LossSum(*(part.sum() for part in cross_entropy_by_example(logits, targets, PAD)))
+
+
+def cross_entropy_by_example(
+    logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED
+) -> ByExample:
+    """Cross-entropy, right classes and predictions of each example; see `Task.by_example`.
+
+    Args:
+        logits: shape (n, …, classes).
+        targets: int64 of shape (n, …).
+        ignored: the target where nothing is to be predicted.
+    """
+    n = len(targets)
+    flat = logits.reshape(-1, logits.shape[-1])
+    losses = functional.cross_entropy(
+        flat, targets.reshape(-1), reduction="none", ignore_index=ignored
+    )
+    counted = targets != ignored
+    right = (_best(logits) == targets) & counted
+    loss, correct, examples = (part.reshape(n, -1).sum(1) for part in (losses, right, counted))
+    return loss, correct, examples
+
+
+class Classes:
+    """What tasks have in common whose model puts an example into one of several classes."""
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+        """Cross-entropy."""
+        return cross_entropy(outputs, targets)
+
+    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
+        """See `Task.by_example`."""
+        return cross_entropy_by_example(outputs, targets)
+
+
+def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
+    """`default_loss` and `default_metric` of each example; see `Task.by_example`."""
+    if not targets.is_floating_point():
+        logits, _ = by_class(outputs, targets)
+        return cross_entropy_by_example(logits.reshape(*targets.shape, -1), targets)
+    _check_shapes(outputs, targets)
+    losses = functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="none")
+    loss = losses.reshape(len(targets), -1).sum(1)
+    each = targets[0].numel()
+    return loss, torch.zeros_like(loss), torch.full_like(loss, each)
 
 
 def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -64,32 +120,34 @@ def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Te
         ValueError: if the outputs do not fit the targets.
     """
     if targets.is_floating_point():
-        mine, theirs = _without_ones(outputs.shape[1:]), _without_ones(targets.shape[1:])
-        flat = min(len(mine), len(theirs)) < 2
-        if outputs.numel() != targets.numel() or (mine != theirs and not flat):
-            raise ValueError(
-                f"Expected as many outputs as real targets, in the same order, got "
-                f"{tuple(outputs.shape)} for {tuple(targets.shape)}: for classes, make the targets "
-                "whole numbers or text."
-            )
+        _check_shapes(outputs, targets)
         return functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="sum"), (
             targets.numel()
         )
     logits, classes = by_class(outputs, targets)
     loss = functional.cross_entropy(logits, classes, reduction="sum", ignore_index=_IGNORED)
-    if classes.is_cpu:  # NumPy starts sooner, which counts for small batches
-        return loss, int(np.count_nonzero(classes.numpy() != _IGNORED))
-    return loss, int((classes != _IGNORED).sum())
+    # NumPy starts sooner, which counts for small batches.
+    return loss, int(np.count_nonzero(classes.cpu().numpy() != _IGNORED))
 
 
-def default_metric(outputs: torch.Tensor, targets: torch.Tensor) -> int:
+def _check_shapes(outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    mine, theirs = _without_ones(outputs.shape[1:]), _without_ones(targets.shape[1:])
+    flat = min(len(mine), len(theirs)) < 2
+    if outputs.numel() != targets.numel() or (mine != theirs and not flat):
+        raise ValueError(
+            f"Expected as many outputs as real targets, in the same order, got "
+            f"{tuple(outputs.shape)} for {tuple(targets.shape)}: for classes, make the targets "
+            "whole numbers or text."
+        )
+
+
+def default_metric(outputs: torch.Tensor, targets: torch.Tensor) -> int | torch.Tensor:
     """The number of right classes among the targets that count, see `default_loss`."""
     values, wanted = by_class(outputs.detach(), targets)
     if values.is_cpu and targets.is_cpu and values.dtype == torch.float32:
         best, classes = values.numpy().argmax(-1), wanted.numpy()
         return int(np.count_nonzero((best == classes) & (classes != _IGNORED)))
-    right = values.argmax(-1) == wanted
-    return int((right & (wanted != _IGNORED)).sum())
+    return (values.argmax(-1) == wanted).logical_and_(wanted != _IGNORED).sum()
 
 
 def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,15 +15,15 @@ import torch
 
 from fl_epe.data.examples import ALPHABET, characters_and_next
 from fl_epe.models import CharacterLstm
-from fl_epe.tasks.contract import ClientData, LossSum
-from fl_epe.tasks.losses import cross_entropy
+from fl_epe.tasks.contract import ClientData
+from fl_epe.tasks.losses import Classes
 from fl_epe.tasks.stored import StoredTask
 
 _HELD_OUT = 2000
 
 
 @dataclasses.dataclass(frozen=True)
-class Shakespeare(StoredTask):
+class Shakespeare(Classes, StoredTask):
     """Windows of 80 characters by the speakers of Shakespeare's plays (LEAF, Caldas et al. 2018).
 
     The hub's set has 4,226,158 windows of 1,129 speakers. Neighbouring windows overlap in 79
@@ -56,7 +56,3 @@ class Shakespeare(StoredTask):
         """See `StoredTask.decode`."""
         inputs, targets = characters_and_next(examples)
         return ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))
-
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy."""
-        return cross_entropy(outputs, targets)

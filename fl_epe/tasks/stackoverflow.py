@@ -16,8 +16,8 @@ import torch
 from fl_epe.data.examples import PAD, VOCABULARY, words_and_next
 from fl_epe.data.text_twin import USERS, held_out_sentences, sentences, size
 from fl_epe.models import Lstm
-from fl_epe.tasks.contract import ClientData, LossSum
-from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
+from fl_epe.tasks.contract import ByExample, ClientData, LossSum
+from fl_epe.tasks.losses import cross_entropy, cross_entropy_by_example, token_cross_entropy
 from fl_epe.tasks.stored import MadeUpTask, StoredTask
 
 _HELD_OUT = 1000
@@ -57,9 +57,15 @@ class _NextWords:
         return 1 / VOCABULARY
 
     def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
-        """The same as `loss`, but logits are computed for words alone, not for padding."""
+        """The same as `loss`; on a CPU logits are computed for words alone, not for padding."""
+        if not batch.targets.is_cpu:
+            return self.loss(model(batch.inputs), batch.targets)
         counted = batch.targets != PAD
         return cross_entropy(model(batch.inputs, counted), batch.targets[counted])
+
+    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
+        """See `Task.by_example`."""
+        return cross_entropy_by_example(outputs, targets, PAD)
 
 
 @dataclasses.dataclass(frozen=True)

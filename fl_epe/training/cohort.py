@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -14,12 +16,14 @@ from fl_epe.mechanism import ClippedSum
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task, one_thread
 from fl_epe.training.execution import Execution
-from fl_epe.training.local import ClientUpdate, LocalTraining, Trainer, check_model
-from fl_epe.training.vectorized import Member, Together
+from fl_epe.training.local import LocalTraining, Trainer, check_model
+from fl_epe.training.vectorized import Member, Together, padded_size
 
 __all__ = ["CohortTrainer", "Counts"]
 
 logger = logging.getLogger(__name__)
+
+_SAME = 0.02  # of the norm of an update; a ReLU at its kink makes a thousandth
 
 
 @dataclasses.dataclass
@@ -42,17 +46,20 @@ class Counts:
     correct: float = 0
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
-    def note(self, client: int, unclipped: bool | None, trained: ClientUpdate | Member) -> None:
-        """Count a client, for whom `ClippedSum.add` answered ``unclipped``."""
+    def note(self, client: int, unclipped: bool | None, parts: Sequence[float]) -> None:
+        """Count a client, for whom `ClippedSum.add` answered ``unclipped``.
+
+        ``parts`` are the sum of its losses, its metric and the number of its predictions.
+        """
         if unclipped is None:
             text = f"client {client}: its update was not finite"
             self.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
             return
         self.clients += 1
         self.unclipped += unclipped
-        self.examples += trained.examples
-        self.loss_sum += trained.loss_sum
-        self.correct += trained.correct
+        self.loss_sum += parts[0]
+        self.correct += parts[1]
+        self.examples += int(parts[2])
 
     def lose(self, client: int, error: Exception) -> None:
         """Note a client that could not be trained."""
@@ -64,9 +71,9 @@ class Counts:
 class _Order:
     """The arguments of `CohortTrainer.train`, and what has been counted so far."""
 
-    theta: np.ndarray
+    theta: torch.Tensor
     local: LocalTraining
-    total: ClippedSum
+    total: _Total
     seed: int
     round_number: int
     counts: Counts = dataclasses.field(default_factory=Counts)
@@ -76,30 +83,93 @@ class _Order:
         random = generator(self.seed, self.round_number, client)
         return Member(client, data, self.local, random)
 
+    def count(
+        self, clients: Sequence[int], updates: torch.Tensor, measured: list[list[float]]
+    ) -> None:
+        """Add the updates of clients, shape (clients, dim), and count what was measured of them."""
+        for client, row, (length, *parts) in zip(clients, updates, measured, strict=True):
+            self.counts.note(client, self.total.add(row, length), parts)
+
+
+class _Total:
+    """A `ClippedSum` for updates on a device, which are clipped and added up there.
+
+    In float64 as well; their squares add up in another order. Of model-sized vectors only the sum
+    goes to the host, once, by `finish`. Updates on the CPU go to the sum itself.
+    """
+
+    def __init__(self, total: ClippedSum, theta: torch.Tensor) -> None:
+        self._total = total
+        self._multiples: torch.Tensor | None = None
+        if not theta.is_cpu:
+            both = torch.zeros((2, len(theta)), dtype=torch.float64, device=theta.device)
+            self._multiples, self._scratch = both
+
+    def measure(self, updates: torch.Tensor, parts: torch.Tensor) -> list[list[float]]:
+        """The norm of each row of ``updates`` and its row of ``parts``; waits for the device."""
+        if self._multiples is None:  # `ClippedSum.add` takes the norm itself
+            return [[0.0, *row] for row in parts.tolist()]
+        lengths = torch.linalg.vector_norm(updates, dim=1, keepdim=True, dtype=torch.float64)
+        return list(torch.cat([lengths, parts], 1).tolist())
+
+    def add(self, update: torch.Tensor, length: float) -> bool | None:
+        """As `ClippedSum.add`, for an update of that norm; takes no memory of the device."""
+        if self._multiples is None:
+            return self._total.add(update.numpy())
+        if not math.isfinite(length):
+            return None
+        self._multiples += (
+            self._scratch.copy_(update).mul_(float(self._total.scale(length))).trunc_()
+        )
+        return length <= self._total.clip_norm
+
+    def finish(self) -> None:
+        """Bring the sum to the host."""
+        if self._multiples is not None:
+            self._total.add_multiples(self._multiples.cpu().numpy())
+
 
 class CohortTrainer:
     """Trains clients of a task, clips their updates and adds them up.
 
     `Execution` says how: one client after another in the same memory (`Trainer`), or a chunk of
     clients of about the same size at once (`vectorized.py`). Both give the same updates but for
-    rounding. If torch cannot vectorise the model, or a GPU's memory does not hold a chunk, its
-    clients are trained one after another and later chunks are smaller.
+    rounding. A chunk that fails is halved until the client is found whose fault it is. If torch
+    cannot vectorise the model, its clients are trained one after another; if a GPU's memory does
+    not hold a chunk, later ones are half as large.
 
     A trainer serves one thread at a time.
 
     Args:
         task: the task whose clients are trained.
         execution: where and how they train; from the environment variables by default.
+
+    Attributes:
+        chunk: how many clients are trained at once.
     """
 
     def __init__(self, task: Task, execution: Execution | None = None) -> None:
         self._execution = execution or Execution.from_environment()
         self._task = task
         self._trainer = Trainer(task, self._execution)
-        own_calls = type(task).batch_loss is not Task.batch_loss
-        alone = self._trainer.alone or own_calls
-        self._chunk = 1 if alone else self._execution.clients_at_once()
-        self._together = Together(task, self._execution) if self._chunk > 1 else None
+        self.chunk = self._execution.clients_at_once(task.dim, self._trainer.convolves)
+        self._proved, self._worked = set[bool](), False
+        if self.chunk > 1 and (reason := self._alone()):
+            self._one_at_a_time(reason)
+        self._together = Together(task, self._execution) if self.chunk > 1 else None
+
+    def _alone(self) -> str:
+        """Why clients cannot be trained at once; "" if they can."""
+        if self._trainer.alone:
+            return "BatchNorm takes whole batches"
+        kind = type(self._task)
+        own, by_example = (
+            next(place for place, base in enumerate(kind.__mro__) if name in vars(base))
+            for name in ("batch_loss", "by_example")
+        )
+        if kind.__mro__[own] is not Task and own < by_example:
+            return f"{kind.__name__} overrides batch_loss and not by_example"
+        return ""
 
     def train(
         self,
@@ -128,28 +198,35 @@ class CohortTrainer:
             ValueError: for a ``theta`` of another shape or type.
         """
         check_model(theta, self._task.dim)
-        order = _Order(theta, local, total, seed, round_number)
-        if self._together is None:
-            for client in clients:
-                self._train_one(order, client)
-            return order.counts
-        left = self._load(order, clients)
-        while left:
-            now, left = left[: self._chunk], left[self._chunk :]
-            if len(now) == 1 or not self._train_chunk(order, now, self._together):
-                for client, _ in now:
+        start = torch.tensor(theta, device=self._execution.torch_device())
+        order = _Order(start, local, _Total(total, start), seed, round_number)
+        with self._execution.settings():
+            if self.chunk == 1:
+                for client in clients:
                     self._train_one(order, client)
+            else:
+                loaded = self._load(order, clients)
+                if len(self._proved) < 2:
+                    self._prove(order, loaded)
+                for chunk in self._chunks(loaded, local.batch_size):
+                    self._train_chunk(order, chunk)
+            order.total.finish()
         return order.counts
 
-    def _train_one(self, order: _Order, client: int) -> None:
+    def _train_one(self, order: _Order, client: int) -> bool:
+        """Train a client alone; returns whether that was possible."""
         try:
-            update = self._trainer.train(
+            update, parts = self._trainer.learn(
                 order.theta, client, order.local, seed=order.seed, round_number=order.round_number
             )
+            none = torch.zeros(3, dtype=torch.float64, device=update.device)
+            sums = torch.stack([none, *(part.sums(update.device) for part in parts)]).sum(0)
+            measured = order.total.measure(update[None], sums[None])
         except Exception as error:  # noqa: BLE001 (anything a task may do: others train on)
             order.counts.lose(client, error)
-            return
-        order.counts.note(client, order.total.add(update.delta), update)
+            return False
+        order.count([client], update[None], measured)
+        return True
 
     def _load(self, order: _Order, clients: Sequence[int]) -> list[tuple[int, ClientData]]:
         """The clients with their data, large ones first."""
@@ -161,49 +238,86 @@ class CohortTrainer:
                 order.counts.lose(client, error)
         return sorted(loaded, key=lambda pair: len(pair[1]), reverse=True)
 
-    def _train_chunk(
-        self, order: _Order, chunk: list[tuple[int, ClientData]], together: Together
-    ) -> bool:
-        """Train a chunk at once; returns whether that was possible."""
-        members = [order.member(client, data) for client, data in chunk]
+    def _chunks(
+        self, loaded: list[tuple[int, ClientData]], batch_size: int
+    ) -> Iterator[list[tuple[int, ClientData]]]:
+        """Clients whose batches are padded alike, as many at once as there is room for now."""
+        while loaded:
+            rows = padded_size(len(loaded[0][1]), batch_size)
+            fit = (padded_size(len(data), batch_size) == rows for _, data in loaded[: self.chunk])
+            size = sum(itertools.takewhile(bool, fit))
+            yield loaded[:size]
+            loaded = loaded[size:]
+
+    def _train_chunk(self, order: _Order, chunk: list[tuple[int, ClientData]]) -> None:
+        """Train a chunk at once; if that fails, its halves, down to one client alone."""
+        clients = [client for client, _ in chunk]
+        if self._together is None or self.chunk == 1:
+            for client in clients:
+                self._train_one(order, client)
+            return
         try:
-            with one_thread():
-                deltas = together.train(order.theta, members, order.local.learning_rate)
-                answers = add_rows(order.total, deltas)
+            members = [order.member(client, data) for client, data in chunk]
+            with one_thread(), self._trainer.own_randomness(*(m.random for m in members)):
+                updates, sums = self._together.train(
+                    order.theta, members, order.local.learning_rate
+                )
+            measured = order.total.measure(updates, sums)
         except Exception as error:  # noqa: BLE001 (one by one it is found whose fault that is)
-            self._shrink(error)
+            self._divide(order, chunk, error)
+        else:
+            self._worked = True
+            order.count(clients, updates, measured)
+
+    def _divide(self, order: _Order, chunk: list[tuple[int, ClientData]], error: Exception) -> None:
+        half = -(-len(chunk) // 2)
+        if half < len(chunk):
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                self.chunk = min(self.chunk, half)
+            self._train_chunk(order, chunk[:half])
+            self._train_chunk(order, chunk[half:])
+        elif self._train_one(order, chunk[0][0]) and not self._worked:  # not the client's fault
+            self._one_at_a_time(str(error).partition("\n")[0])
+
+    def _one_at_a_time(self, reason: str) -> None:
+        if self._execution.chunk is not None:  # somebody asked for it
+            logger.warning("Training one client at a time, not %d: %s", self.chunk, reason)
+        self.chunk = 1
+
+    def _prove(self, order: _Order, loaded: list[tuple[int, ClientData]]) -> None:
+        """Before clients train at once by default: one of them learns the same in both ways.
+
+        It would not if examples of a batch saw each other, or if the model drew random numbers of
+        its own. A client with a batch that has to be padded is tried for itself.
+        """
+        for client, data in reversed(loaded):
+            rows = padded_size(len(data), order.local.batch_size)
+            padded = len(data) % rows > 0
+            if not len(data) or padded in self._proved or self.chunk == 1:
+                continue
+            try:
+                alone, _ = self._trainer.learn(
+                    order.theta,
+                    client,
+                    order.local,
+                    seed=order.seed,
+                    round_number=order.round_number,
+                )
+                length = float(alone.norm())
+            except Exception:  # noqa: BLE001, S112 (its own fault, noted when it trains)
+                continue
+            if not math.isfinite(length):
+                continue
+            self._proved.add(padded)
+            if self._execution.chunk is None and not self._same(order, client, data, alone):
+                self.chunk = 1
+
+    def _same(self, order: _Order, client: int, data: ClientData, alone: torch.Tensor) -> bool:
+        assert self._together is not None  # noqa: S101
+        members = [order.member(client, data)]
+        try:
+            rows, _ = self._together.train(order.theta, members, order.local.learning_rate)
+        except Exception:  # noqa: BLE001 (torch cannot vectorise the model)
             return False
-        for member, answer in zip(members, answers, strict=True):
-            order.counts.note(member.client, answer, member)
-        return True
-
-    def _shrink(self, error: Exception) -> None:
-        """After a chunk failed: half of it if memory ended, else one client at a time."""
-        memory = isinstance(error, torch.cuda.OutOfMemoryError)
-        reason = str(error).partition("\n")[0]
-        logger.warning("Training %d clients at once failed: %s", self._chunk, reason)
-        self._chunk = max(1, self._chunk // 2) if memory else 1
-
-
-def add_rows(total: ClippedSum, updates: torch.Tensor) -> list[bool | None]:
-    """`ClippedSum.add` for each row of ``updates``, float32 of shape (clients, dim).
-
-    Updates on a GPU are clipped there, in float64 as well; their squares add up in another order.
-
-    Returns:
-        For each row what `ClippedSum.add` returns.
-    """
-    if updates.is_cpu:
-        return [total.add(row) for row in updates.numpy()]
-    return _add_on_device(total, updates)
-
-
-def _add_on_device(total: ClippedSum, updates: torch.Tensor) -> list[bool | None]:
-    squares = torch.stack([row.double().square().sum() for row in updates])
-    lengths = squares.sqrt().cpu().numpy()
-    multiples = torch.zeros(updates.shape[1], dtype=torch.float64, device=updates.device)
-    for row, length in zip(updates, lengths, strict=True):
-        if np.isfinite(length):
-            multiples += (row.double() * float(total.scale(length))).trunc_()
-    total.add_multiples(multiples.cpu().numpy())
-    return [bool(n <= total.clip_norm) if np.isfinite(n) else None for n in lengths]
+        near = float((rows[0] - alone).norm()) <= _SAME * float(alone.norm())
+        return near and not self._trainer.draws

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -19,6 +21,11 @@ _VARIABLES = {
     "deterministic": "FL_EPE_DETERMINISTIC",
 }
 _CHUNK_ON_GPU = 32
+_CHUNK_VALUES = 1 << 19  # parameters of a chunk on a CPU: with their gradients 4 MiB, in its cache
+_MOST_ON_CPU = 32
+
+_settings_lock = threading.Lock()
+_settings_open: list[Callable[[], None]] = []  # one for each thread that trains on CUDA
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +38,9 @@ class Execution:
 
     Attributes:
         device: "auto" (CUDA if there is a GPU, else the CPU), or what `torch.device` takes.
-        chunk: how many clients are trained at once; more need more memory. By default one on a
-            CPU, where that is fastest (`fl_epe.training.vectorized`), and 32 elsewhere.
+        chunk: how many clients are trained at once; more need more memory. By default 32; on a CPU
+            2¹⁹ parameters together, at most 32 clients, and one if the model has convolutions
+            (`fl_epe.training.vectorized`).
         precision: of products and convolutions. "tf32" (NVIDIA, from Ampere on) and "bf16" are
             faster. "bf16" is autocast, on a CPU too: with AMX it trains the EMNIST CNN 1.37 times
             as fast as "float32"; the LSTM was not measured. "tf32" changes nothing on a CPU.
@@ -86,24 +94,57 @@ class Execution:
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self.device)
 
-    def clients_at_once(self) -> int:
-        """``chunk``, or what suits the device."""
+    def clients_at_once(self, dim: int, convolves: bool = False) -> int:
+        """``chunk``, or what suits the device and the model; no measurement decides.
+
+        Args:
+            dim: the model's parameters.
+            convolves: whether it has convolutions, which are slower at once on a CPU.
+        """
         if self.chunk is not None:
             return self.chunk
-        return 1 if self.torch_device().type == "cpu" else _CHUNK_ON_GPU
+        if self.torch_device().type != "cpu":
+            return _CHUNK_ON_GPU
+        return 1 if convolves else min(_MOST_ON_CPU, max(1, _CHUNK_VALUES // dim))
 
-    def prepare(self) -> None:
-        """Set what CUDA keeps for the whole process; on a CPU there is nothing to set."""
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Set what CUDA keeps for the whole process while clients train, and set it back.
+
+        Threads may be in this context at a time; the last one that leaves sets it back.
+        """
         if self.torch_device().type != "cuda":
+            yield
             return
-        torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
+        with _settings_lock:
+            _settings_open.append(_keep_settings())
+            self._set()
+        try:
+            yield
+        finally:
+            with _settings_lock:
+                if len(_settings_open) > 1:
+                    _settings_open.pop()
+                else:
+                    _settings_open.pop()()
+
+    def _set(self) -> None:
+        for name in _precision_names():
+            value: object = self.precision == "tf32"
+            if name[-1] == "fp32_precision":
+                value = "tf32" if value else "ieee"
+            _assign(name, value)
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.backends.cudnn.benchmark = False
             # A warning only: max-pooling is on torch's list, but where windows do not overlap
             # it adds nothing up.
             torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def on_device(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which tensors that a model makes are on the device, not on the CPU."""
+        device = self.torch_device()
+        return contextlib.nullcontext() if device.type == "cpu" else device
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """A context in which forward passes are computed in the chosen precision."""
@@ -114,3 +155,31 @@ class Execution:
     def widen(self, outputs: torch.Tensor) -> torch.Tensor:
         """``outputs`` as float32, for the loss, if `autocast` made them bfloat16."""
         return outputs.float() if self.precision == "bf16" else outputs
+
+
+def _precision_names() -> list[tuple[str, ...]]:
+    """Where torch keeps the precision of products; a newer torch refuses the older names."""
+    matmul = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):
+        places = (("cuda", "matmul"), ("cudnn", "conv"), ("cudnn", "rnn"))
+        return [(*place, "fp32_precision") for place in places]
+    return [("cuda", "matmul", "allow_tf32"), ("cudnn", "allow_tf32")]
+
+
+def _assign(name: tuple[str, ...], value: object) -> None:
+    setattr(functools.reduce(getattr, name[:-1], torch.backends), name[-1], value)
+
+
+def _keep_settings() -> Callable[[], None]:
+    """A function that sets back what `Execution.settings` changes."""
+    names = [*_precision_names(), ("cudnn", "benchmark")]
+    values = [functools.reduce(getattr, name, torch.backends) for name in names]
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+
+    def restore() -> None:
+        for name, value in zip(names, values, strict=True):
+            _assign(name, value)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+
+    return restore

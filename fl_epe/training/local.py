@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import functools
+import operator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from fl_epe.models import SeededDropout, batch_norms, draws_by_itself, prepared, trainable
 from fl_epe.seeding import generator
@@ -84,7 +87,6 @@ class Trainer:
         """
         _keep_freed_memory()
         self._execution = execution or Execution(device="cpu")
-        self._execution.prepare()
         self._device = self._execution.torch_device()
         self._task = task
         self._model = prepared(task.model).to(self._device).train()
@@ -93,7 +95,7 @@ class Trainer:
         self._parameters: list[torch.Tensor] = list(trainable(self._model))
         self._buffers = {buffer: buffer.clone() for buffer in self._model.buffers()}
         self._smallest = smallest_batch(self._model)
-        self._draws: bool | None = None
+        self.draws: bool | None = None  # not known before the first client
         self._dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout)]
 
     def train(
@@ -118,72 +120,72 @@ class Trainer:
             ValueError: for a ``theta`` of another shape or type, or an unknown ``client_id``.
         """
         check_model(theta, self._task.dim)
+        with self._execution.settings():
+            start = torch.tensor(theta, device=self._device)
+            delta, parts = self.learn(start, client_id, local, seed=seed, round_number=round_number)
+        loss_sum, correct, examples = totals(parts)
+        return ClientUpdate(delta.cpu().numpy(), int(examples), loss_sum, correct)
+
+    def learn(
+        self,
+        theta: torch.Tensor,
+        client_id: int,
+        local: LocalTraining,
+        *,
+        seed: int,
+        round_number: int,
+    ) -> tuple[torch.Tensor, list[LossSum]]:
+        """`train`, with the update and what each step counted left on the device."""
         data = self._task.client(client_id)
-        if self._draws is None and len(data) >= self._smallest:
+        if self.draws is None and len(data) >= self._smallest:
             self._set(theta)
-            self._draws = self._draws_by_itself(data)
+            self.draws = self._draws_by_itself(data)
         random = generator(seed, round_number, client_id)
         for dropout in self._dropouts:
             dropout.random = random
         self._set(theta)
-        steps = batches(data, local, random, self._smallest)
-        with one_thread(), self._own_randomness(random):
-            sums = [self._step(batch, local.learning_rate) for batch in steps]
-            values = self._flat.cpu().numpy()
-        return ClientUpdate(
-            delta=values - theta,
-            examples=sum(part.examples for part in sums),
-            loss_sum=float(sum(part.loss.item() for part in sums)),
-            correct=sum(part.correct for part in sums),
-        )
+        orders = batches(len(data), local, random, self._smallest)
+        with one_thread(), self.own_randomness(random), self._execution.on_device():
+            parts = [self._step(data, order, local.learning_rate) for order in orders]
+        return self._flat - theta, parts
 
     @property
     def alone(self) -> bool:
         """Whether the model cannot train with rows of padding among its examples."""
         return self._smallest > 1
 
+    @property
+    def convolves(self) -> bool:
+        """Whether the model has convolutions."""
+        return any(isinstance(module, _ConvNd) for module in self._model.modules())
+
     def _draws_by_itself(self, data: ClientData) -> bool:
         few = data.map(lambda part: part[:_FEW].to(self._device))
-        return draws_by_itself(
-            self._model, lambda: self._task.batch_loss(self._outputs, few).loss.detach()
-        )
+        with self._execution.on_device():
+            return draws_by_itself(
+                self._model, lambda: self._task.batch_loss(self._outputs, few).loss.detach()
+            )
 
-    @contextlib.contextmanager
-    def _own_randomness(self, random: np.random.Generator) -> Iterator[None]:
-        """Seed torch's own generator for models that draw from it; see `Task.notes`."""
-        if not self._draws:
-            yield
-            return
-        seed = int(random.integers(2**63))
-        if self._device.type == "cpu":
-            before = torch.default_generator.get_state()
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 times as long
-            try:
-                yield
-            finally:
-                torch.default_generator.set_state(before)
-            return
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
+    def own_randomness(
+        self, *randoms: np.random.Generator
+    ) -> contextlib.AbstractContextManager[None]:
+        """Seed a model that draws from torch's own generator; see `Task.notes`."""
+        if not self.draws:
+            return contextlib.nullcontext()
+        seeds = [int(random.integers(2**63)) for random in randoms]
+        return seeded(self._device, functools.reduce(operator.xor, seeds))
 
-    def _set(self, theta: np.ndarray) -> None:
+    def _set(self, theta: torch.Tensor) -> None:
         for buffer, initial in self._buffers.items():
             buffer.copy_(initial)
-        if self._device.type == "cpu":
-            np.copyto(self._flat.numpy(), theta)
-        else:
-            self._flat.copy_(torch.tensor(theta))
+        self._flat.copy_(theta)
 
-    def _step(self, batch: ClientData, learning_rate: float) -> LossSum:
-        """One step of gradient descent on the mean loss of ``batch``."""
-        batch = batch.map(lambda part: part.to(self._device))
+    def _step(self, data: ClientData, order: torch.Tensor, learning_rate: float) -> LossSum:
+        """One step of gradient descent on the mean loss of the examples ``order``."""
+        batch = data.map(lambda part: part[order].to(self._device))
         result = self._task.batch_loss(self._outputs, batch)
         gradients = torch.autograd.grad(
-            result.loss / max(1, result.examples),
-            self._parameters,
-            allow_unused=True,
-            materialize_grads=True,
+            result.mean(), self._parameters, allow_unused=True, materialize_grads=True
         )
         with torch.no_grad():
             torch._foreach_add_(self._parameters, gradients, alpha=-learning_rate)
@@ -210,14 +212,45 @@ def smallest_batch(model: torch.nn.Module) -> int:
 
 
 def batches(
-    data: ClientData, local: LocalTraining, random: np.random.Generator, smallest: int = 1
-) -> Iterator[ClientData]:
-    """The batches of all epochs, each epoch in an order of its own; too small ones are left out."""
+    examples: int, local: LocalTraining, random: np.random.Generator, smallest: int = 1
+) -> Iterator[torch.Tensor]:
+    """Positions of each batch of all epochs, each epoch in an order of its own.
+
+    Batches of fewer than ``smallest`` are left out.
+    """
     for _ in range(local.epochs):
-        order = torch.from_numpy(random.permutation(len(data)))
-        for part in torch.split(order, local.batch_size) if len(data) else ():
+        order = torch.from_numpy(random.permutation(examples))
+        for part in torch.split(order, local.batch_size) if examples else ():
             if len(part) >= smallest:
-                yield data.map(lambda tensor, part=part: tensor[part])  # type: ignore[misc]
+                yield part
+
+
+def totals(parts: Sequence[LossSum]) -> tuple[float, float, float]:
+    """Sums of the losses, the metrics and the numbers of predictions; waits for a device once."""
+    columns = [[part.loss, part.correct, part.examples] for part in parts]
+    waiting = [value for row in columns for value in row if isinstance(value, torch.Tensor)]
+    ready = iter(torch.stack([value.double() for value in waiting]).tolist() if waiting else ())
+    rows = [[next(ready) if isinstance(v, torch.Tensor) else v for v in row] for row in columns]
+    loss, correct, examples = (
+        (sum(column) for column in zip(*rows, strict=True)) if rows else (0,) * 3
+    )
+    return float(loss), correct, examples
+
+
+@contextlib.contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed torch's own generator, and set it back afterwards."""
+    if device.type == "cpu":
+        before = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 times as long
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(before)
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def _keep_freed_memory() -> None:

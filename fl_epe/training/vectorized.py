@@ -1,30 +1,35 @@
 """Local training of many clients at once: a model for each, and `torch.func.vmap` over them.
 
-This is meant for GPUs, on which it has not been timed yet; `benchmarks/gpu.py` does it. On a CPU it
-is slower than one client after another. On one thread of a Xeon (torch 2.13, medians of interleaved
-runs) the EMNIST CNN took 1.96 times as long in chunks of 4 clients and 2.06 in chunks of 12, and
-the StackOverflow LSTM 1.65 in chunks of 2 and 1.9 in chunks of 4.
+On a GPU this is how clients train. On a CPU it pays for small models, whose steps cost more Python
+than arithmetic (`benchmarks/throughput.py`), and not for large ones or convolutions: on one thread
+of a Xeon (torch 2.13, medians of interleaved runs) the EMNIST CNN took 1.96 times as long in chunks
+of 4 clients, and the StackOverflow LSTM 1.65 in chunks of 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from fl_epe.models import Inputs, SeededDropout, call_model, prepared
-from fl_epe.tasks import ClientData, LossSum, Task
+from fl_epe.tasks import ClientData, Task
 from fl_epe.training.execution import Execution
 from fl_epe.training.local import LocalTraining, batches
 
-__all__ = ["Member", "Together", "batch_sizes", "waves"]
+__all__ = ["Member", "Together", "padded_size"]
 
-_LEAST_SHARE = 0.8  # of a wave's longest batch
+_ALIGNED = 16  # float32 values; a row begins at a multiple, so that its place changes no bit
+
+
+def padded_size(examples: int, batch_size: int) -> int:
+    """Rows to which every batch of a client is padded; it depends on that client alone."""
+    return min(batch_size, 1 << max(0, examples - 1).bit_length())
 
 
 class Member:
-    """A client in training: its next batches and masks, and what is counted.
+    """A client in training: its next batches and masks.
 
     Args:
         client: its id.
@@ -36,81 +41,42 @@ class Member:
     def __init__(
         self, client: int, data: ClientData, local: LocalTraining, random: np.random.Generator
     ) -> None:
-        self.client = client
-        self.example = data.map(lambda part: part[:1])
-        self.sizes = batch_sizes(len(data), local)
-        self._batches = batches(data, local, random)
-        self._random = random
-        self._results: list[LossSum] = []
+        self.client, self.data, self.random = client, data, random
+        self.steps = -(-len(data) // local.batch_size) * local.epochs
+        self.rows = padded_size(len(data), local.batch_size)
+        self._batches = batches(len(data), local, random)
 
-    def batch(self, masked: Sequence[Masked]) -> tuple[ClientData, list[torch.Tensor]]:
-        """The next batch and a mask for each call of a dropout, drawn as if it trained alone."""
-        data, masks = next(self._batches), []
+    def batch(self, masked: Sequence[Masked]) -> tuple[int, torch.Tensor, list[np.ndarray]]:
+        """The next batch, with masks for each call of a dropout drawn as if it trained alone.
+
+        Returns:
+            Number of examples; their positions, shape (rows,), padded with the first; and for each
+            call which entries are kept, shape (rows, …).
+        """
+        order, kept = next(self._batches), []
+        size = len(order)
+        places = torch.cat([order, order[:1].expand(self.rows - size)])
         for dropout, shape in masked:
-            dropout.random = self._random
-            masks.append(dropout.mask((len(data), *shape)))
-        return data, masks
-
-    def note(self, result: LossSum) -> None:
-        """Count the predictions of a step."""
-        self._results.append(LossSum(result.loss.detach(), result.correct, result.examples))
-
-    @property
-    def examples(self) -> int:
-        """Number of predictions made."""
-        return sum(result.examples for result in self._results)
-
-    @property
-    def loss_sum(self) -> float:
-        """Sum of the losses of all predictions."""
-        return float(sum(result.loss.item() for result in self._results))
-
-    @property
-    def correct(self) -> float:
-        """Number of predictions that were right, or the sum of another metric."""
-        return sum(result.correct for result in self._results)
+            dropout.random = self.random
+            keep = dropout.keep((size, *shape))
+            kept.append(np.concatenate([keep, np.repeat(keep[:1], self.rows - size, 0)]))
+        return size, places, kept
 
 
 Masked = tuple[SeededDropout, tuple[int, ...]]
 """A dropout that is called in a forward pass, and the shape of an example there."""
 
 
-def batch_sizes(examples: int, local: LocalTraining) -> list[int]:
-    """Examples in each step of a client that has ``examples`` of them."""
-    full, rest = divmod(examples, local.batch_size)
-    return ([local.batch_size] * full + [rest] * (rest > 0)) * local.epochs
-
-
-def waves(sizes: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Who takes the next step together, until everybody has taken all steps.
-
-    The batches of a wave are padded to its longest. Whoever's next one has less than 4/5 of that
-    waits, so that less than a fifth of all rows is padding.
-
-    Args:
-        sizes: examples in each step of each client.
-
-    Yields:
-        Positions in ``sizes``, ascending.
-    """
-    done = [0] * len(sizes)
-    while following := {i: own[done[i]] for i, own in enumerate(sizes) if done[i] < len(own)}:
-        least = _LEAST_SHARE * max(following.values())
-        wave = [i for i, size in following.items() if size >= least]
-        yield wave
-        for i in wave:
-            done[i] += 1
-
-
 class Together:
     """Trains clients at once, each with a model of its own.
 
     Their memory: parameters and gradients in float32, and what a forward pass leaves for the
-    backward one. A model may have parameters, `SeededDropout` and buffers that do not change; those
-    of its modules that have an attribute ``unrolled`` are told to use plain operations.
+    backward one. A model may have parameters, `SeededDropout`, random numbers of its own and
+    buffers that do not change; those of its modules that have an attribute ``unrolled`` are told to
+    use plain operations.
 
     Args:
-        task: its clients are trained.
+        task: its clients are trained, on `Task.by_example` or else `Task.loss`.
         execution: on which device and how exactly.
     """
 
@@ -127,53 +93,88 @@ class Together:
         self._masked: list[Masked] | None = None
 
     def train(
-        self, theta: np.ndarray, members: Sequence[Member], learning_rate: float
-    ) -> torch.Tensor:
+        self, theta: torch.Tensor, members: Sequence[Member], learning_rate: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Start from the global model ``theta`` and train all members.
 
+        Args:
+            theta: shape (dim,), on the device.
+            members: all with the same ``rows``, those with the most steps first.
+            learning_rate: step size on the mean loss of a batch.
+
         Returns:
-            Local minus global models, float32 of shape (members, dim), on the device.
+            Local minus global models of shape (members, dim); and float64 of shape (members, 3),
+            the sum of the losses of each, its metric and the number of its predictions. Both on the
+            device.
 
         Raises:
             RuntimeError: if torch cannot vectorise the model, or memory ends.
         """
-        start = torch.tensor(theta, device=self._device)
-        values = start.repeat(len(members), 1)
-        for wave in waves([member.sizes for member in members]):
-            own = values[wave[0] : wave[-1] + 1]
-            gap = len(own) > len(wave)  # somebody between them waits
-            if gap:
-                own = values[wave]
-            self._step(own, [members[i] for i in wave], learning_rate)
-            if gap:
-                values[wave] = own
-        return values.sub_(start)
+        dim, count = len(theta), len(members)
+        width = -(-dim // _ALIGNED) * _ALIGNED
+        values = torch.empty((count, width), dtype=theta.dtype, device=self._device)[:, :dim]
+        values.copy_(theta)
+        sums = torch.zeros((count, 3), dtype=torch.float64, device=self._device)
+        if self._masked is None and any(member.steps for member in members):
+            self._masked = self._find_masked(members[0].data)
+        for step in range(members[0].steps):
+            active = [member for member in members if member.steps > step]
+            self._step(values[: len(active)], active, sums[: len(active)], learning_rate)
+        return values.sub_(theta), sums
 
-    def _step(self, values: torch.Tensor, members: Sequence[Member], learning_rate: float) -> None:
-        """One step of each member; changes ``values``, of shape (members, dim), in place."""
+    def _step(
+        self,
+        values: torch.Tensor,
+        members: Sequence[Member],
+        sums: torch.Tensor,
+        learning_rate: float,
+    ) -> None:
+        """One step of each member; changes ``values`` and ``sums`` in place."""
         leaves = [
             part.view(-1, *shape).detach().requires_grad_()
             for part, shape in zip(
                 torch.split(values, self._sizes, 1), self._shapes.values(), strict=True
             )
         ]
-        if self._masked is None:
-            self._masked = self._find_masked(members[0].example)
-        data, masks = zip(*(member.batch(self._masked) for member in members), strict=True)
-        inputs = _stack_inputs([part.inputs for part in data], self._device)
-        stacked = [_stack(list(calls), self._device) for calls in zip(*masks, strict=True)]
-        outputs = self._outputs(leaves, inputs, stacked).unbind()
-        means = []
-        for member, batch, output in zip(members, data, outputs, strict=True):
-            targets = batch.targets.to(self._device)
-            result = self._task.loss(output[: len(batch)], targets)
-            member.note(result)
-            means.append(result.loss / max(1, result.examples))
-        gradients = torch.autograd.grad(
-            torch.stack(means).sum(), leaves, allow_unused=True, materialize_grads=True
-        )
+        sizes, places, kept = zip(*(m.batch(self._masked or ()) for m in members), strict=True)
+        batch = _gather([member.data for member in members], places, self._device)
+        masks = [torch.from_numpy(np.stack(calls)).to(self._device) for calls in zip(*kept)]  # noqa: B905
+        with self._execution.on_device():
+            outputs = self._outputs(leaves, batch.inputs, masks)
+            means, parts = self._losses(outputs, batch.targets, sizes)
+            gradients = torch.autograd.grad(
+                means, leaves, allow_unused=True, materialize_grads=True
+            )
         with torch.no_grad():
             torch._foreach_add_(leaves, gradients, alpha=-learning_rate)
+            sums += parts
+
+    def _losses(
+        self, outputs: torch.Tensor, targets: torch.Tensor, sizes: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of the members' mean losses, and what `train` counts, shape (members, 3)."""
+        found = self._task.by_example(outputs.flatten(0, 1), targets.flatten(0, 1))
+        if found is None:
+            return self._losses_apart(outputs, targets, sizes)
+        rows = targets.shape[1]
+        grid = torch.stack([part.view(-1, rows).to(outputs.dtype) for part in found], 2)
+        if min(sizes) < rows:
+            real = np.arange(rows) < np.array(sizes)[:, np.newaxis]
+            grid = grid * torch.from_numpy(real[:, :, np.newaxis]).to(self._device)
+        totals = grid.sum(1)
+        means = (totals[:, 0] / totals[:, 2].detach().clamp(min=1)).sum()
+        return means, totals.detach().double()
+
+    def _losses_apart(
+        self, outputs: torch.Tensor, targets: torch.Tensor, sizes: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `_losses`, by a call of the task's own loss for each member."""
+        results = [
+            self._task.loss(output[:size], own[:size])
+            for output, own, size in zip(outputs.unbind(), targets, sizes, strict=True)
+        ]
+        means = torch.stack([result.mean() for result in results]).sum()
+        return means, torch.stack([result.sums(self._device) for result in results])
 
     def _outputs(
         self, leaves: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]
@@ -195,19 +196,20 @@ class Together:
 
         try:
             with self._execution.autocast():
-                outputs: torch.Tensor = torch.func.vmap(forward)(leaves, inputs, masks)
+                vectorized = torch.func.vmap(forward, randomness="different")
+                outputs: torch.Tensor = vectorized(leaves, inputs, masks)
         finally:
             self._set_masks([])
         return self._execution.widen(outputs)
 
     def _set_masks(self, masks: list[torch.Tensor]) -> None:
         """Let each dropout take its masks in the order of the calls."""
-        assert self._masked is not None  # noqa: S101 - found before
-        for dropout in {dropout for dropout, _ in self._masked}:
-            calls = [i for i, (other, _) in enumerate(self._masked) if other is dropout]
+        masked = self._masked or []
+        for dropout in {dropout for dropout, _ in masked}:
+            calls = [i for i, (other, _) in enumerate(masked) if other is dropout]
             dropout.drawn = iter([masks[i] for i in calls]) if masks else None
 
-    def _find_masked(self, example: ClientData) -> list[Masked]:
+    def _find_masked(self, data: ClientData) -> list[Masked]:
         """The calls of dropouts in a forward pass, found by one pass of a single example."""
         calls: list[Masked] = []
 
@@ -215,28 +217,33 @@ class Together:
             calls.append((dropout, tuple(inputs[0].shape[1:])))
 
         dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout) and m.rate]
+        if not dropouts:
+            return calls
         hooks = [dropout.register_forward_hook(see) for dropout in dropouts]
         for dropout in dropouts:
             dropout.random = np.random.default_rng(0)
-        with torch.no_grad():
-            call_model(self._model, example.map(lambda part: part.to(self._device)).inputs)
+        with torch.no_grad(), self._execution.on_device():
+            call_model(self._model, data.map(lambda part: part[:1].to(self._device)).inputs)
         for hook in hooks:
             hook.remove()
         return calls
 
 
-def _stack_inputs(parts: Sequence[Inputs], device: torch.device) -> Inputs:
-    """`_stack` of each tensor of the inputs."""
-    if not isinstance(parts[0], Mapping):
-        return _stack([part for part in parts if isinstance(part, torch.Tensor)], device)
-    named = [part for part in parts if isinstance(part, Mapping)]
-    return {name: _stack([part[name] for part in named], device) for name in parts[0]}
+def _gather(
+    parts: Sequence[ClientData], places: Sequence[torch.Tensor], device: torch.device
+) -> ClientData:
+    """Rows of each client's examples, shape (clients, rows, …), on the device."""
 
+    def take(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        first = tensors[0]
+        out = first.new_empty((len(tensors), len(places[0]), *first.shape[1:]))
+        for row, tensor, own in zip(out, tensors, places, strict=True):
+            torch.index_select(tensor, 0, own, out=row)
+        return out.to(device)
 
-def _stack(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Tensors of different lengths as one, padded with zeros, shape (parts, longest, …)."""
-    longest = max(len(part) for part in parts)
-    out = parts[0].new_zeros((len(parts), longest, *parts[0].shape[1:]))
-    for row, part in zip(out, parts, strict=True):
-        row[: len(part)] = part
-    return out.to(device)
+    inputs = [part.inputs for part in parts]
+    if isinstance(inputs[0], Mapping):
+        stacked: Inputs = {name: take([own[name] for own in inputs]) for name in inputs[0]}
+    else:
+        stacked = take(inputs)
+    return ClientData(stacked, take([part.targets for part in parts]))

@@ -2,6 +2,11 @@
 
 Finished rows are kept (their records are under ``cells/``), and an interrupted row continues from
 its checkpoint. Each run of the command writes the table and the pictures again.
+
+The columns "final" and "limit, final" are ε of an average-case client. The limit has the clip
+norms, the noise and the server of the run, and no updates of clients. If updates are more than a
+tenth of the energy of θ_T − θ_0 (the column "updates"), it does not apply, and a line says so. If
+it applies and is outside four standard errors of "final", the command ends with status 1.
 """
 
 from __future__ import annotations
@@ -17,15 +22,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from paper_tables import STANDARD_ERRORS
 from scipy import stats
 
-from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.asymptotics import limit_record
+from fl_epe.accounting import known_footprint_epsilon
+from fl_epe.asymptotics import RealUpdates, limit_record
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
     epsilon_from_record,
     footprints,
+    random_client,
     scores_from_record,
 )
 from fl_epe.cli.compare import pairs
@@ -33,6 +40,9 @@ from fl_epe.compare import Cell, Machine, Plan, carry_out, record_path
 from fl_epe.mechanism import ServerSGD
 from fl_epe.reporting import NOT_MEASURED, StatisticSummary, Unmeasured, number, summarize
 from fl_epe.schedules import ShuffledEpochs
+
+LARGEST_SHARE = 0.1
+"""Share of the energy of θ_T − θ_0 that updates may have where noise outweighs them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +189,13 @@ def run(table: PaperTable, doc: str) -> None:
     _append(options.output / "table.csv", plan, lines)
     _draw(records, plan, options.output)
     print(f"\nTable and pictures: {options.output}")
+    noisy = {cell: record for cell, record in records.items() if cell.noise_multiplier > 0}
+    checks = {cell: check_limit(record) for cell, record in noisy.items()}
+    for cell, (words, _) in checks.items():
+        if words:
+            print(f"z = {cell.noise_multiplier:g}, {cell.participations:g} participations: {words}")
+    if any(parts for _, parts in checks.values()):
+        raise SystemExit(1)
 
 
 def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
@@ -188,7 +205,7 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     paper = next((r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None)
     if cell.participations != 1:
         paper = None
-    whole = cell.noise_multiplier > 0
+    noisy = cell.noise_multiplier > 0
     return {
         "z": f"{cell.noise_multiplier:g}",
         "participations": f"{cell.participations:g}",
@@ -201,7 +218,8 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
         "final, bound": _bound(final.displacement),
         "final, fitted": _epsilon(final.paper),
         "paper ": "" if paper is None else f"{paper.final:g}",
-        "limit, final": number(_limit_final(record)) if whole else "",
+        "limit, final": number(limit_final(record)) if noisy else "",
+        "updates": f"{_share_of_updates(record):.0%}" if noisy else "",
         "loss": f"{_loss(record, 0):.3f} → {_loss(record, -1):.3f}",
         "accuracy": "" if accuracy is None else f"{accuracy:.1%}",
     }
@@ -228,21 +246,37 @@ def _loss(record: AuditRecord, index: int) -> float:
     return float(record.metrics["train_loss"][index])
 
 
-def _limit_final(record: AuditRecord) -> float:
-    """ε-final of the mean canary for this number of rounds, if noise outweighed the updates."""
+def limit_final(record: AuditRecord) -> float:
+    """ε-final of an average-case client in a run like this one without updates of clients."""
     like = limit_record(
         ShuffledEpochs(record.rounds, record.mechanism.canary_participations),
         float(record.mechanism.sum_noise_multiplier or 0),
         record.delta,
-        num_canaries=record.rounds,
+        num_canaries=record.rounds,  # one in each round, or equally many
         unobserved=0,
         clip_norms=record.mechanism.clip_norms,
         server=ServerSGD(
             record.mechanism.server["learning_rate"], record.mechanism.server["momentum"]
         ),
     )
-    shift = float(footprints(like, "final").mean())
-    return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, record.delta))
+    return known_footprint_epsilon(footprints(like, "final"), record.delta)
+
+
+def _share_of_updates(record: AuditRecord) -> float:
+    """The share of the energy of θ_T − θ_0 that is clients' updates and not noise."""
+    updates = RealUpdates.of(record).final
+    return updates / (updates + float(record.mechanism.sum_noise_multiplier or 0) ** 2)
+
+
+def check_limit(record: AuditRecord) -> tuple[str, bool]:
+    """What is to be said of ε-final and the limit, and whether they part where it applies."""
+    share, limit = _share_of_updates(record), limit_final(record)
+    if share > LARGEST_SHARE:
+        return f"updates are {share:.0%} of θ_T − θ_0: the limit does not apply", False
+    found = random_client(record, confidence=math.erf(STANDARD_ERRORS / math.sqrt(2))).known
+    if found.low <= limit <= found.high:
+        return "", False
+    return f"ε-final {number(found.epsilon)} parts from the limit, {number(limit)}", True
 
 
 def _print(lines: list[dict[str, str]]) -> None:

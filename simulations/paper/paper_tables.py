@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,14 +25,37 @@ PRINTED = {
 """ε as the paper's authors printed it, by dimension; Table 2 is the row of 10^6."""
 
 
+STANDARD_ERRORS = 4
+"""A script ends with status 1 if what it finds is further from what is expected."""
+
+
 def cosines_with_noisy_sum(canaries: CanarySet, noise: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cosine of each canary with the sum of all canaries and the noise, shape ``(count,)``."""
-    released = noise.copy()
-    for i in range(len(canaries)):
-        released += canaries.vector(i)
-    return np.asarray(canaries.dot(released) / np.linalg.norm(released))
+    """Cosine of each canary with the sum of all canaries and the noise.
+
+    Args:
+        canaries: k of them, in d dimensions.
+        noise: shape ``(d,)``, or ``(m, d)`` for several sums.
+
+    Returns:
+        shape ``(k,)`` or ``(m, k)``.
+    """
+    released = noise + canaries.combine(np.ones((1, len(canaries))))[0]
+    return np.asarray(canaries.dot(released) / np.linalg.norm(released, axis=-1, keepdims=True))
 
 
 def mean_and_sd(values: Sequence[float], width: int = 0) -> str:
     """The mean, padded to ``width`` characters, and the standard deviation."""
     return f"{np.mean(values):{width}.2f} ± {np.std(values, ddof=1):.2f}"
+
+
+def apart(found: Sequence[float], mean: float, sd: float, runs: float = math.inf) -> bool:
+    """Whether the mean of what was found is too far from what is expected.
+
+    Args:
+        found: a value of each run.
+        mean: expected.
+        sd: of a run, expected.
+        runs: from how many runs ``mean`` and ``sd`` are.
+    """
+    error = sd * math.sqrt(1 / len(found) + 1 / runs)
+    return not abs(np.mean(found) - mean) <= STANDARD_ERRORS * error

@@ -15,19 +15,14 @@ import gpu
 import gpu_measures
 import numpy as np
 import pytest
-import torch
 from gpu_run import AuditedRun, RunPlan, checkpoints
 from tiny import Tiny
-from torch.nn import functional
 
 from fl_epe.config import RunConfig
-from fl_epe.seeding import Seeds, generator
+from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
-from fl_epe.tasks import LossSum, one_thread
-from fl_epe.tasks.emnist import EmnistTwin
-from fl_epe.tasks.stackoverflow import StackOverflowTwin
+from fl_epe.tasks import one_thread
 from fl_epe.training import Execution, LocalTraining
-from fl_epe.training.vectorized import Member, Together
 
 pytestmark = pytest.mark.slow
 
@@ -180,24 +175,6 @@ def test_checkpoints_of_the_paper_s_size_can_be_carried():
     """A file is below 16 MiB; model, velocity and scores of 2,048 rounds are the large ones."""
     dim, (rounds, canaries) = 4_050_748, (2048, 2000)
     assert 4 * max(dim, rounds * canaries) + 4096 < 16 << 20
-
-
-@pytest.mark.parametrize("task", [EmnistTwin(max_examples=20), StackOverflowTwin(max_examples=5)])
-def test_no_step_of_a_chunk_mixes_devices(task, monkeypatch):
-    """On torch's device without values, which as a GPU refuses tensors of the CPU."""
-    monkeypatch.setattr(type(task), "loss", _loss_without_counts)
-    with pytest.raises(RuntimeError, match="device"):
-        torch.ones(3, device="meta") + torch.ones(3)
-    local, together = LocalTraining(0.1, 1, 16), Together(task, Execution("meta", 2))
-    members = [Member(i, task.client(i), local, generator(1, 1, i)) for i in range(2)]
-    deltas = together.train(np.zeros(task.dim, np.float32), members, 0.1)
-    assert (deltas.device.type, deltas.shape) == ("meta", (2, task.dim))
-
-
-def _loss_without_counts(task, outputs, targets):
-    """Counting takes values."""
-    loss = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="sum")
-    return LossSum(loss, 0, targets.numel())
 
 
 def only(packages):

@@ -96,7 +96,7 @@ def test_sentences_become_the_ids_of_tff():
     texts = ["a code", "", "the  b", " ".join(["a"] * 19), " ".join(["a"] * 20 + ["the"])]
     expected = np.zeros((5, 21), np.uint16)
     expected[0, :4] = [BOS, 2, 3, EOS]
-    expected[1, :2] = [BOS, EOS]
+    expected[1, :3] = [BOS, OOV, EOS]
     expected[2, :5] = [BOS, 1, OOV, OOV, EOS]  # two spaces have an empty word between them
     expected[3] = [BOS, *[2] * 19, EOS]
     expected[4] = [BOS, *[2] * 20]
@@ -117,7 +117,7 @@ def test_real_sentences_agree_with_a_version_written_for_reading():
     numbers = {word.decode(): index for index, word in enumerate(vocabulary, 1)}
     found = Words(vocabulary).encode(batch)
     for text, ids in zip(texts, found, strict=True):
-        known = [numbers.get(word, OOV) for word in text.split(" ") if text][:20]
+        known = [numbers.get(word, OOV) for word in text.split(" ")][:20]
         end = [EOS] if len(known) < 20 else []
         expected = [BOS, *known, *end]
         assert ids.tolist() == expected + [0] * (21 - len(expected))

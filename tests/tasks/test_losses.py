@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fl_epe.tasks.losses import default_loss, default_metric
+from fl_epe.tasks.losses import default_by_example, default_loss, default_metric
 
 N, LENGTH, CLASSES = 5, 7, 4
 LAST = torch.randn(N, LENGTH, CLASSES, generator=torch.Generator().manual_seed(0))
@@ -30,6 +30,8 @@ def test_the_axis_of_the_classes_is_found(outputs: torch.Tensor, targets: torch.
     assert count == N * LENGTH - 1
     right = int((LAST.argmax(-1) == TARGETS).sum())
     assert default_metric(outputs, targets) == default_metric(outputs.double(), targets) == right
+    each = default_by_example(outputs, targets)  # as clients in chunks are trained
+    assert [part.sum().item() for part in each] == pytest.approx([loss.item(), right, count])
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def test_the_axis_of_the_classes_is_found(outputs: torch.Tensor, targets: torch.
     ],
 )
 def test_outputs_that_do_not_tell_are_refused(shape: tuple[int, ...], message: str):
-    for function in (default_loss, default_metric):
+    for function in (default_loss, default_metric, default_by_example):
         with pytest.raises(ValueError, match=message):
             function(torch.zeros(shape), TARGETS)
 

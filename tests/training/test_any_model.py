@@ -88,7 +88,7 @@ def test_clients_at_once_learn_the_same_as_one_by_one(case: str):
         trainer, total = _cohort(task, chunk), ClippedSum(task.dim, 0.5)
         counts = trainer.train(task.initial(1), range(10), local, total, seed=3, round_number=1)
         assert counts.faults == []
-        assert (counts.clients, trainer._chunk) == (10, chunk)
+        assert (counts.clients, trainer.chunk) == (10, chunk)
         sums.append(total.total())
     assert np.abs(sums[0]).max() > 1e-3
     np.testing.assert_allclose(sums[1], sums[0], rtol=0, atol=1e-5)

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
-import itertools
 import logging
 from typing import ClassVar
 
+import datasets
 import numpy as np
 import pytest
 import torch
+from gpu_run import Prepared
 from tiny import Tiny
 from torch import nn
 
@@ -18,16 +19,24 @@ from fl_epe.models import Cnn, Lstm, SeededDropout
 from fl_epe.seeding import generator
 from fl_epe.simulation.messages import Order
 from fl_epe.simulation.worker import execute
-from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
+from fl_epe.tasks import (
+    ClientData,
+    LossSum,
+    Task,
+    bind_parameters,
+    from_datasets,
+    load_task,
+    task_names,
+)
 from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
 from fl_epe.training import CohortTrainer, Counts, Execution, LocalTraining, Trainer
-from fl_epe.training.cohort import _add_on_device
-from fl_epe.training.vectorized import Member, Together, batch_sizes, waves
+from fl_epe.training.cohort import _Total
+from fl_epe.training.vectorized import Member, Together
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
 
 
-CPU = Execution(device="cpu")
+CPU = Execution(device="cpu", chunk=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,41 +119,29 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     rows *= torch.tensor([1e-4, 1.0, 1e-3, 1.0, 9.0])[:, None]
     rows[3, 7] = torch.nan
     total, expected = ClippedSum(2000, 0.1), ClippedSum(2000, 0.1)
-    assert _add_on_device(total, rows) == [expected.add(row) for row in rows.numpy()]
+    there = _Total(total, rows[0])
+    there._multiples, there._scratch = torch.zeros((2, 2000), dtype=torch.float64)  # as elsewhere
+    lengths = [length for (length,) in there.measure(rows, torch.zeros(5, 0))]
+    answers = [there.add(row, length) for row, length in zip(rows, lengths, strict=True)]
+    there.finish()
+    assert answers == [expected.add(row) for row in rows.numpy()]
     np.testing.assert_allclose(total.total(), expected.total(), rtol=0, atol=5 * 0.1 / 2**31)
 
 
-# Who takes a step together.
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_waves_take_every_step_once_and_pad_less_than_a_fifth(seed: int):
-    random = generator(seed)
-    local = LocalTraining(epochs=int(random.integers(1, 4)), batch_size=16)
-    sizes = [batch_sizes(int(n), local) for n in random.integers(1, 200, 30)]
-    done, rows, padded = [0] * len(sizes), 0, 0
-    for wave in waves(sizes):
-        assert wave == sorted(set(wave))
-        lengths = [sizes[i][done[i]] for i in wave]
-        rows, padded = (
-            rows + len(wave) * max(lengths),
-            padded + sum(max(lengths) - n for n in lengths),
-        )
-        for i in wave:
-            done[i] += 1
-    assert done == [len(own) for own in sizes]
-    assert padded < rows / 5
-
-
-def test_batch_sizes_are_those_of_the_batches():
-    for examples, epochs in itertools.product((1, 4, 9), (1, 3)):
-        local = LocalTraining(epochs=epochs, batch_size=4)
-        data = ClientData(torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64))
-        member = Member(0, data, local, generator(0))
-        batches = [member.batch([])[0] for _ in member.sizes]
-        assert [len(batch) for batch in batches] == batch_sizes(examples, local)
-        with pytest.raises(StopIteration):
-            member.batch([])
+@pytest.mark.parametrize(("examples", "rows"), [(1, 1), (3, 4), (4, 4), (5, 8), (9, 8)])
+def test_batches_are_padded_with_examples_of_the_same_client(examples: int, rows: int):
+    local = LocalTraining(epochs=2, batch_size=8)
+    data = ClientData(torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64))
+    member = Member(0, data, local, generator(0))
+    seen = torch.zeros(examples)
+    for _ in range(member.steps):
+        size, places, masks = member.batch([])
+        assert (len(places), masks) == (rows, [])
+        assert set(places[size:].tolist()) <= {int(places[0])}
+        seen[places[:size]] += 1
+    assert seen.tolist() == [2.0] * examples
+    with pytest.raises(StopIteration):
+        member.batch([])
 
 
 # One after another, all at once, in chunks.
@@ -175,7 +172,7 @@ def test_together_the_cnn_takes_autograds_steps():
     task, local = Images(num_clients=2), LocalTraining(0.1, 1, 4)
     theta = task.initial(0).astype(np.float64)
     members = [Member(i, task.client(i), local, generator(1, i)) for i in range(2)]
-    deltas = Together(task, CPU).train(theta, members, local.learning_rate)
+    deltas, _ = Together(task, CPU).train(torch.tensor(theta), members, local.learning_rate)
     for i, delta in enumerate(deltas):
         data, random = task.client(i), generator(1, i)
         model = task.model().train()
@@ -221,8 +218,8 @@ def test_a_model_that_cannot_be_vectorised_is_trained_one_after_another(
         total, again = _train(_Opaque(), Execution("cpu", chunk=4))
     np.testing.assert_array_equal(total, expected)
     assert again.examples == counts.examples
-    assert [record.message[:37] for record in caplog.records] == [
-        "Training 4 clients at once failed: Ba"
+    assert [record.message[:42] for record in caplog.records] == [
+        "Training one client at a time, not 4: Batc"
     ]
 
 
@@ -238,7 +235,8 @@ def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Together, "train", small)
     expected, counts = _train(_Smooth(num_clients=12), CPU)
     total, again = _train(_Smooth(num_clients=12), Execution("cpu", chunk=5))
-    assert sizes == [5, 2, 2, 2]
+    assert sizes[:3] == [5, 3, 2]  # later ones are small at once
+    assert max(sizes[3:]) == 2
     np.testing.assert_allclose(total, expected, rtol=0, atol=1e-6)
     _assert_same(again, counts)
 
@@ -267,6 +265,122 @@ def test_a_worker_trains_in_chunks_too():
     for sums in (alone, chunked, apart):
         assert (sums.clients, sums.canaries, sums.faults) == (3, 2, [])
         sums.check(dataclasses.replace(order, separate=sums is apart))
+
+
+class _Attention(nn.Module):
+    """A transformer as torch has it: dropout in modules and in functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+        self.encoder, self.output = nn.TransformerEncoder(layer, 1), nn.Linear(8, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1])  # of no device in particular
+        return self.output(self.encoder(self.embedding(tokens + 0 * places)).mean(1))
+
+
+class _Table(nn.Module):
+    """A model for a table, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+class _Centred(_Table):
+    """Whose examples see each other, so that padding changes them."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs - inputs.mean(0))
+
+
+def _rows(model: type[nn.Module], clients: int = 12) -> Task:
+    """Clients with 1 to 23 rows of a data set."""
+    random, sizes = generator(5), 1 + np.arange(clients) * 2
+    owners = np.repeat(np.arange(clients), sizes)
+    shape = (len(owners), 5)
+    tokens, table = random.integers(0, 20, shape), random.standard_normal(shape, np.float32)
+    columns = {"x": tokens if model is _Attention else table, "owner": owners}
+    rows = datasets.Dataset.from_dict({**columns, "y": random.integers(0, 3, len(owners))})
+    return from_datasets(
+        model, rows, inputs="x", targets="y", partition="by:owner", held_out=rows.select(range(4))
+    )
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_every_task_trains_in_the_chunk_that_was_asked_for(name: str):
+    task = load_task(name)
+    assert CohortTrainer(task, Execution("cpu", chunk=3)).chunk == 3
+    assert CohortTrainer(Prepared(task), Execution("cpu", chunk=3)).chunk == 3
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(load_task("stackoverflow-twin", max_examples=1), id="lstm"),
+        pytest.param(load_task("emnist-twin", max_examples=2), id="cnn"),
+        pytest.param(_rows(_Attention), id="transformer"),
+    ],
+)
+def test_a_chunk_that_was_asked_for_is_still_used_after_training(
+    task: Task, caplog: pytest.LogCaptureFixture
+):
+    trainer, total = CohortTrainer(task, Execution("cpu", chunk=3)), ClippedSum(task.dim, 0.5)
+    local = LocalTraining(0.1, 1, 4)
+    counts = trainer.train(task.initial(1), range(3), local, total, seed=1, round_number=1)
+    assert (trainer.chunk, counts.clients, counts.faults, caplog.records) == (3, 3, [], [])
+
+
+def test_by_default_an_update_depends_on_its_client_alone():
+    """To the last bit: not on who else is in the chunk, nor on its size or order."""
+    task, local = _rows(_Table), LocalTraining(0.1, 2, 4)
+
+    def updates(*clients: int) -> np.ndarray:
+        total = ClippedSum(task.dim, 0.5)
+        trainer = CohortTrainer(task, Execution("cpu"))
+        assert trainer.chunk == 32
+        trainer.train(task.initial(1), clients, local, total, seed=1, round_number=1)
+        assert trainer.chunk == 32
+        return total.total()
+
+    apart = [updates(client) for client in range(12)]
+    for group in (range(12), range(11, -1, -1), (3, 4), (0, 11, 6, 7, 8)):
+        np.testing.assert_array_equal(updates(*group), sum(apart[client] for client in group))
+
+
+@pytest.mark.parametrize("model", [_Centred, _Attention])
+def test_by_default_a_model_that_a_chunk_would_change_trains_alone(model: type[nn.Module]):
+    task, local = _rows(model), LocalTraining(0.1, 1, 4)
+    totals = []
+    for execution in (Execution("cpu"), CPU):
+        trainer, total = CohortTrainer(task, execution), ClippedSum(task.dim, 0.5)
+        trainer.train(task.initial(1), range(12), local, total, seed=1, round_number=1)
+        assert trainer.chunk == 1
+        totals.append(total.total())
+    np.testing.assert_array_equal(*totals)
+
+
+def test_one_bad_client_is_found_and_the_others_train_at_once():
+    class Mislabelled(_Smooth):
+        def client(self, client_id: int) -> ClientData:
+            data = super().client(client_id)
+            return ClientData(data.inputs, data.targets + 3 * (client_id == 4))
+
+    task = Mislabelled(num_clients=16)
+    trainer, total = CohortTrainer(task, Execution("cpu", chunk=16)), ClippedSum(task.dim, 0.5)
+    for round_number in (0, 1):
+        counts = trainer.train(
+            task.initial(3), range(16), LOCAL, total, seed=1, round_number=round_number
+        )
+        assert (counts.clients, trainer.chunk) == (15, 16)
+        assert [(kind, text[:8]) for kind, text in counts.faults] == [
+            (FaultKind.CLIENT_FAILED, "client 4")
+        ]
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

@@ -1,6 +1,10 @@
 """Where training computes, and how."""
 
+import threading
+from typing import Any
+
 import pytest
+import torch
 
 from fl_epe.training import Execution
 
@@ -24,7 +28,44 @@ def test_the_environment_decides_where_and_how():
         Execution.from_environment({"FL_EPE_DETERMINISTIC": "yes"})
 
 
-def test_a_cpu_trains_one_client_at_a_time_unless_told_otherwise():
-    assert CPU.clients_at_once() == 1
-    assert Execution("cpu", chunk=6).clients_at_once() == 6
-    assert Execution("cuda").clients_at_once() > 1
+def test_a_cpu_trains_small_models_at_once_and_large_ones_apart():
+    assert CPU.clients_at_once(26_122) == 20
+    assert CPU.clients_at_once(1_000) == 32
+    assert CPU.clients_at_once(600_000) == 1
+    assert CPU.clients_at_once(1_000, convolves=True) == 1
+    assert Execution("cpu", chunk=6).clients_at_once(10**7, convolves=True) == 6
+    assert Execution("cuda").clients_at_once(10**7, convolves=True) == 32
+
+
+def _state() -> tuple[object, ...]:
+    backends: Any = torch.backends
+    return (
+        backends.cuda.matmul.fp32_precision,
+        backends.cudnn.conv.fp32_precision,
+        torch.backends.cudnn.benchmark,
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_torch_is_left_as_it_was(precision: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before, matmul = _state(), torch.backends.cuda.matmul
+    wanted = "tf32" if precision == "tf32" else "ieee"
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with Execution("cuda", precision=precision).settings():
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=other)
+    with Execution("cuda", precision=precision).settings():
+        thread.start()
+        assert inside.wait(60)
+        assert _state() == (wanted, wanted, False, True)
+    assert _state() == (wanted, wanted, False, True)  # the other thread still trains
+    leave.set()
+    thread.join()
+    assert _state() == before
+    assert isinstance(matmul.allow_tf32, bool)  # torch's older name can be read as well
