@@ -21,8 +21,8 @@ _VARIABLES = {
     "deterministic": "FL_EPE_DETERMINISTIC",
 }
 _CHUNK_ON_GPU = 32
-_CHUNK_VALUES = 1 << 19  # parameters of a chunk on a CPU: with their gradients 4 MiB, in its cache
-_MOST_ON_CPU = 32
+_CHUNK_ON_CPU = 24
+_LARGEST_ON_CPU = 1 << 17  # parameters; with more a step is mostly arithmetic, which gains nothing
 
 _settings_lock = threading.Lock()
 _settings_open: list[Callable[[], None]] = []  # one for each thread that trains on CUDA
@@ -39,7 +39,7 @@ class Execution:
     Attributes:
         device: "auto" (CUDA if there is a GPU, else the CPU), or what `torch.device` takes.
         chunk: how many clients are trained at once; more need more memory. By default 32; on a CPU
-            2¹⁹ parameters together, at most 32 clients, and one if the model has convolutions
+            24, and one if the model has more than 2¹⁷ parameters or convolutions
             (`fl_epe.training.vectorized`).
         precision: of products and convolutions. "tf32" (NVIDIA, from Ampere on) and "bf16" are
             faster. "bf16" is autocast, on a CPU too: with AMX it trains the EMNIST CNN 1.37 times
@@ -105,7 +105,7 @@ class Execution:
             return self.chunk
         if self.torch_device().type != "cpu":
             return _CHUNK_ON_GPU
-        return 1 if convolves else min(_MOST_ON_CPU, max(1, _CHUNK_VALUES // dim))
+        return 1 if convolves or dim > _LARGEST_ON_CPU else _CHUNK_ON_CPU
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:

@@ -343,9 +343,9 @@ def test_by_default_an_update_depends_on_its_client_alone():
     def updates(*clients: int) -> np.ndarray:
         total = ClippedSum(task.dim, 0.5)
         trainer = CohortTrainer(task, Execution("cpu"))
-        assert trainer.chunk == 32
+        assert trainer.chunk == 24
         trainer.train(task.initial(1), clients, local, total, seed=1, round_number=1)
-        assert trainer.chunk == 32
+        assert trainer.chunk == 24
         return total.total()
 
     apart = [updates(client) for client in range(12)]
