@@ -162,6 +162,11 @@ class AuditedRun:
         self.faults: list[str] = []
 
     @property
+    def chunk(self) -> int:
+        """How many clients are trained at once."""
+        return self._trainer.chunk
+
+    @property
     def rounds_done(self) -> int:
         """Rounds played so far."""
         return len(self._dots)

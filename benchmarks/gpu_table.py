@@ -59,23 +59,23 @@ def _speeds(cells: Cells) -> list[str]:
     columns = list(dict.fromkeys(name.split("/")[2] for name in found))
     columns.sort(key=lambda text: (text.endswith("free"), int(text.split()[0])))
     lines = [
-        "Clients a second by chunk (* trained in smaller chunks; free: not repeatable on a GPU),",
-        "and how far updates are from the CPU's in float32",
+        "Clients a second by chunk (* and the chunk that was used, if it was another; free: not",
+        "repeatable on a GPU), and how far updates are from the CPU's in float32",
         " " * 14 + "".join(f"{column:>9}" for column in columns) + "       off",
     ]
     for model, precision in dict.fromkeys(tuple(name.split("/")[:2]) for name in found):
-        row = [_speed(found.get(f"{model}/{precision}/{column}")) for column in columns]
+        row = [_speed(found.get(f"{model}/{precision}/{column}"), column) for column in columns]
         near = cells.get(f"agreement/{model}/{precision}")
         off = f"{near['relative']:10.1e}" if near else ""
         lines.append(f"{model:<5}{precision:<9}{''.join(row)}{off}")
     return lines
 
 
-def _speed(answer: Any) -> str:
+def _speed(answer: Any, column: str) -> str:
     if answer is None:
         return " " * 9
-    fell_back = any("at once failed" in note for note in answer["notes"])
-    return f"{answer['per_s']:8.1f}{'*' if fell_back else ' '}"
+    used, asked = answer["chunk"], int(column.split()[0])
+    return f"{answer['per_s']:8.1f} " if used == asked else f"{answer['per_s']:6.1f}*{used:<2}"
 
 
 def _rounds(cells: Cells) -> list[str]:

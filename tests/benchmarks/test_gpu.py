@@ -113,6 +113,8 @@ def check(values):
             assert answer["from_cpu"]["few"] < 1e-5
         if name.startswith("agreement/") and name.endswith("float32"):
             assert answer["relative"] < 1e-4
+        if name.startswith("speed/"):
+            assert answer["chunk"] == int(name.split("/")[3].split()[0])
         if name.startswith(("speed/", "round/")):
             assert answer["notes"] == [], name
             assert not answer.get("faults"), name
