@@ -78,10 +78,13 @@ class _Order:
     round_number: int
     counts: Counts = dataclasses.field(default_factory=Counts)
 
+    def random(self, client: int) -> np.random.Generator:
+        """The random stream of a client that is about to train."""
+        return generator(self.seed, self.round_number, client)
+
     def member(self, client: int, data: ClientData) -> Member:
-        """A client that is about to train."""
-        random = generator(self.seed, self.round_number, client)
-        return Member(client, data, self.local, random)
+        """A client that is about to train at once with others."""
+        return Member(client, data, self.local, self.random(client))
 
     def count(
         self, clients: Sequence[int], updates: torch.Tensor, measured: list[list[float]]
@@ -213,11 +216,12 @@ class CohortTrainer:
             order.total.finish()
         return order.counts
 
-    def _train_one(self, order: _Order, client: int) -> bool:
+    def _train_one(self, order: _Order, client: int, data: ClientData | None = None) -> bool:
         """Train a client alone; returns whether that was possible."""
         try:
+            data = self._task.client(client) if data is None else data
             update, parts = self._trainer.learn(
-                order.theta, client, order.local, seed=order.seed, round_number=order.round_number
+                order.theta, data, order.local, order.random(client)
             )
             none = torch.zeros(3, dtype=torch.float64, device=update.device)
             sums = torch.stack([none, *(part.sums(update.device) for part in parts)]).sum(0)
@@ -253,8 +257,8 @@ class CohortTrainer:
         """Train a chunk at once; if that fails, its halves, down to one client alone."""
         clients = [client for client, _ in chunk]
         if self._together is None or self.chunk == 1:
-            for client in clients:
-                self._train_one(order, client)
+            for client, data in chunk:
+                self._train_one(order, client, data)
             return
         try:
             members = [order.member(client, data) for client, data in chunk]
@@ -276,7 +280,7 @@ class CohortTrainer:
                 self.chunk = min(self.chunk, half)
             self._train_chunk(order, chunk[:half])
             self._train_chunk(order, chunk[half:])
-        elif self._train_one(order, chunk[0][0]) and not self._worked:  # not the client's fault
+        elif self._train_one(order, *chunk[0]) and not self._worked:  # not the client's fault
             self._one_at_a_time(str(error).partition("\n")[0])
 
     def _one_at_a_time(self, reason: str) -> None:
@@ -296,13 +300,7 @@ class CohortTrainer:
             if not len(data) or padded in self._proved or self.chunk == 1:
                 continue
             try:
-                alone, _ = self._trainer.learn(
-                    order.theta,
-                    client,
-                    order.local,
-                    seed=order.seed,
-                    round_number=order.round_number,
-                )
+                alone, _ = self._trainer.learn(order.theta, data, order.local, order.random(client))
                 length = float(alone.norm())
             except Exception:  # noqa: BLE001, S112 (its own fault, noted when it trains)
                 continue

@@ -122,25 +122,22 @@ class Trainer:
         check_model(theta, self._task.dim)
         with self._execution.settings():
             start = torch.tensor(theta, device=self._device)
-            delta, parts = self.learn(start, client_id, local, seed=seed, round_number=round_number)
+            random = generator(seed, round_number, client_id)
+            delta, parts = self.learn(start, self._task.client(client_id), local, random)
         loss_sum, correct, examples = totals(parts)
         return ClientUpdate(delta.cpu().numpy(), int(examples), loss_sum, correct)
 
     def learn(
         self,
         theta: torch.Tensor,
-        client_id: int,
+        data: ClientData,
         local: LocalTraining,
-        *,
-        seed: int,
-        round_number: int,
+        random: np.random.Generator,
     ) -> tuple[torch.Tensor, list[LossSum]]:
-        """`train`, with the update and what each step counted left on the device."""
-        data = self._task.client(client_id)
+        """`train` on ``data``, with the update and what each step counted left on the device."""
         if self.draws is None and len(data) >= self._smallest:
             self._set(theta)
             self.draws = self._draws_by_itself(data)
-        random = generator(seed, round_number, client_id)
         for dropout in self._dropouts:
             dropout.random = random
         self._set(theta)

@@ -44,8 +44,11 @@ def _final_model(config, workers):
     return caught[-1], record
 
 
-def test_equals_the_reference_loop():
+def test_equals_the_reference_loop(monkeypatch):
     theta, clients, canaries, clip_norms = reference.train(Tiny(), SMALL, SEEDS)
+    at_once, _ = _final_model(SMALL, workers=2)
+    np.testing.assert_allclose(at_once, theta, rtol=0, atol=1e-6)  # float32, in another order
+    monkeypatch.setenv("FL_EPE_CHUNK", "1")
     model, record = _final_model(SMALL, workers=2)
     assert np.array_equal(model, theta)  # to the last bit: clipped sums are exact
     assert np.array_equal(record.presence, canaries)
