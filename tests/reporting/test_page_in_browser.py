@@ -24,7 +24,7 @@ PATIENCE = 60.0  # seconds to wait for charts, on a busy machine
 RUN = ["run", "digits", "--num-canaries", "60", "--unobserved", "60", "--clients-per-round", "12"]
 RUN += ["--seed", "1", "--rounds", "10"]
 GRID = ["compare", "--schedules", "epochs", "poisson", "--noise-multipliers", "0.3", "0.5"]
-GRID += ["--participations", "1", "2", "--rounds", "8", "--num-canaries", "20", "--workers", "1"]
+GRID += ["--participations", "1", "2", "--rounds", "8", "--clients", "200", "--workers", "1"]
 
 
 @pytest.fixture(scope="module")
