@@ -58,7 +58,8 @@ import time
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, lower_bound_by
+from fl_epe.auditing import BOUNDS
+from fl_epe.auditing.bounds.by_name import lower_bound_by
 
 CANARIES = 500
 DELTA = 1e-5

@@ -76,8 +76,9 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, COIN_METHODS, NotMeasured, Scores, epsilon_of, lower_bound_by
-from fl_epe.auditing.score_spread import check_known_variance
+from fl_epe.auditing import BOUNDS, COIN_METHODS, NotMeasured, Scores, epsilon_of
+from fl_epe.auditing.bounds.by_name import lower_bound_by
+from fl_epe.auditing.scores import check_known_variance
 
 DELTA, COUNT, DIM = 1e-6, 1000, 10**6
 TRUE = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

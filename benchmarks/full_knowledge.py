@@ -19,14 +19,12 @@ Two cores, CPU, 2026-11-21, seed 1::
 
 With ``--repeated`` it asks the same of 150 canaries that take part in every one of 8 rounds of a
 small network, a tenth of its dimensions, in as many runs: "error" is the distance of the mean score
-from theory, in standard errors over all runs, "told" the deviation of √k mean scores that a record
-tells, "found" that of the runs. Known or left in are the other canaries. Expected::
+from theory, in standard errors over all runs, "found" the deviation of √k mean scores, which should
+be 1. Expected::
 
-        z  others   theory    mean  error   told  found  covers
-      0.3  known     9.424   9.436    1.6   1.00   0.95   96.0%
-      0.3  left in   9.424   9.450    0.7   4.39   4.36   95.0%
-      1.0  known     2.814   2.827    1.6   1.00   0.95   96.0%
-      1.0  left in   2.814   2.831    1.3   1.62   1.56   95.0%
+        z  theory    mean  error  found  covers
+      0.3   9.424   9.436    1.6   0.95   96.0%
+      1.0   2.814   2.827    1.6   0.95   96.0%
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ import torch
 
 from fl_epe import RunConfig, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import scores_from_record
+from fl_epe.auditing import EVERY_ROUND, STATISTICS, seen_by
 from fl_epe.flower import Job, simulate
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import load_task
@@ -57,7 +55,7 @@ class _SmallDigits(Digits):
 
 def repeated(runs: int) -> None:
     """Canaries of every round that fill a tenth of the dimension."""
-    print("    z  others   theory    mean  error   told  found  covers")
+    print("    z  theory    mean  error  found  covers")
     task = _SmallDigits()
     for z in (0.3, 1.0):
         config = RunConfig(
@@ -76,22 +74,16 @@ def repeated(runs: int) -> None:
         ]
         theory = np.sqrt(ROUNDS) / config.sum_noise_multiplier()
         epsilon = gaussian_epsilon(config.sum_noise_multiplier(), records[0].delta, ROUNDS)
-        for raw in (False, True):
-            every = [scores_from_record(r, "all", "full-knowledge", raw=raw) for r in records]
-            means = np.array([scores.observed.mean() for scores in every])
-            told = float(np.mean([scores.spread for scores in every]))
-            found = float(np.sqrt(150 * np.mean((means - theory) ** 2)))
-            error = (means.mean() - theory) / (means.std(ddof=1) / np.sqrt(runs))
-            estimates = [
-                epsilon_from_record(record, threat="all", statistic="full-knowledge", raw=raw)
-                for record in records
-            ]
-            covers = np.mean([e.low <= epsilon <= e.high for e in estimates])
-            print(
-                f"{z:5}  {'left in' if raw else 'known':7}{theory:8.3f}{means.mean():8.3f}"
-                f"{error:7.1f}{told:7.2f}{found:7.2f}{covers:8.1%}",
-                flush=True,
-            )
+        knowing = STATISTICS["full-knowledge"]
+        means = np.array([seen_by(r, knowing).scores().observed.mean() for r in records])
+        found = float(np.sqrt(150 * np.mean((means - theory) ** 2)))
+        error = (means.mean() - theory) / (means.std(ddof=1) / np.sqrt(runs))
+        estimates = [epsilon_from_record(record, adversary=knowing) for record in records]
+        covers = np.mean([e.low <= epsilon <= e.high for e in estimates])
+        print(
+            f"{z:5}{theory:8.3f}{means.mean():8.3f}{error:7.1f}{found:7.2f}{covers:8.1%}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -112,8 +104,8 @@ def main() -> None:
         claimed = gaussian_epsilon(z, record.delta)
         of_the_sum = gaussian_epsilon(config.sum_noise_multiplier(), record.delta)
         full, known = (
-            epsilon_from_record(record, threat="all", statistic=statistic)
-            for statistic in ("full-knowledge", "matched-filter")
+            epsilon_from_record(record, adversary=adversary)
+            for adversary in (STATISTICS["full-knowledge"], EVERY_ROUND)
         )
         cells = [f"{e.epsilon:8.2f} ({e.low:.2f} – {e.high:.2f})" for e in (full, known)]
         error = np.abs(full.epsilon / claimed - 1)

@@ -19,7 +19,7 @@ the output does not last, hand the files of the call before to ``--resume``. In 
   sentences, with clipping, noise, the server's step and the scores of 2,000 canaries;
 - the whole StackOverflow run, 2,048 such rounds, as far as time allows, with ε so far.
 
-All data are the twins of `fl_epe.data`; all random streams have seeds (``--seed``).
+All data are the synthetic data sets of `fl_epe.data`; all random streams have seeds (``--seed``).
 
 This was never run on a GPU so far, for lack of one. Without one, or with ``--quick``, everything is
 done at a reduced size: that shows that the benchmark works, and says nothing of speed. On two cores
@@ -63,11 +63,11 @@ from gpu_table import table
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import Task
-from fl_epe.tasks.emnist import EmnistTwin
-from fl_epe.tasks.stackoverflow import StackOverflowTwin
+from fl_epe.tasks.emnist import SyntheticEmnist
+from fl_epe.tasks.stackoverflow import SyntheticStackOverflow
 from fl_epe.training import Execution, LocalTraining
 
-_SECTIONS = ("copy", "scoring", "agreement", "speed", "round", "run")
+_SECTIONS = ("copy", "scoring", "correlation", "speed", "round", "run")
 _RESERVE = 25.0  # seconds for the last checkpoint, ε and the table
 _SAVE_EVERY = 60.0
 _SMALL = {"rounds": 6, "clients_per_round": 4, "num_canaries": 6, "unobserved": 20, "delta": 1e-5}
@@ -110,9 +110,9 @@ class Setting:
 
     def batches(self) -> dict[str, tuple[Task, LocalTraining]]:
         """The models, each on clients of few batches."""
-        words = SmallWords if self.quick else StackOverflowTwin
+        words = SmallWords if self.quick else SyntheticStackOverflow
         return {
-            "cnn": (EmnistTwin(max_examples=32), LocalTraining(0.031, 1, 16)),
+            "cnn": (SyntheticEmnist(max_examples=32), LocalTraining(0.031, 1, 16)),
             "lstm": (words(max_examples=16), LocalTraining(1.0, 1, 16)),
         }
 
@@ -120,8 +120,8 @@ class Setting:
         """The tasks of the paper, with all examples."""
         if self.quick:
             small = SmallWords(num_clients=24, max_examples=20)
-            return {"cnn": EmnistTwin(num_clients=24, max_examples=20), "lstm": small}
-        return {"cnn": EmnistTwin(), "lstm": StackOverflowTwin()}
+            return {"cnn": SyntheticEmnist(num_clients=24, max_examples=20), "lstm": small}
+        return {"cnn": SyntheticEmnist(), "lstm": SyntheticStackOverflow()}
 
     def plan(self, model: str, precision: str, chunk: int) -> RunPlan:
         """The paper's run of a model."""
@@ -192,8 +192,8 @@ def cells(setting: Setting, results: Results) -> Iterator[Cell]:
     for model, (task, local) in batches.items():
         for precision in sizes.precisions:
             how = setting.execution(4, precision)
-            work = partial(measures.agreement, task, how, local)
-            yield f"agreement/{model}/{precision}", work
+            work = partial(measures.correlation, task, how, local)
+            yield f"correlation/{model}/{precision}", work
     yield from speeds(setting)
     for model in batches:
         for precision in sizes.precisions:

@@ -27,7 +27,7 @@ from fl_epe.training import CohortTrainer, Execution, LocalTraining
 _WARM_UP, _FEWEST, _MOST = 2, 3, 30
 _CLIP_NORM = 0.1
 _ROOMY = 16.0  # clip norm that cuts nothing off, and whose grid is fine
-_AGREEMENT = 4  # clients whose updates are compared
+_CORRELATION = 4  # clients whose updates are compared
 
 Answer = dict[str, Any]
 
@@ -194,16 +194,16 @@ def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) 
     return answer | {"clients": cohort, "per_s": cohort / answer["seconds"], "notes": notes}
 
 
-def agreement(task: Task, execution: Execution, local: LocalTraining) -> Answer:
+def correlation(task: Task, execution: Execution, local: LocalTraining) -> Answer:
     """How far the sum of a few clients' updates is from the CPU's in float32, relatively."""
     sums = []
     prepared = Prepared(task)
-    prepared.prepare(range(_AGREEMENT))
+    prepared.prepare(range(_CORRELATION))
     with noted() as notes:
         for how in (Execution(device="cpu", chunk=1), execution):
             theta, total = task.initial(1), ClippedSum(task.dim, _ROOMY)
             trainer = CohortTrainer(prepared, how)
-            trainer.train(theta, range(_AGREEMENT), local, total, seed=1, round_number=1)
+            trainer.train(theta, range(_CORRELATION), local, total, seed=1, round_number=1)
             sums.append(total.total())
     off = np.linalg.norm(sums[1] - sums[0]) / np.linalg.norm(sums[0])
     return {"relative": float(off), "chunk": trainer.chunk, "notes": notes}

@@ -25,10 +25,12 @@ from numpy.typing import NDArray
 from fl_epe import schedules
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
+    EVERY_ROUND,
     AuditRecord,
     CanaryCosines,
     Mechanism,
     Norms,
+    ServerStep,
     epsilon_from_record,
     measure_others,
 )
@@ -38,7 +40,7 @@ from fl_epe.mechanism import ClippedSum, ServerSGD, gaussian_noise, norm
 from fl_epe.models import Lstm
 from fl_epe.seeding import Seeds, generator
 from fl_epe.tasks import ByExample, ClientData, LossSum, Task
-from fl_epe.tasks.stackoverflow import StackOverflowTwin
+from fl_epe.tasks.stackoverflow import SyntheticStackOverflow
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
 _CANARY_FACTOR = 1e3  # far above the clip norm, as a worker plays it
@@ -46,8 +48,8 @@ _SERIES = ("clip_norm", "mean_norm", "delta_norm", "loss", "clients", "seconds")
 
 
 @dataclasses.dataclass(frozen=True)
-class SmallWords(StackOverflowTwin):
-    """The twin of StackOverflow with a small LSTM, for tests."""
+class SmallWords(SyntheticStackOverflow):
+    """Synthetic StackOverflow with a small LSTM, for tests."""
 
     name: ClassVar[str] = "small-words"
 
@@ -262,7 +264,11 @@ class AuditedRun:
             sum_noise_multiplier=config.sum_noise_multiplier(),
             participation=config.canary_schedule().kind,
             canary_participations=float(config.canary_participations),
-            server=dataclasses.asdict(self._optimizer) | {"name": "sgd"},
+            server=ServerStep(
+                "sgd",
+                np.full(self.rounds_done, self._optimizer.learning_rate),
+                self._optimizer.momentum,
+            ),
             clip_norms=np.array(self.series["clip_norm"]),
         )
 
@@ -331,7 +337,10 @@ def found_epsilon(record: AuditRecord) -> dict[str, Any]:
         "analytical": gaussian_epsilon(float(mechanism.noise_multiplier or 0), record.delta),
     }
     if record.num_canaries >= 2:
-        final, every = epsilon_from_record(record), epsilon_from_record(record, threat="all")
+        final, every = (
+            epsilon_from_record(record),
+            epsilon_from_record(record, adversary=EVERY_ROUND),
+        )
         out["final"], out["all"] = (
             {"epsilon": found.epsilon, "low": found.low, "high": found.high}
             for found in (final, every)

@@ -65,7 +65,7 @@ def _speeds(cells: Cells) -> list[str]:
     ]
     for model, precision in dict.fromkeys(tuple(name.split("/")[:2]) for name in found):
         row = [_speed(found.get(f"{model}/{precision}/{column}"), column) for column in columns]
-        near = cells.get(f"agreement/{model}/{precision}")
+        near = cells.get(f"correlation/{model}/{precision}")
         off = f"{near['relative']:10.1e}" if near else ""
         lines.append(f"{model:<5}{precision:<9}{''.join(row)}{off}")
     return lines

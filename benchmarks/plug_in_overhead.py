@@ -47,24 +47,24 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
-from fl_epe.auditing import RunningEstimate
+from fl_epe.auditing import run_auditor
+from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
-from fl_epe.flower import CanaryAudit, InProcessGrid, injection
-from fl_epe.models import Cnn
+from fl_epe.flower import CanaryAudit, InProcessGrid, server_canaries, synthesis
+from fl_epe.models import Cnn, bind_parameters, one_thread
 from fl_epe.seeding import generator
 from fl_epe.simulation import quiet_flower, simulate_with_ray
-from fl_epe.tasks import bind_parameters, one_thread
 from fl_epe.tasks.digits import Digits
 
 _BATCH, _BATCHES = 16, 2
 _RAY_WORKERS = 2
 _PARTS: tuple[tuple[object, str, str], ...] = (
     (None, "aggregate_train", "the strategy, for more replies"),
-    (injection, "some_answers", "reading nine of the replies"),
+    (server_canaries, "some_answers", "reading nine of the replies"),
     (CanarySet, "vectors", "making the canaries"),
-    (injection, "make_replies", "making the replies"),
-    (RunningEstimate, "note", "running ε, others taken out"),
-    (RunningEstimate, "epsilon", "running ε, estimate"),
+    (synthesis, "make_replies", "making the replies"),
+    (run_auditor, "score_round", "running ε, others taken out"),
+    (EpsilonSoFar, "estimate", "running ε, estimate"),
     (CanaryScorer, "add", "scoring the delta, or keeping it"),
 )
 _SCORED = 128  # canaries, beside every pair of rounds
@@ -223,7 +223,11 @@ class Scoring:
         self._tracker = CanaryScorer(canaries, setting.score_memory)
         self._deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
         audit = setting.audited(setting.fedavg)
-        self._factor = (audit.num_canaries + audit.unobserved) / _SCORED / setting.rounds
+        self._factor = (
+            (audit.canary_settings.num_canaries + audit.canary_settings.unobserved)
+            / _SCORED
+            / setting.rounds
+        )
 
     def seconds(self) -> float:
         """Seconds of it for one round."""
@@ -236,9 +240,10 @@ class Scoring:
 
 
 def measure(grid: Grid, setting: Setting) -> None:
+    settings = setting.audited(setting.fedavg).canary_settings
     print(
         f"{Digits().dim} parameters, {setting.clients} clients a round, {setting.canaries} + "
-        f"{setting.audited(setting.fedavg).unobserved} canaries in {setting.rounds} rounds, "
+        f"{settings.unobserved} canaries in {setting.rounds} rounds, "
         f"{setting.pairs} pairs of rounds",
         flush=True,
     )

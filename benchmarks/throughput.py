@@ -4,7 +4,7 @@
     python benchmarks/throughput.py --pfl PYTHON    # an interpreter that has pfl-research
 
 Each variant runs in a process of its own. They play one round each in turn, in a new order every
-time, on the same made-up data, with the same models, cohort, SGD, clipping to a fixed norm and
+time, on the same synthetic data, with the same models, cohort, SGD, clipping to a fixed norm and
 noise. The first rounds do not count. The columns:
 
 - "clients/s": the median over rounds, and its range;

@@ -1,4 +1,4 @@
-"""What `throughput.py` trains: four models with torch's own layers, and made-up data for them."""
+"""What `throughput.py` trains: four models with torch's own layers, and synthetic data for them."""
 
 from __future__ import annotations
 

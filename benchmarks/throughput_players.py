@@ -63,7 +63,7 @@ def play_ours(setting: Setting) -> None:
     from fl_epe.simulation import pack, quiet_flower
 
     quiet_flower()
-    task = own_task(setting) if setting.own else made_up_task(setting)
+    task = own_task(setting) if setting.own else synthetic_task(setting)
     config = RunConfig(
         clients=setting.clients,
         rounds=100 * setting.clients,
@@ -82,7 +82,7 @@ def play_ours(setting: Setting) -> None:
         lead(strategy, grid, pack(theta=task.initial(1)))
 
 
-def made_up_task(setting: Setting) -> Any:
+def synthetic_task(setting: Setting) -> Any:
     from fl_epe.models import Cnn, Lstm
     from fl_epe.tasks import ClientData, LossSum, Task
     from fl_epe.tasks.losses import cross_entropy, token_cross_entropy

@@ -11,13 +11,17 @@ Examples:
     True
 """
 
+import importlib
+import sys
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
-
-from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians
     from fl_epe.auditing import (
+        EVERY_ROUND,
+        FINAL_MODEL,
+        Adversary,
         AuditRecord,
         EpsilonEstimate,
         RoundFacts,
@@ -33,18 +37,18 @@ if TYPE_CHECKING:
     from fl_epe.config import RunConfig
     from fl_epe.dp_sgd import audit_dp_sgd
 
-    Watch = RunAuditor
-
 __version__ = "0.1.0"
 
 __all__ = [
+    "EVERY_ROUND",
+    "FINAL_MODEL",
+    "Adversary",
     "AuditRecord",
     "CanarySet",
     "EpsilonEstimate",
     "RoundFacts",
     "RunAuditor",
     "RunConfig",
-    "Watch",
     "assert_private",
     "audit_dp_sgd",
     "delta_two_gaussians",
@@ -56,11 +60,41 @@ __all__ = [
     "find_evidence",
 ]
 
-_get, __dir__ = lazy_names(
+
+def lazy_names(
+    room: str,
+    modules: Mapping[str, Collection[str]],
+    load: Callable[[str], Any] = importlib.import_module,
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and ``__dir__`` of a room whose names are imported when first used.
+
+    Args:
+        room: the ``__name__`` of the room.
+        modules: names by the module that has them, or that is meant itself.
+        load: imports a module by its name.
+    """
+    places = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        module = load(places[name])
+        return module if places[name] == f"{room}.{name}" else getattr(module, name)
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[room]), *places})
+
+    return get, names
+
+
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "fl_epe.accounting": ("delta_two_gaussians", "epsilon_two_gaussians"),
         "fl_epe.auditing": (
+            "EVERY_ROUND",
+            "FINAL_MODEL",
+            "Adversary",
             "AuditRecord",
             "EpsilonEstimate",
             "RoundFacts",
@@ -77,7 +111,3 @@ _get, __dir__ = lazy_names(
         "fl_epe.dp_sgd": ("audit_dp_sgd",),
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    return _get("RunAuditor" if name == "Watch" else name)  # its name up to version 0.1

@@ -2,7 +2,7 @@
 
 Records, checkpoints and scores are ``.npz`` files, which any tool reads: a ZIP of ``.npy`` arrays,
 some of which are JSON texts as bytes. `write_archive` adds a member ``checksums``, a JSON text with
-the SHA-256 of every other member and one of that list itself. `read_archive` is the only reader: a
+the schema of the file and the SHA-256 of every other member. `read_archive` is the only reader: a
 file that is damaged, cut off, edited or built to fill the memory is refused in one line, as an
 `UnreadableFileError` that names the file and the member.
 
@@ -12,10 +12,9 @@ A reader never allocates more than the members can really hold, and never more t
 Examples:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "some.npz")
-    >>> write_archive(path, {"x": np.arange(3)}, {"about": {"schema": 2}})
-    >>> archive = read_archive(path, "some numbers")
-    >>> archive.text("about"), archive.array("x").tolist(), archive.has_checksums
-    ({'schema': 2}, [0, 1, 2], True)
+    >>> write_archive(path, {"x": np.arange(3)}, {"about": {"seed": 2}}, schema=1)
+    >>> read_archive(path, "some numbers", schema=1, texts=("about",))
+    ([{'seed': 2}], {'x': array([0, 1, 2])})
     >>> _ = path.write_bytes(path.read_bytes()[:-1])
     >>> try:
     ...     read_archive(path, "some numbers")
@@ -26,27 +25,28 @@ Examples:
 
 from __future__ import annotations
 
-import ast
+import functools
 import hashlib
+import io
 import json
-import logging
 import lzma
 import math
 import os
 import struct
+import tokenize
 import warnings
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fl_epe.checks import raise_invalid
 from fl_epe.files import printable, whole_file
-
-logger = logging.getLogger(__name__)
 
 LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
 """Environment variable: most MiB that a file may unpack to."""
@@ -66,6 +66,7 @@ UNREADABLE = (
     ValueError,
     lzma.LZMAError,
     struct.error,
+    tokenize.TokenError,  # NumPy, on a header that is no Python
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -76,23 +77,16 @@ _RATIO = 32
 _DEFLATE = 1032  # no more bytes than that come out of one that is deflated
 _BLOCK = 1 << 20
 _KINDS = "biufU"
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _CHARACTERS = 0x110000
-_MEND = "take the original, or make it again"
 
 
 class UnreadableFileError(ValueError):
     """A file that is not what it should be; the text is one line with the file and the reason."""
 
 
-class _TooLargeError(ValueError):
+class TooLargeError(ValueError):
     """A file that may be sound, but takes more memory than it may."""
-
-    def __init__(self, size: int, limit: int) -> None:
-        mebibytes = (size >> 20) + 1
-        super().__init__(
-            f"it takes {mebibytes:,} MiB unpacked, more than the limit of {limit >> 20:,}. "
-            f"If you trust it, set {LIMIT_VARIABLE}={mebibytes}"
-        )
 
 
 def one_line(error: object, most: int = 300) -> str:
@@ -109,9 +103,19 @@ def size_limit(size: int) -> int:
     """
     if asked := os.environ.get(LIMIT_VARIABLE):
         if not asked.isdecimal() or not int(asked[:12]):
-            raise ValueError(f"Expected {LIMIT_VARIABLE}={asked!r} to be a number of MiB >= 1.")
+            raise_invalid(LIMIT_VARIABLE, asked, "to be a number of MiB >= 1")
         return int(asked[:12]) << 20
     return max(_FREE, _RATIO * size)
+
+
+def check_size(unpacked: int, size: int) -> None:
+    """Raise a `TooLargeError` if a file of ``size`` bytes unpacks to more than its `size_limit`."""
+    if unpacked > (limit := size_limit(size)):
+        mebibytes = (unpacked >> 20) + 1
+        raise TooLargeError(
+            f"it takes {mebibytes:,} MiB unpacked, more than the limit of {limit >> 20:,}. "
+            f"If you trust it, set {LIMIT_VARIABLE}={mebibytes}"
+        )
 
 
 def require_file(path: Path) -> None:
@@ -132,6 +136,7 @@ def write_archive(
     arrays: Mapping[str, NDArray[Any]],
     texts: Mapping[str, Any],
     *,
+    schema: int,
     compress: bool = True,
     private: bool = True,
     previous: Path | None = None,
@@ -142,149 +147,90 @@ def write_archive(
         path: where to; replaced if it exists.
         arrays: by name; of numbers or texts, never objects.
         texts: JSON values by name, each a member of its own.
+        schema: version of what the members mean, see `read_archive`.
         compress: deflate the members.
         private: for its owner alone (mode 0600).
         previous: where the file goes whose place is taken, see `whole_file`; it is lost by default.
     """
     packing = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
-    found: dict[str, str] = {}
     with (
         whole_file(path, private=private, previous=previous) as file,
         zipfile.ZipFile(file, "w", packing) as archive,
     ):
-        for name, array in arrays.items():
-            found[name] = _write_member(archive, name, np.asanyarray(array))
-        for name, value in texts.items():
-            found[name] = _write_member(archive, name, _as_bytes(value))
-        listed = {"algorithm": "sha256", "members": found, "list": _digest_of_list(found)}
-        _write_member(archive, CHECKSUMS, _as_bytes(listed))
+        found = {name: _write(archive, name, array) for name, array in arrays.items()}
+        found |= {name: _write(archive, name, _as_bytes(value)) for name, value in texts.items()}
+        _write(archive, CHECKSUMS, _as_bytes({"schema": schema, "sha256": found}))
+
+
+def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> str:
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=False)
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        member.write(content.getbuffer())
+    return hashlib.sha256(content.getbuffer()).hexdigest()
 
 
 def _as_bytes(value: Any) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def _digest_of_list(members: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
+def _text(array: NDArray[Any], name: str) -> dict[str, Any]:
+    if array.dtype != np.uint8 or array.ndim != 1:
+        raise ValueError(f"{name!r} is no text")
+    return json_object(array.tobytes(), repr(name))
 
 
-class _Hashing:
-    """A stream that hashes what is written to it."""
+def json_object(content: bytes, name: str) -> dict[str, Any]:
+    """A JSON object in which no key is twice.
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self._file.write(data)
-
-
-def _write_member(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> str:
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-        stream = _Hashing(member)
-        np.lib.format.write_array(stream, array, allow_pickle=False)
-    return stream.digest.hexdigest()
-
-
-class Archive:
-    """The members of a file that was read and checked.
-
-    Attributes:
-        path: the file.
-        what: what it should be, for messages.
-        has_checksums: whether it has checksums, which then were right.
+    Raises:
+        ValueError: if it is something else.
     """
-
-    def __init__(
-        self, path: Path, what: str, members: dict[str, NDArray[Any]], has_checksums: bool
-    ) -> None:
-        self.path, self.what = path, what
-        self._members = members
-        self.has_checksums = has_checksums
-
-    def check_schema(self, schema: object, newest: int) -> None:
-        """Raise unless this version of the format can be read; from 2 on it has checksums.
-
-        Raises:
-            UnreadableFileError: if it is no version, or the file lacks its checksums.
-            ValueError: if it is newer than ``newest``.
-        """
-        if type(schema) is not int or schema < 1:
-            raise refusal(self.path, self.what, f"schema={schema!r:.40} is no version")
-        if schema > newest:
-            raise ValueError(
-                f"Expected schema={schema} of {self.path} <= {newest}: written by a newer fl_epe."
-            )
-        if self.has_checksums:
-            return
-        if schema > 1:
-            raise refusal(self.path, self.what, "it has no checksums")
-        logger.warning(
-            "%s is of schema 1, without checksums: take its numbers with care.", self.path
-        )
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the members that are left, without the checksums."""
-        return list(self._members)
-
-    def array(self, name: str) -> NDArray[Any]:
-        """Take the member ``name`` out; raises `UnreadableFileError` if there is none."""
-        if name not in self._members:
-            raise refusal(self.path, self.what, f"it has no {name!r}")
-        return self._members.pop(name)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Take all members out."""
-        found, self._members = self._members, {}
-        return found
-
-    def text(self, name: str) -> dict[str, Any]:
-        """Take the JSON object ``name`` out; raises `UnreadableFileError` if it is none."""
-        found = json_object(bytes_of(self.array(name)))
-        if isinstance(found, str):
-            raise refusal(self.path, self.what, f"{name!r} {found}")
-        return found
-
-
-def bytes_of(array: NDArray[Any]) -> bytes | None:
-    """The bytes of a text that was stored as an array; ``None`` if it is no such array."""
-    return array.tobytes() if array.dtype == np.uint8 and array.ndim == 1 else None
-
-
-def json_object(content: bytes | None) -> dict[str, Any] | str:
-    """A JSON object without a key twice, or what is wrong with it."""
-    if content is None:
-        return "is no text"
     try:
         found = json.loads(content, object_pairs_hook=_pairs)
     except UNREADABLE as error:
-        return f"is no JSON ({one_line(error, 80)})"
-    return found if isinstance(found, dict) else f"is a {type(found).__name__}, not a JSON object"
+        raise ValueError(f"{name} is no JSON ({one_line(error, 80)})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} is a {type(found).__name__}, not a JSON object")
+    return found
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return found
 
 
 def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
-    """The error for a file that is not ``what`` it should be, with how to mend it."""
-    text = one_line(reason).rstrip(".")
-    mend = "" if isinstance(reason, _TooLargeError) else f" It is damaged: {_MEND}."
-    return UnreadableFileError(f"Expected path={str(path)!r} to be {what}: {text}.{mend}")
+    """The error for a file that is not ``what`` it should be, with how to fix it."""
+    fix = (
+        ""
+        if isinstance(reason, TooLargeError)
+        else " It is damaged: take the original, or make it again."
+    )
+    return UnreadableFileError(
+        f"Expected path={str(path)!r} to be {what}: {one_line(reason).rstrip('.')}.{fix}"
+    )
 
 
-def read_archive(path: Path, what: str, only: Collection[str] | None = None) -> Archive:
-    """Read a ``.npz`` and check it.
+def read_archive(
+    path: Path,
+    what: str,
+    *,
+    schema: int | None = None,
+    texts: Collection[str] = (),
+    texts_only: bool = False,
+) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
+    """The JSON objects and the arrays in a ``.npz``, all of which is checked.
 
     Args:
         path: the file.
         what: what it should be, for messages: "a record written by …".
-        only: names of the members to read; all by default.
+        schema: that of `write_archive`; a file with another one, or without, is refused. By default
+            any file is read, and its checksums are checked if it has some.
+        texts: names of the members that are JSON objects, each of which there must be.
+        texts_only: leave the arrays out.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -294,11 +240,17 @@ def read_archive(path: Path, what: str, only: Collection[str] | None = None) -> 
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = _members(archive, os.fstat(file.fileno()).st_size)
-            listed = _listed(archive, members)
-            names = [n for n in members if n != CHECKSUMS and (only is None or n in only)]
-            return Archive(
-                path, what, _checked(archive, members, names, listed), listed is not None
-            )
+            sums = _checksums(archive, members, schema)
+            members.pop(CHECKSUMS, None)
+            if missing := [name for name in texts if name not in members]:
+                raise ValueError(f"it has no {missing[0]!r}")
+            arrays = {}
+            for name in texts if texts_only else members:
+                content = _content(archive, members[name])
+                if sums and hashlib.sha256(content).hexdigest() != sums[name]:
+                    raise ValueError(f"{name!r} is not as it was written: its checksum differs")
+                arrays[name] = _array(content, name)
+            return [_text(arrays.pop(name), name) for name in texts], arrays
     except UNREADABLE as error:
         raise refusal(path, what, error) from error
 
@@ -309,7 +261,7 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     for info in archive.infolist():
         name = info.filename.removesuffix(".npy")
         if name == info.filename or name in found:
-            raise ValueError(f"its member {info.filename[:80]!r} is no array, or is there twice")
+            raise ValueError(f"its member {info.filename[:80]!r} is no array, or is a duplicate")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{name!r} is packed in a way that NumPy does not use")
         most = info.compress_size
@@ -318,56 +270,41 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
         if info.compress_size > size or info.file_size > most:
             raise ValueError(f"{name!r} claims {info.file_size} bytes, more than it can hold")
         found[name] = info
-    total = sum(info.file_size for info in found.values())
-    if total > (limit := size_limit(size)):
-        raise _TooLargeError(total, limit)
+    check_size(sum(info.file_size for info in found.values()), size)
     return found
 
 
-def _listed(
-    archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]
+def _checksums(
+    archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], schema: int | None
 ) -> dict[str, str] | None:
-    """The checksums, ``None`` if the file has none (schema 1, or made by NumPy)."""
+    """Checksums by member; ``None`` in a file that NumPy made, where any is read."""
     if CHECKSUMS not in members:
-        return None
-    about = json_object(bytes_of(_parsed(_content(archive, members[CHECKSUMS]), CHECKSUMS)))
-    if isinstance(about, str):
-        raise ValueError(f"{CHECKSUMS!r} {about}")
-    listed = about.get("members")
-    if not isinstance(listed, dict) or about.get("list") != _digest_of_list(listed):
-        raise ValueError(f"{CHECKSUMS!r} is not as it was written")
-    if names := sorted(listed.keys() ^ (members.keys() - {CHECKSUMS})):
-        how = "is missing" if names[0] in listed else "was added"
+        if schema is None:
+            return None
+        raise ValueError("it has no checksums")
+    about = _text(_array(_content(archive, members[CHECKSUMS]), CHECKSUMS), CHECKSUMS)
+    if schema is not None and about.get("schema") != schema:
+        found = repr(about.get("schema"))[:40]
+        raise ValueError(f"it is of schema={found}, and this version of fl_epe reads {schema}")
+    sums = about.get("sha256")
+    if not isinstance(sums, dict):
+        raise ValueError(f"{CHECKSUMS!r} has no sums")
+    if names := sorted(sums.keys() ^ (members.keys() - {CHECKSUMS})):
+        how = "is missing" if names[0] in sums else "was added"
         raise ValueError(f"{names[0][:80]!r} {how}")
-    return listed
+    return sums
 
 
-def _checked(
-    archive: zipfile.ZipFile,
-    members: Mapping[str, zipfile.ZipInfo],
-    names: list[str],
-    listed: Mapping[str, str] | None,
-) -> dict[str, NDArray[Any]]:
-    found = {}
-    for name in names:
-        try:
-            content = _content(archive, members[name])
-        except UNREADABLE as error:
-            raise ValueError(f"{name!r} cannot be unpacked ({one_line(error, 80)})") from error
-        if listed is not None and hashlib.sha256(content).hexdigest() != listed[name]:
-            raise ValueError(f"{name!r} is not as it was written: its checksum differs")
-        found[name] = _parsed(content, name)
-    return found
-
-
-def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytearray:
-    """All bytes of a member, so that its CRC is checked too."""
-    content = bytearray()
-    with archive.open(info) as member:
-        while block := member.read(_BLOCK):
-            content += block
+def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """All bytes of a member, so that its CRC is checked too, and never more than it claims."""
+    try:
+        with archive.open(info) as member:
+            content = b"".join(iter(functools.partial(member.read, _BLOCK), b""))
+    except UNREADABLE as error:
+        name = info.filename.removesuffix(".npy")
+        raise ValueError(f"{name!r} cannot be unpacked ({one_line(error, 80)})") from error
     if len(content) != info.file_size:
-        raise ValueError(f"{len(content)} of {info.file_size} bytes")
+        raise ValueError(f"{info.filename!r} has {len(content)} of {info.file_size} bytes")
     return content
 
 
@@ -375,56 +312,30 @@ def read_npy(path: Path, what: str) -> NDArray[Any]:
     """Read a ``.npy`` file; raises what `read_archive` does."""
     require_file(path)
     try:
-        size = path.stat().st_size
-        if size > (limit := size_limit(size)):
-            raise _TooLargeError(size, limit)
-        return _parsed(bytearray(path.read_bytes()), path.name)
+        check_size(path.stat().st_size, path.stat().st_size)
+        return _array(path.read_bytes(), path.name)
     except UNREADABLE as error:
         raise refusal(path, what, error) from error
 
 
-def _parsed(content: bytearray, name: str) -> NDArray[Any]:
-    """The array in the bytes of a ``.npy`` file, whose memory it uses."""
+def _array(content: bytes, name: str) -> NDArray[Any]:
+    """The array in the bytes of a ``.npy`` file, which hold as much as its header claims."""
+    stream = io.BytesIO(content)
     try:
-        shape, columns_first, kind, start = _header(memoryview(content))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python and NumPy, on what is in the header
+            shape, _, kind = _HEADERS[npy.read_magic(stream)](stream)
     except UNREADABLE as error:
         raise ValueError(f"{name!r} is no array ({one_line(error, 80)})") from error
     if kind.kind not in _KINDS:
         raise ValueError(f"{name!r} holds {one_line(kind, 40)}, neither numbers nor texts")
-    count = math.prod(shape)
-    if count * kind.itemsize != len(content) - start or (count and not kind.itemsize):
-        raise ValueError(
-            f"{name!r} claims shape {one_line(shape, 60)}, but holds {len(content) - start} bytes"
-        )
-    if not count:
-        return np.empty(shape, kind)
-    if kind.kind == "b" and np.frombuffer(content, np.uint8, count, start).max() > 1:
+    count, held = math.prod(shape), len(content) - stream.tell()
+    if min(shape, default=0) < 0 or count * kind.itemsize != held or (count and not held):
+        raise ValueError(f"{name!r} claims shape {one_line(shape, 60)}, but holds {held} bytes")
+    array = np.load(io.BytesIO(content), allow_pickle=False)
+    if kind.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise ValueError(f"{name!r} holds bytes that are neither true nor false")
-    flat: NDArray[Any] = np.frombuffer(content, kind, count, start)
-    array = flat.reshape(shape[::-1]).T if columns_first else flat.reshape(shape)
-    array = np.ascontiguousarray(array, kind.newbyteorder("=")).reshape(shape)
-    if kind.kind == "U" and array.view(np.uint32).max() >= _CHARACTERS:
+    array = np.asarray(array, kind.newbyteorder("="), order="C")
+    if kind.kind == "U" and count and array.reshape(-1).view(np.uint32).max() >= _CHARACTERS:
         raise ValueError(f"{name!r} holds what is no text")
     return array
-
-
-def _header(content: memoryview) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether columns come first, type, and where the values start."""
-    if bytes(content[:6]) != b"\x93NUMPY":
-        raise ValueError("its first bytes are not those of NumPy")
-    length, at = {1: ("<H", 2), 2: ("<I", 4), 3: ("<I", 4)}[content[6]]
-    start = 8 + at + struct.unpack_from(length, content, 8)[0]
-    if not 8 + at < start <= min(len(content), 10_000):
-        raise ValueError("its header is too long")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Python and NumPy, on what is in the text
-        header = ast.literal_eval(bytes(content[8 + at : start]).decode("latin-1").strip())
-        kind = np.dtype(str(header["descr"]))
-    if set(header) != {"descr", "fortran_order", "shape"} or type(header["descr"]) is not str:
-        raise ValueError("its header is not that of an array of numbers or texts")
-    shape = header["shape"]
-    if type(shape) is not tuple or len(shape) > 8 or any(type(n) is not int for n in shape):
-        raise ValueError("its shape is no tuple of up to 8 integers")
-    if any(not 0 <= n < 2**48 for n in shape) or type(header["fortran_order"]) is not bool:
-        raise ValueError("its shape or its order is impossible")
-    return shape, header["fortran_order"], kind, start

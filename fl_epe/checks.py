@@ -74,7 +74,7 @@ def _shown(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def renamed(**names: str) -> Iterator[None]:
+def rename_arguments(**names: str) -> Iterator[None]:
     """Errors about a part's arguments, under the names that its maker's arguments have."""
     try:
         yield
@@ -87,7 +87,7 @@ def renamed(**names: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def within(name: str, value: str, *outside: str) -> Iterator[None]:
+def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
     """Errors about what the text ``value`` of an argument holds, with that argument in front.
 
     Args:
@@ -106,7 +106,7 @@ def within(name: str, value: str, *outside: str) -> Iterator[None]:
         raise ArgumentError(text, **{name: value} | left) from error
 
 
-def expected(name: str, value: Any, wanted: str) -> NoReturn:
+def raise_invalid(name: str, value: Any, wanted: str) -> NoReturn:
     """Raise an `ArgumentError`: this argument's value should be another."""
     raise ArgumentError(f"Expected {{{name}}} {wanted}.", **{name: value})
 
@@ -114,8 +114,7 @@ def expected(name: str, value: Any, wanted: str) -> NoReturn:
 def check_types(settings: Any, *, largest: float = LARGEST) -> None:
     """Raise an `ArgumentError` unless each field of a dataclass has a value of its type.
 
-    Checks ``int``, ``float``, ``str`` and ``bool``, with or without ``None``; other fields are
-    left alone. Floats that are whole numbers become ``int`` where that is the type.
+    See `checked_type`. Floats that are whole numbers become ``int`` where that is the type.
 
     Args:
         settings: a dataclass, also a frozen one.
@@ -133,7 +132,8 @@ def check_types(settings: Any, *, largest: float = LARGEST) -> None:
 def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) -> Any:
     """``value`` if it is of this type, or a whole number as ``int`` where that is the type.
 
-    A ``float`` may be one of the words of a ``Literal`` instead, if both are of the type.
+    Checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may stand beside
+    ``float`` or ``None``; values of other types are returned as they are.
 
     Raises:
         ArgumentError: for another type, a number that is not finite, or an integer whose absolute
@@ -141,26 +141,23 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
     """
     union = typing.get_origin(kind) in (types.UnionType, typing.Union)
     kinds = typing.get_args(kind) if union else (kind,)
-    if value is None and types.NoneType in kinds:
+    words = tuple(word for part in kinds for word in literal_words(part))
+    if (value is None and types.NoneType in kinds) or (isinstance(value, str) and value in words):
         return value
-    words = [word for part in kinds for word in literal_words(part)]
-    if isinstance(value, str) and words and float in kinds:
-        if value not in words:
-            expected(name, value, f"to be a number or one of {tuple(words)}")
-        return value
+    if words and (float not in kinds or isinstance(value, str)):
+        raise_invalid(name, value, f"to be {'a number or ' * (float in kinds)}one of {words}")
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    number = number and math.isfinite(_as_float(value))
     if int in kinds:
-        whole = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not whole or not math.isfinite(_as_float(value)) or value != int(value):
-            expected(name, value, "to be an integer")
+        if not number or value != int(value):
+            raise_invalid(name, value, "to be an integer")
         if abs(int(value)) > largest:
-            expected(name, value, f"<= {largest}")
+            raise_invalid(name, value, f"<= {largest}")
         return value if isinstance(value, numbers.Integral) else int(value)
-    if float in kinds:
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not real or not math.isfinite(_as_float(value)):
-            expected(name, value, "to be a finite number")
-    elif kinds[0] in (str, bool) and not isinstance(value, kinds[0]):
-        expected(name, value, "to be text" if kinds[0] is str else "to be true or false")
+    if float in kinds and not number:
+        raise_invalid(name, value, "to be a finite number")
+    if kinds[0] in (str, bool) and not isinstance(value, kinds[0]):
+        raise_invalid(name, value, "to be text" if kinds[0] is str else "to be true or false")
     return value
 
 
@@ -180,17 +177,17 @@ def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite."""
     scores = np.asarray(values, np.float64)
     if scores.ndim != 1 or scores.size < 2:
-        raise ValueError(f"Expected {name}.shape={scores.shape} to be (k,) with k >= 2.")
+        raise_invalid(f"{name}.shape", scores.shape, "to be (k,) with k >= 2")
     bad = scores[~np.isfinite(scores)]
     if bad.size:
-        raise ValueError(f"Expected {name} to be finite, got {bad[0]} ({bad.size} such values).")
+        raise_invalid(name, bad[0], f"to be finite ({bad.size} such values)")
     return scores
 
 
 def check_probability(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is in (0, 1)."""
     if not 0 < value < 1:
-        expected(name, value, "in (0, 1)")
+        raise_invalid(name, value, "in (0, 1)")
 
 
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
@@ -200,25 +197,25 @@ LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
 def check_noise(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is a noise multiplier; 0 is no noise."""
     if value < 0 or not math.isfinite(value):
-        expected(name, value, "in [0, inf)")
+        raise_invalid(name, value, "in [0, inf)")
     if value and not LEAST_NOISE <= value <= MOST_NOISE:
-        expected(name, value, f"in [{LEAST_NOISE:g}, {MOST_NOISE:g}], or 0 for no noise")
+        raise_invalid(name, value, f"in [{LEAST_NOISE:g}, {MOST_NOISE:g}], or 0 for no noise")
 
 
 def check_positive(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is positive and finite."""
     if not 0 < value < math.inf:
-        expected(name, value, "in (0, inf)")
+        raise_invalid(name, value, "in (0, inf)")
 
 
 def check_rate(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is in (0, 1]."""
     if not 0 < value <= 1:
-        expected(name, value, "in (0, 1]")
+        raise_invalid(name, value, "in (0, 1]")
 
 
 def check_count(name: str, value: float, most: float = math.inf) -> None:
     """Raise an `ArgumentError` unless ``value`` is a whole number from 1 to ``most``."""
     if not 1 <= value <= most or math.isinf(value) or value != int(value):
         limit = "" if math.isinf(most) else f" and <= {most}"
-        expected(name, value, f"to be an integer >= 1{limit}")
+        raise_invalid(name, value, f"to be an integer >= 1{limit}")

@@ -1,22 +1,25 @@
-"""`RunConfig`: everything that decides the result of an audited run."""
+"""`RunConfig`: everything that decides the result of an audited run, and when it may stop early."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from fl_epe.auditing import PrimaryBound
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
     ArgumentError,
+    argument_context,
     check_count,
     check_noise,
     check_positive,
     check_probability,
     check_types,
-    expected,
-    renamed,
-    within,
+    raise_invalid,
+    rename_arguments,
 )
 from fl_epe.mechanism import (
     AdaptiveClip,
@@ -26,15 +29,60 @@ from fl_epe.mechanism import (
     ServerOptimizer,
     ServerSGD,
 )
-from fl_epe.old_names import with_new_names
 from fl_epe.schedules import Schedule, make_schedule, parse_schedule
-from fl_epe.stop_rule import StopRule
-from fl_epe.verdict import VerdictRule
 
 AS_CLIENTS = "as-clients"
 """A canary's participations where it is to take part as often as a client."""
 
 _EQUALLY_OFTEN = ("epochs", "cyclic", "balls-in-bins")  # schedules, up to one time
+
+_SIGNS = {"epsilon-all-low": ">", "epsilon-all-high": "<"}
+_RULE = re.compile(r"\s*(epsilon-all-low(?=\s*>)|epsilon-all-high(?=\s*<))\s*[<>]\s*(\S+)\s*")
+
+
+@dataclasses.dataclass(frozen=True)
+class StopRule:
+    """Stop a run as soon as ε is shown to be above a limit, or below it.
+
+    Examples:
+        >>> StopRule.parse("epsilon-all-low > 8")
+        StopRule(name='epsilon-all-low', limit=8.0)
+
+    Attributes:
+        name: "epsilon-all-low" (stop when it is above the limit) or "epsilon-all-high" (when it is
+            below).
+        limit: ε in nats.
+    """
+
+    name: str
+    limit: float
+
+    @classmethod
+    def parse(cls, text: str) -> StopRule:
+        """From a text such as ``"epsilon-all-low > 8"``.
+
+        Raises:
+            ArgumentError: for another text, with what is wrong with it.
+        """
+        found = _RULE.fullmatch(text)
+        try:
+            limit = float(found[2]) if found else math.nan
+        except ValueError:
+            limit = math.nan
+        if found is None or not 0 <= limit < math.inf:
+            wanted = (
+                "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0: the "
+                "ends of an interval that holds at every round at once"
+            )
+            raise_invalid("stop_when", text, wanted)
+        return cls(found[1], limit)
+
+    def met(self, low: float, high: float) -> bool:
+        """Whether an interval for ε says enough."""
+        return low > self.limit if self.name == "epsilon-all-low" else high < self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} {_SIGNS[self.name]} {self.limit:g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,17 +139,17 @@ class RunConfig:
     participation: str = "epochs"
     num_canaries: int = 1000
     unobserved: int = 1000
-    inclusion: str = "fixed"
+    inclusion: Literal["fixed", "coin"] = "fixed"
     canary_kind: CanaryKind = "rotation"
     canary_participations: float | Literal["as-clients"] = 1.0
     noise_multiplier: float = 0.25
-    clipping: str = "adaptive"
+    clipping: Literal["adaptive", "fixed"] = "adaptive"
     clip_norm: float = 0.5
     clip_quantile: float = 0.5
     clip_rate: float = 0.2
     clip_count_std: float | None = None
     canaries_vote: bool = False
-    server_optimizer: str = "sgd"
+    server_optimizer: Literal["sgd", "adam"] = "sgd"
     server_learning_rate: float = 0.25
     server_momentum: float = 0.9
     local_epochs: int = 2
@@ -131,9 +179,9 @@ class RunConfig:
         for name, low in (("num_canaries", 2), ("unobserved", 0)):
             value = getattr(self, name)
             if value < low:
-                expected(name, value, f"to be an integer >= {low}")
+                raise_invalid(name, value, f"to be an integer >= {low}")
         if self.unobserved == 1:
-            expected("unobserved", 1, "to be 0 or >= 2")
+            raise_invalid("unobserved", 1, "to be 0 or >= 2")
         if self.clients_per_round > self.clients:
             raise ArgumentError(
                 "Expected {clients_per_round} <= {clients}.",
@@ -148,16 +196,6 @@ class RunConfig:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=self.clients)
 
     def _check_choices(self) -> None:
-        choices = {
-            "inclusion": ("fixed", "coin"),
-            "canary_kind": get_args(CanaryKind),
-            "clipping": ("adaptive", "fixed"),
-            "server_optimizer": ("sgd", "adam"),
-        }
-        for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                expected(name, value, f"to be one of {allowed}")
         if self.stop_rule() is not None and self.inclusion == "coin":
             raise ArgumentError(
                 "Expected no {stop_when} with {inclusion}: bounds for coins are for a number of "
@@ -165,7 +203,7 @@ class RunConfig:
                 stop_when=self.stop_when,
                 inclusion=self.inclusion,
             )
-        VerdictRule.parse(self.verdict).check_inclusion(self.inclusion)
+        PrimaryBound.parse(self.verdict).check_inclusion(self.inclusion)
 
     @property
     def target_delta(self) -> float:
@@ -198,7 +236,7 @@ class RunConfig:
             ) from error
 
     def _schedule(self, participations: float) -> Schedule:
-        with within("participation", self.participation):
+        with argument_context("participation", self.participation):
             kind, options = parse_schedule(self.participation)
         if kind.startswith("trace"):
             raise ArgumentError(
@@ -206,7 +244,7 @@ class RunConfig:
                 "'fl-epe compare' and 'fl-epe advise'.",
                 participation=self.participation,
             )
-        with within("participation", self.participation, "rounds", "participations"):
+        with argument_context("participation", self.participation, "rounds", "participations"):
             return make_schedule(kind, self.rounds, participations, **options)
 
     def canary_schedule(self) -> Schedule:
@@ -222,7 +260,7 @@ class RunConfig:
                 canary_participations=self.canary_participations,
                 rounds=self.rounds,
             )
-        with renamed(participations="canary_participations"):
+        with rename_arguments(participations="canary_participations"):
             return self._schedule(participations)
 
     def _as_clients(self) -> float:
@@ -239,14 +277,14 @@ class RunConfig:
         voters = self.cohort_size if self.canaries_vote else float(self.clients_per_round)
         count_std = voters / 20 if self.clip_count_std is None else self.clip_count_std
         names = {"initial_norm": "clip_norm", "quantile": "clip_quantile", "rate": "clip_rate"}
-        with renamed(**names, count_std="clip_count_std"):
+        with rename_arguments(**names, count_std="clip_count_std"):
             return AdaptiveClip(
                 self.clip_norm, self.clip_quantile, self.clip_rate, count_std, voters
             )
 
     def sum_noise_multiplier(self) -> float:
         """Noise multiplier of the sum: z, less what the adaptive clip norm's count spends."""
-        with renamed(count_std="clip_count_std"):
+        with rename_arguments(count_std="clip_count_std"):
             return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
 
     def stop_rule(self) -> StopRule | None:
@@ -255,7 +293,7 @@ class RunConfig:
 
     def optimizer(self) -> ServerOptimizer:
         """The server's optimizer."""
-        with renamed(learning_rate="server_learning_rate", momentum="server_momentum"):
+        with rename_arguments(learning_rate="server_learning_rate", momentum="server_momentum"):
             if self.server_optimizer == "adam":
                 return ServerAdam(self.server_learning_rate)
             return ServerSGD(self.server_learning_rate, self.server_momentum)
@@ -267,8 +305,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
         """The inverse of `to_dict`; unknown names are refused."""
-        values = with_new_names(values)
         unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
-            raise ValueError(f"Expected known settings, got {sorted(unknown)}.")
+            raise_invalid("settings", sorted(unknown), "to be known")
         return cls(**values)

@@ -1,7 +1,7 @@
 """Reads tables from files: what CSV and Parquet readers have in common.
 
 `read_table` chooses a reader by the file's ending and says what is wrong in one line; `csv_rows`
-and `parquet_table` are for the readers. A header that has a column twice is refused.
+and `parquet_table` are for the readers. A header with a duplicate column is refused.
 """
 
 from __future__ import annotations
@@ -12,14 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fl_epe.archive import (
-    LIMIT_VARIABLE,
-    UNREADABLE,
-    UnreadableFileError,
-    one_line,
-    require_file,
-    size_limit,
-)
+from fl_epe.archive import UNREADABLE, UnreadableFileError, check_size, one_line, require_file
+from fl_epe.checks import raise_invalid
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -41,7 +35,7 @@ def read_table(path: Path, readers: Mapping[str, Callable[[Path], Content]], wha
     """
     require_file(path)
     if path.suffix.lower() not in readers:
-        raise ValueError(f"Expected path={str(path)!r} to end with one of {', '.join(readers)}.")
+        raise_invalid("path", str(path), f"to end with one of {', '.join(readers)}")
     try:
         return readers[path.suffix.lower()](path)
     except (*UNREADABLE, csv.Error) as error:
@@ -59,9 +53,9 @@ _SHOWN = 60
 
 
 def check_header(names: Sequence[str]) -> None:
-    """Raise a `ValueError` if a column stands twice."""
+    """Raise a `ValueError` for a duplicate column."""
     if twice := [name for at, name in enumerate(names) if name and name in names[:at]]:
-        raise ValueError(f"column {shown(twice[0])} stands twice")
+        raise ValueError(f"duplicate column {shown(twice[0])}")
 
 
 def csv_rows(
@@ -78,8 +72,8 @@ def csv_rows(
         longest: most characters of a cell.
 
     Raises:
-        ValueError: for a row with more or fewer cells than the header, a header with a column
-            twice, a last line without a line break, or what is no text in UTF-8.
+        ValueError: for a row with more or fewer cells than the header, a header with a
+            duplicate column, a last line without a line break, or what is no text in UTF-8.
         csv.Error: for what is no CSV.
     """
     width = None
@@ -158,11 +152,7 @@ def _check_size(about: Any, size: int) -> None:
     groups = [about.row_group(i) for i in range(about.num_row_groups)]
     rows = max(about.num_rows, sum(abs(group.num_rows) for group in groups))
     claimed = max(sum(abs(group.total_byte_size) for group in groups), rows * _CELL)
-    if claimed > (limit := size_limit(size)):
-        raise ValueError(
-            f"it takes {claimed >> 20:,} MiB unpacked, more than the limit of {limit >> 20:,}. If "
-            f"you trust it, set {LIMIT_VARIABLE}={(claimed >> 20) + 1}"
-        )
+    check_size(claimed, size)
 
 
 def csv_cell(value: Any) -> Any:

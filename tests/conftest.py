@@ -1,7 +1,6 @@
 import gc
 import os
 import signal
-from collections import Counter
 
 import pytest
 from flower_processes import Processes
@@ -23,20 +22,13 @@ settings.register_profile("fl_epe", derandomize=True, deadline=None, database=No
 settings.load_profile("fl_epe")
 
 
-# Files of few cases that take long. Workers begin with them: one at the end would keep all waiting.
-BEGUN_FIRST = ("test_survival.py", "test_cli.py", "test_fuzz.py", "test_full_disk.py")
-
-
-def pytest_configure(config):
-    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist: as the hook below says
-        config.option.loadscopereorder = False
-
-
 def pytest_collection_modifyitems(config, items):
-    """Under xdist: files that take long first, then those of many cases; their cases as written."""
+    """Under xdist the one test that takes long comes first: at the end it would keep all waiting.
+
+    All others stay as written, so that a file is done by one worker, and what it shares made once.
+    """
     if hasattr(config, "workerinput"):
-        cases = Counter(item.path for item in items)
-        items.sort(key=lambda item: (item.path.name not in BEGUN_FIRST, -cases[item.path]))
+        items.sort(key=lambda item: item.path.name != "test_fuzz.py")
 
 
 def pytest_collection_finish():
@@ -51,6 +43,14 @@ def signals_as_usual():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk():
+    """Files of tests need not outlive a power failure."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 _drawn = {"wanted": False}

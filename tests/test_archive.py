@@ -28,7 +28,7 @@ ARRAYS = {
 
 @pytest.fixture
 def path(tmp_path):
-    write_archive(tmp_path / "a.npz", ARRAYS, {"about": {"seed": 2**127}})
+    write_archive(tmp_path / "a.npz", ARRAYS, {"about": {"seed": 2**127}}, schema=1)
     return tmp_path / "a.npz"
 
 
@@ -50,10 +50,9 @@ def _npy(array):
 
 
 def test_what_was_written_is_read_and_may_be_written_to(path):
-    archive = read_archive(path, "things")
-    assert archive.has_checksums
-    assert archive.text("about") == {"seed": 2**127}
-    found = archive.arrays()
+    (about,), found = read_archive(path, "things", schema=1, texts=("about",))
+    assert about == {"seed": 2**127}
+    assert read_archive(path, "things", texts=("about",), texts_only=True) == ([about], {})
     assert found.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert np.array_equal(found[name], array)
@@ -66,9 +65,23 @@ def test_what_was_written_is_read_and_may_be_written_to(path):
 
 def test_archives_of_numpy_have_no_checksums(tmp_path):
     np.savez(tmp_path / "a.npz", **ARRAYS)
-    archive = read_archive(tmp_path / "a.npz", "things")
-    assert not archive.has_checksums
-    assert archive.array("one") == 2.5
+    assert read_archive(tmp_path / "a.npz", "things")[1]["one"] == 2.5
+    with pytest.raises(UnreadableFileError, match="it has no checksums"):
+        read_archive(tmp_path / "a.npz", "things", schema=1)
+
+
+@pytest.mark.parametrize("schema", [None, "1", 2, [1]])
+def test_another_schema_is_refused(schema, tmp_path):
+    write_archive(tmp_path / "a.npz", ARRAYS, {}, schema=schema)
+    with pytest.raises(UnreadableFileError, match=r"schema=.*, and this version of fl_epe reads 1"):
+        read_archive(tmp_path / "a.npz", "things", schema=1)
+
+
+def test_a_text_must_be_one(tmp_path):
+    write_archive(tmp_path / "a.npz", ARRAYS, {"list": [1]}, schema=1)
+    for name, message in (("list", "'list' is a list"), ("x", "'x' is no text"), ("z", "no 'z'")):
+        with pytest.raises(UnreadableFileError, match=message):
+            read_archive(tmp_path / "a.npz", "things", texts=(name,))
 
 
 def _without(members):
@@ -93,7 +106,7 @@ def _other_text(members):
 
 def _other_sum(members):
     listed = json.loads(np.load(io.BytesIO(members["checksums.npy"])).tobytes())
-    listed["members"]["y"] = listed["members"]["x"]
+    listed["sha256"]["y"] = listed["sha256"]["x"]
     members["checksums.npy"] = _npy(np.frombuffer(json.dumps(listed).encode(), np.uint8))
 
 
@@ -105,7 +118,7 @@ def _other_sum(members):
         (_swapped, "'x' is not as it was written: its checksum differs"),
         (_other_value, "'y' is not as it was written: its checksum differs"),
         (_other_text, "'about' is not as it was written: its checksum differs"),
-        (_other_sum, "'checksums' is not as it was written"),
+        (_other_sum, "'y' is not as it was written: its checksum differs"),
     ],
     ids=["lost", "added", "swapped", "value", "text", "sum"],
 )
@@ -132,11 +145,11 @@ def _raw_npy(descr, shape, data=b""):
     [
         (_npy(np.array([{}], object)), "holds object, neither numbers nor texts"),
         (_npy(np.array([1j])), "holds complex128, neither numbers nor texts"),
-        (_npy(np.zeros(2, "f4,i4")), "is no array"),
-        (_raw_npy("'<f8'", "(1152921504606846976,)"), "is no array"),
+        (_npy(np.zeros(2, "f4,i4")), "neither numbers nor texts"),
+        (_raw_npy("'<f8'", "(1152921504606846976,)"), "claims shape"),
         (_raw_npy("'<f8'", "(1099511627776,)"), "claims shape"),
-        (_raw_npy("'<f8'", "(-1,)"), "is no array"),
-        (_raw_npy("'<f8'", "(True,)", bytes(8)), "is no array"),
+        (_raw_npy("'<f8'", "(-1,)"), "claims shape"),
+        (_raw_npy("'<f8'", "(-1, -1)", bytes(8)), "claims shape"),
         (_raw_npy("'<U0'", "(1000000,)"), "claims shape"),
         (_raw_npy("'|b1'", "(2,)", b"\x01\x07"), "neither true nor false"),
         (_raw_npy("'<U1'", "(1,)", b"\xff" * 4), "holds what is no text"),
@@ -146,7 +159,7 @@ def _raw_npy(descr, shape, data=b""):
         (b"", "is no array"),
     ],
     ids=[
-        "objects", "complex", "fields", "too-many", "claims-8-TiB", "negative", "bool-length",
+        "objects", "complex", "fields", "too-many", "claims-8-TiB", "negative", "both-negative",
         "texts-of-nothing", "bool-of-7", "no-character", "a-byte-too-many", "nested", "version",
         "empty",
     ],
@@ -171,7 +184,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "41")
-    assert len(read_archive(path, "numbers").array("zeros")) == 40 << 20
+    assert len(read_archive(path, "numbers")[1]["zeros"]) == 40 << 20
 
 
 def test_a_member_cannot_claim_more_than_it_can_hold(path):
@@ -220,26 +233,26 @@ def test_the_file_before_is_kept(tmp_path, monkeypatch, links):
         monkeypatch.setattr(Path, "hardlink_to", refused)
     path, previous = tmp_path / "a.npz", tmp_path / "a-previous.npz"
     for number in range(4):
-        write_archive(path, {"x": np.array(number)}, {}, previous=previous)
-        found = [int(read_archive(p, "a").array("x")) for p in (path, previous) if p.exists()]
+        write_archive(path, {"x": np.array(number)}, {}, schema=1, previous=previous)
+        found = [int(read_archive(p, "a")[1]["x"]) for p in (path, previous) if p.exists()]
         assert found == [number, number - 1][: number + 1]
     path.write_bytes(b"damaged")
-    assert int(read_archive(previous, "a").array("x")) == 2
+    assert int(read_archive(previous, "a")[1]["x"]) == 2
     assert {file.name for file in tmp_path.iterdir()} == {path.name, previous.name}
 
 
 def test_at_every_moment_two_whole_files_stand(tmp_path, monkeypatch):
     path, previous = tmp_path / "a.npz", tmp_path / "a-previous.npz"
     for number in range(2):
-        write_archive(path, {"x": np.array(number)}, {}, previous=previous)
+        write_archive(path, {"x": np.array(number)}, {}, schema=1, previous=previous)
     seen = []
 
     def watched(self, target):
         os.replace(self, target)
-        seen.append([int(read_archive(p, "a").array("x")) for p in (path, previous)])
+        seen.append([int(read_archive(p, "a")[1]["x"]) for p in (path, previous)])
 
     monkeypatch.setattr(Path, "replace", watched)
-    write_archive(path, {"x": np.array(2)}, {}, previous=previous)
+    write_archive(path, {"x": np.array(2)}, {}, schema=1, previous=previous)
     assert seen == [[2, 0], [2, 1]]
 
 

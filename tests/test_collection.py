@@ -1,4 +1,4 @@
-"""Tests have the same names in every process, so that they can be shared out and run again."""
+"""Tests have the same names in every process, as workers and reruns find them by name."""
 
 import os
 import re

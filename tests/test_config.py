@@ -99,7 +99,7 @@ def test_settings_round_trip_and_defaults():
     assert RunConfig(clients=120).target_delta == 120**-1.1
     # 24 clients and 1000 canaries once in 60 rounds
     assert RunConfig(clients=120).cohort_size == pytest.approx(24 + 1000 / 60)
-    with pytest.raises(ValueError, match=r"known settings, got \['colour'\]"):
+    with pytest.raises(ValueError, match=r"settings=\['colour'\] to be known"):
         RunConfig.from_dict({"clients": 3, "colour": "red"})
 
 

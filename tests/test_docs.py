@@ -15,7 +15,7 @@ import pytest
 
 import fl_epe
 from fl_epe.cli import main
-from fl_epe.tasks import task_names
+from fl_epe.tasks.by_name import task_names
 
 ROOT = Path(__file__).parents[1]
 SITE = sorted((ROOT / "docs").rglob("*.md"))

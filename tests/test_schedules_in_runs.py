@@ -5,8 +5,8 @@ import pytest
 
 from fl_epe import RunConfig
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import scores_from_record
+from fl_epe.auditing import EVERY_ROUND, seen_by
+from fl_epe.limit import limit_record
 from fl_epe.reporting.summary import _analytical
 from fl_epe.schedules import make_schedule, parse_schedule
 from fl_epe.seeding import generator
@@ -40,7 +40,7 @@ def test_a_run_follows_any_schedule_and_knows_what_to_expect(spec):
             for seed in range(200)
         ]
         error = np.std(sizes) / np.sqrt(len(sizes))
-        # "capped" is expected from a simulation of its own, see `Capped.participations_error`.
+        # "capped" is expected from a simulation of its own, see `Capped.participations`.
         assert abs(np.mean(sizes) - schedule.cohort_size(population)) < 4 * error + 0.05
     whole = config.client_schedule().cohort_size(40) + config.canary_schedule().cohort_size(60)
     assert config.cohort_size == pytest.approx(whole)
@@ -57,7 +57,7 @@ def test_the_limit_meets_theory_at_known_rounds(spec):
     kind, options = parse_schedule(spec)
     record = limit_record(make_schedule(kind, 24, 3, **options), 0.5, 1e-3, num_canaries=800)
     assert record.mechanism.participation == kind
-    scores = scores_from_record(record, "all", "matched-filter").observed
+    scores = seen_by(record, EVERY_ROUND).scores().observed
     counts = record.presence.sum(axis=0)
     standard = scores - np.sqrt(counts[counts > 0]) / 0.5
     assert abs(standard.mean()) < 4 / np.sqrt(len(standard))

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from fl_epe.config import RunConfig
-from fl_epe.stop_rule import StopRule
+from fl_epe.config import RunConfig, StopRule
 
 
 @pytest.mark.parametrize(
@@ -28,28 +27,29 @@ def test_a_rule_is_met_by_an_interval_on_its_side():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("epsilon-all > 8", "name epsilon-all-low or epsilon-all-high.*epsilon-all does not"),
-        ("epsilon-final-low > 8", "epsilon-final-low is not one"),
-        ("epsilon-all-low < 8", "to have '>' after epsilon-all-low, got '<'"),
-        ("epsilon-all-low >= 8", "to have '>' after epsilon-all-low, got '>='"),
-        ("epsilon-all-high > 8", "to have '<' after epsilon-all-high, got '>'"),
-        ("epsilon-all-low > 8 nats", "to be like 'epsilon-all-low > 8'"),
-        ("epsilon-all-low > eight", "finite number >= 0, got 'eight'"),
-        ("epsilon-all-low > nan", "finite number >= 0, got 'nan'"),
-        ("epsilon-all-low > inf", "finite number >= 0, got 'inf'"),
-        ("epsilon-all-low > -1", "finite number >= 0, got '-1'"),
-        ("", "to be like"),
-        ("8 < epsilon-all-low", "to be like"),
+        "epsilon-all > 8",
+        "epsilon-final-low > 8",
+        "epsilon-all-low < 8",
+        "epsilon-all-low >= 8",
+        "epsilon-all-high > 8",
+        "epsilon-all-low > 8 nats",
+        "epsilon-all-low > eight",
+        "epsilon-all-low > nan",
+        "epsilon-all-low > inf",
+        "epsilon-all-low > -1",
+        "",
+        "8 < epsilon-all-low",
     ],
     ids=[
         *("no-end", "final", "low-below", "low-not-above", "high-above", "unit", "word"),
         *("nan", "inf", "negative", "empty", "turned-round"),
     ],
 )
-def test_another_text_is_refused_with_what_is_wrong(text, message):
-    with pytest.raises(ValueError, match=f"stop_when={re.escape(repr(text))}.*{message}"):
+def test_another_text_is_refused_with_those_that_are_allowed(text):
+    allowed = "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0"
+    with pytest.raises(ValueError, match=f"stop_when={re.escape(repr(text))} {allowed}"):
         RunConfig(clients=30, stop_when=text)
 
 

@@ -10,63 +10,43 @@ Examples:
     4.377
 """
 
-from fl_epe.accounting.composed import composed_epsilon, noise_of_epsilon
-from fl_epe.accounting.footprint_law import (
-    ClientsLaw,
-    FootprintLaw,
+from fl_epe.accounting.expected_score_law import (
+    ExpectedScoreLaw,
     clients_law,
-    footprint_law,
-    largest_footprint,
+    expected_score_law,
     simulated_law,
 )
-from fl_epe.accounting.hidden_substitute import HiddenSubstitute
 from fl_epe.accounting.mixtures import (
-    known_footprint_delta,
-    known_footprint_epsilon,
-    unknown_footprint_delta,
-    unknown_footprint_epsilon,
+    known_expected_score_delta,
+    known_expected_score_epsilon,
+    unknown_expected_score_epsilon,
 )
-from fl_epe.accounting.sampled_gaussian import TradeOff, poisson_epsilon_below, poisson_trade_off
 from fl_epe.accounting.schedule_bounds import analytical_epsilon, tightest, upper_bounds
-from fl_epe.accounting.substitute import group_epsilon, substitute_epsilon
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
 from fl_epe.accounting.upper_bounds import (
     UpperBound,
-    fixed_size_epsilon,
     gaussian_epsilon,
     poisson_epsilon,
-    random_participations_epsilon,
+    substitute_epsilon,
 )
 
 __all__ = [
-    "ClientsLaw",
-    "FootprintLaw",
-    "HiddenSubstitute",
-    "TradeOff",
+    "ExpectedScoreLaw",
     "UpperBound",
     "analytical_epsilon",
     "clients_law",
-    "composed_epsilon",
     "delta_two_gaussians",
     "epsilon_two_gaussians",
-    "fixed_size_epsilon",
-    "footprint_law",
+    "expected_score_law",
     "gaussian_epsilon",
-    "group_epsilon",
-    "known_footprint_delta",
-    "known_footprint_epsilon",
-    "largest_footprint",
-    "noise_of_epsilon",
+    "known_expected_score_delta",
+    "known_expected_score_epsilon",
     "poisson_epsilon",
-    "poisson_epsilon_below",
-    "poisson_trade_off",
-    "random_participations_epsilon",
     "simulated_law",
     "substitute_epsilon",
     "tightest",
-    "unknown_footprint_delta",
-    "unknown_footprint_epsilon",
+    "unknown_expected_score_epsilon",
     "unknown_rounds_epsilon",
     "upper_bounds",
 ]

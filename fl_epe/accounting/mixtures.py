@@ -1,23 +1,23 @@
-"""ε of a random client, where clients leave footprints of different size.
+"""ε of an average-case client, where clients have different expected scores.
 
-A footprint m ≥ 0 is the expected score of a client that takes part; the score is N(m, 1), and
-N(0, 1) without the client. Where footprints differ, the ε of the mean footprint is not that of the
-attack on a random client, because the few clients with large footprints decide δ. There are two
+The score of a client with expected score m ≥ 0 is N(m, 1), and N(0, 1) without the client. Where
+expected scores differ, the ε of the mean expected score is not that of the attack on an
+average-case client, because the few clients with large expected scores decide δ. There are two
 adversaries:
 
-- one who knows the client's footprint (for example because it knows the client's rounds): δ(ε) is
-  the mean of δ(m; ε) over the clients;
+- one who knows the client's expected score (for example because it knows the client's rounds):
+  δ(ε) is the mean of δ(m; ε) over the clients;
 - one who does not: δ(ε) is that of the mixture Σ w_i N(m_i, 1) against N(0, 1), in both directions.
 
 The first is never weaker than the second. Derivation: docs/notes/mixtures.md.
 
 Examples:
     >>> from fl_epe.accounting import epsilon_two_gaussians
-    >>> round(known_footprint_epsilon([1.0, 1.0], delta=1e-5), 3)  # equal footprints
+    >>> round(known_expected_score_epsilon([1.0, 1.0], delta=1e-5), 3)  # equal expected_scores
     4.377
-    >>> round(known_footprint_epsilon([0.0, 2.0], delta=1e-5), 3)  # a mean of 1, but a larger ε
+    >>> round(known_expected_score_epsilon([0.0, 2.0], delta=1e-5), 3)  # also a mean of 1
     9.675
-    >>> round(unknown_footprint_epsilon([0.0, 2.0], delta=1e-5), 3)
+    >>> round(unknown_expected_score_epsilon([0.0, 2.0], delta=1e-5), 3)
     8.981
 """
 
@@ -32,92 +32,85 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
 
-_LARGEST = 1e140  # as in two_gaussians: larger footprints have an infinite ε
-_MANY = 50_000  # more distinct footprints are rounded up to a grid
+_LARGEST = 1e140  # as in two_gaussians: larger expected scores have an infinite ε
+_MANY = 50_000  # more distinct expected scores are rounded up to a grid
 _COARSE = 5e-5  # relative distance of its points
 _SHORT = 0.25  # log M(v) − log M(v + gap) cancels for smaller gaps
 _FAR = -5.0  # below it Mills' ratio is taken from log_ndtr, as it would overflow
 _ROUNDING = 1e-12  # of a computed ln δ; ε is rounded up by it
 
 
-def known_footprint_epsilon(
-    footprints: ArrayLike, delta: float, *, weights: ArrayLike | None = None
+def known_expected_score_epsilon(
+    expected_scores: ArrayLike, delta: float, *, weights: ArrayLike | None = None
 ) -> float:
-    """ε of a random client whose footprint the adversary knows: mean of δ(m_i; ε) = δ.
+    """ε of an average-case client whose expected score the adversary knows: mean of δ(m_i; ε) = δ.
 
     Args:
-        footprints: m_i ≥ 0, any shape; infinity is allowed.
+        expected_scores: m_i ≥ 0, any shape; infinity is allowed.
         delta: target δ in (0, 1).
-        weights: of the footprints, ≥ 0, in their shape; by default all weigh the same.
+        weights: of the expected scores, ≥ 0, in their shape; by default all weigh the same.
 
     Returns:
-        The smallest ε ≥ 0, rounded up; infinite if footprints above 1e140 weigh more than δ. Of
-        more than 50,000 distinct footprints each is first rounded up, by at most a factor of
-        1.00005.
+        The smallest ε ≥ 0, rounded up; infinite if expected scores above 1e140 weigh more than δ.
+        Of more than 50,000 distinct expected scores each is first rounded up, by at most a factor
+        of 1.00005.
 
     Raises:
-        ValueError: for negative or NaN footprints, weights that cannot be normalised, or a
+        ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
             ``delta`` outside (0, 1).
     """
-    clients = _Clients.of(footprints, weights)
+    clients = _Clients.of(expected_scores, weights)
     goal = clients.goal(delta)
     if goal == -math.inf:
         return math.inf
     return _first(clients.log_delta_known, goal, 0.0, 1.0) if len(clients.sizes) else 0.0
 
 
-def unknown_footprint_epsilon(
-    footprints: ArrayLike, delta: float, *, weights: ArrayLike | None = None
+def unknown_expected_score_epsilon(
+    expected_scores: ArrayLike, delta: float, *, weights: ArrayLike | None = None
 ) -> float:
-    """ε of a random client whose footprint the adversary does not know.
+    """ε of an average-case client whose expected score the adversary does not know.
 
     The exact ε between Σ w_i N(m_i, 1) and N(0, 1), of both directions the larger one. Arguments
-    and errors are as in `known_footprint_epsilon`.
+    and errors are as in `known_expected_score_epsilon`.
     """
-    clients = _Clients.of(footprints, weights)
+    clients = _Clients.of(expected_scores, weights)
     goal = clients.goal(delta)
     if goal == -math.inf:
         return math.inf
     return _solve_unknown(clients, goal) if len(clients.sizes) else 0.0
 
 
-def known_footprint_delta(
-    footprints: ArrayLike, epsilon: float, *, weights: ArrayLike | None = None
+def known_expected_score_delta(
+    expected_scores: ArrayLike, epsilon: float, *, weights: ArrayLike | None = None
 ) -> float:
-    """δ of a random client whose footprint the adversary knows; see `known_footprint_epsilon`.
+    """δ of an average-case client of known expected score.
+
+    See `known_expected_score_epsilon`.
 
     Raises:
         ValueError: as there; for an ``epsilon`` that is negative or NaN.
     """
-    clients = _Clients.of(footprints, weights)
-    return clients.delta(epsilon, clients.log_delta_known)
-
-
-def unknown_footprint_delta(
-    footprints: ArrayLike, epsilon: float, *, weights: ArrayLike | None = None
-) -> float:
-    """δ of a random client whose footprint is unknown; see `unknown_footprint_epsilon`.
-
-    Raises:
-        ValueError: as there; for an ``epsilon`` that is negative or NaN.
-    """
-    clients = _Clients.of(footprints, weights)
-    return clients.delta(epsilon, clients.log_delta_unknown)
+    clients = _Clients.of(expected_scores, weights)
+    if not epsilon >= 0:
+        raise_invalid("epsilon", epsilon, "in [0, inf]")
+    finite = len(clients.sizes) > 0 and epsilon < math.inf
+    return min(clients.exposed + (math.exp(clients.log_delta_known(epsilon)) if finite else 0), 1.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Clients:
-    """Distinct footprints in (0, 1e140] with their shares, and what lies outside of that.
+    """Distinct expected scores in (0, 1e140] with their shares, and what lies outside of that.
 
     Attributes:
-        sizes: the footprints m, ascending.
+        sizes: the expected scores m, ascending.
         log_shares: ln of their shares of all clients.
-        log_silent: ln of the share of clients without a footprint.
-        exposed: share of the clients whose footprint is too large for any finite ε.
+        log_silent: ln of the share of clients without an expected score.
+        exposed: share of the clients whose expected score is too large for any finite ε.
     """
 
     sizes: Floats
@@ -126,17 +119,17 @@ class _Clients:
     exposed: float
 
     @classmethod
-    def of(cls, footprints: ArrayLike, weights: ArrayLike | None) -> _Clients:
-        given = np.asarray(footprints, np.float64).ravel()
+    def of(cls, expected_scores: ArrayLike, weights: ArrayLike | None) -> _Clients:
+        given = np.asarray(expected_scores, np.float64).ravel()
         if not len(given) or not np.all(given >= 0):
-            bad = given[~(given >= 0)][0] if len(given) else footprints
-            raise ValueError(f"Expected footprints={bad} >= 0, and at least one.")
+            bad = given[~(given >= 0)][0] if len(given) else expected_scores
+            raise_invalid("expected_scores", bad, ">= 0, and at least one")
         shares = np.ones(len(given)) if weights is None else np.asarray(weights, np.float64).ravel()
         if len(shares) != len(given):
-            raise ValueError(f"Expected len(weights)={len(shares)} to be {len(given)}.")
+            raise_invalid("weights", shares, f"to be {len(given)}, one for each expected score")
         total = shares.sum()
         if not (np.all(shares >= 0) and 0 < total < np.inf):
-            raise ValueError(f"Expected weights={shares} >= 0 with a finite sum > 0.")
+            raise_invalid("weights", shares, ">= 0 with a finite sum > 0")
         sizes, places = np.unique(given, return_inverse=True)
         if len(sizes) > _MANY:
             sizes, places = np.unique(rounded_up(given), return_inverse=True)
@@ -146,14 +139,8 @@ class _Clients:
         log_silent = math.log(silent) if silent > 0 else -math.inf
         return cls(sizes[used], np.log(summed[used]), log_silent, min(exposed, 1.0))
 
-    def delta(self, epsilon: float, log_delta: Callable[[float], float]) -> float:
-        if not epsilon >= 0:
-            raise ValueError(f"Expected epsilon={epsilon} in [0, inf].")
-        finite = len(self.sizes) > 0 and epsilon < math.inf
-        return min(self.exposed + (math.exp(log_delta(epsilon)) if finite else 0.0), 1.0)
-
     def goal(self, delta: float) -> float:
-        """Logarithm of the δ that is left for finite footprints, a little less for rounding."""
+        """Logarithm of the δ left for finite expected scores, a little less for rounding."""
         check_probability("delta", delta)
         left = delta - self.exposed
         return math.log(left) - _ROUNDING if left > 0 else -math.inf
@@ -161,12 +148,6 @@ class _Clients:
     def log_delta_known(self, epsilon: float) -> float:
         """Logarithm of the mean of δ(m; ε); each member is told apart at a score of its own."""
         return _log_sum(self.log_shares + self._removed(self.sizes / 2 + epsilon / self.sizes))
-
-    def log_delta_unknown(self, epsilon: float) -> float:
-        removed = self.log_delta_removed(self.score_of(epsilon))
-        if self.log_silent >= -epsilon:  # the likelihood ratio is nowhere as small as e^-ε
-            return removed
-        return max(removed, self.log_delta_added(self.score_of(-epsilon)))
 
     def log_delta_removed(self, score: float) -> float:
         """Logarithm of P[x > s] − e^ε Q[x > s], with P the mixture and ε its log ratio at s."""
@@ -237,12 +218,12 @@ def _root(value: Callable[[float], float], low: float, high: float) -> float:
     return float(scipy.optimize.brentq(value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
 
 
-def rounded_up(footprints: Floats, distance: float = _COARSE) -> Floats:
-    """Each footprint rounded up to the next power of 1 + ``distance``; 0 and infinity stay."""
-    inside = (footprints > 0) & (footprints <= _LARGEST)
+def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
+    """Each expected score rounded up to the next power of 1 + ``distance``; 0 and infinity stay."""
+    inside = (expected_scores > 0) & (expected_scores <= _LARGEST)
     step = math.log1p(distance)
-    logs = np.log(footprints, out=np.zeros_like(footprints), where=inside)
-    return np.where(inside, np.exp(np.ceil(logs / step) * step), footprints)
+    logs = np.log(expected_scores, out=np.zeros_like(expected_scores), where=inside)
+    return np.where(inside, np.exp(np.ceil(logs / step) * step), expected_scores)
 
 
 def _log_sum(terms: Floats) -> float:
@@ -254,7 +235,7 @@ def _log_sum(terms: Floats) -> float:
 
 def _log_one_less(fall: Floats) -> Floats:
     """ln(1 − e^−fall)."""
-    with np.errstate(divide="ignore"):  # −∞ where a footprint is too small for any difference
+    with np.errstate(divide="ignore"):  # −∞ where an expected score is too small for any difference
         return np.asarray(np.log(-np.expm1(-fall)))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.accounting.footprint_law import footprint_law
+from fl_epe.accounting.expected_score_law import expected_score_law
 from fl_epe.accounting.upper_bounds import (
     UpperBound,
     fixed_size_epsilon,
@@ -27,7 +27,7 @@ from fl_epe.accounting.upper_bounds import (
     poisson_epsilon,
     random_participations_epsilon,
 )
-from fl_epe.checks import check_probability
+from fl_epe.checks import ArgumentError, check_count, check_probability
 from fl_epe.schedules import SCHEDULES, Capped, DropOut, PrivacyLaw, Schedule
 
 DEPLOYMENT = "deployment"
@@ -46,7 +46,7 @@ def upper_bounds(
     `fixed_size_epsilon`.
 
     Args:
-        schedule: who takes part when.
+        schedule: the participation schedule.
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
         population: number of clients, for cohorts of fixed size.
@@ -54,8 +54,7 @@ def upper_bounds(
     Raises:
         ValueError: for an argument out of range.
     """
-    if population < 1:
-        raise ValueError(f"Expected population={population} >= 1.")
+    check_count("population", population)
     law = schedule.privacy_law(population)
     found = list(_bounds(law, noise_multiplier, delta))
     pmf = None if law.counts else _count_pmf(schedule, population)
@@ -105,8 +104,10 @@ def analytical_epsilon(
     """
     if kind == "poisson":
         if sampling_rate is None or rounds is None:
-            raise ValueError(
-                f"Expected sampling_rate={sampling_rate} and rounds={rounds} for kind='poisson'."
+            raise ArgumentError(
+                "Expected {sampling_rate} and {rounds} for kind='poisson'.",
+                sampling_rate=sampling_rate,
+                rounds=rounds,
             )
         epsilon = poisson_epsilon(noise_multiplier, sampling_rate, rounds, delta)
         words = "the adversary does not know who was sampled"
@@ -144,11 +145,11 @@ def _count_pmf(schedule: Schedule, population: int) -> NDArray[np.float64] | Non
     Where a cap leaves no closed form they are those without the cap, which only takes away.
     ``None`` if none is known.
     """
-    law = footprint_law(schedule, np.ones(schedule.rounds), population)
+    law = expected_score_law(schedule, np.ones(schedule.rounds), population)
     if law is None:
         inner = schedule.schedule if isinstance(schedule, Capped | DropOut) else None
         return None if inner is None else _count_pmf(inner, population)
-    pmf = np.bincount(np.rint(law.footprints).astype(np.int64), law.shares)
+    pmf = np.bincount(np.rint(law.expected_scores).astype(np.int64), law.shares)
     return np.asarray(pmf / pmf.sum(), np.float64)
 
 

@@ -19,6 +19,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.checks import raise_invalid
+
 _Array = NDArray[np.float64]
 _Mask = NDArray[np.bool_]
 
@@ -236,7 +238,7 @@ def _std(name: str, value: ArrayLike) -> _Array:
 def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[_Array], _Mask]) -> _Array:
     values = np.asarray(value, dtype=np.float64)
     if not np.all(holds(values)):
-        raise ValueError(f"Expected {name}={values[~holds(values)][0]} {where}.")
+        raise_invalid(name, values[~holds(values)][0], where)
     return values
 
 

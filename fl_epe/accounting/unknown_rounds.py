@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ _SHORT = 16  # rounds of an epoch in which all signals are told apart
 _CELLS = 2**14  # of the grid on which the losses of several epochs are added
 
 
-def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int = 0) -> float:
+def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
     """ε of one participation in each epoch, at a round that the adversary does not know.
 
     If all rounds of an epoch have the same signal, the answer is never below the exact ε: every
@@ -49,17 +49,16 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float, *, seed: int 
     Args:
         epochs: for each epoch the expected scores ``a_t`` of its rounds, shape ``(T_e,)``.
         delta: target δ in (0, 1).
-        seed: not used, as nothing is simulated any more. Older calls may still give it.
 
     Raises:
         ValueError: if there is no epoch, a score is not positive and finite, or δ is out of range.
     """
     check_probability("delta", delta)
     if not len(epochs):
-        raise ValueError("Expected epochs=[] to hold at least one epoch.")
+        raise_invalid("epochs", epochs, "to hold at least one epoch")
     for rounds in epochs:
         if not (len(rounds) and np.all(np.isfinite(rounds)) and np.all(rounds > 0)):
-            raise ValueError(f"Expected epochs={rounds} to be positive and finite.")
+            raise_invalid("epochs", rounds, "to be positive and finite")
     known = math.hypot(*(float(rounds[0]) for rounds in epochs if len(rounds) == 1))
     largest = math.hypot(*(float(np.max(rounds)) for rounds in epochs))
     most = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))

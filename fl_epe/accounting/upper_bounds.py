@@ -14,14 +14,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
-from fl_epe.checks import check_probability
+from fl_epe.checks import ArgumentError, check_probability, raise_invalid
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
@@ -94,7 +93,7 @@ def random_participations_epsilon(
     _check(noise_multiplier, delta)
     weights = np.asarray(probabilities, np.float64)
     if weights.ndim != 1 or np.any(weights < 0) or not abs(weights.sum() - 1) < 1e-9:
-        raise ValueError(f"Expected probabilities={weights} >= 0 that add up to 1.")
+        raise_invalid("probabilities", weights, ">= 0 that add up to 1")
     beyond = np.append(np.cumsum(weights[:0:-1])[::-1], 0.0)  # more than 0, 1, 2, …
     most = int(np.argmax(beyond <= delta / 1000))
     if 1 - weights[0] <= delta:
@@ -137,30 +136,50 @@ def poisson_epsilon(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_sampled(noise_multiplier, sampling_rate, rounds, delta)
-    if sampling_rate == 0 or rounds == 0:
-        return 0.0
-    epsilon = gaussian_epsilon(noise_multiplier, delta, rounds)  # without sampling
-    if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
-        return epsilon
-    return refined_epsilon(
-        epsilon, lambda step: _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, step)
-    )
+    return _sampled_epsilon(noise_multiplier, sampling_rate, rounds, delta, replaced=False)
 
 
-def refined_epsilon(unsampled: float, at_step: Callable[[float], float]) -> float:
-    """ε on a grid that is refined until it changes by less than 1%.
+def substitute_epsilon(
+    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
+) -> float:
+    """ε of replacing a record that takes part by secret coins, for who sees every step.
 
-    A grid of a tenth of the step has an error of 1/25 to 1/100, so less than 0.05% is left.
+    Who knows that a person took part, and asks what their record says (its label, say), tells two
+    runs apart in which one record is replaced by another. In each step that samples the record the
+    sums are up to two clip norms apart: the pair is (1 − q)·N(0, z²) + q·N(1, z²) against
+    (1 − q)·N(0, z²) + q·N(−1, z²), so ε is about twice that of `poisson_epsilon` (Pradhan et al.
+    2025). Computed and rounded up as there. Adjacency: replace-one.
 
     Args:
-        unsampled: a finite upper bound on ε, returned if it is too large for a grid.
-        at_step: from the grid's step, in nats, to an upper bound on ε.
+        noise_multiplier: z ≥ 0.
+        sampling_rate: q, the probability of taking part in a step, in [0, 1].
+        rounds: number T of steps, at least 0.
+        delta: in (0, 1).
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
-    epsilon = unsampled
+    return _sampled_epsilon(noise_multiplier, sampling_rate, rounds, delta, replaced=True)
+
+
+def _sampled_epsilon(
+    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float, *, replaced: bool
+) -> float:
+    """ε of coins, on a grid that is refined until it changes by less than 1%.
+
+    A grid of a tenth of the step has an error of 1/25 to 1/100, so less than 0.05% is left.
+    """
+    _check(noise_multiplier, delta, rounds=rounds)
+    if not 0 <= sampling_rate <= 1:
+        raise_invalid("sampling_rate", sampling_rate, "in [0, 1]")
+    if sampling_rate == 0 or rounds == 0:
+        return 0.0
+    epsilon = gaussian_epsilon(noise_multiplier / (1 + replaced), delta, rounds)  # not sampled
+    if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
+        return epsilon
     step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
     while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
-        finer = at_step(step)
+        finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, replaced, step)
         settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
         epsilon = min(epsilon, finer)
         if settled:
@@ -189,7 +208,9 @@ def fixed_size_epsilon(
     """
     _check(noise_multiplier, delta, rounds=rounds)
     if not 0 <= cohort <= population:
-        raise ValueError(f"Expected cohort={cohort} in [0, population={population}].")
+        raise ArgumentError(
+            "Expected {cohort} in [0, {population}].", cohort=cohort, population=population
+        )
     if cohort == 0 or rounds == 0:
         return 0.0
     unsampled = gaussian_epsilon(noise_multiplier / 2, delta, rounds)
@@ -200,14 +221,15 @@ def fixed_size_epsilon(
 
 @functools.lru_cache(maxsize=4096)  # a report asks for the same several times
 def _pld_epsilon(
-    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float, step: float
+    noise: float, rate: float, rounds: int, delta: float, replaced: bool, step: float
 ) -> float:
     import dp_accounting  # slow to import
     from dp_accounting.pld import PLDAccountant
 
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-    event = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
-    accountant = PLDAccountant(value_discretization_interval=step)
+    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+    relations = dp_accounting.NeighboringRelation
+    relation = relations.REPLACE_ONE if replaced else relations.ADD_OR_REMOVE_ONE
+    accountant = PLDAccountant(relation, value_discretization_interval=step)
     return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 
@@ -225,21 +247,10 @@ def _rdp_epsilon(
     return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 
-def check_sampled(noise_multiplier: float, sampling_rate: float, rounds: int, delta: float) -> None:
-    """Check the settings of sampled steps.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    _check(noise_multiplier, delta, rounds=rounds)
-    if not 0 <= sampling_rate <= 1:
-        raise ValueError(f"Expected sampling_rate={sampling_rate} in [0, 1].")
-
-
 def _check(noise_multiplier: float, delta: float, **counts: int) -> None:
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-        raise ValueError(f"Expected noise_multiplier={noise_multiplier} >= 0 and finite.")
+        raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
     check_probability("delta", delta)
     for name, count in counts.items():
         if count < 0:
-            raise ValueError(f"Expected {name}={count} >= 0.")
+            raise_invalid(name, count, ">= 0")

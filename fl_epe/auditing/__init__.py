@@ -10,160 +10,141 @@ Examples:
 """
 
 from fl_epe.auditing import games
-from fl_epe.auditing.assertions import Evidence, assert_private, ceiling, find_evidence
-from fl_epe.auditing.bounds.by_name import (
-    BOUNDS,
-    COIN_METHODS,
-    epsilon_lower_bound,
-    headline_method,
-    least_canaries,
-    lower_bound,
-    lower_bound_by,
+from fl_epe.auditing.adversary import EVERY_ROUND, FINAL_MODEL, Adversary
+from fl_epe.auditing.assertions import assert_private
+from fl_epe.auditing.assumptions import (
+    Dependence,
+    GaussianFit,
+    anderson_darling,
+    combined_p_value,
+    dependence,
+    gaussian_by_group,
+    gaussian_test,
 )
-from fl_epe.auditing.bounds.exchangeable import LowerLimits, lower_limits
-from fl_epe.auditing.bounds.hidden_substitute import hidden_substitute_lower_bound
+from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
+from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, epsilon_lower_bound, lower_bound
 from fl_epe.auditing.bounds.lifted import lifted_lower_bound
-from fl_epe.auditing.bounds.one_threshold import lower_bounds_at
-from fl_epe.auditing.bounds.subsampled import (
-    composed_lower_bound,
-    noise_multiplier_limit,
-    subsampled_lower_bound,
-)
-from fl_epe.auditing.dependence import Dependence, dependence
+from fl_epe.auditing.bounds.primary import least_canaries
 from fl_epe.auditing.difference import EpsilonDifference, epsilon_difference
-from fl_epe.auditing.divergence import divergence
-from fl_epe.auditing.epsilon_by_round import RoundEstimate, epsilon_by_round
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
 from fl_epe.auditing.estimators import (
-    FootprintFit,
+    ExpectedScoreFit,
     epsilon_from_cosines,
     epsilon_from_record,
     epsilon_from_scores,
     epsilon_of,
-    epsilon_together,
-    footprint_fit,
+    expected_score_fit,
     unknown_rounds_estimate,
 )
+from fl_epe.auditing.evidence import Evidence, ceiling, find_evidence
+from fl_epe.auditing.faults import Fault, FaultKind
 from fl_epe.auditing.games.play import play
-from fl_epe.auditing.measured import NotMeasured, check_measured
+from fl_epe.auditing.leave_one_out import (
+    least_deviations,
+    leave_one_out,
+    measure_others,
+    others_share,
+)
+from fl_epe.auditing.measured import NotMeasured, divergence
 from fl_epe.auditing.measured_null import (
     NULL_CANARIES,
     MeasuredNull,
     Misfit,
-    NullTally,
     misfits,
     scorer_with_null,
 )
-from fl_epe.auditing.normality import (
-    GaussianFit,
-    anderson_darling,
-    combined_p_value,
-    gaussian_by_group,
-)
 from fl_epe.auditing.one_release import LARGE_OVERLAP
-from fl_epe.auditing.other_canaries import (
-    least_deviations,
-    measure_others,
-    others_share,
-    with_others,
-    without_others,
-)
-from fl_epe.auditing.random_client import ExposedOfMany, RandomClient, RunSchedules, random_client
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_from_scorer import record_from_scorer
-from fl_epe.auditing.record_parts import (
-    CanaryCosines,
-    ClientLog,
-    Mechanism,
-    Norms,
-    Provenance,
-    installed_versions,
-)
-from fl_epe.auditing.round_agreement import SKETCH_PARTS
-from fl_epe.auditing.run_auditor import RoundFacts, RunAuditor, RunningEstimate
-from fl_epe.auditing.score_file import LAYOUT, read_scores
-from fl_epe.auditing.score_spread import LEAST_FOR_NULL, wider_than_known
-from fl_epe.auditing.score_summary import (
-    BoundRow,
-    ScoreSummary,
-    all_bounds,
-    bare_scores,
-    finite,
-    gaussian_test,
-    summarize_checked,
-    summarize_scores,
-)
-from fl_epe.auditing.scores import Scores
-from fl_epe.auditing.sequential import WatchedMean, confidence_sequence
-from fl_epe.auditing.statistics import (
-    STATISTICS,
-    ThreatModel,
-    footprints,
-    participant_signals,
-    round_footprints,
-    scores_for_claim,
-    scores_from_record,
-    unknown_rounds_law,
-)
-from fl_epe.auditing.verdict import (
+from fl_epe.auditing.primary_bound import (
+    PrimaryBound,
     SimultaneousBounds,
     applicable_methods,
     method_by_design,
     simultaneous_bounds,
     theorem,
 )
-from fl_epe.auditing.watched_claims import WATCHED_METHODS, WatchedEvidence, watch_claim
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.record_from_scorer import OTHERS, record_from_scorer
+from fl_epe.auditing.record_parts import (
+    CanaryCosines,
+    ClientLog,
+    Design,
+    EarlyStop,
+    Findings,
+    Mechanism,
+    Norms,
+    Provenance,
+    ServerStep,
+    installed_versions,
+)
+from fl_epe.auditing.round_correlation import SKETCH_PARTS
+from fl_epe.auditing.round_scores import RoundFacts
+from fl_epe.auditing.run_auditor import RunAuditor
+from fl_epe.auditing.score_file import read_scores
+from fl_epe.auditing.score_summary import (
+    BoundRow,
+    ScoreSummary,
+    all_bounds,
+    bare_scores,
+    finite,
+    summarize_checked,
+)
+from fl_epe.auditing.scores import LEAST_FOR_NULL, Scores, wider_than_known
+from fl_epe.auditing.sequential import confidence_sequence
+from fl_epe.auditing.view import STATISTICS, View, scores_for_claim, seen_by
 
 __all__ = [
     "BOUNDS",
     "COIN_METHODS",
+    "EVERY_ROUND",
+    "FINAL_MODEL",
     "LARGE_OVERLAP",
-    "LAYOUT",
     "LEAST_FOR_NULL",
     "NULL_CANARIES",
+    "OTHERS",
     "SKETCH_PARTS",
     "STATISTICS",
-    "WATCHED_METHODS",
+    "Adversary",
     "AuditRecord",
+    "AverageCaseClient",
     "BoundRow",
     "CanaryCosines",
     "ClientLog",
     "Dependence",
+    "Design",
+    "EarlyStop",
     "EpsilonDifference",
     "EpsilonEstimate",
     "Evidence",
-    "ExposedOfMany",
-    "FootprintFit",
+    "ExpectedScoreFit",
+    "Fault",
+    "FaultKind",
+    "Findings",
     "GaussianFit",
-    "LowerLimits",
     "MeasuredNull",
     "Mechanism",
     "Misfit",
     "Norms",
     "NotMeasured",
-    "NullTally",
+    "PrimaryBound",
     "Provenance",
-    "RandomClient",
     "RoundEstimate",
     "RoundFacts",
     "RunAuditor",
     "RunSchedules",
-    "RunningEstimate",
     "ScoreSummary",
     "Scores",
+    "ServerStep",
     "SimultaneousBounds",
-    "ThreatModel",
-    "WatchedEvidence",
-    "WatchedMean",
+    "View",
     "all_bounds",
     "anderson_darling",
     "applicable_methods",
     "assert_private",
+    "average_case_client",
     "bare_scores",
     "ceiling",
-    "check_measured",
     "combined_p_value",
-    "composed_lower_bound",
     "confidence_sequence",
     "dependence",
     "divergence",
@@ -174,47 +155,31 @@ __all__ = [
     "epsilon_from_scores",
     "epsilon_lower_bound",
     "epsilon_of",
-    "epsilon_together",
+    "expected_score_fit",
     "find_evidence",
     "finite",
-    "footprint_fit",
-    "footprints",
     "games",
     "gaussian_by_group",
     "gaussian_test",
-    "headline_method",
-    "hidden_substitute_lower_bound",
     "installed_versions",
     "least_canaries",
     "least_deviations",
+    "leave_one_out",
     "lifted_lower_bound",
     "lower_bound",
-    "lower_bound_by",
-    "lower_bounds_at",
-    "lower_limits",
     "measure_others",
     "method_by_design",
     "misfits",
-    "noise_multiplier_limit",
     "others_share",
-    "participant_signals",
     "play",
-    "random_client",
     "read_scores",
     "record_from_scorer",
-    "round_footprints",
     "scorer_with_null",
     "scores_for_claim",
-    "scores_from_record",
+    "seen_by",
     "simultaneous_bounds",
-    "subsampled_lower_bound",
     "summarize_checked",
-    "summarize_scores",
     "theorem",
     "unknown_rounds_estimate",
-    "unknown_rounds_law",
-    "watch_claim",
     "wider_than_known",
-    "with_others",
-    "without_others",
 ]

@@ -4,9 +4,6 @@ A failure disproves the claim at the given confidence and under the stated assum
 not prove the claim: a better attack may get further. A true claim fails with probability at most
 1 − confidence, so for 1% over a whole test suite use ``confidence=1 - 0.01 / tests``. This holds
 only if a failed test is not repeated until it passes, and if the method is chosen in advance.
-Methods without an assumption show gross violations only; "gdp" and "mean" show finer ones, if the
-noise is Gaussian. Scores that are not Gaussian refute that, and then nothing is called violated;
-too few cannot, so the evidence says what it assumes.
 
 Examples:
     >>> from fl_epe.auditing import play
@@ -18,303 +15,16 @@ Examples:
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, overload
 
 import numpy as np
 
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, check_delta, lower_bound
-from fl_epe.auditing.bounds.error_rates import normal_scores
-from fl_epe.auditing.bounds.lifted import lifted_lower_bound
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.normality import anderson_darling
+from fl_epe.auditing.evidence import Evidence, find_evidence, found_in, scores_of_record
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units, pool
-from fl_epe.auditing.statistics import scores_for_claim
+from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
-from fl_epe.checks import check_probability
-
-_ENDS = "epsilon", "low", "high"
-_MOST_K_DELTA = 0.05  # "weighted" is the sharper bound up to this number of canaries times δ
-
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-    """What an audit says about a claim of (ε, δ)-DP; ``str`` gives a short report.
-
-    Attributes:
-        claimed: the claimed ε in nats.
-        delta: δ of the claim.
-        confidence: of the lower bound (one-sided) and of the estimate's interval (two-sided).
-        lower_bound: the true ε exceeds this, at that confidence and under the assumption.
-        method: of the lower bound.
-        assumption: of the lower bound, besides independent scores.
-        estimate: the ε that the attack measured; not a proof. ``None`` at δ = 0.
-        observed: number of observed scores.
-        unobserved: number of unobserved scores; 0 with the exact null.
-        statistic: the scores' statistic, in words.
-        ceiling: the largest lower bound that this many scores can give.
-        gaussian_p: p-value of the Anderson–Darling test, for a method that assumes Gaussian noise;
-            ``None`` for another, or if there are too few scores.
-        faults: how the run was seen to differ from what its privacy accounting assumes, as by
-            `fl_epe.dp_sgd.audit_dp_sgd`.
-    """
-
-    claimed: float
-    delta: float
-    confidence: float
-    lower_bound: float
-    method: str
-    assumption: str
-    estimate: EpsilonEstimate | None
-    observed: int
-    unobserved: int
-    statistic: str
-    ceiling: float
-    gaussian_p: float | None = None
-    faults: tuple[str, ...] = ()
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the scores refute that the noise is Gaussian, at the same confidence."""
-        return self.gaussian_p is not None and self.gaussian_p < 1 - self.confidence
-
-    @property
-    def violated(self) -> bool:
-        """Whether the claim is disproved, under an assumption that is not refuted."""
-        return self.lower_bound > self.claimed and not self.refuted
-
-    def _verdict(self) -> str:
-        tested = f" (Anderson–Darling: p = {self.gaussian_p:.2g})" if self.gaussian_p else ""
-        if self.refuted:
-            return f"not tested: the scores are not Gaussian{tested}"
-        if not self.violated:
-            return f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
-        gaussian = BOUNDS[self.method].gaussian
-        return f"violated, if the noise is Gaussian{tested}" if gaussian else "violated"
-
-    def __str__(self) -> str:
-        share, found = f"{100 * self.confidence:.6g}%", self.estimate
-        measured = "not measured: Gaussian noise has no finite ε at δ = 0"
-        if found is not None:
-            interval = f"{found.low:.4g} to {found.high:.4g}"
-            measured = f"ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})"
-        others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
-        faults = "".join(f"fault     {fault}\n" for fault in self.faults)
-        return faults + (
-            f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
-            f"measured  {measured}\n"
-            f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
-            f"assuming {self.assumption}\n"
-            f"scores    {self.observed} observed against {others}: {self.statistic}\n"
-            f"verdict   {self._verdict()}"
-        )
-
-
-def scores_of(run: object) -> Scores:
-    """The scores by which a run is tested.
-
-    Args:
-        run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
-            arguments that returns one of these. The scores of a record are the matched filter; if
-            no canary took part more than once, they are cosines and their null is exact. Where
-            coins drew the rounds they are those of `scores_for_claim`, at unknown rounds.
-
-    Raises:
-        ValueError: if there are too few canaries, or neither unobserved scores nor an exact null.
-        TypeError: if ``run`` is of another type.
-    """
-    found = _found(run)
-    if isinstance(found, AuditRecord):
-        return _scores_of_record(found)
-    if not isinstance(found, Scores):
-        kinds = "Scores, an AuditRecord, an object with record(), or a callable returning these"
-        raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
-    if not found.boundable:
-        raise ValueError("Expected unobserved scores, or cosines with their dim, got dim=None.")
-    return found
-
-
-def _found(run: object) -> object:
-    found = run() if callable(run) and not hasattr(run, "record") else run
-    return record() if callable(record := getattr(found, "record", None)) else found
-
-
-def find_evidence(
-    run: object,
-    epsilon: float,
-    delta: float,
-    confidence: float = 0.99,
-    *,
-    method: str | None = None,
-) -> Evidence:
-    """What a run says about the claim that it was (ε, δ)-DP.
-
-    Args:
-        run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable giving one; or
-            a list of these from independent runs of one mechanism, for the bound "lifted", which
-            counts each run as one trial (`lifted_lower_bound`).
-        epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
-        delta: δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
-        confidence: a true claim is called violated with probability at most 1 − this.
-        method: a valid one of `BOUNDS`, chosen before the scores are seen; by default "weighted"
-            for up to 0.05 / δ observed canaries, where it is sharper, else "clopper-pearson".
-
-    Raises:
-        ValueError, TypeError: if an argument is out of range, or the run has no such scores.
-        NotMeasured: a `ValueError`, if all scores are equal, or have no spread and the method
-            assumes Gaussian ones.
-    """
-    _check_claim(epsilon, delta, confidence, method)
-    if isinstance(run, list | tuple):
-        return _evidence_of_runs(run, epsilon, delta, confidence, method)
-    run = _found(run)
-    scores = scores_of(run)
-    method = method or _default_method(scores, delta)
-    if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
-        raise ValueError(
-            f"Expected method={method!r} to be one for scores of any distribution, such as"
-            f" 'weighted': {UNKNOWN_ROUNDS} are not Gaussian."
-        )
-    _check_measured(scores, method)
-    bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
-    return Evidence(
-        claimed=epsilon,
-        delta=delta,
-        confidence=confidence,
-        lower_bound=bound(scores),
-        method=method,
-        assumption=BOUNDS[method].assumption,
-        estimate=_estimate(run, scores, delta, confidence) if delta else None,
-        observed=scores.observed.size,
-        unobserved=_compared_with(scores, method),
-        statistic=scores.statistic,
-        ceiling=ceiling(scores, delta, confidence, method),
-        gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
-        faults=scores.faults,
-    )
-
-
-def _estimate(run: object, scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
-    """Of the adversary whose scores these are."""
-    if isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
-        how = {"threat": "all", "statistic": "likelihood-ratio", "confidence": confidence}
-        return epsilon_from_record(run, delta, **how)  # type: ignore[arg-type]
-    return epsilon_of(scores, delta, confidence=confidence)
-
-
-def _estimate_of_runs(
-    runs: Sequence[object], found: Sequence[Scores], delta: float, confidence: float
-) -> EpsilonEstimate:
-    """Of the pooled scores; at unknown rounds, whose ε has no such pool, means over the runs."""
-    pooled = pool(found)
-    if pooled.statistic != UNKNOWN_ROUNDS:
-        return epsilon_of(pooled, delta, confidence=confidence)
-    each = [_estimate(run, one, delta, confidence) for run, one in zip(runs, found, strict=True)]
-    ends = {name: float(np.mean([getattr(e, name) for e in each])) for name in _ENDS}
-    return dataclasses.replace(each[0], **ends)  # type: ignore[arg-type]
-
-
-def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
-    """The largest lower bound that this many scores can give: that of a perfect attack.
-
-    Args:
-        scores: of which the numbers and the null count.
-        delta: target δ in [0, 1).
-        confidence: one-sided.
-        method: a key of `BOUNDS`.
-    """
-    return _ceiling(*_numbers(scores), delta, confidence, method)
-
-
-@functools.lru_cache(maxsize=256)  # many reports are of runs with as many canaries
-def _ceiling(
-    observed: int, unobserved: int, dim: int | None, delta: float, confidence: float, method: str
-) -> float:
-    perfect = _telling_all(observed, unobserved, dim)
-    return lower_bound(perfect, delta, confidence=confidence, method=method)
-
-
-def _evidence_of_runs(
-    runs: Sequence[object], epsilon: float, delta: float, confidence: float, method: str | None
-) -> Evidence:
-    """What independent runs say, each counted as one trial."""
-    if method not in (None, "lifted"):
-        raise ValueError(f"Expected method={method!r} to be 'lifted', as there are several runs.")
-    if not runs:
-        raise ValueError("Expected run=[] to hold at least one run.")
-    runs = [_found(run) for run in runs]
-    found = [scores_of(run) for run in runs]
-    bound = functools.partial(lifted_lower_bound, delta=delta, confidence=confidence)
-    pooled = pool(found)
-    _check_measured(pooled, "lifted")
-    return Evidence(
-        claimed=epsilon,
-        delta=delta,
-        confidence=confidence,
-        lower_bound=bound(found),
-        method="lifted",
-        assumption=f"{len(runs)} independent runs; {BOUNDS['lifted'].assumption}",
-        estimate=_estimate_of_runs(runs, found, delta, confidence) if delta else None,
-        observed=pooled.observed.size,
-        unobserved=_compared_with(pooled, "lifted"),
-        statistic=pooled.statistic,
-        ceiling=bound([_telling_all(*_numbers(scores)) for scores in found]),
-        faults=tuple(dict.fromkeys(fault for scores in found for fault in scores.faults)),
-    )
-
-
-def _check_claim(epsilon: float, delta: float, confidence: float, method: str | None) -> None:
-    if not epsilon >= 0:
-        raise ValueError(f"Expected epsilon={epsilon} >= 0.")
-    check_probability("confidence", confidence)
-    valid = [name for name, bound in BOUNDS.items() if bound.valid]
-    if method not in (None, *valid):
-        raise ValueError(f"Expected method={method!r} to be valid, one of {', '.join(valid)}.")
-    check_delta(delta, method or "weighted")
-
-
-def _check_measured(scores: Scores, method: str) -> None:
-    """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
-    others = scores.unobserved if _compared_with(scores, method) else None
-    first, null = scores.observed[0], 0.0 if others is None else others[0]
-    flat = np.ptp(scores.observed) == 0 and (others is None or np.ptp(others) == 0)
-    if flat and first <= null:
-        rest = "" if others is None else f" and {null:.4g} for every unobserved one"
-        raise NotMeasured(
-            f"the score ({scores.statistic}) is {first:.4g} for every observed canary{rest}: no "
-            "canary reached what was released, or the statistic cancels it"
-        )
-    if flat and BOUNDS[method].gaussian:
-        raise NotMeasured(
-            f"scores without any spread are no Gaussian ones, as method={method!r} assumes; leave "
-            "out method, for a bound without that assumption"
-        )
-
-
-def _gaussian_p(scores: Scores, method: str) -> float | None:
-    """p-value of scores that are Gaussian with one variance, from all less their group's mean."""
-    if _compared_with(scores, method):
-        groups = in_moderate_units(*scores.both())
-    else:
-        groups = (normal_scores(scores.cosines, scores.dim or 2),)
-    rest = np.concatenate([group - group.mean() for group in groups])
-    enough = rest.size >= 8 and any(np.ptp(group) > 0 for group in groups)
-    return anderson_darling(rest).p_value if enough else None
-
-
-def _default_method(scores: Scores, delta: float) -> str:
-    return "weighted" if scores.observed.size * delta <= _MOST_K_DELTA else "clopper-pearson"
-
-
-def _compared_with(scores: Scores, method: str) -> int:
-    """Number of unobserved scores that a bound uses; 0 with the exact null."""
-    exact = scores.dim is not None and method not in COIN_METHODS
-    return 0 if exact or scores.unobserved is None else scores.unobserved.size
+from fl_epe.checks import raise_invalid
 
 
 @overload
@@ -383,22 +93,19 @@ def assert_private(
     if stop_early:
         return _assert_watched(run, epsilon, delta, confidence, method, planned)
     if planned is not None:
-        raise ValueError(f"Expected no planned={planned} without stop_early=True.")
+        raise_invalid("planned", planned, "only with stop_early=True")
     evidence = find_evidence(run, epsilon, delta, confidence, method=method)
     if evidence.violated or evidence.faults:
         raise AssertionError(str(evidence))
     if evidence.refuted and evidence.lower_bound > epsilon:
-        raise ValueError(
-            f"Expected Gaussian scores for method={evidence.method!r}: Anderson–Darling has p = "
-            f"{evidence.gaussian_p:.2g}. Leave out method, for a bound without that assumption."
+        raise_invalid(
+            "method",
+            evidence.method,
+            f"to go with Gaussian scores: Anderson–Darling has p = {evidence.gaussian_p:.2g}. "
+            "Leave out method, for a bound without that assumption",
         )
-    if evidence.ceiling <= epsilon:
-        raise ValueError(
-            f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}, the largest bound that "
-            f"{evidence.observed} + {evidence.unobserved} scores can give with "
-            f"method={evidence.method!r}. Use more canaries (or trials), or method='gdp' or 'mean' "
-            "if the noise is Gaussian."
-        )
+    scores, others = f"{evidence.observed} + {evidence.unobserved}", "'gdp' or 'mean'"
+    _check_can_be_disproved(epsilon, evidence, scores, others)
     return evidence
 
 
@@ -416,22 +123,31 @@ def _assert_watched(
     )
     if evidence.violated:
         raise AssertionError(str(evidence))
-    if evidence.ceiling <= epsilon:
-        raise ValueError(
-            f"Expected epsilon={epsilon} < {evidence.ceiling:.4g}, the largest bound that "
-            f"{evidence.used} scores can give with method={evidence.method!r}. Use more canaries "
-            "(or trials), or method='mean' if the noise is Gaussian."
-        )
+    _check_can_be_disproved(epsilon, evidence, str(evidence.used), "'mean'")
     return evidence
+
+
+def _check_can_be_disproved(
+    epsilon: float, evidence: Evidence | WatchedEvidence, scores: str, others: str
+) -> None:
+    """Refuse a claim that so many scores could not disprove."""
+    if evidence.ceiling <= epsilon:
+        raise_invalid(
+            "epsilon",
+            epsilon,
+            f"< {evidence.ceiling:.4g}, the largest bound that {scores} scores can give with "
+            f"method={evidence.method!r}. Use more canaries (or trials), or method={others} if the "
+            "noise is Gaussian",
+        )
 
 
 def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
     """Scores in an order that does not depend on them, and the dimension of their exact null."""
-    found = _found(run)
+    found = found_in(run)
     if isinstance(found, AuditRecord):
         found = found.in_order()
         last = [np.flatnonzero(rounds)[-1] for rounds in found.presence.T if rounds.any()]
-        scores = _scores_of_record(found)
+        scores = scores_of_record(found)
         _check_watchable(scores)
         return scores.observed[np.argsort(last, kind="stable")].tolist(), scores.dim
     if isinstance(found, Scores):
@@ -447,44 +163,18 @@ def _check_watchable(scores: Scores) -> None:
     """Refuse scores that cannot be looked at one by one, as their null is not N(0, 1)."""
     if not scores.standard_null:
         others = 0 if scores.unobserved is None else scores.unobserved.size
-        raise ValueError(
-            f"Expected scores with a known null for stop_early=True, got {scores.observed.size} "
-            f"observed and {others} unobserved {scores.statistic} with dim=None. Two groups are "
-            "compared all at once: leave out stop_early, or give cosines with their dim."
+        raise_invalid(
+            "dim",
+            None,
+            "to be the dimension of cosines for stop_early=True, as their null must be known: "
+            f"{scores.observed.size} observed and {others} unobserved {scores.statistic} are "
+            "compared all at once. Leave out stop_early, or give cosines with their dim",
         )
     if scores.null is not None:
         width, count = scores.null
-        raise ValueError(
-            f"Expected scores with a known null for stop_early=True, but the {count} unobserved "
-            f"ones of this run are {width:.3g} times as wide as N(0, 1), and their width is only "
-            "measured: leave out stop_early."
+        raise_invalid(
+            "stop_early",
+            True,
+            f"only for scores with a known null, but the {count} unobserved ones of this run are "
+            f"{width:.3g} times as wide as N(0, 1), and their width is only measured",
         )
-
-
-def _scores_of_record(record: AuditRecord) -> Scores:
-    taken, unobserved = record.presence.sum(axis=0), record.unobserved.count
-    if (participants := int(np.count_nonzero(taken))) < 2:
-        reason = record.provenance.config.get("not_measured")
-        why = f": {reason}" if reason else "."
-        raise ValueError(f"Expected {participants=} >= 2 among the canaries{why}")
-    faults = tuple(record.provenance.config.get("step_faults") or ())
-    scores = dataclasses.replace(scores_for_claim(record.in_order()), faults=faults)
-    if not scores.boundable:
-        most = f"a canary took part {taken.max()} times"
-        raise ValueError(f"Expected {unobserved=} >= 2, as {most}.")
-    # No coins decided who took part, and the exact null needs no unobserved canaries.
-    return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
-
-
-def _numbers(scores: Scores) -> tuple[int, int, int | None]:
-    """How many are observed and unobserved, and their dimension."""
-    count = 0 if scores.unobserved is None else scores.unobserved.size
-    return scores.observed.size, count, scores.dim
-
-
-def _telling_all(observed: int, unobserved: int, dim: int | None) -> Scores:
-    """So many scores of a perfect attack."""
-    null = np.zeros(unobserved) if unobserved else None
-    if dim is not None:
-        return Scores.from_cosines(np.ones(observed), dim, null)
-    return Scores(np.ones(observed), null)

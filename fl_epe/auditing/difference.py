@@ -22,6 +22,7 @@ import dataclasses
 import math
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.checks import raise_invalid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ def epsilon_difference(
     for name in ("delta", "confidence"):
         ours, theirs = getattr(first, name), getattr(second, name)
         if ours != theirs:
-            raise ValueError(f"Expected second.{name}={theirs} to be that of first, {ours}.")
+            raise_invalid(f"second.{name}", theirs, f"to be that of first, {ours}")
     ends = (first.epsilon, first.low, first.high, second.epsilon, second.low, second.high)
     value = _less(first.epsilon, second.epsilon, math.nan)
     if independent and all(map(math.isfinite, ends)):

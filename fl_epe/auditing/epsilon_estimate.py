@@ -1,8 +1,28 @@
-"""`EpsilonEstimate`: an estimate of ε with its interval, as every estimator returns it."""
+"""`EpsilonEstimate`, and what it is made from: a shift of N(0, 1), or two fitted Gaussians.
+
+How the intervals of fitted Gaussians are built (Algorithm 3): docs/notes/estimates.md.
+
+Examples:
+    >>> fit_gaussian(np.array([1.0, 2.0, 3.0]))
+    FittedGaussian(mean=2.0, std=1.0, count=3)
+    >>> round(shift_of_epsilon(estimate_at([2.0, 1.0, 3.0], 1e-5, 0.95, "shift").epsilon, 1e-5), 6)
+    2.0
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.auditing.adversary import Adversary
+from fl_epe.checks import check_probability, raise_invalid
+
+Floats = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +36,7 @@ class EpsilonEstimate:
         delta: the δ of that ε.
         confidence: coverage of the interval, such as 0.95.
         method: the statistic and the variance, in words.
+        adversary: who attacks; ``None`` for bare scores, which do not tell.
     """
 
     epsilon: float
@@ -24,3 +45,144 @@ class EpsilonEstimate:
     delta: float
     confidence: float
     method: str
+    adversary: Adversary | None = None
+
+
+def estimate_at(
+    shifts: ArrayLike,
+    delta: float,
+    confidence: float,
+    method: str,
+    adversary: Adversary | None = None,
+) -> EpsilonEstimate:
+    """ε of scores N(shift, 1) against N(0, 1), for a shift and both ends of its interval.
+
+    A shift below 0 counts as 0; an infinite one means that the residual is 0.
+    """
+    check_probability("confidence", confidence)
+    check_probability("delta", delta)
+    means = np.asarray(shifts, np.float64)
+    without = np.isposinf(means)
+    least = np.maximum(np.where(without, 0.0, means), 0.0)
+    found = np.asarray(epsilon_two_gaussians(0.0, 1.0, least, 1.0, delta))
+    epsilon, low, high = np.where(without, np.inf, found).tolist()
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
+
+
+def shift_of_epsilon(epsilon: float, delta: float) -> float:
+    """The shift between N(0, 1) and N(shift, 1) at which ε is ``epsilon``; its inverse is ε.
+
+    Raises:
+        ValueError: if ``epsilon`` is negative or infinite, or ``delta`` is not in (0, 1).
+    """
+    check_probability("delta", delta)
+    if not 0 <= epsilon < math.inf:
+        raise_invalid("epsilon", epsilon, "in [0, inf)")
+
+    def excess(shift: float) -> float:
+        return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta)) - epsilon
+
+    high = 1.0
+    while excess(high) <= 0:
+        high *= 2
+    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedGaussian:
+    """A Gaussian fitted to ``count`` scores; ``count`` is infinite if it is known exactly."""
+
+    mean: float
+    std: float
+    count: float = math.inf
+
+
+def fit_gaussian(scores: Floats) -> FittedGaussian:
+    """Mean and standard deviation of ``scores``, shape ``(k,)``; exactly 0 if all are equal."""
+    offsets = scores - scores[0]
+    return FittedGaussian(
+        float(scores[0] + offsets.mean()), float(offsets.std(ddof=1)), len(scores)
+    )
+
+
+def estimate_between(
+    null: FittedGaussian,
+    alt: FittedGaussian,
+    delta: float,
+    confidence: float,
+    method: str,
+    adversary: Adversary | None = None,
+) -> EpsilonEstimate:
+    """ε between two fitted Gaussians, with an interval for large samples.
+
+    Args:
+        null: of unobserved canaries.
+        alt: of observed canaries.
+        delta: target δ in (0, 1).
+        confidence: coverage of the interval.
+        method: the statistic and the variance, in words.
+        adversary: who attacks.
+
+    Raises:
+        ValueError: for a ``delta`` or ``confidence`` outside (0, 1).
+    """
+    # Larger scores mean "took part". If the observed scores are smaller, the attack failed.
+    mean = max(alt.mean, null.mean)
+    epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))
+    if null.std == 0 or alt.std == 0:
+        low, high = 0.0, epsilon  # all scores are equal
+    else:
+        means, stds = _plausible(null, alt, confidence)
+        values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))
+        low, high = min(epsilon, float(values.min())), max(epsilon, float(values.max()))
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
+
+
+def _plausible(
+    null: FittedGaussian, alt: FittedGaussian, confidence: float
+) -> tuple[Floats, Floats]:
+    """Means and deviations of the alternative, in units of the null, that fit the scores well.
+
+    They fill an ellipse of the large-sample distribution of (mean, ln deviation).
+    """
+    mean, log_std = (alt.mean - null.mean) / null.std, math.log(alt.std / null.std)
+    null_share = 0.5 / (null.count - 1)
+    covariance = np.array(
+        [
+            [
+                math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share,
+                mean * null_share,
+            ],
+            [mean * null_share, 0.5 / (alt.count - 1) + null_share],
+        ]
+    )
+    limit = _mixed_chi2_quantile(confidence)
+    angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
+    circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
+    offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
+    means, logs = mean + offsets[0].ravel(), log_std + offsets[1].ravel()
+    kink = _chord(covariance, limit, -log_std) + mean
+    return (
+        np.maximum(np.concatenate([means, kink]), 0.0),
+        np.exp(np.concatenate([logs, np.zeros_like(kink)])),
+    )
+
+
+def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
+    """Mean offsets in the ellipse at which both deviations are equal; empty if there are none."""
+    slope = covariance[0, 1] / covariance[1, 1]
+    room = limit - log_offset**2 / covariance[1, 1]
+    if room < 0:
+        return np.empty(0)
+    spread = math.sqrt(room * (covariance[0, 0] - slope * covariance[0, 1]))
+    return np.asarray(slope * log_offset + spread * np.linspace(-1, 1, 17))
+
+
+def _mixed_chi2_quantile(confidence: float) -> float:
+    """Quantile of an equal mixture of χ² with one and with two degrees of freedom."""
+
+    def miss(value: float) -> float:
+        share = (scipy.special.chdtr(1, value) + scipy.special.chdtr(2, value)) / 2
+        return float(share) - confidence
+
+    return float(scipy.optimize.brentq(miss, 0.0, 1e3))

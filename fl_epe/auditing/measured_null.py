@@ -81,7 +81,7 @@ class MeasuredNull:
         assert self.counts is not None  # noqa: S101 - there is a statistic
         return int(self.counts[number].sum())
 
-    def expected(self, number: int) -> Floats:
+    def expected_counts(self, number: int) -> Floats:
         """How many scores N(0, 1) has in each of the `tails` of statistic ``number``."""
         return np.asarray(self.size(number) * scipy.special.ndtr(-TAILS))
 
@@ -141,7 +141,7 @@ def _misfits_of(
     usual = min(max(width, least.get(name, 1.0)), 1.0)
     if abs(width - usual) > max(certain / np.sqrt(2 * size), _MATTERS):
         yield Misfit(name, "deviation", width, usual)
-    counts, expected = np.sum(null.tails(number), axis=0), 2 * null.expected(number)
+    counts, expected = np.sum(null.tails(number), axis=0), 2 * null.expected_counts(number)
     for tail in _FAR:
         place = int(np.searchsorted(TAILS, tail))
         count, usual = float(counts[place]), float(expected[place])
@@ -252,7 +252,9 @@ class NullTally:
         self._rounds = int(state[_STATE + "rounds"])
 
 
-def scorer_with_null(canaries: CanarySet, score_memory: int = SCORE_MEMORY) -> CanaryScorer:
-    """A scorer that shows `NULL_CANARIES` in all, where they are cheap."""
-    others = max(0, NULL_CANARIES - canaries.count)
+def scorer_with_null(
+    canaries: CanarySet, score_memory: int = SCORE_MEMORY, count: int = NULL_CANARIES
+) -> CanaryScorer:
+    """A scorer that shows ``count`` canaries in all, where they are cheap."""
+    others = max(0, count - canaries.count)
     return CanaryScorer(canaries, score_memory, others=others)

@@ -25,6 +25,10 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, estimate_at
+from fl_epe.auditing.scores import Scores, check_known_variance, check_sign
+from fl_epe.checks import check_probability, raise_invalid
+
 Floats = NDArray[np.float64]
 
 LARGE_OVERLAP = 0.02
@@ -35,6 +39,67 @@ The shift is larger by half of it for one canary alone. Reports speak of the sam
 _STEPS = np.linspace(-8.0, 8.0, 161)  # of a standard normal, for sums over the length of S
 _WEIGHTS = np.exp(-(_STEPS**2) / 2) / np.sum(np.exp(-(_STEPS**2) / 2))
 _LARGEST = 1e12
+
+
+def check_together(together: bool, sum_norm: float | None) -> None:
+    """Refuse a length of the canaries' sum without their word that they share a release.
+
+    Raises:
+        ArgumentError: a `ValueError`, that names ``sum_norm``.
+    """
+    if sum_norm is not None and not together:
+        raise_invalid(
+            "sum_norm", sum_norm, "only for canaries that took part together, which was not said"
+        )
+
+
+def epsilon_together(
+    scores: Scores, delta: float, confidence: float = 0.95, *, sum_norm: float | None = None
+) -> EpsilonEstimate:
+    """ε of one canary alone, from k canaries that took part in one release with equal norms.
+
+    With the mean score m it is ε between N(0, 1) and N(μ, 1), ``μ = m/√(1 − m²k/d)``. Each of the
+    canaries hides the others; this takes them out. The interval allows for the noise along the
+    canaries, for the length of all that hides them (as of Gaussian noise), and for the length of
+    the canaries' sum unless it is given. Without it ε may be infinite where the canaries are
+    nearly all of the release: bare cosines do not tell how little else there is.
+
+    Args:
+        scores: from `Scores.from_cosines`, of all canaries of the release.
+        delta: target δ in (0, 1).
+        confidence: coverage of the interval.
+        sum_norm: length of the sum of the canaries' directions, such as
+            ``np.linalg.norm(canaries.combine(np.ones((1, k))))`` for a `CanarySet`.
+
+    Raises:
+        ValueError: if the scores are not cosines, or an argument is out of range.
+    """
+    check_probability("confidence", confidence)
+    count, dim = len(scores.observed), scores.dim
+    if dim is None:
+        raise_invalid("dim", dim, "to be set: only cosines say how much canaries overlap")
+    check_sign(scores)
+    check_known_variance(scores)
+    if sum_norm is not None and not 0 < sum_norm <= count * (1 + 1e-6):
+        raise_invalid("sum_norm", sum_norm, f"in (0, {count}], the number of canaries")
+    mean = float(scores.observed.mean())
+    if sum_norm is not None and not possible(mean, count, dim, sum_norm):
+        cosine = mean / np.sqrt(dim)
+        raise_invalid(
+            "sum_norm",
+            sum_norm,
+            f">= {cosine * count:.4g}, as {count} cosines of {cosine:.3g} on average need",
+        )
+    if not possible(mean, count, dim, sum_norm):
+        raise ValueError(
+            f"Expected cosines of canaries that share one release, got a mean of "
+            f"{mean / np.sqrt(dim):.3g} for {count} of them in {dim} dimensions, which is too "
+            "large; leave out together=True if each was in a release of its own."
+        )
+    low, high = shift_interval(mean, count, dim, confidence, sum_norm)
+    shift = min(max(shift_of_one(mean, count, dim, sum_norm), low), high)
+    method = f"{scores.statistic}, known variance, other canaries projected out"
+    return estimate_at([shift, low, high], delta, confidence, method)
 
 
 def overlap(mean: float, count: int, dim: int) -> float:

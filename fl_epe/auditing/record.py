@@ -2,6 +2,9 @@
 
 A run in which nothing was measured has a record too: its estimates raise `NotMeasured`.
 
+Every value has one name, its path: ``record.norms.means`` is "norms.means" in a record's file and
+in the text of an error.
+
 Read one with ``AuditRecord.load("record.npz")`` and hand it to `epsilon_from_record`, or look into
 it: ``record.observed.means`` are the cosines of the observed canaries with each round's mean.
 """
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,60 +22,21 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import refusal
 from fl_epe.auditing.measured_null import EDGES, MeasuredNull
+from fl_epe.auditing.record_checks import check_values, fields_of, part_of
 from fl_epe.auditing.record_file import WHAT, read_values, write_values
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
     ClientLog,
+    Design,
+    Findings,
     Floats,
     Mechanism,
     Norms,
     Provenance,
+    RunningScores,
 )
-from fl_epe.checks import check_probability
+from fl_epe.checks import ArgumentError, check_count, check_probability, raise_invalid
 from fl_epe.mechanism import sgd_weights
-
-_PARTS: dict[str, type] = {
-    "observed": CanaryCosines,
-    "unobserved": CanaryCosines,
-    "norms": Norms,
-    "mechanism": Mechanism,
-    "clients": ClientLog,
-    "provenance": Provenance,
-    "null": MeasuredNull,
-}
-_OTHER_NAMES = {
-    side: {
-        "means": side,
-        "final": f"{side}_final",
-        "displacement": f"{side}_displacement",
-        "deltas": f"{side}_delta",
-        "residuals": f"{side}_residual",
-        "sums": f"{side}_canary_sum",
-        "part": f"{side}_canary_part",
-        "ids": f"{side}_ids",
-    }
-    for side in ("observed", "unobserved")
-}
-_OTHER_NAMES["norms"] = {
-    "means": "mean_norms",
-    "deltas": "delta_norms",
-    "residuals": "residual_norms",
-    "sums": "canary_sum_norms",
-    "part": "canary_part_norm",
-    "final": "final_norm",
-    "displacement": "displacement_norm",
-}
-_OTHER_NAMES["null"] = {
-    field.name: f"null_{field.name}" for field in dataclasses.fields(MeasuredNull)
-}
-_OTHER_NAMES["clients"] = {"ids": "client_ids", "offsets": "client_offsets"}
-_TOP = ("dim", "delta", "presence", "metrics")
-_PLACES = {name: (name, "") for name in _TOP} | {
-    _OTHER_NAMES.get(part, {}).get(field.name, field.name): (part, field.name)
-    for part, kind in _PARTS.items()
-    for field in dataclasses.fields(kind)
-}
-"""Part and field of the value that has this name in a record's file and in error messages."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,17 +48,20 @@ class AuditRecord:
         delta: target δ of the run.
         observed: cosines of the canaries that took part, k of them.
         unobserved: cosines of those that never did.
-        presence: ``(T, k)`` bool, which observed canary took part when.
+        presence: ``(T, k)`` bool, the rounds of each observed canary.
         norms: of the vectors that the cosines are taken with.
         mechanism: participation, clipping, noise and the server's step.
-        clients: which real clients took part when.
+        clients: the rounds of each real client.
         metrics: series by name, such as "train_loss" ``(T,)`` or "eval_round" and
             "eval_accuracy", of equal length.
-        provenance: settings, seeds, versions and faults.
+        design: what was decided before the run.
+        findings: what showed during the run, of the run itself.
+        provenance: seeds, versions and faults.
         null: of the statistics, measured on many canaries that took no part.
+        running: the scores so far after each round, of which ε was said during the run.
 
     Raises:
-        ValueError: for a value out of range or of another shape, by its name in `by_name`.
+        ArgumentError: for a value out of range or of another shape, by its name.
     """
 
     dim: int
@@ -105,37 +72,48 @@ class AuditRecord:
     norms: Norms
     mechanism: Mechanism
     clients: ClientLog = dataclasses.field(default_factory=ClientLog)
-    metrics: dict[str, Floats] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, NDArray[Any]] = dataclasses.field(default_factory=dict)
+    design: Design = dataclasses.field(default_factory=Design)
+    findings: Findings = dataclasses.field(default_factory=Findings)
     provenance: Provenance = dataclasses.field(default_factory=Provenance)
     null: MeasuredNull = dataclasses.field(default_factory=MeasuredNull)
+    running: RunningScores = dataclasses.field(default_factory=RunningScores)
 
     def __post_init__(self) -> None:
         check_probability("delta", self.delta)
-        if self.dim < 1:
-            raise ValueError(f"Expected dim={self.dim} >= 1.")
-        T, k = np.shape(self.observed.means)
+        check_count("dim", self.dim)
+        for name in ("observed", "unobserved"):
+            shape = np.shape(getattr(self, name).means)
+            if len(shape) != 2:
+                raise_invalid(f"{name}.means.shape", shape, "to be (rounds, canaries)")
+        T, k = self.observed.means.shape
         shapes: dict[str, tuple[int, ...]] = {"presence": (T, k)}
+        for name in ("mechanism.canary_weights", "running.gains", "running.energies"):
+            shapes[name] = (T, k)
+        shapes["running.widths"] = (T, 3)
         for side, count in (("observed", k), ("unobserved", self.unobserved.count)):
-            series = (side, f"{side}_delta", f"{side}_residual", f"{side}_canary_sum")
-            shapes |= dict.fromkeys(series, (T, count))
-            vectors = ("final", "displacement", "canary_part", "ids")
-            shapes |= {f"{side}_{name}": (count,) for name in vectors}
-        per_round = ("clip_norms", "mean_norms", "delta_norms", "absent", "contributions")
-        shapes |= dict.fromkeys((*per_round, "canary_sum_norms"), (T,))
-        shapes["canary_weights"] = (T, k)
+            for name in ("means", "deltas", "residuals", "sums"):
+                shapes[f"{side}.{name}"] = (T, count)
+            for name in ("final", "displacement", "part", "ids"):
+                shapes[f"{side}.{name}"] = (count,)
+        for name in ("means", "deltas", "residuals", "sums"):
+            shapes[f"norms.{name}"] = (T,)
+        for name in ("clip_norms", "contributions", "server.learning_rates"):
+            shapes[f"mechanism.{name}"] = (T,)
+        shapes["clients.absent"] = (T,)
         statistics = len(self.null.statistics)
-        shapes |= dict.fromkeys(("null_means", "null_deviations"), (statistics,))
-        shapes["null_counts"] = (statistics, len(EDGES) + 1)
+        shapes |= dict.fromkeys(("null.means", "null.deviations"), (statistics,))
+        shapes["null.counts"] = (statistics, len(EDGES) + 1)
         values = self.by_name()
         for name, shape in shapes.items():
             if values[name] is not None and np.shape(values[name]) != shape:
-                raise ValueError(f"Expected {name}.shape={np.shape(values[name])} to be {shape}.")
-        finite = ["observed", "unobserved"]
+                raise_invalid(f"{name}.shape", np.shape(values[name]), f"to be {shape}")
+        finite = ["observed.means", "unobserved.means"]
         if np.isfinite(self.norms.final):  # else the model diverged, and has no cosines
-            finite += ["observed_final", "unobserved_final"]
+            finite += ["observed.final", "unobserved.final"]
         for name in finite:
             if not np.all(np.isfinite(values[name])):
-                raise ValueError(f"Expected {name} to be finite.")
+                raise ArgumentError(f"Expected {name} to be finite.")
 
     @property
     def rounds(self) -> int:
@@ -158,13 +136,6 @@ class AuditRecord:
         known = run.clip_norms if run.contributions is None else run.contributions
         return bool(np.all(np.isfinite(known)))
 
-    def learning_rates(self) -> Floats:
-        """Step size of the server in every round, ``(T,)``."""
-        server = self.mechanism.server
-        if "learning_rates" in server:
-            return np.asarray(server["learning_rates"], np.float64)
-        return np.full(self.rounds, float(server["learning_rate"]))
-
     def round_weights(self) -> Floats:
         """Weight of each round's mean in θ_T − θ_0, ``(T,)``.
 
@@ -172,9 +143,9 @@ class AuditRecord:
             ValueError: with an optimizer other than SGD, whose model is no weighted sum of means.
         """
         server = self.mechanism.server
-        if server.get("name") != "sgd":
-            raise ValueError(f"Expected server={server} to be sgd, for weights of the rounds.")
-        return sgd_weights(self.learning_rates(), server["momentum"])
+        if not server.linear or server.learning_rates is None:
+            raise_invalid("server", server.name, "to be sgd, for weights of the rounds")
+        return sgd_weights(server.learning_rates, server.momentum)
 
     def delta_cosines(self) -> tuple[Floats, Floats]:
         """Cosines with the model deltas θ_t − θ_{t−1}, for observed and unobserved canaries.
@@ -187,47 +158,38 @@ class AuditRecord:
         """
         if self.observed.deltas is not None and self.unobserved.deltas is not None:
             return self.observed.deltas, self.unobserved.deltas
-        if self.mechanism.server.get("name") != "sgd":
-            raise ValueError(f"Expected delta cosines for server={self.mechanism.server}.")
+        if not self.mechanism.server.linear:
+            raise_invalid("server", self.mechanism.server.name, "to be sgd, or cosines with deltas")
         return self._accumulate(self.observed.means), self._accumulate(self.unobserved.means)
 
     def _accumulate(self, cosines: Floats) -> Floats:
+        server = self.mechanism.server
         step: Floats = cosines * self.norms.means[:, None]
         for t in range(1, len(step)):
-            step[t] += self.mechanism.server["momentum"] * step[t - 1]
-        step *= self.learning_rates()[:, None]
+            step[t] += server.momentum * step[t - 1]
+        assert server.learning_rates is not None  # noqa: S101 - SGD has them
+        step *= server.learning_rates[:, None]
         norms = self.norms.deltas[:, None]
         return np.divide(step, norms, out=np.zeros_like(step), where=norms > 0)
 
     def by_name(self) -> dict[str, Any]:
-        """Every value under the flat name that it has in a record's file, such as "mean_norms"."""
-        parts = {name: getattr(self, name) for name in (*_TOP, *_PARTS)}
-        return {
-            name: getattr(parts[part], field) if field else parts[part]
-            for name, (part, field) in _PLACES.items()
-        }
-
-    @classmethod
-    def from_names(cls, values: Mapping[str, Any]) -> AuditRecord:
-        """The inverse of `by_name`; names that have a default may be left out.
-
-        Raises:
-            TypeError: for a name that a record does not have, or one that is missing.
-        """
-        if unknown := sorted(values.keys() - _PLACES.keys()):
-            raise TypeError(f"Expected names of a record, got {unknown}: see AuditRecord.by_name.")
-        fields: dict[str, Any] = {part: {} for part in _PARTS}
-        for name, value in values.items():
-            part, field = _PLACES[name]
-            if field:
-                fields[part][field] = value
-            else:
-                fields[part] = value
-        return cls(**{**fields, **{part: kind(**fields[part]) for part, kind in _PARTS.items()}})
+        """Every value by its name, such as "dim" or "norms.means"."""
+        return dict(_leaves(self, ""))
 
     def with_values(self, **values: Any) -> AuditRecord:
-        """The record with other values, by their names in `by_name`."""
-        return self.from_names({**self.by_name(), **values})
+        """The record with other values.
+
+        Args:
+            values: by name, or by the end of a name that no other value has: ``delta``,
+                ``noise_multiplier``, ``**{"norms.means": …}``; parts likewise.
+
+        Raises:
+            ArgumentError: for what is not the name of one value.
+        """
+        changed: AuditRecord = _with_values(
+            self, {_full_name(name): value for name, value in values.items()}
+        )
+        return changed
 
     def in_order(self) -> AuditRecord:
         """The record with its canaries by their ids, in which order every run writes them.
@@ -237,14 +199,23 @@ class AuditRecord:
         observed, first = _by_id(self.observed)
         unobserved, _ = _by_id(self.unobserved)
         weights = self.mechanism.canary_weights
+        ordered = observed is self.observed and unobserved is self.unobserved
+        if ordered and weights is None and self.presence.flags.c_contiguous:
+            return self
         if weights is not None:
             weights = np.ascontiguousarray(weights[:, first])
+        running = self.running
+        if running.gains is not None and running.energies is not None:
+            running = dataclasses.replace(
+                running, gains=running.gains[:, first], energies=running.energies[:, first]
+            )
         return dataclasses.replace(
             self,
             observed=observed,
             unobserved=unobserved,
             presence=np.ascontiguousarray(self.presence[:, first]),
             mechanism=dataclasses.replace(self.mechanism, canary_weights=weights),
+            running=running,
         )
 
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
@@ -259,7 +230,7 @@ class AuditRecord:
 
     def without_seeds(self) -> AuditRecord:
         """The record without any seed, to share: every estimate and report is the same."""
-        return self.with_values(seeds={})
+        return self.with_values(**{"provenance.seeds": {}})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditRecord:
@@ -267,14 +238,25 @@ class AuditRecord:
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it is not a record, is damaged, or has a newer schema; the message is one
-                line with the file and the field.
+            ValueError: if it is not a record, is damaged, or has another schema; the message is one
+                line with the file and the name of the value.
         """
         values = read_values(Path(path))
         try:
-            return cls.from_names({name: values[name] for name in _PLACES if name in values})
+            record: AuditRecord = part_of(cls, values)
+            check_values(record)
         except (TypeError, ValueError) as error:
             raise refusal(Path(path), WHAT, error) from error
+        return record
+
+
+def _leaves(part: Any, above: str) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _leaves(value, f"{above}{field.name}.")
+        else:
+            yield f"{above}{field.name}", value
 
 
 def _by_id(side: CanaryCosines) -> tuple[CanaryCosines, slice | NDArray[np.int64]]:
@@ -289,3 +271,33 @@ def _by_id(side: CanaryCosines) -> tuple[CanaryCosines, slice | NDArray[np.int64
         if value is not None
     }
     return dataclasses.replace(side, **given), order
+
+
+def _names(kind: type, above: str = "") -> Iterator[str]:
+    for field, part in fields_of(kind):
+        yield f"{above}{field}"
+        if part is not None:
+            yield from _names(part, f"{above}{field}.")
+
+
+def _full_name(name: str) -> str:
+    """The name of the value or part that this, or the end of a name, means."""
+    names = list(_names(AuditRecord))
+    found = [name] if name in names else [n for n in names if n.endswith(f".{name}")]
+    if len(found) != 1:
+        raise_invalid("name", name, f"to be that of one value of a record, found {found}")
+    return found[0]
+
+
+def _with_values(part: Any, values: Mapping[str, Any]) -> Any:
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        field, _, rest = name.partition(".")
+        if rest:
+            inner.setdefault(field, {})[rest] = value
+        else:
+            own[field] = value
+    for field, changed in inner.items():
+        own[field] = _with_values(own.get(field, getattr(part, field)), changed)
+    return dataclasses.replace(part, **own)

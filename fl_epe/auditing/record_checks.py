@@ -1,329 +1,239 @@
-"""What a value of a record's file may be, by its name: kinds, ranges and lengths.
+"""What a record's file may hold: each value is of its field's type, and in its range.
 
-`AuditRecord` checks that its values fit together; here stands what a file may hold at all, so that
-an edited one is refused by the name of the field and not by an error somewhere in a report.
+`AuditRecord` checks that its values fit together; here is what a file may hold at all, so that an
+edited one is refused by the name of the value and not by an error somewhere in a report.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, get_args
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_epe.canaries import CanaryKind
-from fl_epe.checks import LARGEST
+from fl_epe.checks import ArgumentError, raise_invalid
+
+if TYPE_CHECKING:
+    from fl_epe.auditing.record import AuditRecord
 
 _ROUNDING = 1e-3  # of a cosine, computed in float32
 _PLANNED = 10_000  # more participations than rounds: those of a run that ended early
 _LARGEST = 1e100  # of what is squared
 _FLOAT32 = 1e46  # no length of float32 is larger, and 0 alone is below its inverse
 _SIDES = ("observed", "unobserved")
-_OF_THE_END = ("_final", "_displacement")  # NaN where the final model is
-_COSINES = {
-    f"{side}{of}": 1 if of in (*_OF_THE_END, "_canary_part") else 2
-    for side in _SIDES
-    for of in ("", *_OF_THE_END, "_delta", "_residual", "_canary_sum", "_canary_part")
-}
-# Lengths, which cannot be negative; those that scorers promise to be finite.
-_NORMS = {
-    "mean_norms": True,
-    "delta_norms": False,
-    "residual_norms": True,
-    "canary_sum_norms": True,
-}
-_PER_ROUND = {"clip_norms": False, "contributions": False}
-_IDS = (*(f"{side}_ids" for side in _SIDES), "client_ids", "client_offsets")
-_INCLUSIONS = ("fixed", "coin")
+_SERIES = (
+    ("eval_round", "eval_loss", "eval_accuracy"),
+    ("train_loss", "train_accuracy", "unclipped", "cohort"),
+)
 
 
-def check_values(values: Mapping[str, Any]) -> None:
-    """Raise a `ValueError` that names the first value that cannot be one of a record."""
-    for name, value in values.items():
-        _check_of(name)(name, value)
-    if math.isfinite(values.get("final_norm", math.nan)):
-        for name in (f"{side}{of}" for side in _SIDES for of in _OF_THE_END):
-            if name in values and np.any(np.isnan(values[name])):
-                raise ValueError(f"Expected {name} to be finite, as the final model is")
-    rounds = np.shape(values["observed"])[0]
-    _check_offsets(values, rounds)
-    often = values.get("canary_participations", 0)
-    if often > rounds + _PLANNED:
-        raise ValueError(
-            f"Expected canary_participations={often:.6g} to be possible in {rounds} rounds"
-        )
-    rates = values.get("server", {}).get("learning_rates")
-    if rates is not None and len(rates) != rounds:
-        raise ValueError(f"Expected server.learning_rates of length {len(rates)} to be {rounds}")
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def _check_of(name: str) -> Callable[[str, Any], None]:
-    if name in _COSINES:
-        return _cosines
-    if name in _NORMS or name in _PER_ROUND:
-        return _lengths
-    if name in _IDS or name == "absent":
-        return _whole_numbers
-    return _CHECKS.get(name, _anything)
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if union else (hint,)
 
 
-def _anything(name: str, value: Any) -> None:
-    """A name that this version does not know, and does not read."""
+def fields_of(kind: type) -> Iterator[tuple[str, type | None]]:
+    """The fields of a part of a record, each with its type if that is a part as well."""
+    for name, hint in _hints(kind).items():
+        parts = [k for k in _kinds(hint) if isinstance(k, type) and dataclasses.is_dataclass(k)]
+        yield name, parts[0] if parts else None
 
 
-def _array(name: str, value: Any, kinds: str, axes: int) -> None:
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
-        found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise ValueError(f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}")
-    if value.ndim != axes:
-        raise ValueError(f"Expected {name}.shape={value.shape} to have {axes} axes")
+def part_of(kind: type, values: Mapping[str, Any], above: str = "") -> Any:
+    """A part of a record from values by name, each of the type of its field.
+
+    Names that the part does not have are left out.
+
+    Raises:
+        ArgumentError: for a value of another type, or one that is missing.
+    """
+    given: dict[str, Any] = {}
+    for name, part in fields_of(kind):
+        full, hint = f"{above}{name}", _hints(kind)[name]
+        if part is not None and values.get(full, ...) is not None:
+            if hint is part or any(other.startswith(f"{full}.") for other in values):
+                given[name] = part_of(part, values, f"{full}.")
+        elif full in values:
+            given[name] = _checked(full, values[full], hint)
+    needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory]
+    if missing := [f"{above}{name}" for name in needed if name not in given]:
+        raise ArgumentError(f"Expected it to hold {missing[0]}: not a whole record.")
+    return kind(**given)
 
 
 _WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biuf": "numbers"}
-
-
-def _cosines(name: str, value: Any) -> None:
-    _array(name, value, "f", _COSINES[name])
-    known = value[~np.isnan(value)] if name.endswith(_OF_THE_END) else value
-    if not np.all(np.abs(known) <= 1 + _ROUNDING):  # neither is NaN
-        raise ValueError(f"Expected {name} to be finite and in [-1, 1], as cosines are")
-
-
-def _lengths(name: str, value: Any) -> None:
-    _array(name, value, "f", 1)
-    if np.any(value < 0) or (_NORMS.get(name) and not np.all(np.isfinite(value))):
-        raise ValueError(f"Expected {name} to be lengths >= 0")
-    known = value[np.isfinite(value) & (value > 0)]
-    if not np.all((known >= 1 / _FLOAT32) & (known <= _FLOAT32)):
-        raise ValueError(f"Expected {name} to be lengths that float32 can have")
-
-
-def _whole_numbers(name: str, value: Any) -> None:
-    _array(name, value, "i", 1)
-    if name == "absent" and np.any(value < 0):
-        raise ValueError(f"Expected {name} to be counts >= 0, found {value.min()}")
-
-
-def _presence(name: str, value: Any) -> None:
-    _array(name, value, "b", 2)
-
-
-def _weights(name: str, value: Any) -> None:
-    _array(name, value, "f", 2)
-    if not np.all((value >= 0) & (value <= _LARGEST)):
-        raise ValueError(f"Expected {name} to be finite and >= 0")
-
-
-def _metrics(name: str, value: Any) -> None:
-    for key, series in value.items():
-        _array(f"metrics.{key[:40]}", series, "biuf", 1)
-    for names in (_EVALUATED, _TRAINED):
-        if len(lengths := {len(value[key]) for key in names if key in value}) > 1:
-            raise ValueError(f"Expected metrics {', '.join(names)} of one length, found {lengths}")
-
-
-_EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
-_TRAINED = ("train_loss", "train_accuracy", "unclipped", "cohort")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
-
-
-def _number(name: str, value: Any) -> None:
-    if not _is_number(value) or value < 0:
-        raise ValueError(f"Expected {name}={value!r:.40} to be a number >= 0")
-
-
-def _positive(name: str, value: Any) -> None:
-    if not _is_number(value) or value <= 0:
-        raise ValueError(f"Expected {name}={value!r:.40} to be a number > 0")
-
-
-def _cohort_size(name: str, value: Any) -> None:
-    """Of a deployment nobody may know it."""
-    if not (isinstance(value, float) and math.isnan(value)):
-        _positive(name, value)
-        if not 1 / _FLOAT32 <= value <= _FLOAT32:
-            raise ValueError(f"Expected {name}={value!r:.40} to be a mean number of clients")
-
-
-def _length(name: str, value: Any) -> None:
-    """A norm, which of a model that diverged may be infinite or unknown."""
-    if isinstance(value, float) and (math.isnan(value) or value == math.inf):
-        return
-    _number(name, value)
-    if value and not 1 / _FLOAT32 <= value <= _FLOAT32:
-        raise ValueError(f"Expected {name}={value!r:.40} to be a length that float32 can have")
-
-
-def _optional_length(name: str, value: Any) -> None:
-    if value is not None:
-        _length(name, value)
-
-
-def _multiplier(name: str, value: Any) -> None:
-    if value is None:
-        return
-    _number(name, value)
-    if value and not 1 / _LARGEST <= value <= _LARGEST:  # its square is a number, too
-        raise ValueError(f"Expected {name}={value!r:.40} to be 0, or from 1e-100 to 1e100")
-
-
-def _count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
-        raise ValueError(f"Expected {name}={value!r:.40} to be a whole number >= 1")
-
-
-def _text(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise ValueError(f"Expected {name}={value!r:.40} to be a text")
-
-
-def _inclusion(name: str, value: Any) -> None:
-    if value not in _INCLUSIONS:
-        raise ValueError(f"Expected {name}={value!r:.40} to be one of {_INCLUSIONS}")
-
-
-def _canary_kind(name: str, value: Any) -> None:
-    if value not in get_args(CanaryKind):
-        kinds = get_args(CanaryKind)
-        raise ValueError(f"Expected {name}={value!r:.40} to be one of {kinds}")
-
-
-def _texts(name: str, value: Any) -> None:
-    if not isinstance(value, list) or any(type(text) is not str for text in value):
-        raise ValueError(f"Expected {name}={value!r:.40} to be a list of texts")
-
-
-def _table(name: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"Expected {name}={value!r:.40} to be a table")
-
-
-def _versions(name: str, value: Any) -> None:
-    _table(name, value)
-    for key, version in value.items():
-        _text(f"{name}.{key[:40]}", version)
-
-
-def _counts(name: str, value: Any) -> None:
-    _table(name, value)
-    for key, count in value.items():
-        if type(count) is not int or not 0 <= count <= LARGEST:
-            raise ValueError(f"Expected {name}.{key[:40]}={count!r:.40} to be a number of times")
-
-
-def _seeds(name: str, value: Any) -> None:
-    _table(name, value)
-    for key, seed in value.items():
-        if seed is not None and (type(seed) is not int or seed < 0):
-            raise ValueError(f"Expected {name}.{key[:40]} to be a whole number >= 0 or null")
-
-
-_SERVER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2", "epsilon")
-
-
-def _moments(name: str, value: Any) -> None:
-    _array(name, value, "f", 1)
-    if not np.all(np.isfinite(value)):
-        raise ValueError(f"Expected {name} to be finite")
-
-
-def _histograms(name: str, value: Any) -> None:
-    _array(name, value, "i", 2)
-    if np.any(value < 0) or not np.all(value.sum(axis=1) > 0):
-        raise ValueError(f"Expected {name} to count some scores for each statistic")
-
-
-def _server(name: str, value: Any) -> None:
-    _table(name, value)
-    _text("server.name", value.get("name", ""))
-    for key, number in value.items():
-        if key == "learning_rates":
-            if not isinstance(number, list) or not all(map(_is_number, number)):
-                raise ValueError("Expected server.learning_rates to be a list of numbers")
-        elif key in _SERVER_NUMBERS:
-            _number(f"server.{key}", number)
-    if value.get("name") == "sgd":
-        rates = {"learning_rate", "learning_rates"} & value.keys()
-        if not rates or not 0 <= value.get("momentum", -1) < 1:
-            raise ValueError("Expected server to have a learning_rate and a momentum in [0, 1)")
-
-
-# What the report says of a run's settings, where they say it.
-_SAID: dict[str, Callable[[str, Any], None]] = {
-    "task": _text,
-    "participation": _text,
-    "caveat": _text,
-    "client_participations": _number,
-    "chance_accuracy": _number,
-    "chance_loss": _number,
-    "max_share": _number,
-    "not_measured": _text,
-    "plan": _texts,
-    "doubts": _texts,
-    "heaviest_share": _number,
-    "heaviest_canary_share": _number,
-    "arrays_left_out": _texts,
-    "noise_is_for": _number,
-    "clients": _number,
+_PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    bool: (lambda value: isinstance(value, bool), "to be true or false"),
+    str: (lambda value: isinstance(value, str), "to be a text"),
+    int: (lambda value: type(value) is int, "to be a whole number"),
+    float: (
+        lambda value: (
+            (type(value) in (int, float) and abs(value) < 1e300)
+            or value != value
+            or value == math.inf
+        ),
+        "to be a number",
+    ),
+    types.NoneType: (lambda value: value is None, "to be null"),
+    Any: (lambda value: True, ""),
 }
 
 
-def _config(name: str, value: Any) -> None:
-    _table(name, value)
-    for key, check in _SAID.items():
-        if value.get(key) is not None:
-            check(f"{name}.{key}", value[key])
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """``value`` if it is of this type; a list as a tuple, where that is the type."""
+    kinds = _kinds(hint)
+    if value is None and types.NoneType in kinds:
+        return None
+    kind = kinds[0]
+    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
+    if origin is np.ndarray:
+        (scalar,) = typing.get_args(arguments[1])
+        _check_array(name, value, "biuf" if scalar is Any else np.dtype(scalar).kind)
+    elif origin is typing.Literal:
+        if value not in arguments:
+            raise_invalid(name, value, f"to be one of {arguments}")
+    elif origin is tuple:
+        if not isinstance(value, list):
+            raise_invalid(name, value, "to be a list")
+        return tuple(_checked(name, each, arguments[0]) for each in value)
+    elif origin is dict:
+        if not isinstance(value, dict):
+            raise_invalid(name, value, "to be a table")
+        return {key: _checked(f"{name}.{key[:40]}", v, arguments[1]) for key, v in value.items()}
+    elif not any(_PLAIN[each][0](value) for each in kinds):
+        raise_invalid(name, value, _PLAIN[kind][1])
+    return value
 
 
-def _run(name: str, value: Any) -> None:
-    _table(name, value)
-    for key in ("started", "ended"):
-        if value.get(key) is not None:
-            _text(f"{name}.{key}", value[key])
-    if value.get("commands") is not None:
-        _texts(f"{name}.commands", value["commands"])
+def _check_array(name: str, value: Any, kinds: str) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
+        found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise ArgumentError(f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}.")
 
 
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    "dim": _count,
-    "delta": _positive,
-    "presence": _presence,
-    "metrics": _metrics,
-    "final_norm": _length,
-    "displacement_norm": _length,
-    "canary_part_norm": _optional_length,
-    "cohort_size": _cohort_size,
-    "noise_multiplier": _multiplier,
-    "sum_noise_multiplier": _multiplier,
-    "participation": _text,
-    "canary_participations": _number,
-    "server": _server,
-    "inclusion": _inclusion,
-    "canary_weights": _weights,
-    "canary_kind": _canary_kind,
-    "config": _config,
-    "seeds": _seeds,
-    "versions": _versions,
-    "faults": _texts,
-    "null_statistics": _texts,
-    "null_means": _moments,
-    "null_deviations": _moments,
-    "null_counts": _histograms,
-    "fault_counts": _counts,
-    "run": _run,
+def check_values(record: AuditRecord) -> None:
+    """Raise an `ArgumentError` that names the first value of a record that is out of range."""
+    values = record.by_name()
+    for name, value in values.items():
+        check, wanted = _RANGES.get(name, (None, ""))
+        if check is not None and value is not None and not np.all(check(value)):
+            if isinstance(value, np.ndarray | dict):
+                raise ArgumentError(f"Expected {name} {wanted}.")
+            raise_invalid(name, value, wanted)
+    if math.isfinite(record.norms.final):
+        for name in (f"{side}.displacement" for side in _SIDES):
+            if np.any(np.isnan(values[name])):
+                raise ArgumentError(f"Expected {name} to be finite, as the final model is.")
+    _check_series(record)
+    server = record.mechanism.server
+    if server.linear and server.learning_rates is None:
+        raise ArgumentError("Expected mechanism.server.learning_rates, as the server is sgd.")
+    often = record.mechanism.canary_participations
+    if often > record.rounds + _PLANNED:
+        wanted = f"to be possible in {record.rounds} rounds"
+        raise_invalid("mechanism.canary_participations", often, wanted)
+    ids, offsets = record.clients.ids, record.clients.offsets
+    if ids is not None and offsets is not None:
+        fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
+        if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
+            steps = f"to rise from 0 to {len(ids)} in {record.rounds + 1} steps"
+            raise ArgumentError(f"Expected clients.offsets {steps}.")
+
+
+def _check_series(record: AuditRecord) -> None:
+    for name, series in record.metrics.items():
+        if series.ndim != 1:
+            raise_invalid(f"metrics.{name[:40]}.shape", series.shape, "to have one axis")
+    for names in _SERIES:
+        found = {len(record.metrics[name]) for name in names if name in record.metrics}
+        if len(found) > 1:
+            listed = ", ".join(names)
+            raise ArgumentError(f"Expected metrics {listed} of one length, found {found}.")
+
+
+_Range = tuple[Callable[[Any], Any], str]
+
+
+def _is_length(value: Any) -> Any:
+    """Of a vector of float32; a model that diverged has an infinite or unknown one."""
+    value = np.asarray(value)
+    known = (value >= 1 / _FLOAT32) & (value <= _FLOAT32)
+    return known | (value == 0) | np.isnan(value) | (value == np.inf)
+
+
+def _is_finite_length(value: Any) -> Any:
+    return np.isfinite(value) & _is_length(value)
+
+
+_COSINE: _Range = (
+    lambda value: np.abs(value) <= 1 + _ROUNDING,
+    "to be finite and in [-1, 1], as cosines are",
+)
+_COSINE_AT_THE_END: _Range = (lambda value: ~(np.abs(value) > 1 + _ROUNDING), "to be in [-1, 1]")
+_LENGTH: _Range = (_is_length, "to be a length >= 0 that float32 can have")
+_FINITE_LENGTH: _Range = (_is_finite_length, "to be a finite length >= 0 that float32 can have")
+_MULTIPLIER: _Range = (
+    lambda value: value == 0 or 1 / _LARGEST <= value <= _LARGEST,  # its square is a number, too
+    "to be 0, or from 1e-100 to 1e100",
+)
+_COUNTS: _Range = (lambda value: value >= 0, "to be counts >= 0")
+_NOT_NEGATIVE: _Range = (lambda value: 0 <= value < math.inf, "to be a number >= 0")
+_RANGES: dict[str, _Range] = {
+    **{f"{s}.{name}": _COSINE for s in _SIDES for name in ("means", "deltas", "residuals", "sums")},
+    **{f"{side}.part": _COSINE for side in _SIDES},
+    **{f"{s}.{name}": _COSINE_AT_THE_END for s in _SIDES for name in ("final", "displacement")},
+    **{f"norms.{name}": _FINITE_LENGTH for name in ("means", "residuals", "sums")},
+    **{f"norms.{name}": _LENGTH for name in ("deltas", "final", "displacement", "part")},
+    **{f"mechanism.{name}": _LENGTH for name in ("clip_norms", "contributions")},
+    **{f"mechanism.{name}": _MULTIPLIER for name in ("noise_multiplier", "sum_noise_multiplier")},
+    "dim": (lambda value: value < 2**53, "to be a whole number < 2**53"),
+    "mechanism.cohort_size": (  # of a deployment nobody may know it
+        lambda value: value != value or 1 / _FLOAT32 <= value <= _FLOAT32,
+        "to be a mean number of clients > 0",
+    ),
+    "mechanism.canary_participations": _NOT_NEGATIVE,
+    "mechanism.canary_weights": (
+        lambda value: (value >= 0) & (value <= _LARGEST),
+        "to be finite and >= 0",
+    ),
+    "mechanism.inclusion": (lambda value: value in ("fixed", "coin"), "to be 'fixed' or 'coin'"),
+    "mechanism.server.learning_rates": (np.isfinite, "to be finite"),
+    "mechanism.server.momentum": (lambda value: 0 <= value < 1, "in [0, 1)"),
+    "clients.absent": _COUNTS,
+    **{f"null.{name}": (np.isfinite, "to be finite") for name in ("means", "deviations")},
+    "running.gains": (lambda value: np.abs(value) <= _LARGEST, "to be finite"),
+    "running.energies": (lambda value: (value >= 0) & (value <= _LARGEST), "to be finite and >= 0"),
+    "running.widths": (lambda value: (value >= 1) & (value <= _LARGEST), "to be finite and >= 1"),
+    "running.planned": (lambda value: value > 0, "to be a number > 0"),
+    "null.counts": (
+        lambda value: np.all(value >= 0) and np.all(value.sum(axis=1) > 0),
+        "to count some scores for each statistic",
+    ),
+    **{
+        f"design.{name}": _NOT_NEGATIVE
+        for name in ("noise_is_for", "chance_accuracy", "chance_loss", "num_clients")
+    },
+    **{
+        f"findings.{name}": _NOT_NEGATIVE
+        for name in ("client_participations", "heaviest_share", "heaviest_canary_share")
+    },
+    "provenance.seeds": (
+        lambda value: all(seed is None or seed >= 0 for seed in value.values()),
+        "to be whole numbers >= 0 or null",
+    ),
+    "provenance.fault_counts": (
+        lambda value: all(0 <= count < 2**63 for count in value.values()),
+        "to be numbers of times",
+    ),
 }
-
-
-def _check_offsets(values: Mapping[str, Any], rounds: int) -> None:
-    offsets, ids = values.get("client_offsets"), values.get("client_ids")
-    if offsets is None or ids is None:
-        return
-    fits = len(offsets) == rounds + 1 and offsets[0] == 0 and offsets[-1] == len(ids)
-    if not fits or np.any(np.diff(offsets) < 0):
-        raise ValueError(
-            f"Expected client_offsets to rise from 0 to {len(ids)} in {rounds + 1} steps"
-        )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.auditing.leave_one_out import measure_others
 from fl_epe.auditing.measured_null import MeasuredNull, NullTally
-from fl_epe.auditing.other_canaries import measure_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -22,6 +23,9 @@ from fl_epe.canaries import CanaryScorer
 from fl_epe.mechanism import norm
 
 Ids = NDArray[np.int64]
+
+OTHERS = "others"
+"""Name of released means without canaries, in the place of "mean"."""
 
 _LARGEST = 1e30  # a model beyond overflows in float32 where it is scored: as good as infinite
 
@@ -41,14 +45,15 @@ def record_from_scorer(
     metrics: dict[str, Floats],
     provenance: Provenance,
     null: NullTally | None = None,
+    released: str = "mean",
 ) -> AuditRecord:
     """Score the final model, and collect all cosines and norms.
 
-    The ``scorer`` has scored the released means as its series "mean", and where they are known
-    "residual" and the model deltas, whose series is ``delta_series``. Of its canaries those of
-    ``observed_ids`` took part; the others are unobserved. ``start`` and ``final`` are the initial
-    and the final model; ``null`` followed further canaries; the other arguments are fields of
-    `AuditRecord` and `Norms`.
+    The ``scorer`` has scored what was ``released``, means or (`OTHERS`) means without canaries, and
+    where they are known "residual" and the model updates, whose series is ``delta_series``. Of its
+    canaries those of ``observed_ids`` took part; the others are unobserved. ``start`` and ``final``
+    are the initial and the final model; ``null`` followed further canaries; the other arguments are
+    fields of `AuditRecord` and `Norms`.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
@@ -65,7 +70,7 @@ def record_from_scorer(
     unobserved_ids = np.setdiff1d(np.arange(scorer.canaries.count), observed_ids)
     series = ("final", "displacement", delta_series, "residual")
     cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
-    cosines["mean"] = scorer.cosines("mean")  # of no rows without a round
+    cosines["mean"] = scorer.cosines(released)  # of no rows without a round
     if not known:
         unknown = np.full((1, scorer.canaries.count), np.nan)
         cosines |= {"final": unknown, "displacement": unknown}
@@ -75,14 +80,39 @@ def record_from_scorer(
         observed=_of_side(cosines, observed_ids, delta_series),
         unobserved=_of_side(cosines, unobserved_ids, delta_series),
         presence=presence,
-        norms=_norms(scorer, delta_norms, known),
+        norms=_norms(scorer, delta_norms, known, released),
         mechanism=mechanism,
         clients=clients,
         metrics=metrics,
         provenance=provenance,
         null=MeasuredNull() if null is None else null.finish(at_the_end),
     )
-    return measure_others(record, scorer.canaries)
+    record = measure_others(record, scorer.canaries)
+    return _with_own(record) if released == OTHERS else record
+
+
+def _with_own(record: AuditRecord) -> AuditRecord:
+    """The record of means without canaries, with each canary's own part in its rounds.
+
+    All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
+    """
+    norms, added = record.norms.means, record.mechanism.contributions
+    if added is None:
+        added = record.mechanism.clip_norms / record.mechanism.cohort_size
+    dots, own = record.observed.means * norms[:, None], record.presence * added[:, None]
+    lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
+    means = np.divide(dots + own, lengths, out=np.zeros_like(dots), where=lengths > 0)
+    here = (norms > 0) | record.presence.any(axis=1)
+    alone = np.where(here, np.hypot(norms, added), 0.0)
+    scale = np.divide(record.norms.deltas, norms, out=np.zeros_like(norms), where=norms > 0)
+    return dataclasses.replace(
+        record,
+        observed=dataclasses.replace(record.observed, means=means, deltas=means, sums=None),
+        unobserved=dataclasses.replace(record.unobserved, sums=None),
+        norms=dataclasses.replace(
+            record.norms, means=alone, deltas=scale * alone, sums=np.zeros(record.rounds)
+        ),
+    )
 
 
 def _of_side(cosines: dict[str, Floats], ids: Ids, delta_series: str) -> CanaryCosines:
@@ -97,13 +127,13 @@ def _of_side(cosines: dict[str, Floats], ids: Ids, delta_series: str) -> CanaryC
     )
 
 
-def _norms(scorer: CanaryScorer, delta_norms: Floats, known: bool) -> Norms:
+def _norms(scorer: CanaryScorer, delta_norms: Floats, known: bool, released: str) -> Norms:
     residuals = scorer.norms("residual")
     final, displacement = (
         float(scorer.norms(name)[-1]) if known else math.nan for name in ("final", "displacement")
     )
     return Norms(
-        means=scorer.norms("mean"),
+        means=scorer.norms(released),
         deltas=delta_norms,
         final=final,
         displacement=displacement,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,26 @@ class Norms:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class ServerStep:
+    """How the server turns the released means into models.
+
+    Attributes:
+        name: "sgd", the only one whose model is a weighted sum of the means, or any other.
+        learning_rates: ``(T,)`` step size of every round; ``None`` if it is not known.
+        momentum: of SGD.
+    """
+
+    name: str
+    learning_rates: Floats | None = None
+    momentum: float = 0.0
+
+    @property
+    def linear(self) -> bool:
+        """Whether the final model is a weighted sum of the means, whose weights are known."""
+        return self.name == "sgd"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Mechanism:
     """How updates become a model: who takes part how often, clipping, noise, the server's step.
 
@@ -86,8 +107,7 @@ class Mechanism:
         participation: kind of schedule: "epochs", "poisson", "deployment" (whenever a strategy
             asks the client), or a name from elsewhere.
         canary_participations: expected participations of an observed canary.
-        server: the optimizer by name and constants, e.g. ``{"name": "sgd", "momentum": 0.9}``;
-            where its step size changes, ``learning_rates`` has that of every round.
+        server: how the means become models.
         clip_norms: ``(T,)``; NaN where nothing was clipped.
         contributions: ``(T,)`` norm of what one canary that takes part adds to the released mean;
             ``clip_norms / cohort_size`` by default, NaN where it is not known.
@@ -101,11 +121,134 @@ class Mechanism:
     sum_noise_multiplier: float | None
     participation: str
     canary_participations: float
-    server: dict[str, Any]
+    server: ServerStep
     clip_norms: Floats
     contributions: Floats | None = None
     inclusion: str = "fixed"
     canary_weights: Floats | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Design:
+    """What was decided before the run; ``None`` where nobody said.
+
+    Attributes:
+        task: what was trained.
+        unit: whose privacy it is, "client" or "example".
+        num_clients: number of real clients.
+        num_rounds: planned rounds; a run may stop early.
+        clients_per_round: expected number of real clients in a round.
+        schedule: participation schedule of clients and canaries, with its options.
+        num_canaries: observed canaries, some of which may have been drawn for no round.
+        canaries_vote: whether canaries vote on an adaptive clip norm.
+        verdict: the bound that is the result, see `PrimaryBound`.
+        stop_when: the rule for an early stop.
+        noise_is_for: the number of clients that the DP noise was calibrated for.
+        also_known: what an adversary who sees every round knows besides, in words.
+        metric: what "eval_accuracy" is.
+        chance_accuracy: accuracy of a guess.
+        chance_loss: loss of the best constant prediction.
+        canaries_come_from: "server" or "clients", where canaries join a deployment.
+        caveat: what the analytical guarantee does not cover, in words.
+        settings: all other settings by name, to be shown.
+    """
+
+    task: str | None = None
+    unit: str = "client"
+    num_clients: int | None = None
+    num_rounds: int | None = None
+    clients_per_round: float | None = None
+    schedule: str | None = None
+    num_canaries: int | None = None
+    canaries_vote: bool = False
+    verdict: str | None = None
+    stop_when: str | None = None
+    noise_is_for: float | None = None
+    also_known: str | None = None
+    metric: str = "accuracy"
+    chance_accuracy: float | None = None
+    chance_loss: float | None = None
+    canaries_come_from: str | None = None
+    caveat: str | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Design:
+        """From settings by the names that they have where they are set."""
+        given = {_AS_SET.get(name, name): value for name, value in settings.items()}
+        fields = {field.name for field in dataclasses.fields(cls)} - {"settings"}
+        known = {name: value for name, value in given.items() if name in fields}
+        others = {name: value for name, value in given.items() if name not in fields}
+        return cls(**known, settings=others)
+
+    def to_settings(self) -> dict[str, Any]:
+        """The inverse of `of`, without what is not known."""
+        names = {field: name for name, field in _AS_SET.items()}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        others = values.pop("settings")
+        known = {names.get(name, name): value for name, value in values.items()}
+        return {**{name: value for name, value in known.items() if value is not None}, **others}
+
+
+_AS_SET = {"clients": "num_clients", "rounds": "num_rounds", "participation": "schedule"}
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyStop:
+    """Where a rule ended the run, and the ε that was shown then.
+
+    Attributes:
+        after: rounds done.
+        epsilon: the estimate.
+        low: lower end of its interval.
+        high: upper end.
+        delta: δ.
+        confidence: of the interval, at all rounds at once.
+        method: how it was computed.
+    """
+
+    after: int
+    epsilon: float
+    low: float
+    high: float
+    delta: float
+    confidence: float
+    method: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Findings:
+    """What showed during the run, of the run itself.
+
+    Attributes:
+        plan: what the canaries do to the run, in sentences.
+        doubts: why its numbers may be wrong, in sentences.
+        not_measured: why fewer canaries took part than were meant to.
+        unbounded: why ε of every round is infinite.
+        step_faults: what is wrong with the steps of DP-SGD.
+        last_model_is_finite: whether the last model of the strategy was; the record has the last
+            finite one.
+        client_participations: mean number of rounds of a real client, as counted.
+        heaviest_share: largest share of a real client in a round's mean; ``None`` if unknown, 0 if
+            nobody counted.
+        heaviest_canary_share: that of a canary.
+        arrays_left_out: arrays of the model without canaries.
+        resumed_after: rounds after which the audit was resumed.
+        stopped: by which rule the run ended early.
+    """
+
+    plan: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    not_measured: str | None = None
+    unbounded: str | None = None
+    step_faults: tuple[str, ...] = ()
+    last_model_is_finite: bool = True
+    client_participations: float | None = None
+    heaviest_share: float | None = 0.0
+    heaviest_canary_share: float | None = None
+    arrays_left_out: tuple[str, ...] = ()
+    resumed_after: tuple[int, ...] = ()
+    stopped: EarlyStop | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,25 +271,42 @@ class Provenance:
     """Where a record comes from.
 
     Attributes:
-        config: settings of the run, as JSON values.
         seeds: seeds by name; the noise seed only if the user chose it.
-        canary_kind: how the canaries were made, see `CanarySet`; "sphere" in records that do not
-            say.
+        canary_kind: how the canaries were made, see `CanarySet`.
         versions: versions of the packages that decide a result, see `installed_versions`.
         faults: the first messages about lost updates.
-        fault_counts: how often each kind of fault happened, see `fl_epe.faults.FaultKind`; empty
-            in records of before they were counted.
-        run: when and how the run was made, where a command made it: ``started`` and ``ended``
-            (UTC, as in "2026-01-31T23:59:59Z") and ``commands``, what was typed, without seeds.
+        fault_counts: how often each kind of fault happened, see `FaultKind`.
+        started: when a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
+        ended: when it was done.
+        commands: what was typed, without seeds.
     """
 
-    config: dict[str, Any] = dataclasses.field(default_factory=dict)
     seeds: dict[str, int | None] = dataclasses.field(default_factory=dict)
     canary_kind: CanaryKind = "sphere"
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     faults: tuple[str, ...] = ()
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
-    run: dict[str, Any] = dataclasses.field(default_factory=dict)
+    started: str | None = None
+    ended: str | None = None
+    commands: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunningScores:
+    """What was known after each round of a run that was watched, see `epsilon_by_round`.
+
+    Attributes:
+        gains: ``(T, k)`` signal times score of each observed canary, 0 where it took no part.
+        energies: ``(T, k)`` squared signals.
+        widths: ``(T, 3)`` standard deviation of the scores so far without the canary, and an
+            interval for it.
+        planned: participations of all canaries together that were planned; ``None`` without a plan.
+    """
+
+    gains: Floats | None = None
+    energies: Floats | None = None
+    widths: Floats | None = None
+    planned: float | None = None
 
 
 def installed_versions() -> dict[str, str]:

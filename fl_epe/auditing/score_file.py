@@ -173,8 +173,7 @@ def _csv(path: Path) -> _Table:
 
 
 def _npz(path: Path) -> _Table:
-    archive = read_archive(path, "an archive of scores")
-    columns = archive.arrays()
+    _, columns = read_archive(path, "an archive of scores")
     if {"meta", "presence"} <= columns.keys():
         raise ValueError("this is a run's record; see 'fl-epe report RUN_DIR'")
     for name, values in columns.items():
@@ -191,9 +190,7 @@ def _npy(path: Path) -> _Table:
 
 
 def _json(path: Path) -> _Table:
-    content = json_object(path.read_bytes())
-    if isinstance(content, str):
-        raise ValueError(f"the text {content}")
+    content = json_object(path.read_bytes(), "the text")
     return _Table({name: v for name, v in content.items() if isinstance(v, list)}, _row)
 
 

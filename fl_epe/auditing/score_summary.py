@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.auditing.assumptions import GaussianFit, gaussian_test
 from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, NEED_GAUSSIAN, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import check_together, epsilon_of, epsilon_together
+from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
-from fl_epe.auditing.normality import GaussianFit, anderson_darling
-from fl_epe.auditing.one_release import overlap
-from fl_epe.auditing.score_spread import check_sign
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
-from fl_epe.checks import check_scores
+from fl_epe.auditing.one_release import check_together, epsilon_together, overlap
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, check_sign
+from fl_epe.checks import check_scores, raise_invalid
 
 Floats = NDArray[np.float64]
 
@@ -166,7 +165,7 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
         NotMeasured: a `ValueError`, for fewer than two scores of a side.
     """
     if unobserved is None and dim is None:
-        raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
+        raise_invalid("unobserved", None, "or dim to be given")
     for name, side in (("took part", observed), ("did not", unobserved)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
             counted = "no score" if np.size(side) == 0 else "only 1 score"
@@ -189,7 +188,7 @@ def summarize_checked(
 ) -> ScoreSummary:
     """`summarize_scores` of what `bare_scores` returns."""
     if scores.dim is None and together:
-        raise ValueError("Expected dim with together=True, got dim=None.")
+        raise_invalid("dim", None, "to be given with together=True")
     check_together(together, sum_norm)
     bare = scores
     shared = None
@@ -254,11 +253,6 @@ def all_bounds(
             epsilon = lower_bound(scores, at, confidence=confidence, method=method)
             rows.append(BoundRow(method, epsilon, bound.valid, bound.assumption, bound.description))
     return tuple(rows)
-
-
-def gaussian_test(scores: Floats) -> GaussianFit | None:
-    """Anderson–Darling test; ``None`` for fewer than eight scores or scores that are all equal."""
-    return None if len(scores) < 8 or np.ptp(scores) == 0 else anderson_darling(scores)
 
 
 def finite(value: float | None) -> float | None:

@@ -1,4 +1,16 @@
-"""`Scores`: one score for each canary, with what is known about unobserved canaries."""
+"""`Scores`: one score for each canary, with what is known about unobserved canaries.
+
+`check_known_variance` and `check_sign` refuse scores that no estimate fits. `mean_spread` says how
+far the mean of overlapping canaries' scores varies, as all of them share the random norm of the
+residual. `with_measured_null` divides scores by the standard deviation of the unobserved ones where
+that is certainly more than 1, as where the means of successive round updates are correlated with
+each other. Derivations: docs/notes/other-canaries.md.
+
+Examples:
+    >>> found = mean_spread(count=1000, dim=10_000, shifts=np.array([3.0]), noise=np.array([1.0]))
+    >>> round(found**2, 6)
+    1.45
+"""
 
 from __future__ import annotations
 
@@ -6,10 +18,13 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.shifted_cosines import fitted_shift, normal_deviates
-from fl_epe.checks import check_scores
+from fl_epe.auditing.adversary import Adversary
+from fl_epe.auditing.measured import NotMeasured
+from fl_epe.auditing.shifted_cosines import LEAST_DIM, fitted_shift, normal_deviates
+from fl_epe.checks import check_scores, raise_invalid
 
 Floats = NDArray[np.float64]
 
@@ -17,7 +32,14 @@ Floats = NDArray[np.float64]
 UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
 """A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it."""
 
+LEAST_CERTAINTY = 0.999
+"""One-sided confidence that scores are wider than their law, below which they stay as they are."""
+
+LEAST_FOR_NULL = 20
+"""Unobserved canaries whose scores find a null that is 1.5 times too wide."""
+
 _SQUARES_FIT = 1e-120, 1e120
+_WRONG_SIGN = 1e-6  # probability of observed scores so far below unobserved ones by chance
 
 
 def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
@@ -53,6 +75,7 @@ class Scores:
             which all scores have been divided, and the number that it was measured on.
         expected: expected observed scores up to a factor, shape (k,), where they are known.
         faults: how the run was seen to differ from what its privacy accounting assumes.
+        adversary: who computes them from a record; ``None`` for bare scores.
 
     Examples:
         >>> scores = Scores.from_cosines([0.01, 0.03], dim=10_000)
@@ -71,6 +94,7 @@ class Scores:
     null: tuple[float, int] | None = None
     expected: Floats | None = None
     faults: tuple[str, ...] = ()
+    adversary: Adversary | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observed", check_scores("observed", self.observed))
@@ -78,7 +102,7 @@ class Scores:
             object.__setattr__(self, "unobserved", check_scores("unobserved", self.unobserved))
         if self.dim is not None:
             if self.dim < 1:
-                raise ValueError(f"Expected dim={self.dim} >= 1.")
+                raise_invalid("dim", self.dim, ">= 1")
             object.__setattr__(self, "standard_null", True)
 
     @classmethod
@@ -101,7 +125,7 @@ class Scores:
             ValueError: for cosines outside [−1, 1] or not finite, fewer than two, or ``dim`` < 1.
         """
         if dim < 1:
-            raise ValueError(f"Expected dim={dim} >= 1.")
+            raise_invalid("dim", dim, ">= 1")
         members = _check_cosines("cosines", cosines)
         others = None if unobserved is None else _check_cosines("unobserved", unobserved)
         scale = np.sqrt(dim)
@@ -115,7 +139,7 @@ class Scores:
             ValueError: if the scores are not cosines with one vector (``dim=None``).
         """
         if self.dim is None:
-            raise ValueError(f"Expected dim=None to be set: {self.statistic} are not cosines.")
+            raise_invalid("dim", None, f"to be set: {self.statistic} are not cosines")
         return np.asarray(self.observed / np.sqrt(self.dim))
 
     def deviates(self, shift: float | Floats) -> Floats:
@@ -160,7 +184,7 @@ def pool(runs: Sequence[Scores]) -> Scores:
     first = runs[0]
     if any(scores.dim != first.dim for scores in runs):
         dims = [scores.dim for scores in runs]
-        raise ValueError(f"Expected scores of one kind in all runs, got dim={dims}.")
+        raise_invalid("dim", dims, "to be the same for the scores of all runs")
     others = [scores.unobserved for scores in runs if scores.unobserved is not None]
     return dataclasses.replace(
         first,
@@ -174,5 +198,115 @@ def pool(runs: Sequence[Scores]) -> Scores:
 def _check_cosines(name: str, values: ArrayLike) -> Floats:
     cosines = check_scores(name, values)
     if np.any(np.abs(cosines) > 1 + 1e-6):
-        raise ValueError(f"Expected {name}={cosines[np.argmax(np.abs(cosines))]} in [-1, 1].")
+        raise_invalid(name, cosines[np.argmax(np.abs(cosines))], "in [-1, 1]")
     return cosines
+
+
+def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
+    """Standard deviation of √k times the mean shift of k canaries, each alone in its residual.
+
+    The direction of the residual adds 1. Its norm varies from run to run by the noise in it and
+    moves all shifts at once, by ``μ/√(2d)`` for a shift μ: with many canaries in a
+    dimension that is more than the rest.
+
+    Args:
+        count: number of canaries, k.
+        dim: their dimension d.
+        shifts: ``(T,)``, what each released vector contributes to the mean shift.
+        noise: ``(T,)``, the noise's share of the energy of each of their residuals.
+    """
+    lengths = (1 - (1 - noise) ** 2) / (2 * dim)  # relative variance, for noise and a fixed vector
+    return float(np.sqrt(1 + count * np.sum(shifts**2 * lengths)))
+
+
+def wider_than_known(scores: Scores) -> str | None:
+    """How wide scores are, in words, if they are certainly wider than N(μ, 1).
+
+    Their mean then does not tell ε: canaries with different expected scores are a mixture, and the
+    largest of them decide ε. Where these are known up to a factor (`Scores.expected`), either they
+    or equal ones may explain the scores. The χ² test has the level 1 − `LEAST_CERTAINTY`. What it
+    finds: ``benchmarks/estimators.py --dims``.
+    """
+    models = [np.ones_like(scores.observed)]
+    if scores.expected is not None and scores.expected.any():
+        models.append(scores.expected)
+    freedom = len(scores.observed) - 1
+    square = min(
+        float(np.var(scores.deviates(scores.shift(0.0, sizes) * sizes), ddof=1)) for sizes in models
+    )
+    if scores.null is None:
+        p = scipy.stats.chi2.sf(square * freedom, freedom)
+    else:
+        p = scipy.stats.f.sf(square, freedom, scores.null[1])
+    if p >= 1 - LEAST_CERTAINTY:
+        return None
+    return (
+        f"observed {scores.statistic} are {np.sqrt(square):.2f} times as wide as known variance "
+        f"allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their mean is "
+        "smaller than that of the worst case"
+    )
+
+
+def check_known_variance(scores: Scores) -> None:
+    """Refuse scores that are `wider_than_known`, and cosines in few dimensions.
+
+    Raises:
+        NotMeasured: with the reason.
+    """
+    if scores.dim is not None and scores.dim < LEAST_DIM:
+        raise NotMeasured(
+            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {LEAST_DIM}"
+        )
+    if reason := wider_than_known(scores):
+        raise NotMeasured(reason)
+
+
+def check_sign(scores: Scores) -> None:
+    """Refuse observed scores that are far below unobserved ones (p < 10⁻⁶): ε would be 0.
+
+    Raises:
+        NotMeasured: with both medians.
+    """
+    null = 0.0
+    if scores.standard_null:
+        z = float(scores.deviates(0.0).mean()) * np.sqrt(len(scores.observed))
+        p = scipy.special.ndtr(z / max(scores.spread, 1.0))
+    else:
+        observed, unobserved = scores.both()
+        null = float(np.median(unobserved))
+        p = 1.0
+        if np.ptp(np.concatenate([observed, unobserved])) > 0:
+            p = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less").pvalue
+    if p < _WRONG_SIGN:
+        raise NotMeasured(
+            f"observed {scores.statistic} are far below unobserved ones (median "
+            f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean "
+            "that a canary took part; negate them, or swap the two sides"
+        )
+
+
+def with_measured_null(scores: Scores) -> Scores:
+    """Scores whose null is N(0, 1) again, if unobserved ones are certainly wider than that.
+
+    Both sides are divided by the root mean square of the unobserved scores, which `Scores.null`
+    keeps, if a χ² test says with `LEAST_CERTAINTY` that it is above 1. In one of a thousand runs
+    with a right null it does so by chance. The interval of an estimate allows for the error of
+    the measurement.
+    """
+    others = scores.unobserved
+    if others is None:
+        return scores
+    square, count = float(np.mean(others**2)), len(others)
+    if count * square <= scipy.stats.chi2.ppf(LEAST_CERTAINTY, count):
+        return scores
+    width = float(np.sqrt(square))
+    return dataclasses.replace(
+        scores, observed=scores.observed / width, unobserved=others / width, null=(width, count)
+    )
+
+
+def null_interval(width: float, count: int, confidence: float) -> tuple[float, float]:
+    """Interval for a standard deviation that ``count`` scores of mean 0 were measured to have."""
+    tails = np.array([1 + confidence, 1 - confidence]) / 2
+    low, high = width * np.sqrt(count / scipy.stats.chi2.ppf(tails, count))
+    return float(low), float(high)

@@ -24,8 +24,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.round_agreement import EXACT, Width
-from fl_epe.checks import check_positive, check_probability, expected
+from fl_epe.auditing.round_correlation import EXACT, Width
+from fl_epe.checks import check_positive, check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def boundary_height(error: float) -> float:
         ValueError: if ``error`` is not in [1e-9, 0.4].
     """
     if not 1e-9 <= error <= 0.4:
-        expected("error", error, "in [1e-9, 0.4]")
+        raise_invalid("error", error, "in [1e-9, 0.4]")
     wanted = error * (1 - _INEXACT)
     low, high = max(0.5, -float(scipy.special.ndtri(error))), 8.0
     found = scipy.optimize.brentq(lambda c: crossing_probability(c) - wanted, low, high, xtol=1e-6)

@@ -32,9 +32,10 @@ def shift_scores(cosines: ArrayLike, dim: int) -> Floats:
 
 
 def hidden_norm(norm: ArrayLike, own: ArrayLike) -> Floats:
-    """Norm of what hides a canary of norm ``own`` in a vector that is orthogonal to it otherwise.
+    """Norm of the residual of a vector of norm ``norm`` that holds a canary of norm ``own``.
 
-    At least 10⁻⁶ of the ``norm`` of both, where the canary is all that there is.
+    The residual is orthogonal to the canary. The result is at least 10⁻⁶ of ``norm``, also where
+    the canary is the whole vector.
     """
     square = np.square(np.asarray(norm, np.float64))
     return np.asarray(np.sqrt(np.maximum(square - np.square(own), 1e-12 * square)))

@@ -1,10 +1,10 @@
-"""A privacy claim that is tested after every score, and given up as soon as it is disproved.
+"""A privacy claim that is tested after every score, and rejected as soon as it is disproved.
 
 `assert_private` does so with ``stop_early=True``. Two methods, both valid at every score at once:
 
 - "betting" assumes nothing about observed scores but that they are independent. It bets against
   the claim on whether a score is above a threshold: under (ε, δ)-DP that happens with probability
-  at most q, which follows from ε, δ and the known null. The wealth of a bettor who starts with 1
+  at most q, which follows from ε, δ and the known null. A betting martingale that starts at 1
   reaches 1/α with probability at most α (Ville). The stakes are a mixture, as nobody knows the best
   ones (Waudby-Smith and Ramdas 2023), over thresholds that are fixed beforehand.
 - "mean" assumes Gaussian scores of variance 1, and uses the boundary of `confidence_sequence`.
@@ -30,7 +30,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.auditing.estimators import shift_of_epsilon
+from fl_epe.auditing.epsilon_estimate import shift_of_epsilon
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.sequential import UNPLANNED, Boundary, WatchedMean
 from fl_epe.checks import check_positive, check_probability
@@ -80,17 +80,17 @@ class WatchedEvidence:
     def __str__(self) -> str:
         share = f"{100 * self.confidence:.6g}%"
         of = "" if self.planned is None else f" of {self.planned:g}"
-        verdict = "violated" if self.violated else "not violated"
+        result = "violated" if self.violated else "not violated"
         if not self.violated and math.isfinite(self.more):
-            verdict += f"; about {math.ceil(self.more)} more canaries like these would disprove it"
+            result += f"; about {math.ceil(self.more)} more canaries like these would disprove it"
         elif not self.violated:
-            verdict += "; more canaries like these would not disprove it"
+            result += "; more canaries like these would not disprove it"
         return (
             f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
             f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
             f"at every score at once, assuming {WATCHED_METHODS[self.method]}\n"
             f"scores    {self.used}{of} observed against the known null\n"
-            f"verdict   {verdict}"
+            f"result    {result}"
         )
 
 
@@ -154,7 +154,7 @@ class _Betting:
         return low
 
     def _log_wealth(self, epsilon: float, above: Floats, count: float) -> float:
-        """Of the mixture of all bettors; those whose threshold speaks for the claim have lost."""
+        """Of the mixture of martingales, which are 0 at thresholds that favour the claim."""
         null, delta = self._null, self._delta
         most = np.minimum(
             np.exp(epsilon) * null + delta, -np.expm1(-epsilon) + (null + delta) * np.exp(-epsilon)

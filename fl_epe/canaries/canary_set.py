@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fl_epe.canaries.rotation import Rotation, rotation, size_for
 from fl_epe.canaries.sphere import Sphere
+from fl_epe.checks import raise_invalid
 
 CanaryKind = Literal["rotation", "sphere"]
 """How the directions of a `CanarySet` are made."""
@@ -50,9 +51,9 @@ class CanarySet:
     def __init__(self, dim: int, count: int, seed: int, kind: CanaryKind = "rotation") -> None:
         for name, value, least in (("dim", dim, 1), ("count", count, 1), ("seed", seed, 0)):
             if value < least:
-                raise ValueError(f"Expected {name}={value} >= {least}.")
+                raise_invalid(name, value, f">= {least}")
         if kind not in get_args(CanaryKind):
-            raise ValueError(f"Expected kind={kind!r} to be one of {list(get_args(CanaryKind))}.")
+            raise_invalid("kind", kind, f"to be one of {list(get_args(CanaryKind))}")
         self.dim = int(dim)
         self.count = int(count)
         self.seed = int(seed)
@@ -101,7 +102,7 @@ class CanarySet:
         if out is None:
             out = np.empty(shape, np.float32)
         if out.shape != shape or out.dtype != np.float32:
-            raise ValueError(f"Expected {out.shape=}, {out.dtype=} to be {shape}, float32.")
+            raise_invalid("out.shape, out.dtype", (out.shape, out.dtype), f"to be {shape}, float32")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._fill, numbers, out))
         return out
@@ -124,7 +125,7 @@ class CanarySet:
         """
         chosen = self._chosen(numbers)
         if weights.ndim != 2 or weights.shape[1] != len(chosen):
-            raise ValueError(f"Expected weights.shape={weights.shape} to be (m, {len(chosen)}).")
+            raise_invalid("weights.shape", weights.shape, f"to be (m, {len(chosen)})")
         if self._sphere is not None:
             return self._sphere.combine(weights, chosen)
         out = np.zeros((len(weights), self.dim), np.float32)
@@ -159,7 +160,7 @@ class CanarySet:
         if self._sphere is not None or not hasattr(x, "new_zeros"):  # which only a tensor has
             x = np.asarray(x)
         if x.ndim not in (1, 2) or x.shape[-1] != self.dim:
-            raise ValueError(f"Expected x.shape={tuple(x.shape)} to end with dim={self.dim}.")
+            raise_invalid("x.shape", tuple(x.shape), f"to end with dim={self.dim}")
         chosen = self._chosen(numbers)
         vectors = x if x.ndim == 2 else x[None]
         if self._sphere is not None:

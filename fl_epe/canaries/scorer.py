@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.canaries.canary_set import CanarySet
+from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.mechanism import norm
 
 SCORE_MEMORY = 384 << 20
@@ -44,7 +45,7 @@ class CanaryScorer:
         self, canaries: CanarySet, score_memory: int = SCORE_MEMORY, *, others: int = 0
     ) -> None:
         if score_memory < 1:
-            raise ValueError(f"Expected score_memory={score_memory} >= 1.")
+            raise_invalid("score_memory", score_memory, ">= 1")
         self.canaries = canaries
         self.others = others if canaries.fast else 0
         self._all = canaries.with_count(canaries.count + self.others)
@@ -66,10 +67,10 @@ class CanaryScorer:
         """
         dim = self.canaries.dim
         if vector.shape != (dim,):
-            raise ValueError(f"Expected {series}.shape={vector.shape} to be ({dim},).")
+            raise_invalid(f"{series}.shape", vector.shape, f"to be ({dim},)")
         length = norm(vector)
         if not math.isfinite(length):
-            raise ValueError(f"Expected {series} to be finite, got norm={length}.")
+            raise ArgumentError(f"Expected {series} to be finite, got {{norm}}.", norm=length)
         self._norms.setdefault(series, []).append(length)
         if self.canaries.fast:
             dots = self._all.dot(vector)
@@ -126,7 +127,7 @@ class CanaryScorer:
         for key, value in scored.items():
             shape = (length, self.canaries.count) if key.startswith("dots.") else (length,)
             if value[:length].shape != shape:
-                raise ValueError(f"Expected {key}.shape={value.shape} to be at least {shape}.")
+                raise_invalid(f"{key}.shape", value.shape, f"to be at least {shape}")
         self.restore(
             {
                 "waiting.names": np.empty(0, np.str_),
@@ -155,10 +156,8 @@ class CanaryScorer:
         """
         vectors = state["waiting.vectors"]
         if vectors.shape[1] != self.canaries.dim or len(vectors) >= self._limit:
-            raise ValueError(
-                f"Expected waiting.vectors.shape={vectors.shape} to be at most "
-                f"{(self._limit - 1, self.canaries.dim)}."
-            )
+            most = (self._limit - 1, self.canaries.dim)
+            raise_invalid("waiting.vectors.shape", vectors.shape, f"to be at most {most}")
         self._rows[: len(vectors)] = vectors
         self._names = [str(name) for name in state["waiting.names"]]
         for key, value in state.items():
@@ -167,5 +166,5 @@ class CanaryScorer:
                 self._norms[series] = [float(length) for length in np.asarray(value, np.float64)]
             elif kind == "dots":
                 if value.shape[1] != (count := self.canaries.count):
-                    raise ValueError(f"Expected count={value.shape[1]} to be {count}.")
+                    raise_invalid("count", value.shape[1], f"to be {count}")
                 self._dots[series] = list(np.asarray(value, np.float64))

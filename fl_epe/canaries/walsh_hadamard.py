@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.canaries.one_blas_thread import one_blas_thread
+from fl_epe.checks import raise_invalid
 
 _COLUMNS = 1 << 12  # of the last product that one thread works on at once
 _SHORT = 1 << 18  # up to here, 2 ms, starting threads costs more than they save
@@ -105,7 +106,7 @@ def _split(length: int) -> tuple[int, int, int]:
     """Three powers of two, about alike, whose product is ``length``."""
     bits = length.bit_length() - 1
     if length != 1 << max(bits, 0):
-        raise ValueError(f"Expected length={length} to be a power of two.")
+        raise_invalid("length", length, "to be a power of two")
     outer = bits // 3
     middle = (bits - outer) // 2
     return 1 << outer, 1 << middle, 1 << (bits - outer - middle)

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
-
-from fl_epe.cli.options import add_command
-
-_SHELLS = ("bash", "zsh", "fish", "tcsh")
-_EXAMPLES = """examples:
-  bash: fl-epe completion bash > ~/.local/share/bash-completion/completions/fl-epe
-  zsh:  fl-epe completion zsh > ~/.zfunc/_fl-epe     (with ~/.zfunc in fpath, before compinit)
-  fish: fl-epe completion fish > ~/.config/fish/completions/fl-epe.fish
-"""
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 
-def add_completion(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], whole: argparse.ArgumentParser
-) -> None:
-    """Add ``completion`` to the subcommands of the ``whole`` parser."""
-    completion = add_command(
-        commands,
-        "completion",
-        lambda arguments: _completion(arguments.shell, whole),
-        summary="print a script that completes commands and options in your shell",
-        description="Print a script that completes commands and options in your shell.",
-        examples=_EXAMPLES,
-    )
-    completion.add_argument("shell", choices=_SHELLS, metavar="SHELL", help=", ".join(_SHELLS))
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """Print a script that completes commands and options in your shell.
 
+    Examples:
+        bash: fl-epe completion bash > ~/.local/share/bash-completion/completions/fl-epe
+        zsh:  fl-epe completion zsh > ~/.zfunc/_fl-epe     (with ~/.zfunc in fpath, before compinit)
+        fish: fl-epe completion fish > ~/.config/fish/completions/fl-epe.fish
 
-def _completion(shell: str, parser: argparse.ArgumentParser) -> int:
-    try:
+    Attributes:
+        shell: bash, zsh, fish or tcsh.
+    """
+
+    shell: Annotated[Literal["bash", "zsh", "fish", "tcsh"], "SHELL"]
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Print the script."""
         import shtab
-    except ImportError as error:
-        raise RuntimeError(
-            "Completion needs shtab, which is not installed: pip install shtab."
-        ) from error
-    print(shtab.complete(parser, shell))
-    return 0
+
+        from fl_epe.cli.main import parser_for
+
+        print(shtab.complete(parser_for(words, complete=True), self.shell))
+        return 0

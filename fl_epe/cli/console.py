@@ -14,15 +14,6 @@ from rich.console import Console
 from fl_epe.checks import ArgumentError
 from fl_epe.files import printable
 
-STATUS_NOT_MEASURED = 3
-"""Exit status of a command whose ε was not measured, or whose model diverged."""
-
-EXIT_STATUS = (
-    "Exit status: 0 if ε was measured, 2 for bad input, 3 if ε was not measured or the model "
-    "diverged (the report says why)."
-)
-"""For the help of the commands that measure."""
-
 
 def terminal() -> Console:
     """Standard output, on which text is text: no markup, no emoji codes, no escapes."""
@@ -52,14 +43,10 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
         console.print(line, style=style, markup=False, highlight=False)
 
 
-def print_report_path(console: Console, page: Path) -> None:
-    """Print where the page of a report is, on one line however long it is."""
-    console.print(f"Report: {page}", soft_wrap=True, highlight=False)
-
-
-def print_stopped(console: Console, how_to_go_on: str, where: str = "") -> None:
-    """Print that a command was stopped, where, and a sentence on how to go on, on one line."""
-    console.print(f"\nStopped{where}. {how_to_go_on}", soft_wrap=True, highlight=False)
+def print_whole(console: Console, *lines: str) -> None:
+    """Print lines that are not wrapped, such as paths and commands, however long they are."""
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True, highlight=False)
 
 
 def print_json(values: dict[str, Any]) -> None:

@@ -1,33 +1,20 @@
-"""The entry point of ``fl-epe``: every command is in a file of its own in this room."""
+"""The entry point of ``fl-epe``: every command is a dataclass in a file of its own in this room."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import fl_epe
-from fl_epe.auditing import NotMeasured
 from fl_epe.cli import errors
-from fl_epe.cli.advise import add_advise
-from fl_epe.cli.audit import add_audit
-from fl_epe.cli.compare import add_compare
-from fl_epe.cli.completion import add_completion
-from fl_epe.cli.console import STATUS_NOT_MEASURED
-from fl_epe.cli.data import add_data
-from fl_epe.cli.estimate import add_estimate
-from fl_epe.cli.export import add_export
-from fl_epe.cli.new import add_new
-from fl_epe.cli.options import DEBUG, Parser
-from fl_epe.cli.report import add_report
-from fl_epe.cli.run import add_resume, add_run
-from fl_epe.cli.schedules import add_schedules
+from fl_epe.cli.options import Parser, add_options, description_of, make
 from fl_epe.cli.stopping import exit_status, signals_as_interrupts
-from fl_epe.old_names import OLD_NAMES
 
 SILENCE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -36,19 +23,30 @@ SILENCE = {
 }
 """Environment variables that keep Flower and Ray from calling home, unless the user set them."""
 
-_ADD: dict[str, Callable[[Any], None]] = {
-    "resume": add_resume,
-    "report": add_report,
-    "export": add_export,
-    "compare": add_compare,
-    "advise": add_advise,
-    "audit": add_audit,
-    "estimate": add_estimate,
-    "schedules": add_schedules,
-    "new": add_new,
-    "data": add_data,
+COMMANDS = {
+    "run": ("run:Run", "train a task with DP-FedAvg and audit it"),
+    "resume": ("run:Resume", "go on with a run that was stopped"),
+    "report": ("report:Report", "write the report of a run again, or compare several runs"),
+    "export": ("export:Export", "write a copy of a record without its seeds, to share"),
+    "compare": ("compare:Compare", "compare participation schedules, in the limit or by training"),
+    "advise": ("", "noise for a wanted ε; canaries for a wanted bound; who of a log is worst case"),
+    "advise noise": ("advise_noise:Noise", "the noise at which canaries measure a wanted ε"),
+    "advise canaries": ("advise_canaries:Canaries", "how many canaries exceed a claim"),
+    "advise log": ("advise_log:Log", "who of a real deployment is worst case, and caps"),
+    "estimate": ("estimate:Estimate", "every estimate and bound that a file of scores allows"),
+    "schedules": ("schedules:Schedules", "the kinds of schedules, with their options"),
+    "new": ("new:New", "write a file with a task of your own, to run and to change"),
+    "data": ("", "prepare published data sets"),
+    "data convert": ("data:Convert", "convert a data set into files that are mapped into memory"),
+    "completion": ("completion:Completion", "print a script that completes words in your shell"),
 }
-"""What adds each command; ``run`` also needs the words after it, ``completion`` all others."""
+"""Every command: its module and class in this room, or nothing if others follow it; a summary."""
+
+_DEBUG = "if the command fails, keep the traceback in a file and say where it is"
+_EXIT_STATUS = """exit status:
+  0 if all went well, 2 for bad input, 3 if ε was not measured or the model
+  diverged (the report says why), 1 for a failure that should not happen
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,89 +63,78 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         with signals_as_interrupts():
-            return _carried_out(_parsed(sys.argv[1:] if argv is None else argv))
+            return _carried_out(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
         return exit_status(stop)
 
 
-def _carried_out(arguments: argparse.Namespace) -> int:
+def _carried_out(words: list[str]) -> int:
+    parser = Parser(prog="fl-epe")
     try:
-        status = int(arguments.command(arguments))
+        arguments = _parsed(words)
+        parser = arguments.parser
+        status: int = make(arguments.command, arguments)(words)
         sys.stdout.flush()
     except BrokenPipeError:
         errors.close_stdout()
         return errors.NO_READER
-    except NotMeasured as error:
-        errors.say(f"Not measured: {error}.", prefix="")
-        return STATUS_NOT_MEASURED
     except Exception as error:  # noqa: BLE001 (the last one: nothing is left to handle it)
-        return _failed(error, arguments)
-    return status
-
-
-def _failed(error: Exception, arguments: argparse.Namespace) -> int:
-    spell = errors.option_names(arguments.parser, arguments.spell)
-    status, text = errors.status_and_text(error, arguments.parser, spell)
-    if arguments.debug:
-        text = f"{text} {errors.keep_traceback(error)}"
-    elif status == errors.FAILED:
-        text += " (with --debug, the traceback is kept in a file)"
-    errors.say(text)
-    try:
-        sys.stdout.flush()
-    except OSError:  # a full disk, or a pipe that was closed
-        errors.close_stdout()
+        status = errors.report(error, parser.prog, parser.names, debug="--debug" in words)
+        try:
+            sys.stdout.flush()
+        except OSError:  # a full disk, or a pipe that was closed
+            errors.close_stdout()
     return status
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    words = [_with_new_name(word) for word in words]
-    after_run = tuple(words[words.index("run") + 1 :]) if "run" in words[:2] else ()
-    command = next(iter(words[1:] if words[:1] == ["--debug"] else words), None)
-    arguments, unknown = _parser(after_run, command).parse_known_args(words)
-    if unknown and getattr(arguments, "task_error", None) is None:  # whose options are not known
+    arguments, unknown = parser_for(words).parse_known_args(words)
+    if unknown:
         option = unknown[0].partition("=")[0]
-        close = difflib.get_close_matches(option, arguments.parser._option_string_actions, n=1)
+        close = difflib.get_close_matches(option, arguments.parser.names.values(), n=1)
         hint = f"; did you mean {close[0]}?" if close and option.startswith("-") else ""
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    arguments.words = list(words)
     return arguments
 
 
-def _with_new_name(word: str) -> str:
-    """An option of version 0.1 under its present name; any other word as it is."""
-    option, equals, value = word.partition("=")
-    if not option.startswith("--"):
-        return word
-    name = option[2:].replace("-", "_")
-    if name not in OLD_NAMES:
-        return word
-    return "--" + OLD_NAMES[name].replace("_", "-") + equals + value
-
-
-def _parser(after_run: tuple[str, ...] = (), only: str | None = None) -> argparse.ArgumentParser:
-    """The parser, with the options of the task that stands in the words after ``run``.
+def parser_for(words: Sequence[str], *, complete: bool = False) -> Parser:
+    """The parser of all commands; only that of the command in ``words`` has its options.
 
     Args:
-        after_run: those words.
-        only: the command that was typed, if it is known: the others need not be made then.
+        words: what was typed; a task among them brings its own options.
+        complete: whether all commands have their options: this imports all of them.
     """
-    parser: argparse.ArgumentParser = Parser(
+    parser = Parser(
         prog="fl-epe",
-        description="Measure how much privacy a federated training run really gives away: random "
+        description="Measure how much privacy a federated training run really leaks: random "
         "canary clients take part, and how well the model remembers them becomes an empirical ε.",
+        epilog=_EXIT_STATUS,
     )
     parser.add_argument("--version", action="version", version=f"fl-epe {fl_epe.__version__}")
-    parser.add_argument("--debug", action="store_true", help=DEBUG)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    if only in _ADD:
-        _ADD[only](commands)
-        return parser
-    add_run(commands, after_run)
-    if only == "run":
-        return parser
-    for add_command in _ADD.values():
-        add_command(commands)
-    add_completion(commands, parser)
+    parser.add_argument("--debug", action="store_true", help=_DEBUG)
+    above: dict[str, Any] = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
+    places = [at for at, word in enumerate(words) if not word.startswith("-")]
+    typed = [words[at] for at in places[:2]]
+    for name, (place, summary) in COMMANDS.items():
+        folder, _, last = name.rpartition(" ")
+        command = above[folder].add_parser(last, help=summary)
+        count = len(name.split())
+        chosen = typed[:count] == name.split()
+        if not place:
+            above[name] = command.add_subparsers(required=True, metavar="WHAT")
+        elif chosen or complete:
+            _fill(command, place, words[places[count - 1] + 1 :] if chosen else ())
     return parser
+
+
+def _fill(parser: Parser, place: str, words: Sequence[str]) -> None:
+    module, _, name = place.partition(":")
+    command = getattr(importlib.import_module(f"fl_epe.cli.{module}"), name)
+    parser.description, examples = description_of(command)
+    parser.epilog = f"{examples}\n{_EXIT_STATUS}" if examples else _EXIT_STATUS
+    parser.names |= {"debug": "--debug", **getattr(command, "NAMES", {})}
+    # It may also stand before the command, where it has a default.
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)
+    parser.set_defaults(command=command, parser=parser)
+    add_options(parser, command, words)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib.resources
+import json
 import os
 import shlex
 import string
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fl_epe.checks import ArgumentError
-from fl_epe.cli.console import terminal
-from fl_epe.cli.options import a_path, add_command, add_options, given
+from fl_epe.checks import raise_invalid
+from fl_epe.cli.console import print_whole, terminal
 from fl_epe.files import write_text
 
 _ROUNDS = 60  # of `RunConfig`
@@ -45,130 +44,138 @@ def loss(outputs, targets):
 
 '''
 _GUIDE = "see docs/guides/own-task.md"
-_EXAMPLES = """examples:
-  fl-epe new && fl-epe run my_task:task
-  fl-epe new flights.py --data flights.csv --targets delayed --by airport
-"""
 
 
 @dataclasses.dataclass(frozen=True)
-class _New:
-    """One call of ``fl-epe new``.
+class New:
+    """Write a Python file with a model and a data set, which 'fl-epe run' trains and audits.
+
+    With --data it is for your own table: all columns of numbers become inputs.
+
+    Examples:
+        fl-epe new && fl-epe run my_task:task
+        fl-epe new flights.py --data flights.csv --targets delayed --by airport
 
     Attributes:
+        file: file to write, in the current folder.
         data: a table to train on: a CSV, JSON lines or Parquet file, or a folder that datasets
             wrote. Without it, the task is an example on data that come with scikit-learn.
         targets: the column that is to be predicted.
-        by: the column that says whose a row is: every value is a client (default: rows are shared
-            out over 100 clients at random).
+        by: the column that says whose a row is: every value is a client (default: rows are
+            partitioned over 100 clients at random).
     """
 
+    file: Annotated[Path, "FILE"] = Path("my_task.py")
     data: Path | None = None
     targets: str | None = None
     by: str | None = None
 
+    def __call__(self, words: Sequence[str]) -> int:
+        """Write the file."""
+        path = self.file
+        if path.suffix != ".py" or not path.stem.isidentifier():
+            wanted = "to be a name that Python can import, such as my_task.py"
+            raise_invalid("file", str(path), wanted)
+        if path.exists():
+            raise_invalid("file", str(path), "not to exist: name another one")
+        if self.data is None and (self.targets or self.by):
+            raise_invalid("data", None, "beside --targets and --by, which are columns of it")
+        left_out: list[str] = []
+        if self.data is None:
+            values = _Values(_CANCER, "target", "iid:60", clients=60, example=_EXAMPLE)
+        else:
+            values = self._of_table(left_out)
+        write_text(path, values.filled(path.stem))
+        there = str(path.parent)
+        go = "" if there == "." else f"cd {shlex.quote(there)} && "
+        following = f"Next: {go}fl-epe run {path.stem}:task"
+        print_whole(terminal(), f"{path}: a task of your own", *left_out, following)
+        return 0
 
-def add_new(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``new`` to the subcommands."""
-    new = add_command(
-        commands,
-        "new",
-        _new,
-        summary="write a file with a task of your own, to run and to change",
-        description="Write a Python file with a model and a data set, which 'fl-epe run' trains "
-        "and audits. With --data it is for your own table: all columns of numbers become inputs.",
-        examples=_EXAMPLES,
-    )
-    new.add_argument(
-        "file",
-        nargs="?",
-        type=a_path,
-        default=Path("my_task.py"),
-        metavar="FILE",
-        help="file to write, in the current folder (default: my_task.py)",
-    )
-    add_options(new, _New)
-
-
-def _new(arguments: argparse.Namespace) -> int:
-    path, asked = arguments.file, _New(**given(arguments, _New))
-    if path.suffix != ".py" or not path.stem.isidentifier():
-        raise ArgumentError(
-            "Expected {file} to be a name that Python can import, such as my_task.py.",
-            file=str(path),
+    def _of_table(self, left_out: list[str]) -> _Values:
+        from fl_epe.tasks import (
+            class_count,
+            no_progress_bars,
+            number_columns,
+            open_source,
+            read_column,
         )
-    if path.exists():
-        raise ArgumentError("Expected {file} not to exist: name another one.", file=str(path))
-    if asked.data is None and (asked.targets or asked.by):
-        raise ArgumentError(
-            "Expected {data} beside --targets and --by, which are columns of it.", data=None
+
+        rows, held_out = open_source(str(self.data), None, 0)
+        names, columns = rows.column_names, ", ".join(rows.column_names)
+        if self.targets is None:
+            raise_invalid("targets", None, f"to name a column of {self.data}: {columns}")
+        for name, column in (("targets", self.targets), ("by", self.by)):
+            if column not in (None, *names):
+                raise_invalid(name, column, f"to be a column of {self.data}: {columns}")
+        inputs = [one for one in number_columns(rows) if one not in (self.targets, self.by)]
+        if not inputs:
+            wanted = (
+                f"to have columns of numbers beside {self.targets}: {columns}. For images or text, "
+                f"write the task with fl_epe.tasks.from_datasets: {_GUIDE}"
+            )
+            raise_invalid("data", str(self.data), wanted)
+        with no_progress_bars():
+            clients = _CLIENTS if self.by is None else len(rows.unique(self.by))
+        clients = min(clients, len(rows))
+        left_out += _not_numbers(rows.features, {*inputs, self.targets, self.by})
+        outputs, loss = class_count((rows, held_out), self.targets), ""
+        if outputs is None:
+            values = read_column(rows, self.targets, "targets").double()
+            deviation = values.std(correction=0).item() or 1.0
+            loss = _LOSS.format(mean=values.mean().item(), deviation=deviation)
+        partition = f"iid:{clients}" if self.by is None else f"by:{self.by}"
+        imports, place = self._place()
+        return _Values(
+            inputs, self.targets, partition, clients, outputs or 1, place, imports, loss=loss
         )
-    left_out: list[str] = []
-    values = _example() if asked.data is None else _of_table(asked, path, left_out)
-    write_text(path, _filled(module=path.stem, **values))
-    console, there = terminal(), str(path.parent)
-    go = "" if there == "." else f"cd {shlex.quote(there)} && "
-    following = f"Next: {go}fl-epe run {path.stem}:task"
-    for line in (f"{path}: a task of your own", *left_out, following):
-        console.print(line, markup=False, soft_wrap=True, highlight=False)
-    return 0
+
+    def _place(self) -> tuple[str, str]:
+        """An import, and where the data are as seen from the file; a hub's id is left as it is."""
+        data = Path(str(self.data))
+        if data.is_absolute() or not data.exists():
+            return "", _quoted(data)
+        there = Path(os.path.relpath(data, self.file.parent)).as_posix()
+        return "from pathlib import Path\n\n", f"Path(__file__).parent / {_quoted(there)}"
 
 
-def _filled(**values: Any) -> str:
-    source = importlib.resources.files("fl_epe") / "cli" / "templates" / "own_task.txt"
-    return string.Template(source.read_text(encoding="utf-8")).substitute(values)
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """What goes into the template: names of columns, and parts of a program."""
+
+    inputs: list[str]
+    target: str
+    partition: str
+    clients: int
+    outputs: int = 2
+    rows: str = "rows"
+    imports: str = ""
+    example: str = ""
+    loss: str = ""
+
+    def filled(self, module: str) -> str:
+        """The template with these values."""
+        source = importlib.resources.files("fl_epe") / "cli" / "templates" / "own_task.txt"
+        # Cohorts that the clients suffice for, with about a fifth of canaries.
+        cohort = max(1, min(24, self.clients // 2))
+        quoted = {name: _quoted(getattr(self, name)) for name in ("inputs", "target", "partition")}
+        return string.Template(source.read_text(encoding="utf-8")).substitute(
+            vars(self) | quoted,
+            module=module,
+            features=len(self.inputs),
+            own_loss="    loss=loss,\n" if self.loss else "",
+            often=f"{_ROUNDS * cohort / self.clients:.3g}",
+            defaults=f'{{"clients_per_round": {cohort}, "num_canaries": {15 * max(cohort, 4)}}}',
+        )
 
 
-def _quoted(text: object) -> str:
-    """A literal with double quotes where that needs no escapes."""
-    plain = repr(str(text))
-    return plain if '"' in plain or "\\" in plain else f'"{plain[1:-1]}"'
-
-
-def _list(names: list[str]) -> str:
-    """A literal list of names, on lines of at most 100 characters."""
-    text = ", ".join(map(_quoted, names))
-    if len(text) < 80:
-        return f"[{text}]"
-    lines = [""]
-    for name in map(_quoted, names):
-        if len(lines[-1]) + len(name) > 88 and lines[-1]:
-            lines.append("")
-        lines[-1] += f"{name}, "
-    return "[\n" + "\n".join(f"        {line.rstrip()}" for line in lines) + "\n    ]"
-
-
-def _settings(clients: int) -> dict[str, str]:
-    """Cohorts that the clients suffice for, with about a fifth of canaries; how often they come."""
-    cohort = max(1, min(24, clients // 2))
-    return {
-        "defaults": f'{{"clients_per_round": {cohort}, "num_canaries": {15 * max(cohort, 4)}}}',
-        "often": f"{_ROUNDS * cohort / clients:.3g}",
-    }
-
-
-def _example() -> dict[str, Any]:
-    return {
-        "imports": "",
-        "example": _EXAMPLE,
-        "rows": "rows",
-        "features": len(_CANCER),
-        "outputs": 2,
-        "inputs": _list(_CANCER),
-        "target": _quoted("target"),
-        "partition": _quoted("iid:60"),
-        "loss": "",
-        "own_loss": "",
-        **_settings(60),
-    }
-
-
-def _beside(data: Path, file: Path) -> tuple[str, str]:
-    """An import, and the place of the data as seen from the file; a hub's id is left as it is."""
-    if data.is_absolute() or not data.exists():
-        return "", _quoted(data)
-    there = Path(os.path.relpath(data, file.parent)).as_posix()
-    return "from pathlib import Path\n\n", f"Path(__file__).parent / {_quoted(there)}"
+def _quoted(value: object) -> str:
+    """A literal with double quotes; a list on lines of its own if it is long."""
+    if not isinstance(value, list):
+        return json.dumps(str(value), ensure_ascii=False)
+    text = f"[{', '.join(map(_quoted, value))}]"
+    lines = "".join(f"        {_quoted(one)},\n" for one in value)
+    return text if len(text) < 80 else f"[\n{lines}    ]"
 
 
 def _not_numbers(features: Mapping[str, Any], used: Collection[str | None]) -> list[str]:
@@ -184,50 +191,3 @@ def _not_numbers(features: Mapping[str, Any], used: Collection[str | None]) -> l
         f"Left out of the inputs, as they are no columns of numbers: {', '.join(left)}. Turn them "
         f"into numbers to use them: {_GUIDE}."
     ]
-
-
-def _of_table(asked: _New, path: Path, left_out: list[str]) -> dict[str, Any]:
-    from fl_epe.tasks import class_count, no_progress_bars, number_columns, open_source, read_column
-
-    rows, held_out = open_source(str(asked.data), None, 0)
-    columns = ", ".join(rows.column_names)
-    for name, column in (("targets", asked.targets), ("by", asked.by)):
-        if column is None and name == "targets":
-            raise ArgumentError(
-                f"Expected {{targets}} to name a column of {asked.data}: {columns}.", targets=None
-            )
-        if column is not None and column not in rows.column_names:
-            raise ArgumentError(
-                f"Expected {{{name}}} to be a column of {asked.data}: {columns}.", **{name: column}
-            )
-    numbers = number_columns(rows)
-    inputs = [name for name in numbers if name not in (asked.targets, asked.by)]
-    if not inputs:
-        raise ArgumentError(
-            f"Expected {{data}} to have columns of numbers beside {asked.targets}: {columns}. For "
-            f"images or text, write the task with fl_epe.tasks.from_datasets: {_GUIDE}.",
-            data=str(asked.data),
-        )
-    with no_progress_bars():
-        clients = _CLIENTS if asked.by is None else len(rows.unique(asked.by))
-    clients = min(clients, len(rows))
-    left_out += _not_numbers(rows.features, {*inputs, asked.targets, asked.by})
-    imports, place = _beside(Path(str(asked.data)), path)
-    outputs, own = class_count((rows, held_out), str(asked.targets)), ""
-    if outputs is None:
-        values = read_column(rows, str(asked.targets), "targets").double()
-        spread = {"mean": values.mean().item(), "deviation": values.std(correction=0).item() or 1.0}
-        own = _LOSS.format(**spread)
-    return {
-        "imports": imports,
-        "example": "",
-        "rows": place,
-        "features": len(inputs),
-        "outputs": outputs or 1,
-        "loss": own,
-        "own_loss": "    loss=loss,\n" if own else "",
-        "inputs": _list(inputs),
-        "target": _quoted(asked.targets),
-        "partition": _quoted(f"iid:{clients}" if asked.by is None else f"by:{asked.by}"),
-        **_settings(clients),
-    }

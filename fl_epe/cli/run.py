@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError, check_count, check_positive
-from fl_epe.cli.console import EXIT_STATUS, ProgressLine, output_directory, print_stopped, terminal
+from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
 from fl_epe.cli.errors import FAILED, on_one_line, say
-from fl_epe.cli.options import a_path, add_command, add_options, given, whole_number
+from fl_epe.cli.options import Group
 from fl_epe.cli.report import exit_status_of, print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.cli.sizes import check_training
 from fl_epe.cli.stopping import Stopped, exit_status, locked, signals_ask
-from fl_epe.cli.task_options import add_task_options, asked_task, blaming
-from fl_epe.compare import CHECKPOINT, RECORD
+from fl_epe.cli.task_options import settings_of_task, task_errors
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
-from fl_epe.interval import Interval
+from fl_epe.limit import CHECKPOINT, RECORD
 from fl_epe.seeding import Seeds
-from fl_epe.tasks import look_in_current_folder, task_names
+from fl_epe.tasks import find_task, look_in_current_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,47 +39,8 @@ if TYPE_CHECKING:
 MODEL = "model.pt"
 """File of the final model in a run's folder."""
 
-_DEFAULTS = {
-    field.name: field.default
-    for field in dataclasses.fields(RunConfig)
-    if field.default is not dataclasses.MISSING
-}
-_WHAT = (
-    f"what to train: {', '.join(task_names())}, or your own as module:name, e.g. "
-    "mypackage.tasks:MyTask; its options are in: fl-epe run TASK --help"
-)
-_EXAMPLES = """examples:
-  fl-epe run digits
-  fl-epe run digits --noise-multiplier 0.5 --seed 1 --output runs/half
-  fl-epe run digits --stop-when "epsilon-all-low > 8"
-  fl-epe run digits --participation poisson --backend ray --workers 2
-  fl-epe run fashion-mnist --data-dir /usr/share/datasets/fashion-mnist
-  fl-epe run mypackage.tasks:MyTask --rounds 50
-  fl-epe run stackoverflow-twin --num-clients 2000 --rounds 100 --clients-per-round 20
-"""
 
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """One call of ``fl-epe run``.
-
-    Attributes:
-        output: directory to write to (default: runs/TASK-DATE-TIME).
-        seed: number from which all randomness follows, so that the run can be repeated exactly
-            (default: the operating system's entropy, because whoever guesses the seed knows the
-            canaries and the noise).
-        evaluate_every: rounds between evaluations on held-out data.
-    """
-
-    output: Path | None = None
-    seed: int | None = None
-    evaluate_every: int = 5
-
-    def __post_init__(self) -> None:
-        check_count("evaluate_every", self.evaluate_every)
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Machine:
     """How a run uses the machine; no influence on the result.
 
@@ -93,205 +52,212 @@ class _Machine:
             round, after the last one, and when a run is stopped.
         round_timeout: seconds to wait for the answers of a round; a client that has not answered
             by then counts as absent.
+        save_model: write the final model to model.pt, which your model's load_state_dict takes.
     """
 
     backend: Literal["in-process", "ray"] = "in-process"
     workers: int = min(os.cpu_count() or 1, 8)
     checkpoint_every: str = "10"
     round_timeout: float = 3600.0
+    save_model: bool = False
 
     def __post_init__(self) -> None:
+        from fl_epe.simulation import CheckpointEvery
+
         check_count("workers", self.workers)
-        Interval.parse(self.checkpoint_every)
+        CheckpointEvery.parse(self.checkpoint_every)
         check_positive("round_timeout", self.round_timeout)
 
+    def _carry_out(self, job: Job, output: Path, words: Sequence[str]) -> int:
+        """Train in a folder that nobody else works in, keep the record, and report on it."""
+        from fl_epe.flower import simulate
+        from fl_epe.simulation import RunStoppedError, StopRequest, remove_checkpoint
 
-def add_run(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], words: Sequence[str] = ()
-) -> None:
-    """Add ``run`` to the subcommands, with the options of the task that ``words`` name."""
-    run = add_command(
-        commands,
-        "run",
-        _run,
-        summary="train a task with DP-FedAvg and audit it",
-        description="Train a task with DP-FedAvg, canary clients among the real ones, and write "
-        "what the model gives away: a table, record.npz, report.json, report.html and pictures. "
-        + EXIT_STATUS,
-        examples=_EXAMPLES,
+        console, stop = terminal(), StopRequest()
+        log, started, command = RunLog(output, _warn), now(), command_line(words)
+        log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
+        remove_parts(output)
+        own = ["--task", job.task.reference] if ":" in job.task.reference else []
+        how_to_go_on = f"Go on with: {command_line(['resume', str(output), *own])}"
+        keep = functools.partial(_keep_model, job.task, output) if self.save_model else None
+        try:
+            with (
+                task_errors(job.task.reference, RunStoppedError),
+                ProgressLine(console) as line,
+                signals_ask(stop) as signals,
+            ):
+                record = simulate(
+                    job,
+                    checkpoint=output / CHECKPOINT,
+                    stop=stop,
+                    on_round=lambda done: _tell(line, log, done),
+                    on_model=keep,
+                    backend=self.backend,
+                    workers=self.workers,
+                    checkpoint_every=self.checkpoint_every,
+                    round_timeout=self.round_timeout,
+                )
+        except (RunStoppedError, KeyboardInterrupt) as end:
+            if isinstance(end, RunStoppedError):
+                status = exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
+                done, kept, where = end.rounds_done, end.kept, _where(end)
+            else:
+                status, done, kept, where = exit_status(end), None, None, ""
+            log.note("stopped", round=done, kept=kept, exit_status=status)
+            print_whole(console, "", f"Stopped{where}. {how_to_go_on}")
+            return status
+        except Exception as error:
+            log.failed(error)
+            raise
+        log.note("finished", rounds=record.rounds)
+        record = record.with_values(**run_facts(output, command, started))
+        try:
+            record.save(output / RECORD)
+        except OSError as error:
+            log.failed(error)
+            lost = (
+                f"{output / RECORD} could not be written ({error}): the record and the files of "
+                "the report are lost, but for what is above. The checkpoint is left: free some "
+                f"space. {how_to_go_on}"
+            )
+            return _unwritten(console, record, lost)
+        remove_checkpoint(output / CHECKPOINT)
+        try:
+            summary = print_and_write(console, record, output)
+            log.report(summary, output / "report.html")
+        except OSError as error:
+            log.failed(error)
+            lost = (
+                f"The report could not be written ({error}), and is above. {output / RECORD} is "
+                f"whole: free some space, then {command_line(['report', str(output)])} makes it "
+                "again."
+            )
+            return _unwritten(console, record, lost)
+        return exit_status_of(summary)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(_Machine):
+    """Train a task with DP-FedAvg, canary clients among the real ones, and audit it.
+
+    Writes what the model leaks: a table, record.npz, report.json, report.html and pictures.
+
+    Examples:
+        fl-epe run digits
+        fl-epe run digits --noise-multiplier 0.5 --seed 1 --output runs/half
+        fl-epe run digits --stop-when "epsilon-all-low > 8"
+        fl-epe run digits --participation poisson --backend ray --workers 2
+        fl-epe run fashion-mnist --data-dir /usr/share/datasets/fashion-mnist
+        fl-epe run mypackage.tasks:MyTask --rounds 50
+        fl-epe run synthetic-stackoverflow --num-clients 2000 --rounds 100 --clients-per-round 20
+
+    Attributes:
+        task: what to train: digits, emnist, fashion-mnist, shakespeare, stackoverflow,
+            synthetic-emnist, synthetic-stackoverflow, or your own as module:name, e.g.
+            mypackage.tasks:MyTask; its options are in: fl-epe run TASK --help.
+        output: directory to write to (default: runs/TASK-DATE-TIME).
+        seed: number from which all randomness follows, so that the run can be repeated exactly
+            (default: the operating system's entropy, because whoever guesses the seed knows the
+            canaries and the noise).
+        evaluate_every: rounds between evaluations on held-out data.
+        score_memory: MiB for rounds that wait to be scored together, with --canary-kind sphere:
+            every canary is made anew for each such block, so raise it for large models and many
+            rounds; 'fl-epe resume' keeps it.
+        settings: training and audit (a task may have defaults of its own).
+        task_options: options of the task.
+    """
+
+    task: Annotated[str, "TASK"]
+    output: Path | None = None
+    seed: int | None = None
+    evaluate_every: int = 5
+    score_memory: int = SCORE_MEMORY >> 20
+    settings: Annotated[Mapping[str, Any], Group(RunConfig, without=("clients",))] = (
+        dataclasses.field(default_factory=dict)
     )
-    run.add_argument("task", metavar="TASK", help=_WHAT)
-    add_options(run, _Run)
-    _add_machine_options(run)
-    run.add_argument(
-        "--score-memory",
-        type=_positive_mebibytes,
-        default=str(SCORE_MEMORY >> 20),
-        metavar="MIB",
-        help="memory for rounds that wait to be scored together, with --canary-kind sphere: every "
-        "canary is made anew for each such block, so raise it for large models and many rounds; "
-        f"'fl-epe resume' keeps it (default: {SCORE_MEMORY >> 20})",
-    )
-    settings = run.add_argument_group("training and audit (a task may have defaults of its own)")
-    add_options(settings, RunConfig, leave_out=("clients",))
-    add_task_options(run, words)
-
-
-def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``resume`` to the subcommands."""
-    resume = add_command(
-        commands,
-        "resume",
-        _resume,
-        summary="go on with a run that was stopped",
-        description="Go on with a run that was stopped or killed, from its last checkpoint. "
-        "With a seed, the result is the same as if it had never stopped. " + EXIT_STATUS,
-    )
-    resume.add_argument("run_dir", type=a_path, metavar="RUN_DIR", help="where the run was writing")
-    resume.add_argument(
-        "--task",
-        metavar="TASK",
-        help="the task of the run, needed if it is a module:name of your own: importing a module "
-        "runs its code, so that no checkpoint may choose it",
-    )
-    _add_machine_options(resume)
-
-
-def _add_machine_options(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, _Machine)
-    parser.add_argument(
-        "--save-model",
-        action="store_true",
-        help=f"write the final model to {MODEL}, which your model's load_state_dict takes",
+    task_options: Annotated[Mapping[str, Any], Group(settings_of_task)] = dataclasses.field(
+        default_factory=dict
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("evaluate_every", self.evaluate_every)
+        check_count("score_memory", self.score_memory)
 
-def _positive_mebibytes(text: str) -> int:
-    if (number := whole_number(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of MiB >= 1")
-    return number << 20
+    def __call__(self, words: Sequence[str]) -> int:
+        """Train, and report."""
+        from fl_epe.flower import Job
+
+        with task_errors(self.task):
+            task = find_task(self.task).task(**self.task_options)
+            settings = {"clients": task.num_clients, **task.defaults, **self.settings}
+            memory = self.score_memory << 20
+            config = RunConfig.from_dict(settings)
+            check_training(config, task.dim, memory, self.workers, self.backend)
+            job = Job(task, config, Seeds.derive(self.seed), self.evaluate_every, memory)
+            notes = task.notes()
+        output = output_directory(self.output, self.task.replace(":", "-"))
+        with locked(output):
+            _check_free(output)
+            for note in notes:
+                print(f"Note: {on_one_line(note)}", file=sys.stderr)
+            return self._carry_out(job, output, words)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from fl_epe.flower import Job
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resume(_Machine):
+    """Go on with a run that was stopped or killed, from its last checkpoint.
 
-    task, machine = asked_task(arguments), _machine(arguments)
-    with blaming(task.reference):
-        settings = {"clients": task.num_clients, **task.defaults, **given(arguments, RunConfig)}
-        machine |= {"score_memory": (memory := arguments.score_memory)}
-        check_training({**_DEFAULTS, **settings}, task.dim, machine)
-        config = RunConfig.from_dict(settings)
-        options = _Run(**given(arguments, _Run))
-        job = Job(task, config, Seeds.derive(options.seed), options.evaluate_every, memory)
-        notes = task.notes()
-    output = output_directory(options.output, arguments.task.replace(":", "-"))
-    with locked(output):
-        _check_free(output)
-        for note in notes:
-            print(f"Note: {on_one_line(note)}", file=sys.stderr)
-        return _carry_out(job, output, arguments)
+    With a seed, the result is the same as if it had never stopped.
+
+    Attributes:
+        run_dir: where the run was writing.
+        task: the task of the run, needed if it is a module:name of your own: importing a module
+            runs its code, so that no checkpoint may choose it.
+    """
+
+    run_dir: Annotated[Path, "RUN_DIR"]
+    task: str | None = None
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Go on, and report."""
+        from fl_epe.simulation import load_job
+
+        if not self.run_dir.is_dir():
+            load_job(self.run_dir / CHECKPOINT)  # says that there is none
+        with locked(self.run_dir):
+            if (self.run_dir / RECORD).exists():
+                raise ArgumentError(
+                    "Expected {run_dir} to hold an unfinished run: this one is finished. See: "
+                    + command_line(["report", str(self.run_dir)]),
+                    run_dir=str(self.run_dir),
+                )
+            if ":" in (self.task or ""):  # a module of one's own
+                look_in_current_folder()
+            job = load_job(self.run_dir / CHECKPOINT, self.task)
+            check_training(job.config, job.task.dim, job.score_memory, self.workers, self.backend)
+            return self._carry_out(job, self.run_dir, words)
 
 
 def _check_free(output: Path) -> None:
-    if (output / RECORD).exists():
-        raise ArgumentError(
-            "Expected {output} to be free: it holds a finished run. Name another folder.",
-            output=str(output),
-        )
     from fl_epe.simulation import has_checkpoint
 
-    if has_checkpoint(output / CHECKPOINT):
-        raise ValueError(
-            f"Expected output={str(output)!r} to be free: it holds an unfinished run. "
-            f"Go on with it: {command_line(['resume', str(output)])}"
-        )
+    if (output / RECORD).exists():
+        why = "a finished run. Name another folder."
+    elif has_checkpoint(output / CHECKPOINT):
+        why = f"an unfinished run. Go on with it: {command_line(['resume', str(output)])}"
+    else:
+        return
+    raise ArgumentError(f"Expected {{output}} to be free: it holds {why}", output=str(output))
 
 
-def _resume(arguments: argparse.Namespace) -> int:
-    from fl_epe.simulation import load_job
+def _unwritten(console: Console, record: AuditRecord, what: str) -> int:
+    """Show what the disk has no room for, and say what is left."""
+    from fl_epe.reporting import print_report, summarize
 
-    machine = _machine(arguments)
-    directory = arguments.run_dir
-    if not directory.is_dir():
-        load_job(directory / CHECKPOINT)  # says that there is none
-    with locked(directory):
-        if (directory / RECORD).exists():
-            raise ValueError(
-                f"Expected run_dir={str(directory)!r} to hold an unfinished run: this one is "
-                f"finished. See: {command_line(['report', str(directory)])}"
-            )
-        if ":" in (arguments.task or ""):  # a module of one's own
-            look_in_current_folder()
-        job = load_job(directory / CHECKPOINT, arguments.task)
-        machine |= {"score_memory": job.score_memory}
-        check_training(job.config.to_dict(), job.task.dim, machine)
-        return _carry_out(job, directory, arguments)
-
-
-def _machine(arguments: argparse.Namespace) -> dict[str, Any]:
-    return dataclasses.asdict(_Machine(**given(arguments, _Machine)))
-
-
-def _carry_out(job: Job, output: Path, arguments: argparse.Namespace) -> int:
-    from fl_epe.flower import simulate
-    from fl_epe.simulation import RunStoppedError, StopRequest, remove_checkpoint
-
-    console, stop = terminal(), StopRequest()
-    log, started = RunLog(output, _warn), now()
-    command = command_line(arguments.words)
-    log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
-    remove_parts(output)
-    again = ["resume", str(output), "--task", job.task.reference]
-    how_to_go_on = f"Go on with: {command_line(again if ':' in again[-1] else again[:2])}"
-    try:
-        with (
-            blaming(job.task.reference, RunStoppedError),
-            ProgressLine(console) as line,
-            signals_ask(stop) as signals,
-        ):
-            record = simulate(
-                job,
-                checkpoint=output / CHECKPOINT,
-                stop=stop,
-                on_round=lambda done: _tell(line, log, done),
-                on_model=functools.partial(_keep_model, job.task, output, arguments.save_model),
-                **_machine(arguments),
-            )
-    except RunStoppedError as stopped:
-        status = exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
-        log.note("stopped", round=stopped.rounds_done, kept=stopped.kept, exit_status=status)
-        print_stopped(console, how_to_go_on, _where(stopped))
-        return status
-    except KeyboardInterrupt as interrupt:
-        log.note("stopped", round=None, kept=None, exit_status=exit_status(interrupt))
-        print_stopped(console, how_to_go_on)
-        return exit_status(interrupt)
-    except Exception as error:
-        log.note("failed", error=type(error).__name__, text=str(error))
-        raise
-    log.note("finished", rounds=record.rounds)
-    record = record.with_values(run=run_facts(output, command, started))
-    try:
-        record.save(output / RECORD)
-    except OSError as error:
-        log.note("failed", error=type(error).__name__, text=str(error))
-        return _unsaved(console, record, error, output, how_to_go_on)
-    remove_checkpoint(output / CHECKPOINT)
-    return _report(console, record, output, log)
-
-
-def _report(console: Console, record: AuditRecord, output: Path, log: RunLog) -> int:
-    try:
-        summary = print_and_write(console, record, output)
-        log.report(summary, output / "report.html")
-        return exit_status_of(summary)
-    except OSError as error:
-        log.note("failed", error=type(error).__name__, text=str(error))
-        _show(console, record)
-        text = f"The report could not be written ({error}), and is above. {output / RECORD} is"
-        again = command_line(["report", str(output)])
-        say(f"{text} whole: free some space, then {again} makes it again.")
-        return FAILED
+    print_report(console, summarize(record))
+    say(what)
+    return FAILED
 
 
 def _warn(text: str) -> None:
@@ -303,10 +269,8 @@ def _tell(line: ProgressLine, log: RunLog, done: Progress) -> None:
     log.progress(done)
 
 
-def _keep_model(task: Task, output: Path, asked: bool, theta: NDArray[np.float32]) -> None:
-    """Write the final model if that was asked for; not being able to never ends the run."""
-    if not asked:
-        return
+def _keep_model(task: Task, output: Path, theta: NDArray[np.float32]) -> None:
+    """Write the final model; not being able to never ends the run."""
     try:
         task.save_model(theta, output / MODEL)
     except OSError as error:
@@ -316,24 +280,6 @@ def _keep_model(task: Task, output: Path, asked: bool, theta: NDArray[np.float32
 def _where(stopped: RunStoppedError) -> str:
     after = f" after round {stopped.rounds_done} of {stopped.rounds}"
     return after if stopped.kept else f"{after}, which could not be kept"
-
-
-def _unsaved(
-    console: Console, record: AuditRecord, error: OSError, output: Path, how_to_go_on: str
-) -> int:
-    """Show what the disk has no room for, and say what is left."""
-    _show(console, record)
-    say(
-        f"{output / RECORD} could not be written ({error}): the record and the files of the report "
-        f"are lost, but for what is above. The checkpoint is left: free some space. {how_to_go_on}"
-    )
-    return FAILED
-
-
-def _show(console: Console, record: AuditRecord) -> None:
-    from fl_epe.reporting import print_report, summarize
-
-    print_report(console, summarize(record))
 
 
 def _text(progress: Progress) -> str:

@@ -12,7 +12,8 @@ import contextlib
 import datetime
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def command_line(words: Sequence[str]) -> str:
 class RunLog:
     """The log of one run; lines of a run that went on are added to those before.
 
-    Nothing is written before `open`, so that a command that is refused leaves no file behind.
+    Nothing is written before the first `progress`: a command that is refused leaves no file behind.
 
     Args:
         directory: of the run.
@@ -72,69 +73,69 @@ class RunLog:
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
         self._path, self._warn = directory / RUN_LOG, warn
         self._open, self._lost, self._waiting = False, False, list[str]()
-        self._seen: dict[str, Any] = {"round": None, "evaluated": None, "kept": None, "faults": {}}
-        self._texts = 0
-
-    def open(self) -> None:
-        """Write what was noted so far, and from now on at once."""
-        if not self._open:
-            self._open = True
-            self._write("".join(self._waiting))
+        self._seen: Progress | None = None
 
     def note(self, event: str, **values: Any) -> None:
         """Add a line; numbers that are infinite or unknown become ``null``."""
-        known = {name: _plain(value) for name, value in values.items()}
-        line = (
-            json.dumps({"time": now(), "event": event, **known}, allow_nan=False, default=str)
-            + "\n"
-        )
+        known = {n: finite(v) if isinstance(v, float) else v for n, v in values.items()}
+        known = {"time": now(), "event": event, **known}
+        self._waiting.append(json.dumps(known, allow_nan=False, default=str) + "\n")
         if self._open:
-            self._write(line)
-        else:
-            self._waiting.append(line)
+            self._write()
 
-    def _write(self, text: str) -> None:
+    def failed(self, error: Exception) -> None:
+        """Note what ended the command."""
+        self.note("failed", error=type(error).__name__, text=str(error))
+
+    def _write(self) -> None:
+        lines, self._waiting = self._waiting, []
         if self._lost:
             return
         try:
             with open(self._path, "a", encoding="utf-8", opener=no_link) as file:
-                file.write(text)
+                file.writelines(lines)
         except OSError as error:
             self._lost = True
             self._warn(f"{self._path} cannot be written ({error}); the run goes on without a log.")
 
     def progress(self, done: Progress) -> None:
-        """Note what happened since the last call: a round, an evaluation, a checkpoint, faults."""
-        before, self._seen = self._seen, self._state(done)
-        again = before["round"] is None  # rounds before this process are in the log already
-        if done.round and not again:
-            self.note("round", **_round(done))
-        if done.evaluated != before["evaluated"] and not (again and done.round):
-            self.note("evaluated", round=done.evaluated, loss=done.eval_loss, metric=done.accuracy)
-        if done.kept != before["kept"] and not again:
+        """Note what happened since the last call: a round, an evaluation, a checkpoint, faults.
+
+        The first call opens the log. Rounds before this process are in it already.
+        """
+        before, self._seen = self._seen, done
+        if before is None:
+            if not done.round:
+                self._evaluated(done)
+            self._open = True
+            self._write()
+            return
+        if done.round:
+            found = done.estimate
+            self.note(
+                "round",
+                round=done.round,
+                rounds=done.rounds,
+                loss=done.loss,
+                metric=done.accuracy,
+                clip_norm=done.clip_norm,
+                canaries_seen=done.canaries_seen,
+                epsilon=found and found.epsilon,
+                epsilon_low=found and found.low,
+                epsilon_high=found and found.high,
+                seconds_left=round(done.seconds_left, 1),
+            )
+        if done.evaluated != before.evaluated:
+            self._evaluated(done)
+        if done.kept != before.kept:
             self.note("checkpoint", round=done.kept)
-        self._faults(done, before["faults"], again=again)
-        self.open()
+        if more := Counter(done.fault_counts) - Counter(before.fault_counts):
+            self.note(
+                "fault", round=done.round, counts=more, texts=done.faults[len(before.faults) :]
+            )
 
-    def _faults(self, done: Progress, before: Mapping[str, int], *, again: bool) -> None:
-        texts = list(done.faults[self._texts :])
-        self._texts = len(done.faults)
-        more = {
-            kind: count - before.get(kind, 0)
-            for kind, count in done.fault_counts.items()
-            if count > before.get(kind, 0)
-        }
-        if more and not again:
-            self.note("fault", round=done.round, counts=more, texts=texts)
-
-    @staticmethod
-    def _state(done: Progress) -> dict[str, Any]:
-        return {
-            "round": done.round,
-            "evaluated": done.evaluated,
-            "kept": done.kept,
-            "faults": dict(done.fault_counts),
-        }
+    def _evaluated(self, done: Progress) -> None:
+        self.note("evaluated", round=done.evaluated, loss=done.eval_loss, metric=done.accuracy)
 
     def report(self, summary: RunSummary, page: Path) -> None:
         """Note the report's status and its headlines."""
@@ -151,54 +152,31 @@ class RunLog:
         )
 
 
-def _round(done: Progress) -> dict[str, Any]:
-    found = done.estimate
-    return {
-        "round": done.round,
-        "rounds": done.rounds,
-        "loss": done.loss,
-        "metric": done.accuracy,
-        "clip_norm": done.clip_norm,
-        "canaries_seen": done.canaries_seen,
-        "epsilon": None if found is None else found.epsilon,
-        "epsilon_low": None if found is None else found.low,
-        "epsilon_high": None if found is None else found.high,
-        "seconds_left": round(done.seconds_left, 1),
-    }
-
-
-def _plain(value: Any) -> Any:
-    return finite(value) if isinstance(value, float) else value
-
-
-def earlier_lines(directory: Path, event: str) -> list[dict[str, Any]]:
-    """Lines of an event in the log of a run, as far as they can be read."""
-    found, path = [], directory / RUN_LOG
-    if not path.is_file():  # a pipe may have no end
-        return []
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):
-                values = json.loads(line)
-                if isinstance(values, dict) and values.get("event") == event:
-                    found.append(values)
-    return found
-
-
 def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
     """What a record keeps of when and how its run was made: ``started``, ``ended``, ``commands``.
 
     Args:
-        directory: of the run, whose log says what came before.
+        directory: of the run, whose log says what came before, as far as it can be read.
         command: that is ending the run now.
         started: when that command started.
     """
-    before = earlier_lines(directory, "started")
-    known = [line for line in before if isinstance(line.get("command"), str)]
+    path, known = directory / RUN_LOG, list[dict[str, Any]]()
+    if path.is_file():  # a pipe may have no end
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError):
+                    known.append(_started(json.loads(line)))
     begun = [at for at, line in enumerate(known) if not line["command"].startswith(_RESUME)]
     known = known[begun[-1] :] if begun else known  # an earlier run in the folder is another one
-    commands = [str(line["command"]) for line in known] or [command]
-    if commands[-1] != command:
-        commands.append(command)
+    commands = [line["command"] for line in known] or [command]
+    commands += [command] * (commands[-1] != command)
     first = str(known[0].get("time", started)) if known else started
-    return {"started": first, "ended": now(), "commands": commands}
+    return {"started": first, "ended": now(), "commands": tuple(commands)}
+
+
+def _started(line: Any) -> dict[str, Any]:
+    """A line of a run's start; `ValueError` for any other."""
+    start = isinstance(line, dict) and line.get("event") == "started"
+    if start and isinstance(line.get("command"), str):
+        return dict(line)
+    raise ValueError

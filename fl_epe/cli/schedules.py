@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import inspect
 import types
 import typing
@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_epe.cli.console import print_json, terminal
-from fl_epe.cli.options import add_command
-from fl_epe.schedules import SCHEDULES, Option, schedule_options
+from fl_epe.cli.console import print_json, print_whole, terminal
+from fl_epe.schedules import SCHEDULES, schedule_options
 
 _EXAMPLES = {
     "min-separation": "min-separation:separation=5",
@@ -42,35 +41,35 @@ _MEANINGS = {
 }
 
 
-def add_schedules(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``schedules`` to the subcommands."""
-    schedules = add_command(
-        commands,
-        "schedules",
-        _schedules,
-        summary="the kinds of schedules, with their options",
-        description="Every kind of schedule for --participation and --schedules, with its options "
-        "and an example. Options are written kind:name=value,name=value, or as a JSON object: "
-        "kind:{...}.",
-    )
-    schedules.add_argument("--json", action="store_true", help="print JSON instead of text")
+@dataclasses.dataclass(frozen=True)
+class Schedules:
+    """Every kind of schedule for --participation and --schedules.
 
+    Each with its options and an example. Options are written kind:name=value,name=value, or as a
+    JSON object: kind:{...}.
 
-def _schedules(arguments: argparse.Namespace) -> int:
-    kinds = [_description(kind) for kind in SCHEDULES]
-    if arguments.json:
-        print_json({"schedules": kinds})
+    Attributes:
+        json: print JSON instead of text.
+    """
+
+    json: bool = False
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Print them."""
+        kinds = [_description(kind) for kind in SCHEDULES]
+        if self.json:
+            print_json({"schedules": kinds})
+            return 0
+        console = terminal()
+        for kind in kinds:
+            console.print(kind["name"], style="bold")
+            print_whole(console, f"  {kind['about']}")
+            for option in kind["options"]:
+                default = "needed" if option["needed"] else f"default: {option['default_text']}"
+                text = f"{option['name']}: {option['type']}, {default}; {option['about']}"
+                print_whole(console, f"    {text}")
+            print_whole(console, f"  example: {kind['example']}")
         return 0
-    console = terminal()
-    for kind in kinds:
-        console.print(kind["name"], style="bold")
-        console.print(f"  {kind['about']}", soft_wrap=True)
-        for option in kind["options"]:
-            default = "needed" if option["needed"] else f"default: {option['default_text']}"
-            text = f"{option['name']}: {option['type']}, {default}; {option['about']}"
-            console.print(f"    {text}", soft_wrap=True)
-        console.print(f"  example: {kind['example']}", soft_wrap=True)
-    return 0
 
 
 def _description(kind: str) -> dict[str, Any]:
@@ -84,19 +83,20 @@ def _description(kind: str) -> dict[str, Any]:
     }
 
 
-def _option(kind: str, option: Option) -> dict[str, Any]:
+def _option(kind: str, option: inspect.Parameter) -> dict[str, Any]:
+    needed = option.default is option.empty
     return {
         "name": option.name,
-        "type": _type(option.kind),
-        "needed": option.needed,
-        "default": option.default,
+        "type": _type(option.annotation),
+        "needed": needed,
+        "default": None if needed else option.default,
         "default_text": _default(kind, option),
         "about": _MEANINGS[option.name],
     }
 
 
-def _default(kind: str, option: Option) -> str:
-    if option.default is not None:
+def _default(kind: str, option: inspect.Parameter) -> str:
+    if option.default not in (None, option.empty):
         return str(option.default)
     if option.name == "empty_rounds":
         return "kept, if they are fewer than half"

@@ -10,9 +10,12 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fl_epe.checks import ArgumentError
+
+if TYPE_CHECKING:
+    from fl_epe.config import RunConfig
 
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _LONGEST = 100 * 86400.0
@@ -59,35 +62,34 @@ def _refuse(reason: str, arguments: Mapping[str, Any]) -> NoReturn:
     raise ArgumentError(f"Expected smaller numbers than {listed}: {reason}.", **arguments)
 
 
-def check_training(settings: Mapping[str, Any], dim: int, machine: Mapping[str, Any]) -> None:
+def check_training(
+    config: RunConfig, dim: int, score_memory: int, workers: int, backend: str
+) -> None:
     """Refuse a training run that cannot fit, or would never end.
 
     Args:
-        settings: of `fl_epe.config.RunConfig`, not checked yet; what is no number is left to it.
+        config: of the run.
         dim: parameters of the model.
-        machine: "workers", "score_memory" and "backend".
+        score_memory: bytes for rounds that wait to be scored.
+        workers: nodes.
+        backend: "ray", if each of them is a process.
     """
-    names = ("rounds", "num_canaries", "unobserved", "clients_per_round", "local_epochs")
-    sizes = {name: settings[name] for name in names}
-    workers, score_memory = machine["workers"], machine["score_memory"]
-    check_memory(
-        score_memory, "the rounds that wait to be scored", score_memory=f"{score_memory >> 20} MiB"
-    )
-    each = 4 * dim + (300 << 20 if machine["backend"] == "ray" else 64 << 10)
+    waiting, mebibytes = "the rounds that wait to be scored", f"{score_memory >> 20} MiB"
+    check_memory(score_memory, waiting, score_memory=mebibytes)
+    each = 4 * dim + (300 << 20 if backend == "ray" else 64 << 10)
     check_memory(workers * each, "a model for each worker", workers=workers)
-    if not all(type(size) is int and size >= 0 for size in sizes.values()):
-        return
-    clients = settings["clients"]
-    check_memory(24 * clients, "the clients' order", clients=clients)
-    rounds, canaries, unobserved, cohort, epochs = sizes.values()
+    check_memory(24 * config.clients, "the clients' order", clients=config.clients)
+    names = ("rounds", "num_canaries", "unobserved", "clients_per_round")
+    sizes = {name: getattr(config, name) for name in names}
+    rounds, canaries, unobserved, cohort = sizes.values()
     kept = rounds * (2 * 8 * (canaries + unobserved) + canaries + 8 * cohort)
-    del sizes["local_epochs"]
     check_memory(kept, "scores and cohorts of all rounds", **sizes)
-    blocks = -(-rounds * 4 * dim // max(1, score_memory))
-    if settings.get("canary_kind") != "sphere":
-        blocks = 1  # rotated canaries are scored together
-    passes = rounds * cohort * epochs + (canaries + unobserved) * blocks
-    sizes = {"rounds": rounds, "clients_per_round": cohort, "local_epochs": epochs} | sizes
+    blocks = 1  # rotated canaries are scored together
+    if config.canary_kind == "sphere":
+        blocks = -(-rounds * 4 * dim // max(1, score_memory))
+    passes = rounds * cohort * config.local_epochs + (canaries + unobserved) * blocks
+    sizes = {"rounds": rounds, "clients_per_round": cohort, "local_epochs": config.local_epochs}
+    sizes |= {"num_canaries": canaries, "unobserved": unobserved}
     check_time(passes * dim * _SECONDS_A_COORDINATE, "training on one core", **sizes)
 
 

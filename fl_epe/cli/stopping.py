@@ -8,26 +8,24 @@ folder for as long as the first lives.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
-import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fl_epe.files import no_link
+from fl_epe.checks import ArgumentError
 
 if TYPE_CHECKING:
     from fl_epe.simulation import StopRequest
 
-if sys.platform != "win32":
-    import fcntl
-
 LOCK = "fl-epe.lock"
 """The file in a run's folder while a process works in it; it holds the number of the process."""
 
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -45,22 +43,21 @@ def exit_status(stop: KeyboardInterrupt) -> int:
 
 
 @contextlib.contextmanager
-def signals_as_interrupts() -> Iterator[None]:
-    """While it lasts, SIGTERM and SIGHUP raise `Stopped`, which is a `KeyboardInterrupt`.
+def _handled_by(
+    handle: Callable[[int, types.FrameType | None], None],
+    numbers: Sequence[int],
+    replaced: Callable[[Any], bool],
+) -> Iterator[None]:
+    """While it lasts, ``handle`` is called for these signals, if their handler may be replaced.
 
-    A signal that is ignored, as SIGHUP under ``nohup``, stays ignored. Outside the main thread,
-    where Python handles no signals, nothing changes.
+    Outside the main thread, where Python handles no signals, nothing changes.
     """
+    before = {number: signal.getsignal(number) for number in numbers}
     if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {
-        number: signal.getsignal(number)
-        for number in _SIGNALS
-        if signal.getsignal(number) is signal.SIG_DFL
-    }
+        before = {}
+    before = {number: handler for number, handler in before.items() if replaced(handler)}
     for number in before:
-        signal.signal(number, _stop)
+        signal.signal(number, handle)
     try:
         yield
     finally:
@@ -70,6 +67,14 @@ def signals_as_interrupts() -> Iterator[None]:
 
 def _stop(number: int, frame: types.FrameType | None) -> None:
     raise Stopped(number)
+
+
+def signals_as_interrupts() -> contextlib.AbstractContextManager[None]:
+    """While it lasts, SIGTERM and SIGHUP raise `Stopped`, which is a `KeyboardInterrupt`.
+
+    A signal that is ignored, as SIGHUP under ``nohup``, stays ignored.
+    """
+    return _handled_by(_stop, _SIGNALS, lambda handler: handler is signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -89,21 +94,9 @@ def signals_ask(stop: StopRequest) -> Iterator[list[int]]:
         if len(came) > 1 or stop.may_raise() or not stop.ask():
             raise Stopped(number)
 
-    if threading.current_thread() is not threading.main_thread():
+    usable = (signal.SIG_IGN, None)
+    with _handled_by(handle, (signal.SIGINT, *_SIGNALS), lambda handler: handler not in usable):
         yield came
-        return
-    before = {
-        number: handler
-        for number in (signal.SIGINT, *_SIGNALS)
-        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
-    }
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -111,50 +104,35 @@ def locked(directory: Path) -> Iterator[None]:
     """Be the only process that works in ``directory``, which is made if it is missing.
 
     The lock is the kernel's and dies with its process, however that ends. Folders that are still
-    empty at the end are removed.
+    empty at the end are removed. File systems without locks keep nobody out.
 
     Raises:
-        ValueError: if another process is in it, with that process's number.
+        ArgumentError: if another process is in it, with that process's number.
     """
+    import filelock
+
     made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK
-    descriptor = _take(path, directory)
+    lock = filelock.FileLock(path, mode=0o600, blocking=False)
+    try:
+        lock.acquire()
+        path.write_text(str(os.getpid()))
+    except filelock.Timeout:
+        other = path.read_text(errors="replace")[:20].strip() or "another one"
+        raise ArgumentError(
+            f"Expected {{directory}} to be free: process {other} is at work in it. Wait until it "
+            "is done, or stop it.",
+            directory=str(directory),
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
-        os.close(descriptor)
+        lock.release()
         with contextlib.suppress(OSError):  # it holds something
             for folder in made:
                 folder.rmdir()
-
-
-def _take(path: Path, directory: Path) -> int:
-    while True:
-        descriptor = no_link(str(path), os.O_RDWR | os.O_CREAT, 0o600)
-        if not _lock(descriptor):
-            other = os.read(descriptor, 20).decode(errors="replace").strip() or "another one"
-            os.close(descriptor)
-            raise ValueError(
-                f"Expected directory={str(directory)!r} to be free: process {other} is at work in "
-                "it. Wait until it is done, or stop it."
-            )
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-                return descriptor
-        os.close(descriptor)  # whoever held it has just removed it
-
-
-def _lock(descriptor: int) -> bool:
-    """Whether nobody else holds the lock; file systems without locks keep nobody out."""
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-    return True

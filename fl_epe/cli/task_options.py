@@ -2,72 +2,53 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
-import typing
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fl_epe.cli.options import add_options, given, readable
+from fl_epe.cli.options import Parser
 from fl_epe.tasks import find_task, is_reference, look_in_current_folder, place_of
 
-if TYPE_CHECKING:
-    from fl_epe.tasks import FoundTask, Task
 
-_PREFIX = "task "  # no option's attribute has a space
+@dataclasses.dataclass
+class _NoOptions:
+    pass
 
 
-def add_task_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add the options of the task that somebody typed, if it can be found.
-
-    What is wrong with it is said when the command is carried out, see `asked_task`.
+def settings_of_task(parser: Parser, words: Sequence[str]) -> type:
+    """The dataclass of the options of the task that somebody typed; an empty one without a task.
 
     Args:
         parser: of the command, with all its other options.
         words: what was typed after the name of the command.
-    """
-    parser.set_defaults(found_task=None, task_error=None)
-    reference = next(_references(parser, words), None)
-    if reference is None:
-        return
-    if ":" in reference:  # a file here must not stand in for a package of a built-in task
-        look_in_current_folder()
-    try:
-        found = find_task(reference)
-        _check_names(parser, found)
-    except (ImportError, ValueError) as error:
-        parser.set_defaults(task_error=error)
-        return
-    parser.set_defaults(found_task=found)
-    fields = typing.get_type_hints(found.settings)
-    typed = [name for name, kind in fields.items() if readable(kind)]
-    if typed:
-        group = parser.add_argument_group(f"options of {reference}")
-        left_out = fields.keys() - set(typed)
-        add_options(group, found.settings, left_out, required=False, prefix=_PREFIX)
-    spelled = {name: "--" + name.replace("_", "-") for name in typed}
-    if "num_clients" in spelled:
-        spelled["clients"] = spelled["num_clients"]
-    parser.set_defaults(spell=spelled.get)
-
-
-def asked_task(arguments: argparse.Namespace) -> Task:
-    """The task that was asked for, with its options.
 
     Raises:
-        ImportError: if its module cannot be imported.
-        ValueError: if there is none, or an option is missing or out of range.
+        ImportError: if the task's module cannot be imported.
+        ValueError: if there is no such task, or it has an option of the command's name.
     """
-    if arguments.task_error is not None:
-        raise arguments.task_error
-    found: FoundTask = arguments.found_task or find_task(arguments.task)
-    with blaming(found.reference):
-        return found.task(**given(arguments, found.settings, _PREFIX))
+    reference = next(_references(parser, words), None)
+    if reference is None:
+        return _NoOptions
+    if ":" in reference:  # a file here must not stand in for a package of a built-in task
+        look_in_current_folder()
+    settings = find_task(reference).settings
+    names = {
+        field.name: "--" + field.name.replace("_", "-") for field in dataclasses.fields(settings)
+    }
+    for name, option in names.items():
+        if option in parser._option_string_actions:
+            raise ValueError(
+                f"Expected the option {name!r} of task {reference!r} to have another name: fl-epe "
+                f"run has an option {option} of its own."
+            )
+    if "num_clients" in names:
+        parser.names["clients"] = names["num_clients"]
+    return settings
 
 
 @contextlib.contextmanager
-def blaming(reference: str, *but: Any) -> Iterator[None]:
+def task_errors(reference: str, *but: Any) -> Iterator[None]:
     """Errors of somebody's own task as errors of that task, with their place.
 
     Args:
@@ -90,7 +71,7 @@ def blaming(reference: str, *but: Any) -> Iterator[None]:
         ) from error
 
 
-def _references(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
+def _references(parser: Parser, words: Sequence[str]) -> Iterator[str]:
     """The words that may be a task, and are no option and no option's value."""
     rest = iter(words)
     for word in rest:
@@ -101,13 +82,3 @@ def _references(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterat
         action = parser._option_string_actions.get(word)
         if action is not None and action.nargs is None:
             next(rest, None)
-
-
-def _check_names(parser: argparse.ArgumentParser, found: FoundTask) -> None:
-    for field in dataclasses.fields(found.settings):
-        option = "--" + field.name.replace("_", "-")
-        if option in parser._option_string_actions:
-            raise ValueError(
-                f"Expected the option {field.name!r} of task {found.reference!r} to have another "
-                f"name: fl-epe run has an option {option} of its own."
-            )

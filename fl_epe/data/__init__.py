@@ -1,15 +1,16 @@
-"""Real federated data sets by client: EMNIST, StackOverflow and Shakespeare, and twins of them.
+"""Real federated data sets by client: EMNIST, StackOverflow and Shakespeare, and synthetic ones.
 
 `convert` reads what is published (a hub id, SQLite, HDF5, Parquet, JSON lines, CSV or a folder of
 the `datasets` library) and writes a folder that a `ClientStore` maps into memory; both need the
-extra ``data``. The twins (`text_twin`, `image_twin`) make data of the same shape from a seed.
+extra ``data``. `synthetic_text` and `synthetic_images` draw data of the same shape
+from a seed.
 
 Nothing here was run on the published data sets, which could not be reached; the tests write small
 files of the same schemas. See ``docs/notes/data-sets.md``.
 
 Examples:
-    >>> from fl_epe.data import text_twin
-    >>> sentences = text_twin.sentences(seed=1, user=7, most=5)
+    >>> from fl_epe.data import synthetic_text
+    >>> sentences = synthetic_text.sentences(seed=1, user=7, most=5)
     >>> sentences.shape  # words by number, with a mark before the first and after the last
     (5, 21)
 """
@@ -18,8 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fl_epe import lazy_names
 from fl_epe.data.places import KINDS, absolute, optional
-from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.data.conversion import Progress, convert, open_data

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import hashlib
 import itertools
-import lzma
 import os
 import shutil
-import struct
-import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,22 +20,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from filelock import FileLock
 from numpy.typing import NDArray
 
-from fl_epe.archive import one_line
-from fl_epe.data import words
-from fl_epe.data.characters import Characters
-from fl_epe.data.encoding import Encoder, RawBatch
+from fl_epe.archive import UNREADABLE, one_line
+from fl_epe.checks import raise_invalid
+from fl_epe.data import encoders
+from fl_epe.data.encoders import CLIENT, Encoder, Rows
+from fl_epe.data.formats import Columns
 from fl_epe.data.grouping import MEMORY, Grouper, Sample
-from fl_epe.data.images import Images
 from fl_epe.data.places import KINDS, is_hub_id
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
-from fl_epe.data.store import ClientStore, ExampleWriter, is_store, write_about, write_clients
+from fl_epe.data.store import ClientStore, is_store, write_index
 from fl_epe.files import PART
 from fl_epe.seeding import generator
-
-if sys.platform != "win32":
-    import fcntl
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how many rows are done, and how many there are if known."""
@@ -77,47 +70,35 @@ def convert(
 
     Raises:
         ValueError: for an unknown kind, a target that exists, or a source that is broken or holds
-            something else; the message names the file and the row or column.
+            something else; the message names the file and the place in it.
         FileNotFoundError: if the source or the vocabulary does not exist.
+        FileExistsError: if the target is made by something else meanwhile.
         ConnectionError: if the hub cannot be reached.
     """
     goal = Path(target)
-    _check(kind, goal, vocabulary)
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    with _part_folder(goal) as part, tempfile.TemporaryDirectory(dir=part) as scratch:
+    if kind not in KINDS:
+        raise_invalid("kind", kind, f"to be one of {', '.join(KINDS)}")
+    if vocabulary is not None and kind != "stackoverflow":
+        raise_invalid("vocabulary", str(vocabulary), "only for kind='stackoverflow'")
+    if goal.exists():
+        raise_invalid("target", str(goal), "not to exist")
+    report = on_progress or (lambda doing, done, total: None)
+    with _new_folder(goal) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
         try:
             parts = find_parts(source, Path(scratch))
-            job = _Conversion(part, Path(scratch), memory, on_progress)
-            job.run(job.encoder(kind, source, vocabulary, parts[TRAIN]), source, parts)
-        except _ODD as error:  # what the readers of so many formats did not expect
+            encoder = _encoder(kind, source, vocabulary, parts[TRAIN], report)
+            _write(folder, source, parts, encoder, Grouper(Path(scratch), encoder, memory), report)
+        except _UNEXPECTED as error:  # what the readers of so many formats did not expect
             reason = one_line(error)
             raise ValueError(f"Expected source={source!r} to be sound: {reason}.") from error
     return ClientStore(goal)
 
 
-_ODD = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    SyntaxError,
-    TypeError,
-    UnicodeError,
-    lzma.LZMAError,
+_UNEXPECTED = (
     pa.ArrowException,
-    struct.error,
-    zlib.error,
+    *(kind for kind in UNREADABLE if kind not in (OSError, RuntimeError, ValueError)),
+    UnicodeError,
 )
-
-
-def _check(kind: str, goal: Path, vocabulary: str | os.PathLike[str] | None) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"Expected kind={kind!r} to be one of {', '.join(KINDS)}.")
-    if vocabulary is not None and kind != "stackoverflow":
-        raise ValueError(f"Expected vocabulary={str(vocabulary)!r} only for kind='stackoverflow'.")
-    if goal.exists():
-        raise ValueError(f"Expected target={str(goal)!r} not to exist.")
 
 
 @functools.lru_cache(maxsize=8)
@@ -135,202 +116,17 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
     """
     path = Path(data_dir).expanduser()
     if not is_store(path):
-        path = _cache() / f"{kind}-{_fingerprint(data_dir)}"
+        files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
+        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        fingerprint = hashlib.sha256(repr((data_dir, stats)).encode()).hexdigest()[:16]
+        path = _cache() / f"{kind}-{fingerprint}"
         if not is_store(path):
-            # Whoever finishes first wins; the results are the same.
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(FileExistsError):  # another process was first
                 convert(kind, data_dir, path)
     store = ClientStore(path)
-    if store.kind != kind:
-        raise ValueError(f"Expected data_dir={data_dir!r} to hold {kind}, holds {store.kind}.")
+    if store.about["kind"] != kind:
+        raise_invalid("data_dir", data_dir, f"to hold {kind}, holds {store.about['kind']}")
     return store
-
-
-class _Conversion:
-    """One call of `convert`."""
-
-    def __init__(
-        self, folder: Path, scratch: Path, memory: int, on_progress: Progress | None
-    ) -> None:
-        self._folder = folder
-        self._scratch = scratch
-        self._memory = memory
-        self._on_progress = on_progress or (lambda doing, done, total: None)
-        self._numbers: dict[str, int] = {}
-
-    def encoder(
-        self, kind: str, source: str, vocabulary: str | os.PathLike[str] | None, parts: list[Part]
-    ) -> Encoder:
-        """How the rows of this kind become examples."""
-        if kind == Images.kind:
-            return Images()
-        if kind == Characters.kind:
-            return Characters()
-        path = _vocabulary_beside(source) if vocabulary is None else Path(vocabulary)
-        if path is not None:
-            return words.Words(words.read_vocabulary(path))
-        batches = self._batches("counting words", parts, words.Words.columns)
-        counted = words.count_words(batches)
-        if not counted:
-            raise ValueError(f"Expected source={source!r} to have words, found none.")
-        return words.Words(counted)
-
-    def run(self, encoder: Encoder, source: str, parts: dict[str, list[Part]]) -> None:
-        """Write all files."""
-        width, dtype = encoder.width, encoder.dtype
-        sample = Sample(MOST_HELD_OUT, width, dtype, generator(_SEED, 0))
-        for batch in self._batches("reading held-out rows", parts[HELD_OUT], encoder.columns):
-            sample.add(encoder.encode(batch))
-        grouper = Grouper(self._scratch, width, dtype, self._memory)
-        for batch in self._batches("reading rows", parts[TRAIN], encoder.columns):
-            grouper.add(self._number(batch), encoder.encode(batch))
-        if not self._numbers:
-            raise ValueError(f"Expected source={source!r} to have rows, found none.")
-        train = ExampleWriter(self._folder / "train.arrow", width, dtype)
-        self._write_train(encoder, grouper, train, None if parts[HELD_OUT] else sample)
-        held_out = ExampleWriter(self._folder / "held_out.arrow", width, dtype)
-        held_out.write(sample.examples())
-        held_out.close()
-        write_about(
-            self._folder,
-            {
-                "kind": encoder.kind,
-                "source": source if is_hub_id(source) else Path(source).name,
-                "clients": len(self._numbers),
-                "examples": train.rows,
-                "held_out": held_out.rows,
-                "width": width,
-                "dtype": dtype,
-                **encoder.facts(),
-            },
-        )
-
-    def _write_train(
-        self, encoder: Encoder, grouper: Grouper, writer: ExampleWriter, sample: Sample | None
-    ) -> None:
-        """Write the grouped examples and the index; with ``sample``, hold some of each out."""
-        names = list(self._numbers)
-        start = np.zeros(len(names), np.int64)
-        count = np.zeros(len(names), np.int64)
-        for clients, examples in grouper.groups():
-            if sample is None:
-                kept = np.ones(len(examples), bool)
-            else:
-                kept, held_out = _hold_out(clients, names, encoder.overlap)
-                sample.add(examples[held_out])
-            present, first, sizes = np.unique(clients[kept], return_index=True, return_counts=True)
-            start[present] = writer.rows + first
-            count[present] = sizes
-            writer.write(examples[kept])
-            self._on_progress("writing examples", writer.rows, None)
-        writer.close()
-        write_clients(self._folder / "clients.arrow", names, start, count)
-
-    def _batches(self, doing: str, parts: list[Part], columns: Any) -> Iterator[RawBatch]:
-        rows = [part.rows for part in parts]
-        total = None if None in rows else sum(row or 0 for row in rows)
-        done = 0
-        for part in parts:
-            for batch in part.read(columns):
-                yield batch
-                done += len(batch)
-                self._on_progress(doing, done, total)
-
-    def _number(self, batch: RawBatch) -> NDArray[np.int32]:
-        """The number of the client of each row, in the order in which clients appear."""
-        coded = batch.clients.dictionary_encode()
-        numbers = [
-            self._numbers.setdefault(name, len(self._numbers))
-            for name in coded.dictionary.to_pylist()
-        ]
-        result: NDArray[np.int32] = np.array(numbers, np.int32)[coded.indices.to_numpy()]
-        return result
-
-
-def _hold_out(
-    clients: NDArray[np.int32], names: list[str], overlap: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which rows to keep and which to hold out, given rows grouped by client.
-
-    A tenth of each client's rows is held out at random. Where rows overlap (Shakespeare), it is
-    the last tenth of clients with enough rows (800), and the ``overlap`` rows before are dropped.
-    """
-    kept = np.ones(len(clients), bool)
-    held_out = np.zeros(len(clients), bool)
-    present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
-    for client, begin, size in zip(present, first, sizes, strict=True):
-        many = int(size * _HELD_OUT_SHARE)
-        if overlap:
-            if size >= overlap / _HELD_OUT_SHARE:
-                held_out[begin + size - many : begin + size] = True
-                kept[begin + size - many - overlap : begin + size] = False
-            continue
-        random = generator(_SEED, 1, zlib.crc32(names[client].encode()))
-        chosen = begin + random.permutation(size)[:many]
-        held_out[chosen] = True
-        kept[chosen] = False
-    return kept, held_out
-
-
-@contextlib.contextmanager
-def _part_folder(goal: Path) -> Iterator[Path]:
-    """A new folder ``GOAL.fl-epe-part-…`` that is renamed to ``goal`` at the end.
-
-    An error removes it. One that a killed process left is removed too: nobody locks it any more.
-    """
-    name = f"{goal.name}{PART}-"
-    for old in goal.parent.glob(f"{glob.escape(name)}*"):
-        _remove_if_stale(old)
-    part = Path(tempfile.mkdtemp(prefix=name, dir=goal.parent))
-    lock = _lock(part)
-    try:
-        yield part
-        part.chmod(0o755)
-        try:
-            part.rename(goal)
-        except OSError as error:
-            raise FileExistsError(f"Expected target={str(goal)!r} not to exist.") from error
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    finally:
-        if lock is not None:
-            os.close(lock)
-
-
-_STARTING = 60
-"""Seconds in which a new folder may not be locked yet."""
-
-
-def _remove_if_stale(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        if time.time() - folder.stat().st_mtime < _STARTING:
-            return
-        if (lock := _lock(folder)) is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-
-
-def _lock(folder: Path) -> int | None:
-    """A lock on a folder that dies with this process; ``None`` if another process has it."""
-    if sys.platform == "win32":
-        return None
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody has it, or there are no locks here
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _vocabulary_beside(source: str) -> Path | None:
-    if is_hub_id(source):
-        return None
-    path = Path(source).expanduser()
-    folder = path if path.is_dir() else path.parent
-    names = (words.WORD_COUNT, f"{words.WORD_COUNT}.tar.bz2")
-    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _cache() -> Path:
@@ -339,9 +135,140 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fl_epe")
 
 
-def _fingerprint(source: str) -> str:
-    """Changes with the source's name and the sizes and times of its files."""
-    path = Path(source).expanduser()
-    files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
-    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr((source, stats)).encode()).hexdigest()[:16]
+def _encoder(
+    kind: str,
+    source: str,
+    vocabulary: str | os.PathLike[str] | None,
+    parts: list[Part],
+    report: Progress,
+) -> Encoder:
+    """How the rows of this kind become examples."""
+    if kind != encoders.Words.kind:
+        return encoders.Images() if kind == encoders.Images.kind else encoders.Characters()
+    if vocabulary is None and not is_hub_id(source):
+        path = Path(source).expanduser()
+        folder = path if path.is_dir() else path.parent
+        beside = [folder / f"{encoders.WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
+        vocabulary = next((file for file in beside if file.is_file()), None)
+    if vocabulary is not None:
+        return encoders.Words(encoders.read_vocabulary(Path(vocabulary)))
+    columns = encoders.Words.columns
+    counted = encoders.count_words(
+        words for _, words in _read("counting words", parts, columns, encoders.all_words, report)
+    )
+    if not counted:
+        raise_invalid("source", source, "to have words, found none")
+    return encoders.Words(counted)
+
+
+def _read(
+    doing: str, parts: list[Part], columns: Columns, work: Callable[[Rows], Any], report: Progress
+) -> Iterator[tuple[pa.Array, Any]]:
+    """Clients of some parts, and what ``work`` makes of their rows, batch by batch."""
+    known = [part.rows for part in parts if part.rows is not None]
+    total, done = sum(known) if len(known) == len(parts) else None, 0
+    for part in parts:
+        for place, rows in part.read(columns):
+            try:
+                found = work(rows)
+            except ValueError as error:
+                raise ValueError(f"In {place}: {one_line(error)}") from error
+            yield rows[CLIENT], found
+            done += len(rows[CLIENT])
+            report(doing, done, total)
+
+
+def _write(
+    folder: Path,
+    source: str,
+    parts: dict[str, list[Part]],
+    encoder: Encoder,
+    grouper: Grouper,
+    report: Progress,
+) -> None:
+    """Write all files."""
+    columns, encode = encoder.columns, encoder.encode
+    sample = Sample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
+    for _, found in _read("reading held-out rows", parts[HELD_OUT], columns, encode, report):
+        sample.add(found)
+    numbers: dict[str, int] = {}  # in the order in which clients appear
+    for clients, found in _read("reading rows", parts[TRAIN], columns, encode, report):
+        coded = clients.dictionary_encode()
+        own = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
+        grouper.add(np.array(own, np.int32)[coded.indices.to_numpy()], found)
+    if not numbers:
+        raise_invalid("source", source, "to have rows, found none")
+    names, written = list(numbers), 0
+    start, count = np.zeros((2, len(names)), np.int64)
+    with (folder / "train.bin").open("wb") as file:
+        for clients, examples in grouper.groups():
+            kept, held_out = _hold_out(clients, names, encoder.overlap, not parts[HELD_OUT])
+            sample.add(examples[held_out])
+            present, first, sizes = np.unique(clients[kept], return_index=True, return_counts=True)
+            start[present], count[present] = written + first, sizes
+            examples[kept].tofile(file)
+            written += int(kept.sum())
+            report("writing examples", written, None)
+    sample.examples.tofile(folder / "held_out.bin")
+    about = {
+        "kind": encoder.kind,
+        "source": source if is_hub_id(source) else Path(source).name,
+        "clients": len(names),
+        "examples": written,
+        "held_out": len(sample.examples),
+        "width": encoder.width,
+        "dtype": encoder.dtype,
+        **encoder.facts,
+    }
+    write_index(folder, names, start, count, about)
+
+
+def _hold_out(
+    clients: NDArray[np.int32], names: list[str], overlap: int, some: bool
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which rows to keep and which to hold out, given rows grouped by client.
+
+    All are kept unless ``some`` are held out: a tenth of each client's rows at random. Where rows
+    overlap (Shakespeare), it is the last tenth of clients with enough rows (800), and the
+    ``overlap`` rows before are dropped.
+    """
+    kept, held_out = np.ones(len(clients), bool), np.zeros(len(clients), bool)
+    present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
+    for client, begin, size in zip(present, first, sizes, strict=True) if some else ():
+        many = int(size * _HELD_OUT_SHARE)
+        if not overlap:
+            random = generator(_SEED, 1, zlib.crc32(names[client].encode()))
+            chosen = begin + random.permutation(size)[:many]
+            held_out[chosen], kept[chosen] = True, False
+        elif size >= overlap / _HELD_OUT_SHARE:
+            held_out[begin + size - many : begin + size] = True
+            kept[begin + size - many - overlap : begin + size] = False
+    return kept, held_out
+
+
+@contextlib.contextmanager
+def _new_folder(goal: Path) -> Iterator[Path]:
+    """A new folder that is renamed to ``goal`` at the end; an error removes it.
+
+    Processes that want the same one wait for each other. What a killed one left is removed.
+    """
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    part, exists = (
+        goal.with_name(f"{goal.name}{PART}"),
+        f"Expected target={str(goal)!r} not to exist.",
+    )
+    lock = FileLock(f"{part}.lock")
+    with lock:
+        if goal.exists():
+            raise FileExistsError(exists)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        try:
+            yield part
+            try:
+                part.rename(goal)
+            except OSError as error:
+                raise FileExistsError(exists) from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+            Path(lock.lock_file).unlink(missing_ok=True)

@@ -7,134 +7,107 @@ import csv
 import itertools
 import json
 import sqlite3
-import sys
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import DecodeError
 from pyarrow import parquet
 
-from fl_epe.archive import LIMIT_VARIABLE, one_line, size_limit
-from fl_epe.data.encoding import CLIENT, Columns, RawBatch, pick, raw_batch
+from fl_epe.archive import check_size, one_line
+from fl_epe.data.encoders import CLIENT, Rows
 from fl_epe.data.places import optional
-from fl_epe.data.wire import Feature, parse_example
-from fl_epe.table_file import check_header, csv_rows
 
 ROWS = 4096
-"""Rows of a batch, at most."""
+"""Rows of a batch, about."""
 
-Row = TypeVar("Row")
+Columns = Mapping[str, tuple[str, ...]]
+"""The names that sources give a column, by its name in this package."""
+
+Batch = tuple[str, Rows]
+"""Where rows are from, for messages, and the rows."""
 
 
-def read_parquet(path: Path, wanted: Columns) -> Iterator[RawBatch]:
-    """Rows of a Parquet file.
-
-    Raises:
-        ValueError: if it is no Parquet file or lacks a column.
-    """
+def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
+    """Rows of a Parquet file."""
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            check_header(file.schema_arrow.names)
-            names = pick(file.schema_arrow.names, wanted, str(path))
+            names = _pick(file.schema_arrow.names, wanted, str(path))
             batches = file.iter_batches(ROWS, columns=list(names.values()))
             for number, batch in enumerate(batches):
                 place = f"{path}, rows from {number * ROWS}"
-                yield raw_batch({ours: batch[name] for ours, name in names.items()}, place)
+                yield place, arrow_rows({ours: batch[name] for ours, name in names.items()}, place)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"Expected {path} to be a Parquet file: {one_line(error)}.") from error
 
 
-def read_json_lines(path: Path, wanted: Columns) -> Iterator[RawBatch]:
-    """Rows of a file with a JSON object a line; empty lines are skipped.
-
-    Raises:
-        ValueError: for a line that is not JSON or lacks a column.
-    """
+def read_json_lines(path: Path, wanted: Columns) -> Iterator[Batch]:
+    """Rows of a file with a JSON object a line; empty lines are skipped."""
     with path.open("rb") as file:
-        for rows in _chunks(_json_rows(file, path, wanted)):
-            place = f"{path}, lines {rows[0][0]} to {rows[-1][0]}"
-            yield raw_batch(_columns([row for _, row in rows]), place)
+        yield from _dictionaries(map(json.loads, filter(bytes.strip, file)), path, wanted)
 
 
-def _json_rows(
-    file: Iterable[bytes], path: Path, wanted: Columns
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number},"
+def read_csv(path: Path, wanted: Columns) -> Iterator[Batch]:
+    """Rows of a CSV file with a header; cells may span lines, all are texts."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        yield from _dictionaries(csv.DictReader(file, strict=True), path, wanted)
+
+
+def _dictionaries(rows: Iterator[Any], path: Path, wanted: Columns) -> Iterator[Batch]:
+    for number in itertools.count():
+        place = f"{path}, rows from {number * ROWS}"
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"Expected {place} to be JSON: {one_line(error)}.") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"Expected {place} to be a JSON object, found {row!r:.40}.")
-        yield number, {ours: row[name] for ours, name in pick(row, wanted, place).items()}
+            chunk = list(itertools.islice(rows, ROWS))
+            keys = list(chunk[0]) if chunk else []
+        except (csv.Error, RecursionError, TypeError, ValueError) as error:
+            raise ValueError(f"Expected to read {place}: {one_line(error)}.") from error
+        if not chunk:
+            return
+        names = _pick(keys, wanted, place)
+        try:
+            columns = {ours: [row.get(name) for row in chunk] for ours, name in names.items()}
+        except AttributeError as error:
+            raise ValueError(f"Expected objects in {place}: {one_line(error)}.") from error
+        yield place, arrow_rows(columns, place)
 
 
-def read_csv(path: Path, wanted: Columns) -> Iterator[RawBatch]:
-    """Rows of a CSV file with a header; cells may span lines, all are texts.
-
-    Raises:
-        ValueError: for a header without the columns or a row of another length.
-    """
-    rows = _csv_rows(path)
-    _, header = next(rows, (0, []))
-    names = pick(header, wanted, str(path))
-    for chunk in _chunks(rows):
-        columns = {
-            ours: [cells[header.index(name)] for _, cells in chunk] for ours, name in names.items()
-        }
-        yield raw_batch(columns, f"{path}, lines to {chunk[-1][0]}")
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    line = 0
-    try:
-        for line, cells in csv_rows(path, strict=True, longest=sys.maxsize):
-            yield line, cells
-    except (csv.Error, ValueError) as error:
-        reason = one_line(error)
-        raise ValueError(f"Expected {path}, after line {line}, to be CSV: {reason}.") from error
+def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:
+    """Rows of a `datasets.Dataset`, which maps its files into memory; pictures stay encoded."""
+    names = _pick(dataset.column_names, wanted, name)
+    rows = dataset.select_columns(list(names.values())).with_format("arrow")
+    for number, table in enumerate(rows.iter(ROWS)):
+        columns = {ours: table[column] for ours, column in names.items()}
+        place = f"{name}, rows from {number * ROWS}"
+        yield place, arrow_rows(columns, place)
 
 
 def sqlite_splits(path: Path) -> dict[str, int]:
-    """The splits in one of TFF's SQLite files and how many examples each has.
-
-    Raises:
-        ValueError: if the file is not SQLite or has other tables.
-    """
-    query = "SELECT split_name, SUM(num_examples) FROM client_metadata GROUP BY split_name"
-    kinds = "SELECT name, type FROM sqlite_master WHERE name IN ('examples', 'client_metadata')"
+    """The splits in one of TFF's SQLite files and how many examples each has."""
+    query = (
+        "SELECT CAST(split_name AS TEXT), CAST(SUM(num_examples) AS INTEGER)"
+        " FROM client_metadata GROUP BY split_name"
+    )
     with _sqlite(path) as database:
-        if {"view"} & {kind for _, kind in database.execute(kinds)}:  # it may have no end
-            raise ValueError(f"Expected 'examples' and 'client_metadata' of {path} to be tables.")
         found = dict(database.execute(query))
-    for split, count in found.items():
-        if not isinstance(split, str) or not isinstance(count, int) or count < 0:
-            raise ValueError(
-                f"Expected num_examples of split {split!r:.40} in {path} to be a count, found "
-                f"{count!r:.40}."
-            )
+    if not found:
+        raise ValueError(f"Expected {path.name} to list clients in 'client_metadata', found none.")
     return found
 
 
-def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[RawBatch]:
-    """Examples of one split of a SQLite file of TFF: `tf.train.Example` messages by client.
-
-    Raises:
-        ValueError: for other tables, a broken message or one without the features.
-    """
+def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
+    """Examples of one split of a SQLite file of TFF: `tf.train.Example` messages by client."""
     query = "SELECT rowid, client_id, serialized_example_proto FROM examples WHERE split_name = ?"
-    names = frozenset(itertools.chain.from_iterable(wanted.values()))
     with _sqlite(path) as database:
-        for rows in _chunks(database.execute(query, (split,))):
+        cursor = database.execute(query, (split,))
+        while rows := cursor.fetchmany(ROWS):
+            parsed = [_parsed(row, path, wanted) for row in rows]
+            columns = {name: [row[name] for row in parsed] for name in wanted}
             place = f"{path}, rows {rows[0][0]} to {rows[-1][0]}"
-            parsed = [_parse_row(row, path, wanted, names) for row in rows]
-            yield raw_batch(_columns(parsed), place)
+            yield place, arrow_rows(columns, place)
 
 
 @contextlib.contextmanager
@@ -153,129 +126,168 @@ def _sqlite(path: Path) -> Iterator[sqlite3.Connection]:
         ) from error
 
 
-def _parse_row(
-    row: tuple[int, str, bytes], path: Path, wanted: Columns, names: frozenset[str]
-) -> dict[str, Any]:
+def _parsed(row: tuple[int, str, bytes], path: Path, wanted: Columns) -> dict[str, Any]:
     number, client, message = row
     place = f"{path}, row {number},"
     try:
-        features = parse_example(message, names)
+        features = parse_example(message, frozenset(itertools.chain.from_iterable(wanted.values())))
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"Expected {place} to be a tf.train.Example: {one_line(error)}."
         ) from error
-    rest = {name: choices for name, choices in wanted.items() if name != CLIENT}
-    found = pick(features, rest, place)
-    return {CLIENT: client} | {ours: _single(features[name]) for ours, name in found.items()}
+    names = _pick(features, {n: w for n, w in wanted.items() if n != CLIENT}, place)
+    values = {ours: features[name] for ours, name in names.items()}
+    return {CLIENT: client} | {n: v[0] if len(v) == 1 else v for n, v in values.items()}
 
 
-def _single(feature: Feature) -> Any:
-    return feature[0] if len(feature) == 1 else feature
+# TensorFlow's example.proto and feature.proto; a map is written as a list of entries.
+_PROTO = """
+name: "example" package: "fl_epe" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature"
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".fl_epe.BytesList" }
+  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".fl_epe.FloatList" }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".fl_epe.Int64List" } }
+message_type { name: "Entry"
+  field { name: "key" number: 1 type: TYPE_STRING }
+  field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".fl_epe.Feature" } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED
+    type: TYPE_MESSAGE type_name: ".fl_epe.Entry" } }
+message_type { name: "Example"
+  field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".fl_epe.Features" } }
+"""
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
+_Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("fl_epe.Example"))
 
 
-def read_hdf5(path: Path, wanted: Columns) -> Iterator[RawBatch]:
-    """Examples of a file of TFF with data sets ``examples/<client>/<feature>``.
+def parse_example(blob: bytes, names: Collection[str]) -> dict[str, Any]:
+    """The features of a serialized ``tf.train.Example``, without TensorFlow.
+
+    Args:
+        blob: the bytes.
+        names: of the features whose values are wanted; the others come as empty lists.
+
+    Returns:
+        For each name a list of byte strings, a float32 or an int64 vector, as the message has it; a
+        feature without a list is an empty list of byte strings.
 
     Raises:
-        ValueError: if the file is not HDF5 or has no group "examples".
+        ValueError: if the bytes are no such message, with the reason.
     """
+    try:
+        example = _Example.FromString(blob)
+    except DecodeError as error:
+        raise ValueError(f"{len(blob)} bytes that protobuf cannot parse ({error})") from error
+    if blob and not example.HasField("features"):
+        raise ValueError(f"{len(blob)} bytes in which protobuf finds no field 'features'")
+    entries = {entry.key: entry.value for entry in example.features.feature}
+    return {name: _values(entry) if name in names else [] for name, entry in entries.items()}
+
+
+def _values(feature: Any) -> Any:
+    if feature.HasField("int64_list"):
+        return np.array(feature.int64_list.value[:], np.int64)
+    if feature.HasField("float_list"):
+        return np.array(feature.float_list.value[:], np.float32)
+    return list(feature.bytes_list.value)
+
+
+def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
+    """Examples of a file of TFF with data sets ``examples/<client>/<feature>``."""
     h5py = optional("h5py")
+    size = path.stat().st_size
     try:
         with h5py.File(path, "r") as file:
             if not isinstance(file.get("examples"), h5py.Group):
                 raise ValueError(f"Expected {path} to have a group 'examples', has {list(file)}.")
-            yield from _joined(_hdf5_clients(file["examples"], path, wanted))
+            waiting: list[dict[str, np.ndarray]] = []
+            for client, group in file["examples"].items():
+                waiting.append(
+                    _hdf5_client(group, client, f"{path}, client {client!r},", wanted, size)
+                )
+                if sum(len(part[CLIENT]) for part in waiting) >= ROWS:
+                    yield _joined(waiting, f"{path}, clients to {client!r}")
+                    waiting = []
+            if waiting:
+                yield _joined(waiting, str(path))
     except (OSError, LookupError, MemoryError, RuntimeError, TypeError, UnicodeError) as error:
         raise ValueError(f"Expected {path} to be an HDF5 file: {one_line(error)}.") from error
 
 
-def _hdf5_clients(examples: Any, path: Path, wanted: Columns) -> Iterator[RawBatch]:
-    """Batches of one client each."""
+def _hdf5_client(
+    group: Any, client: str, place: str, wanted: Columns, size: int
+) -> dict[str, np.ndarray]:
+    """The features of a client, of sizes that a file can hold."""
     rest = {name: choices for name, choices in wanted.items() if name != CLIENT}
-    limit = size_limit(path.stat().st_size)
-    for client, group in examples.items():
-        place = f"{path}, client {client!r},"
-        names = pick(list(getattr(group, "keys", list)()), rest, place)
-        sizes = {name: _hdf5_rows(group[name], name, place, limit) for name in names.values()}
-        if len(set(sizes.values())) != 1:
-            raise ValueError(f"Expected features of one length in {place} found {sizes}.")
-        for start in range(0, next(iter(sizes.values())), ROWS):
-            parts = {ours: group[name][start : start + ROWS] for ours, name in names.items()}
-            columns = {ours: _from_numpy(part) for ours, part in parts.items()}
-            length = len(next(iter(columns.values())))
-            yield raw_batch({CLIENT: pa.array([client] * length, pa.string())} | columns, place)
+    names = _pick(list(getattr(group, "keys", list)()), rest, place)
+    sizes = {}
+    for name in names.values():
+        shape = getattr(group[name], "shape", None)
+        if not shape:
+            raise ValueError(f"Expected {name!r} in {place} to be a data set with rows.")
+        try:
+            check_size(group[name].nbytes, size)
+        except ValueError as error:
+            raise ValueError(f"Expected to read {name!r} in {place} {error}.") from error
+        sizes[name] = shape[0]
+    if len(set(sizes.values())) != 1:
+        raise ValueError(f"Expected features of one length in {place} found {sizes}.")
+    columns = {ours: np.asarray(group[name]) for ours, name in names.items()}
+    return {CLIENT: np.full(next(iter(sizes.values())), client, object)} | columns
 
 
-def _hdf5_rows(feature: Any, name: str, place: str, limit: int) -> int:
-    """The rows of a data set, whose declared size is one that a file of that size can hold."""
-    shape = getattr(feature, "shape", None)
-    if not shape:
-        raise ValueError(f"Expected {name!r} in {place} to be a data set with rows.")
-    if feature.nbytes > limit:
-        raise ValueError(
-            f"Expected {name!r} of {shape} in {place} to take at most {limit >> 20:,} MiB. If you "
-            f"trust it, set {LIMIT_VARIABLE}={(feature.nbytes >> 20) + 1}."
-        )
-    return int(shape[0])
-
-
-def _from_numpy(values: np.ndarray) -> pa.Array:
-    """Numbers as lists of all but the first axis, texts as they are."""
-    if values.dtype.kind in "OSU":
-        return pa.array(values.tolist())
-    if values.ndim == 1:
-        return pa.array(values)
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values[0].size)
-
-
-def _joined(batches: Iterable[RawBatch]) -> Iterator[RawBatch]:
-    """The same rows in batches of about `ROWS`: most clients have few."""
-    waiting: list[RawBatch] = []
-    rows = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += len(batch)
-        if rows >= ROWS:
-            yield _join(waiting)
-            waiting, rows = [], 0
-    if waiting:
-        yield _join(waiting)
-
-
-def _join(batches: list[RawBatch]) -> RawBatch:
-    place = f"{batches[0].place} to {batches[-1].place.split(', ', 1)[-1]}"
+def _joined(parts: list[dict[str, np.ndarray]], place: str) -> Batch:
+    """The rows of several clients, as most have few."""
     try:
-        return RawBatch(
-            pa.concat_arrays([batch.clients for batch in batches]),
-            {
-                name: pa.concat_arrays([batch.columns[name] for batch in batches])
-                for name in batches[0].columns
-            },
-            place,
-        )
-    except (pa.ArrowException, KeyError) as error:
-        raise ValueError(f"Expected the same features in {place}: {one_line(error)}.") from error
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    except ValueError as error:
+        raise ValueError(
+            f"Expected features of one shape in {place}: {one_line(error)}."
+        ) from error
+    return place, arrow_rows(columns, place)
 
 
-def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[RawBatch]:
-    """Rows of a `datasets.Dataset`, which maps its files into memory; pictures stay encoded."""
-    names = pick(dataset.column_names, wanted, name)
-    rows = dataset.select_columns(list(names.values())).with_format("arrow")
-    for number, table in enumerate(rows.iter(ROWS)):
-        place = f"{name}, rows from {number * ROWS}"
-        yield raw_batch({ours: table[column] for ours, column in names.items()}, place)
+def _pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
+    """For each wanted column the name that it has among those ``present``."""
+    found = {}
+    for name, choices in wanted.items():
+        matches = [choice for choice in choices if choice in present]
+        if not matches:
+            raise ValueError(
+                f"Expected {place} to have a column {' or '.join(map(repr, choices))}, "
+                f"found {one_line(', '.join(map(repr, sorted(present))) or 'none')}."
+            )
+        found[name] = matches[0]
+    return found
 
 
-def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == ROWS:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def arrow_rows(columns: Mapping[str, Any], place: str) -> Rows:
+    """Columns as Arrow arrays, the client's as texts; none may be missing."""
+    try:
+        rows = {name: _array(values) for name, values in columns.items()}
+        rows[CLIENT] = rows[CLIENT].cast(pa.string())
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+        reason = one_line(error)
+        raise ValueError(f"Expected columns of one type in {place}: {reason}.") from error
+    for name, array in rows.items():
+        if array.null_count:
+            raise ValueError(f"Expected no missing {name} in {place}, found {array.null_count}.")
+    return rows
 
 
-def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
+def _array(values: Any) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else values.combine_chunks()
+    elif isinstance(values, np.ndarray) and values.ndim > 1:
+        values = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values[0].size)
+    array = values if isinstance(values, pa.Array) else pa.array(values)
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    return array.storage if isinstance(array, pa.ExtensionArray) else array

@@ -13,38 +13,34 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.data.encoders import Encoder
+
 BUCKETS = 256
 MEMORY = 64 << 20
 """Bytes of examples that wait before they are written, by default."""
 
 
 class Grouper:
-    """Takes examples of any clients in any order, gives them back client by client."""
+    """Takes examples of any clients in any order, gives them back client by client.
 
-    def __init__(self, folder: Path, width: int, dtype: str, memory: int = MEMORY) -> None:
-        """Start with nothing.
+    Args:
+        folder: where the bucket files go; they are removed as they are read.
+        encoder: says how large an example is.
+        memory: bytes of examples that may wait. Sorting them takes about twice as much again.
+    """
 
-        Args:
-            folder: where the bucket files go; they are removed as they are read.
-            width: integers of an example.
-            dtype: NumPy name of their type.
-            memory: bytes of examples that may wait. Sorting them takes about twice as much again.
-        """
-        self._row = np.dtype([("client", "<i4"), ("example", np.dtype(dtype), (width,))])
-        self._folder = folder
-        self._memory = memory
+    def __init__(self, folder: Path, encoder: Encoder, memory: int = MEMORY) -> None:
+        example = ("example", np.dtype(encoder.dtype), (encoder.width,))
+        self._row = np.dtype([("client", "<i4"), example])
+        self._folder, self._memory = folder, memory
         self._waiting: list[np.ndarray] = []
-        self._bytes = 0
-        self._spilled = False
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
         """Take examples of shape (rows, width) and the number of the client of each."""
         rows = np.empty(len(clients), self._row)
-        rows["client"] = clients
-        rows["example"] = examples
+        rows["client"], rows["example"] = clients, examples
         self._waiting.append(rows)
-        self._bytes += rows.nbytes
-        if self._bytes > self._memory:
+        if sum(rows.nbytes for rows in self._waiting) > self._memory:
             self._spill()
 
     def groups(self) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
@@ -53,64 +49,39 @@ class Grouper:
         Those of a client are next to each other; the order does not depend on ``memory``. Nothing
         may be added any more.
         """
-        if not self._spilled:
-            yield from self._sorted(self._take())
-            return
         self._spill()
-        for bucket in range(BUCKETS):
-            path = self._path(bucket)
-            if path.exists():
-                yield from self._sorted(np.fromfile(path, self._row))
-                path.unlink()
-
-    def _sorted(self, rows: np.ndarray) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
-        if len(rows):
-            # Bucket by bucket also where there are no files: the order is the same with them.
-            bucket, client = rows["client"] % BUCKETS, rows["client"]
-            ordered = rows[np.lexsort((client, bucket))]
-            yield ordered["client"], ordered["example"]
+        for path in sorted(self._folder.glob("bucket-*")):
+            rows = np.fromfile(path, self._row)
+            path.unlink()
+            rows = rows[np.argsort(rows["client"], kind="stable")]
+            yield rows["client"], rows["example"]
 
     def _spill(self) -> None:
-        rows = self._take()
-        self._spilled = True
+        rows = np.concatenate([np.empty(0, self._row), *self._waiting])
+        self._waiting = []
         buckets = rows["client"] % BUCKETS
-        rows = rows[np.argsort(buckets, kind="stable")]
-        ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
-        for bucket, part in enumerate(np.split(rows, ends[:-1])):
-            if len(part):
-                with self._path(bucket).open("ab") as file:
-                    part.tofile(file)
-
-    def _take(self) -> np.ndarray:
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        return np.concatenate(waiting) if waiting else np.empty(0, self._row)
-
-    def _path(self, bucket: int) -> Path:
-        return self._folder / f"bucket-{bucket:03}"
+        order = np.argsort(buckets, kind="stable")
+        present, first = np.unique(buckets[order], return_index=True)
+        for bucket, part in zip(present, np.split(rows[order], first[1:]), strict=False):
+            with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
+                part.tofile(file)
 
 
 class Sample:
-    """A uniform sample of at most ``size`` of the examples that it was shown, in random order."""
+    """A uniform sample of at most ``size`` of the examples that it was shown, in random order.
 
-    def __init__(self, size: int, width: int, dtype: str, random: np.random.Generator) -> None:
-        self._size = size
-        self._random = random
+    Attributes:
+        examples: the sample, shape (at most size, width).
+    """
+
+    def __init__(self, size: int, encoder: Encoder, random: np.random.Generator) -> None:
+        self._size, self._random = size, random
         self._keys = np.empty(0)
-        self._examples = np.empty((0, width), dtype)
+        self.examples = np.empty((0, encoder.width), encoder.dtype)
 
     def add(self, examples: np.ndarray) -> None:
         """Show examples of shape (rows, width): those with the smallest random keys stay."""
-        keys = self._random.random(len(examples))
-        if len(self._keys) == self._size:
-            chosen = keys < self._keys[-1] if self._size else np.zeros(len(keys), bool)
-            keys, examples = keys[chosen], examples[chosen]
-        if not len(keys):
-            return
-        all_keys = np.concatenate([self._keys, keys])
-        order = np.argsort(all_keys)[: self._size]
-        self._keys = all_keys[order]
-        self._examples = np.concatenate([self._examples, examples])[order]
-
-    def examples(self) -> np.ndarray:
-        """The sample, shape (at most size, width)."""
-        return self._examples
+        keys = np.concatenate([self._keys, self._random.random(len(examples))])
+        order = np.argsort(keys)[: self._size]
+        self._keys = keys[order]
+        self.examples = np.concatenate([self.examples, examples])[order]

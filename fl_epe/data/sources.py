@@ -6,31 +6,31 @@ import dataclasses
 import functools
 import lzma
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fl_epe.archive import one_line, require_file
 from fl_epe.data import formats
-from fl_epe.data.encoding import Columns, RawBatch
+from fl_epe.data.formats import Batch, Columns
 from fl_epe.data.places import is_hub_id, optional
 
 TRAIN, HELD_OUT = "train", "held-out"
 
-_READERS: dict[str, Callable[[Path, Columns], Iterator[RawBatch]]] = {
+_READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
     ".parquet": formats.read_parquet,
     ".jsonl": formats.read_json_lines,
     ".ndjson": formats.read_json_lines,
     ".csv": formats.read_csv,
     ".h5": formats.read_hdf5,
     ".hdf5": formats.read_hdf5,
+    **dict.fromkeys((".sqlite", ".sqlite.lzma", ".sqlite.xz"), formats.read_csv),  # by split
 }
-_SQLITE = (".sqlite", ".sqlite.lzma", ".sqlite.xz")
 _SAVED = ("dataset_dict.json", "state.json")
 # What a split is called, best first. Held-out users (TFF) are second to later posts of the same.
 _HELD_OUT_WORDS = (("test",), ("heldout", "held", "validation", "valid", "val", "dev", "eval"))
 _IGNORED = "digits_only"
-_UNPACKING = 1 << 30  # bytes that unpacking may take: the strongest xz takes 65 MiB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +39,12 @@ class Part:
 
     Attributes:
         split: what the source calls it.
-        name: file and split, for messages.
         read: the rows, given the columns; may be called again.
         rows: how many, or None if only reading would tell.
     """
 
     split: str
-    name: str
-    read: Callable[[Columns], Iterator[RawBatch]]
+    read: Callable[[Columns], Iterator[Batch]]
     rows: int | None = None
 
 
@@ -65,17 +63,15 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
         ConnectionError: if the hub cannot be reached (and has nothing in its cache).
         ValueError: for a source of no known format.
     """
+    path = Path(source).expanduser()
     if is_hub_id(source):
         parts = _hub(source)
+    elif path.is_dir():
+        parts = _folder(path, scratch)
+    elif path.exists():
+        parts = _file(path, scratch, path.name)
     else:
-        path = Path(source).expanduser()
-        if not path.exists():
-            raise FileNotFoundError(f"Expected source={source!r} to be a path or a hub id.")
-        parts = _folder(path, scratch) if path.is_dir() else _file(path, scratch, path.name)
-    return _by_use(parts, source)
-
-
-def _by_use(parts: list[Part], source: str) -> dict[str, list[Part]]:
+        raise FileNotFoundError(f"Expected source={source!r} to be a path or a hub id.")
     ranks = [_rank(part.split) for part in parts]
     train = [part for part, rank in zip(parts, ranks, strict=True) if rank is None]
     best = min((rank for rank in ranks if rank is not None), default=None)
@@ -112,7 +108,6 @@ def _from_datasets(found: Any, name: str) -> list[Part]:
     return [
         Part(
             str(split),
-            f"{name}, split {split}",
             functools.partial(formats.read_dataset, data, f"{name}, split {split}"),
             len(data),
         )
@@ -128,41 +123,29 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
     if len(endings) != 1:
         raise ValueError(
             f"Expected source={str(path)!r} to hold files of one format "
-            f"({', '.join([*_READERS, *_SQLITE])}), found {', '.join(endings) or 'none'}."
+            f"({', '.join(_READERS)}), found {', '.join(endings) or 'none'}."
         )
     return [part for file in files for part in _file(file, scratch, str(file.relative_to(path)))]
+
+
+def _format(path: Path) -> str:
+    """The ending of a file that can be read, or an empty string."""
+    return next((ending for ending in _READERS if path.name.lower().endswith(ending)), "")
 
 
 def _file(path: Path, scratch: Path, name: str) -> list[Part]:
     ending = _format(path)
     require_file(path)
+    if not ending:
+        raise ValueError(f"Expected {path} to end with one of {', '.join(_READERS)}.")
     if not path.stat().st_size:
         raise ValueError(f"Expected {path} not to be empty.")
-    if ending in _SQLITE:
-        return _sqlite(path if ending == ".sqlite" else _unpacked(path, scratch), path.name)
-    if ending not in _READERS:
-        raise ValueError(f"Expected {path} to end with one of {', '.join([*_READERS, *_SQLITE])}.")
-    return [Part(name, str(path), functools.partial(_READERS[ending], path))]
-
-
-def _format(path: Path) -> str:
-    """The ending of a file that can be read, or an empty string."""
-    endings = (ending for ending in (*_SQLITE, *_READERS) if path.name.lower().endswith(ending))
-    return next(endings, "")
-
-
-def _sqlite(path: Path, name: str) -> list[Part]:
-    splits = formats.sqlite_splits(path)
-    if not splits:
-        raise ValueError(f"Expected {name} to list clients in 'client_metadata', found none.")
+    if not ending.startswith(".sqlite"):
+        return [Part(name, functools.partial(_READERS[ending], path))]
+    unpacked = path if ending == ".sqlite" else _unpacked(path, scratch)
     return [
-        Part(
-            split,
-            f"{name}, split {split}",
-            functools.partial(formats.read_sqlite, path, split),
-            rows,
-        )
-        for split, rows in splits.items()
+        Part(split, functools.partial(formats.read_sqlite, unpacked, split), rows)
+        for split, rows in formats.sqlite_splits(unpacked).items()
         if not split.startswith(_IGNORED)
     ]
 
@@ -171,16 +154,8 @@ def _unpacked(path: Path, scratch: Path) -> Path:
     """The file unpacked into ``scratch``, a block at a time."""
     target = scratch / path.with_suffix("").name
     try:
-        with path.open("rb") as packed, target.open("wb") as file:
-            block = packed.read(1 << 20)
-            while block:  # a file may be several streams, one after another
-                unpacker = lzma.LZMADecompressor(memlimit=_UNPACKING)
-                while not unpacker.eof:
-                    if unpacker.needs_input and not block:
-                        raise EOFError("it ends too early")
-                    file.write(unpacker.decompress(block, 1 << 20))
-                    block = packed.read(1 << 20) if unpacker.needs_input else b""
-                block = unpacker.unused_data + block or packed.read(1 << 20)
+        with lzma.open(path) as packed, target.open("wb") as file:
+            shutil.copyfileobj(packed, file)
     except (lzma.LZMAError, EOFError, MemoryError) as error:
         raise ValueError(f"Expected {path} to be a whole LZMA file: {one_line(error)}.") from error
     return target

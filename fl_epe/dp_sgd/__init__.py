@@ -13,7 +13,7 @@ Examples:
     >>> with audit_dp_sgd(optimizer, num_canaries=200, delta=1e-5, steps=20, seed=1) as audit:
     ...     for _ in range(20):
     ...         model = optimizer.step(np.zeros((8, 5000)))
-    >>> 3 < audit.epsilon(threat="all").epsilon < 6  # by theory 4.4
+    >>> 3 < audit.epsilon().epsilon < 6  # by theory 4.4
     True
 """
 

@@ -6,7 +6,6 @@ No exception of the audit ends training: it is told once, and the run goes on wi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import logging
 import math
@@ -15,27 +14,32 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing import (
+    EVERY_ROUND,
     LEAST_FOR_NULL,
+    Adversary,
     AuditRecord,
+    Design,
     EpsilonEstimate,
+    FaultKind,
+    Findings,
     Provenance,
     epsilon_from_record,
     installed_versions,
 )
-from fl_epe.canaries import CanaryKind
-from fl_epe.checks import check_probability, check_rate
-from fl_epe.dp_sgd.scored_steps import Sampling, ScoredSteps
+from fl_epe.canaries import CanaryKind, CanarySet
+from fl_epe.checks import check_probability, raise_invalid
+from fl_epe.dp_sgd.plain_steps import steps_of
+from fl_epe.dp_sgd.sampling import Sampling, canary_cohorts, config_of, sampling_of
+from fl_epe.dp_sgd.scored_steps import JoinedStep, ScoredSteps
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps, sketch_of
-from fl_epe.dp_sgd.steps import StepFacts, Steps, steps_of
-from fl_epe.faults import FaultKind
-from fl_epe.schedules import Cohort, Poisson, ShuffledEpochs
-from fl_epe.seeding import generator
+from fl_epe.dp_sgd.steps import Steps
+from fl_epe.schedules import Cohort
 
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
@@ -44,22 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fl_epe.dp_sgd")
 
-_SCHEDULE = 0  # stream of the canaries' steps
 _MUCH = 0.1  # share of canaries that a user must hear of
 _FAULTS_KEPT = 100
 _ALSO_KNOWN = "every real example's gradient in every step"  # with full knowledge, in reports
-
-
-@dataclasses.dataclass(frozen=True)
-class _Joined:
-    """A step that canaries were given the chance to join."""
-
-    cohort: Cohort
-    facts: StepFacts
-    clipped: list[tuple[float, float]]  # of each batch
-    gradient: NDArray[np.floating] | float  # of the canaries
-    summed: NDArray[np.floating]  # with it
-    undo: Callable[[], None]
 
 
 class DPSGDAudit:
@@ -80,7 +71,6 @@ class DPSGDAudit:
         self._sampling, self._config = sampling, config
         self.delta = delta
         self._seed = seed
-        self._start: NDArray[np.floating] = np.empty(0)
         self._final: NDArray[np.floating] = np.empty(0)
         self._full_knowledge = bool(config["full_knowledge"])
         self._active = self._entered = False
@@ -102,7 +92,7 @@ class DPSGDAudit:
         """
         if self._entered:
             raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
-        self._start = self._steps.model()
+        self._scored.auditor.begin(self._steps.model())
         self._entered = self._active = True
         self._steps.hook("add_noise", self._around)
         self._steps.hook("clip_and_accumulate", self._clip)
@@ -163,23 +153,23 @@ class DPSGDAudit:
             seen = self._steps.clipped(before)
         self._clipped.append(seen)
 
-    def _join(self) -> _Joined:
+    def _join(self) -> JoinedStep:
         facts = self._steps.facts()
         if self._steps.clips_in_step:
             self._see(None)
         clipped, self._clipped = self._clipped, []
         cohort = self._cohorts(facts.batches)
         if not len(cohort):
-            return _Joined(cohort, facts, clipped, 0.0, self._steps.summed(), lambda: None)
+            return JoinedStep(cohort, facts, clipped, 0.0, self._steps.summed(), lambda: None)
         gradient = self._scored.gradient(cohort, facts.clip_norm)
         undo = self._steps.join(gradient)
         try:
-            return _Joined(cohort, facts, clipped, gradient, self._steps.summed(), undo)
+            return JoinedStep(cohort, facts, clipped, gradient, self._steps.summed(), undo)
         except BaseException:
             undo()
             raise
 
-    def _score(self, joined: _Joined) -> None:
+    def _score(self, joined: JoinedStep) -> None:
         """Score what the adversary does not know: the noise, or all but the canaries."""
         noisy, facts = self._steps.noisy(), joined.facts
         noise = noisy - joined.summed
@@ -214,11 +204,6 @@ class DPSGDAudit:
             self.faults.append(f"step {self._scored.count}, {text}")
 
     @property
-    def share(self) -> float:
-        """Expected canaries in a step, over the expected batch size."""
-        return float(self._config["share"])
-
-    @property
     def findings(self) -> StepFindings:
         """How the steps so far differ from what the privacy accounting assumes: `check_steps`."""
         steps = self._steps
@@ -235,48 +220,49 @@ class DPSGDAudit:
         if not self._entered:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
         return self._scored.record(
-            self._start,
             self._steps.model() if self._active or not len(self._final) else self._final,
             sampling=self._sampling,
             steps=self._steps,
-            delta=self.delta,
             linear=self._stopped is None,
+            design=Design.of({n: v for n, v in self._config.items() if n != "plan"}),
+            findings=self._findings(),
             provenance=self._provenance(),
+        )
+
+    def _findings(self) -> Findings:
+        found = self.findings
+        told = [f"Not checked: {text}." for text in found.unseen]
+        unbounded = found.unbounded if self._full_knowledge else None
+        return Findings(
+            plan=(*self._config["plan"], *told),
+            not_measured=self._stopped,
+            step_faults=tuple(found.faults),
+            unbounded=unbounded and f"{unbounded}, so ε of every round is infinite",
         )
 
     def _provenance(self) -> Provenance:
         versions = installed_versions()
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions["opacus"] = importlib.metadata.version("opacus")
-        found = self.findings
-        told = [f"Not checked: {text}." for text in found.unseen]
-        config = self._config | {"plan": [*self._config["plan"], *told]}
-        unbounded = found.unbounded if self._full_knowledge else None
         return Provenance(
-            config=config
-            | {
-                "not_measured": self._stopped,
-                "step_faults": list(found.faults),
-                "unbounded": unbounded and f"{unbounded}, so ε of every round is infinite",
-            },
             seeds={"canary": self._seed},
-            canary_kind=self._scored.canaries.kind,
+            canary_kind=self._config["canary_kind"],
             versions=versions,
             faults=tuple(self.faults),
             fault_counts=dict(self._fault_counts),
         )
 
     def epsilon(
-        self, delta: float | None = None, *, threat: Literal["final", "all"] = "all", **options: Any
+        self, delta: float | None = None, *, adversary: Adversary = EVERY_ROUND, **options: Any
     ) -> EpsilonEstimate:
         """ε of the run: `epsilon_from_record` on `record`.
 
         Args:
             delta: target δ; the audit's by default.
-            threat: "all", every step's noisy gradient is released, or "final", the model is.
+            adversary: who sees every step's noisy gradient, or the final model.
             options: as in `epsilon_from_record`.
         """
-        return epsilon_from_record(self.record(), delta, threat=threat, **options)
+        return epsilon_from_record(self.record(), delta, adversary=adversary, **options)
 
     def report(self, directory: str | Path | None = None) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
@@ -337,18 +323,21 @@ def audit_dp_sgd(
     """
     found = steps_of(optimizer)
     if num_canaries < 2:
-        raise ValueError(f"Expected num_canaries={num_canaries} >= 2.")
+        raise_invalid("num_canaries", num_canaries, ">= 2")
     if unobserved is not None and unobserved < 0:
-        raise ValueError(f"Expected unobserved={unobserved} >= 0.")
+        raise_invalid("unobserved", unobserved, ">= 0")
     check_probability("delta", delta)
-    sampling, size = _sampling(found, sample_rate, steps, participations)
+    sampling, size = sampling_of(found, sample_rate, steps, participations)
     seed = secrets.randbits(128) if seed is None else seed
+    CanarySet(found.dim, num_canaries, seed, canary_kind)  # refuses an unknown kind
     if unobserved is None:
         once = sampling.rate is None and participations <= 1
         unobserved = max(2, num_canaries // 4) if once else max(LEAST_FOR_NULL, num_canaries)
-    scored = ScoredSteps(found.dim, num_canaries, unobserved, seed, canary_kind)
-    cohorts = _cohorts(sampling, size, num_canaries, seed)
-    config = _config(found, sampling, num_canaries * (sampling.rate or participations / size))
+    scored = ScoredSteps(
+        found.dim, num_canaries, unobserved, seed=seed, kind=canary_kind, delta=delta
+    )
+    cohorts = canary_cohorts(sampling, size, num_canaries, seed)
+    config = config_of(found, sampling, num_canaries * (sampling.rate or participations / size))
     config |= {
         "num_canaries": num_canaries,
         "unobserved": unobserved,
@@ -357,70 +346,3 @@ def audit_dp_sgd(
         "canary_kind": canary_kind,
     }
     return DPSGDAudit(found, scored, cohorts, sampling, config, delta=delta, seed=seed)
-
-
-def _sampling(
-    found: Steps, sample_rate: float | None, steps: int | None, participations: float
-) -> tuple[Sampling, int]:
-    """How canaries' steps are drawn, and of how many; 1 for coins, which need no number.
-
-    Raises:
-        ValueError: if the arguments do not go together, or one is out of range.
-    """
-    if steps is not None:
-        if sample_rate is not None:
-            raise ValueError(
-                f"Expected steps={steps} or sample_rate={sample_rate}, not both: coins need no"
-                " number of steps."
-            )
-        if steps < 1 or not 0 < participations <= steps:
-            raise ValueError(
-                f"Expected participations={participations} in (0, steps={steps}], and a step."
-            )
-        return Sampling("epochs", None, participations), steps
-    if participations != 1:
-        raise ValueError(f"Expected steps=… with participations={participations}.")
-    rate = found.sample_rate if sample_rate is None else sample_rate
-    if rate is None:
-        raise ValueError(
-            "Expected sample_rate=… (the probability of an example to be in a batch) or steps=…"
-            f" (of the run): {found.description} does not say how batches are drawn."
-        )
-    check_rate("sample_rate", rate)
-    return Sampling("poisson", rate), 1
-
-
-def _cohorts(
-    sampling: Sampling, size: int, num_canaries: int, seed: int
-) -> Callable[[int], Cohort]:
-    """The canaries of the next step, by the number of batches that are accumulated for it."""
-    rng = generator(seed, _SCHEDULE)
-    if (rate := sampling.rate) is not None:
-        return lambda batches: next(Poisson(1, min(1.0, batches * rate)).cohorts(num_canaries, rng))
-    planned = ShuffledEpochs(size, sampling.participations).cohorts(num_canaries, rng)
-    return lambda _: next(planned, np.empty(0, np.int64))
-
-
-def _config(found: Steps, sampling: Sampling, expected: float) -> dict[str, Any]:
-    """What a record's configuration keeps; ``expected`` canaries are in a step."""
-    return {
-        "task": f"DP-SGD with {found.description}",
-        "unit": "example",
-        "participations": None if sampling.rate is not None else sampling.participations,
-        "sample_rate": sampling.rate,
-        "share": expected / found.batch_size,
-        "plan": _plan(expected, found),
-    }
-
-
-def _plan(expected: float, found: Steps) -> list[str]:
-    """What the canaries do to a step, in plain English."""
-    z, n = found.noise_multiplier, found.batch_size
-    lines = [
-        f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"
-        f" batch of {n:g} examples: {expected / n:.1%} of its size."
-    ]
-    if z > 0:
-        length = math.sqrt(expected / found.dim) / z
-        lines.append(f"Together they are about {length:.2%} as long as the noise of a step.")
-    return lines

@@ -14,19 +14,18 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe.flower.client_canaries import CanaryOrder, ClientCanaries, canary_mod
-from fl_epe.flower.layout import Layout
-from fl_epe.lazy import lazy_names
+from fl_epe import lazy_names
+from fl_epe.flower.client_canaries import ClientCanaries, canary_mod
+from fl_epe.flower.message_records import DecodedArray, pack, read_only, records_of
 
 if TYPE_CHECKING:
     from fl_epe.flower.canary_audit import CanaryAudit
-    from fl_epe.flower.self_auditing import SelfAuditing
+    from fl_epe.flower.settings import CanaryAuditSettings
     from fl_epe.simulation import (
         DPFedAvg,
         InProcessGrid,
         Job,
         Progress,
-        pack,
         run_on_grid,
         simulate,
         worker_app,
@@ -34,16 +33,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CanaryAudit",
-    "CanaryOrder",
+    "CanaryAuditSettings",
     "ClientCanaries",
     "DPFedAvg",
+    "DecodedArray",
     "InProcessGrid",
     "Job",
-    "Layout",
     "Progress",
-    "SelfAuditing",
     "canary_mod",
     "pack",
+    "read_only",
+    "records_of",
     "run_on_grid",
     "simulate",
     "worker_app",
@@ -53,13 +53,12 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "fl_epe.flower.canary_audit": ("CanaryAudit",),
-        "fl_epe.flower.self_auditing": ("SelfAuditing",),
+        "fl_epe.flower.settings": ("CanaryAuditSettings",),
         "fl_epe.simulation": (
             "DPFedAvg",
             "InProcessGrid",
             "Job",
             "Progress",
-            "pack",
             "run_on_grid",
             "simulate",
             "worker_app",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from flwr.app import Message
 
 from fl_epe.archive import one_line
-from fl_epe.faults import FaultKind
+from fl_epe.auditing import FaultKind
 from fl_epe.flower.round_state import RoundState
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
@@ -25,23 +25,20 @@ class AuditLog:
         identity: what stays the same about a client, from its node id; the node id by default.
 
     Attributes:
-        answers: how often each client answered.
-        faults: what went wrong, in sentences.
-        first_failure: the first time that the audit itself had to stand back, and why.
+        entries: what went wrong, with the index of the round.
+        first_failure: the first part of the audit that could not be done, and why.
         heaviest: largest shares of a real client and of a canary in what was released, by round;
             NaN if not known.
     """
 
     def __init__(self, identity: Callable[[int], int] | None = None) -> None:
         self._identity = identity or int
-        self.answers: Counter[int] = Counter()
-        self.faults: list[str] = []
-        self._fault_rounds: list[int] = []
-        self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
-        self._by_round: dict[int, list[int]] = {}
+        self.entries: list[tuple[int, str]] = []
         self.first_failure: str | None = None
-        self._warned: set[str] = set()
         self.heaviest: dict[int, tuple[float, float]] = {}
+        self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
+        self._answered: dict[int, list[int]] = {}  # clients by round
+        self._warned: set[str] = set()
 
     def note(self, state: RoundState, replies: Sequence[Message]) -> None:
         """Count the real replies of a round; errors and missing replies are faults."""
@@ -49,8 +46,8 @@ class AuditLog:
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in state.sent}
         answered, heard = set(), set[str]()
         for reply in replies:
-            node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             about = reply.metadata.reply_to_message_id
+            node = asked.get(about, reply.metadata.src_node_id)
             if about and about in heard:
                 self.fault(state.index, f"node {node}: it answered twice", FaultKind.TWICE)
             heard.add(about)
@@ -59,8 +56,7 @@ class AuditLog:
                 self.fault(state.index, f"node {node}: {reply.error.reason}", kind)
             else:
                 answered.add(self._identity(node))
-        self.answers.update(answered)
-        self._by_round.setdefault(state.index, []).extend(sorted(answered))
+        self._answered.setdefault(state.index, []).extend(sorted(answered))
         silent = len(state.sent) - len(replies)
         if silent > 0:
             text = f"{silent} of {len(state.sent)} clients did not answer"
@@ -71,9 +67,13 @@ class AuditLog:
     ) -> None:
         """Keep a message about the round with this index, and count it by its kind."""
         self._counts[index, str(kind)] += times
-        if len(self.faults) < _FAULTS_KEPT:
-            self.faults.append(f"round {index + 1}, {one_line(text, 400)}")
-            self._fault_rounds.append(index)
+        if len(self.entries) < _FAULTS_KEPT:
+            self.entries.append((index, f"round {index + 1}, {one_line(text, 400)}"))
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong, in sentences."""
+        return [text for _, text in self.entries]
 
     @property
     def fault_counts(self) -> dict[str, int]:
@@ -109,45 +109,41 @@ class AuditLog:
             logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
             logger.debug("Where it happened", exc_info=trace)
 
+    def participations(self) -> float | None:
+        """How many rounds a client answered in, on average; ``None`` if nobody did."""
+        counts = Counter(client for clients in self._answered.values() for client in clients)
+        return statistics.fmean(counts.values()) if counts else None
+
     def state(self) -> dict[str, Any]:
         """Everything but the warnings given, as JSON values."""
-        clients = {client: i for i, client in enumerate(self.answers)}
+        everybody = {client for clients in self._answered.values() for client in clients}
+        places = {client: i for i, client in enumerate(sorted(everybody))}
         return {
-            "faults": list(zip(self._fault_rounds, self.faults, strict=True)),
+            "faults": self.entries,
             "counts": [[*key, count] for key, count in self._counts.items()],
             "first_failure": self.first_failure,
-            "clients": list(clients),
-            "heaviest": [[index, *shares] for index, shares in self.heaviest.items()],
-            "answers": [
-                [index, [clients[client] for client in answered]]
-                for index, answered in self._by_round.items()
+            "heaviest": list(self.heaviest.items()),
+            "clients": list(places),
+            "answered": [
+                [index, [places[client] for client in clients]]
+                for index, clients in self._answered.items()
             ],
         }
 
     def restore(self, state: Mapping[str, Any], rounds: int) -> None:
         """Put the first ``rounds`` rounds in what `state` returned before what is kept here."""
-        for index, kind, count in state.get("counts", ()):
+        for index, kind, count in state["counts"]:
             if index < rounds:
-                self._counts[int(index), str(kind)] += int(count)
-        kept = [(int(index), str(text)) for index, text in state["faults"] if index < rounds]
-        own = zip(self._fault_rounds, self.faults, strict=True)
-        kept += [fault for fault in own if fault not in kept]
-        answers = {
-            int(index): [state["clients"][i] for i in answered]
-            for index, answered in state["answers"]
-            if index < rounds
-        }
-        self._fault_rounds = [index for index, _ in kept[:_FAULTS_KEPT]]
-        self.faults = [text for _, text in kept[:_FAULTS_KEPT]]
+                self._counts[index, kind] += count
+        kept = [(index, text) for index, text in state["faults"] if index < rounds]
+        new = [entry for entry in self.entries if entry not in kept]
+        self.entries = [*kept, *new][:_FAULTS_KEPT]
         if state["first_failure"] in self.faults:  # and not in a round that is forgotten
             self.first_failure = state["first_failure"]
-        self._by_round = answers
-        for index, *shares in state.get("heaviest", ()):
-            if index < rounds:
-                self.heaviest[int(index)] = (float(shares[0]), float(shares[1]))
-        self.answers = Counter(client for answered in answers.values() for client in answered)
-
-    def participations(self) -> float | None:
-        """How many rounds a client answered in, on average; ``None`` if nobody did."""
-        counts = list(self.answers.values())
-        return float(np.mean(counts)) if counts else None
+        heaviest = {index: (most[0], most[1]) for index, most in state["heaviest"]}
+        self.heaviest |= {index: most for index, most in heaviest.items() if index < rounds}
+        self._answered = {
+            index: [state["clients"][i] for i in places]
+            for index, places in state["answered"]
+            if index < rounds
+        }

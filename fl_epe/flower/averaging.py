@@ -1,4 +1,4 @@
-"""What a strategy made of its replies, which it used with which share, and whether to trust ε."""
+"""What a strategy made of its replies: which it used, and with which share."""
 
 from __future__ import annotations
 
@@ -9,29 +9,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import scipy
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.auditing import AuditRecord, participant_signals, without_others
 from fl_epe.canaries import CanarySet
-from fl_epe.faults import FaultKind
-from fl_epe.flower.attachment import StandIn
-from fl_epe.flower.injection import model_record, readable, weights
-from fl_epe.flower.reply_kind import are_noise
+from fl_epe.flower.hooks import stand_in
+from fl_epe.flower.message_records import read_only, records_of
+from fl_epe.flower.replies import are_noise, model_record, readable, weights
 from fl_epe.flower.round_state import RoundState
 from fl_epe.mechanism import norm
-from fl_epe.message_records import read_only, records_of
 
 _MOST_SOLVED = 128  # replies whose shares are found by least squares
 _UNUSED = 0.02  # of the largest share: the reply was not used
 _ROUNDINGS = 8  # errors of one rounding that a mean may have
 _MOST_READ = 9  # answers in which noise is looked for
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
-_RARE = 1e-3
-_WEAK = 0.5  # of what canaries should add
-_OFTEN = 0.1  # of the rounds with canaries
 
 Shares = Mapping[int, float]
 """Share of each reply in what was released, by the ``id`` of its content."""
@@ -190,59 +183,10 @@ def leave_out_missing(
     return missing
 
 
-def doubts(record: AuditRecord) -> list[str]:
-    """Why the ε of a run is in doubt, in sentences without a full stop; empty if it is not.
-
-    Canaries of one round differ by chance alone, and by their weights: more than that, and some do
-    not show up. Where it is known what they add, it is compared. Of 1,000 right runs one is in
-    doubt by either.
-    """
-    if not record.presence.any() or not np.any(record.norms.means):
-        return []
-    found, alone = [], without_others(record)
-    known = record.signal_known()
-    expected = participant_signals(record) if known else alone.shares() * 1.0
-    scores = math.sqrt(record.dim) * alone.observed.means * record.presence
-    energy, along = (expected**2).sum(axis=1), (expected * scores).sum(axis=1)
-    scale = np.divide(along, energy, out=np.zeros_like(energy), where=energy > 0)
-    usable = (energy > 0) & (record.presence.sum(axis=1) > 1)
-    rest = ((scores - scale[:, None] * expected) * record.presence)[usable]
-    freedom = float(record.presence[usable].sum() - usable.sum())
-    square = float((rest**2).sum())
-    if freedom and square > scipy.stats.chi2.isf(_RARE, freedom):
-        found.append(
-            f"scores of canaries of the same round differ {math.sqrt(square / freedom):.2f} times"
-            " as much as by chance: some of them do not show up in the model, or add less than"
-            " others, and ε of those that show up is larger"
-        )
-    whole = float(energy.sum())
-    if known and whole > 0:
-        strength, error = float(along.sum()) / whole, -scipy.special.ndtri(_RARE) / math.sqrt(whole)
-        if strength + error < _WEAK:
-            found.append(
-                f"canaries show up {max(strength, 0.0):.2f} times as strongly as what they added to"
-                " the mean should: they may have been left out, or taken out again"
-            )
-    if record.provenance.fault_counts.get(FaultKind.NOT_MOVED):
-        found.append(
-            "clients came to answer with arrays that they kept to themselves at first, which no"
-            " canary moves: ε is what the other arrays alone give away"
-        )
-    loud = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
-    if loud > _OFTEN * record.presence.any(axis=1).sum():
-        found.append(
-            "in many rounds one client's update was most of the energy of all: it hides the others"
-            " from everybody who cannot subtract it, and ε is not that of a client without it"
-        )
-    return found
-
-
 @contextlib.contextmanager
 def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
     """While this lasts, note what ``strategy`` is given by one that wraps it, and what it makes."""
-    seen = Aggregation()
-    aggregate = strategy.aggregate_train
-    own = "aggregate_train" in vars(strategy)
+    seen, aggregate = Aggregation(), strategy.aggregate_train
 
     def watched(server_round: int, replies: Iterable[Message]) -> Any:
         given = list(replies)
@@ -251,11 +195,27 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
             seen.replies, seen.arrays = readable(given), result[0]
         return result
 
-    strategy.aggregate_train = StandIn(watched, aggregate)  # type: ignore[method-assign]
-    try:
+    with stand_in(strategy, "aggregate_train", watched):
         yield seen
-    finally:
-        if own:
-            strategy.aggregate_train = aggregate  # type: ignore[method-assign]
-        else:
-            del strategy.aggregate_train
+
+
+@contextlib.contextmanager
+def real_metrics_only(base: Strategy, synthetic: Sequence[Message]) -> Iterator[set[int]]:
+    """While this lasts, ``base`` aggregates the metrics of all replies but those ``synthetic``.
+
+    Yields:
+        The ``id`` of the content of each reply whose metrics it aggregated, once it has.
+    """
+    aggregate = getattr(base, "train_metrics_aggr_fn", None)
+    used: set[int] = set()
+    if aggregate is None:
+        yield used
+        return
+    ignored = {id(reply.content) for reply in synthetic}
+
+    def only_real(records: list[RecordDict], key: str) -> Any:
+        used.update(id(record) for record in records)
+        return aggregate([record for record in records if id(record) not in ignored], key)
+
+    with stand_in(base, "train_metrics_aggr_fn", only_real):
+        yield used

@@ -7,8 +7,9 @@ Hand ``CanaryAudit(strategy, num_canaries=…, delta=…)`` to Flower in place o
 from __future__ import annotations
 
 import contextlib
+import inspect
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +18,33 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
-from fl_epe.canaries import CanaryKind
-from fl_epe.flower.attachment import Attachment, Undo, argument
-from fl_epe.flower.audit_log import AuditLog, logger
-from fl_epe.flower.audit_settings import AuditSettings
+from fl_epe.flower.audit_log import logger
+from fl_epe.flower.audit_record import all_faults, must_watch
+from fl_epe.flower.audit_report import report
 from fl_epe.flower.audited_run import AuditedRun
-from fl_epe.flower.averaging import Aggregation, watch_aggregation
-from fl_epe.flower.client_canaries import CanarySecret
-from fl_epe.flower.injection import readable, real_metrics_only
-from fl_epe.flower.reply_kind import ReplyKind
+from fl_epe.flower.averaging import Aggregation, real_metrics_only, watch_aggregation
+from fl_epe.flower.hooks import Attachment, Undo, argument
+from fl_epe.flower.replies import readable
 from fl_epe.flower.round_state import RoundState
-from fl_epe.flower.self_auditing import SelfAuditing
-from fl_epe.flower.sources import SettingsError, TooManyCanariesError
+from fl_epe.flower.run_state import GoesOn, RunState
+from fl_epe.flower.settings import CanaryAuditSettings
+from fl_epe.flower.source import SettingsError, TooManyCanariesError
 from fl_epe.flower.wrapped import Wrapped
-
-# Only a strategy that says so itself has canaries of its own.
-_NOT_PASSED_ON = {name for name in vars(SelfAuditing) if not name.startswith("_")}
 
 
 class CanaryAudit(Strategy):
     """Audits any message-API strategy: it goes on as before, and canaries take part beside it.
 
-    Each canary's update is a random direction, as loud as a real client's: brought to the clip
-    norm by the strategy's own clipping where there is one, else as long as the median real update.
-    How well every round's model delta, and the final model, remember those directions is the
-    measure of what a client gives away (Andrew et al. 2024). Nothing else changes: messages to
+    Each canary's update is a random direction, with the norm of a real client's: the clip norm,
+    to which the strategy's own clipping brings it, or else the median norm of the real updates.
+    The cosines of every round's model update, and of the final model, with those directions
+    measure what a client leaks (Andrew et al. 2024). Nothing else changes: messages to
     real clients, their replies and the aggregated metrics are as they were; ``epsilon-all`` (with
     ``-low`` and ``-high``, 95%) is added to each round's metrics, ``epsilon-final`` to the last's.
 
     Replies are added where any number will do. Flower's DP wrappers add noise for
     ``num_sampled_clients`` replies: canaries fill up to that number, and beyond it take the place
-    of clients drawn at random, who are not asked in that round. A strategy that has canaries of its
-    own (`SelfAuditing`, as `DPFedAvg` is) keeps them: the audit sets their seed and reports at
-    ``delta``; ``num_canaries`` must agree, and the other arguments are refused.
+    of clients drawn at random, who are not asked in that round.
 
     A run with the audit ends whenever the run without it would. Whatever goes wrong inside, the
     strategy gets the round as if there were no audit (clients that a canary was to replace are
@@ -63,130 +58,37 @@ class CanaryAudit(Strategy):
 
     Args:
         strategy: what the deployment uses, DP wrappers included.
-        num_canaries: canaries that take part, each ``participations`` times. Real clients that
-            take part more often give away more: μ, the distance between the two Gaussians, grows
-            with the square root of the participations.
-        seed: of the canaries. Fresh from the operating system by default, and a deployment needs
-            that: anyone who guesses it can subtract the canaries.
-        delta: target δ.
-        unobserved: canaries that are scored and never take part. By default a quarter of
-            ``num_canaries`` where each takes part once, as the null is then exact; else as many,
-            and at least 20, as their scores then say how wide the null is.
-        participations: how often a canary takes part, at most once in a round; 1 by default.
-        rounds: of the run; needed where ``start`` has no ``num_rounds``, is called more than once,
-            or has a single round.
-        inject: "auto" as described (the default), "add" or "replace".
-        clients: let clients answer through `canary_mod` instead of making replies up: a share in
-            (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
-            whenever the strategy asks them.
-        identity: what stays the same about a client (a partition id), from its node id; for
-            ``clients``, and to count how often a client took part.
-        num_examples: weight of a canary in averages; by default drawn from those of the round's
-            real replies.
-        canary_norm: norm of a canary's update where nothing clips; without the noise, where
-            clients add some themselves.
-        noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
-        leave_out: names or patterns of arrays that canaries leave alone, such as
-            ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
-        score_memory: bytes for model deltas that wait to be scored together, with
-            ``canary_kind="sphere"``; 384 MiB by default.
-        replies: "model" or "delta", the difference from the model; by default the first replies
-            show which, and where they do not no canary takes part.
-        averages: whether the strategy averages its replies by weight and does nothing else. By
-            default it is seen in every round what it does.
-        max_share: largest share of a round's replies that canaries may have. By default 0.1, as
-            more harms the model; with ``clients`` 0.5. Where there would be more, fewer canaries
-            than ``num_canaries`` take part, and a warning says how many: at least one a round if
-            that is at most twice the share, and up to half of a round where ``num_sampled_clients``
-            of a DP wrapper has room for them.
-        checkpoint: a folder in which the audit is kept after every round, so that a server app
-            that was killed goes on with it: start again with the same arguments, the model after
-            some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
-            The model says after which round; later ones, which are not in it, are forgotten.
-            ``seed=None`` takes the seed that is kept, other arguments must be as they were. With
-            another model it is another run: what is in the folder is moved aside, and a new audit
-            begins. One folder for one run at a time.
-        verdict: the one lower bound that the report names as its verdict: "auto" (the default, by
-            the number of canaries and ``delta``), or a method such as "weighted", for every round's
-            model; "final:weighted" is for the final model.
-        canary_kind: "rotation" (the default) or "sphere", see `CanarySet`; with
-            ``canary_secret="server"`` always "sphere", as one rotated canary gives away the others.
-        canary_secret: for ``clients``: "seed" (the default) sends the seed of all canaries to the
-            clients that play one; "server" sends each its own direction, as long as the model, in
-            every round, and keeps the seed.
+        settings: the fields of `CanaryAuditSettings`, as keyword arguments; ``num_canaries`` and
+            ``delta`` have no default.
 
     Raises:
-        TypeError: for a strategy of another API.
+        TypeError: for a strategy of another API, or an argument that there is not.
         ValueError: for an argument out of range, or a strategy that cannot be audited honestly.
     """
 
-    is_canary_audit = True
+    audits_itself = True
+    __signature__ = inspect.Signature(  # for help and editors
+        [
+            inspect.Parameter("strategy", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            *inspect.signature(CanaryAuditSettings).parameters.values(),
+        ]
+    )
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        *,
-        num_canaries: int,
-        delta: float,
-        seed: int | None = None,
-        unobserved: int | None = None,
-        participations: float | None = None,
-        rounds: int | None = None,
-        inject: str | None = None,
-        clients: float | Collection[int] | None = None,
-        identity: Callable[[int], int] | None = None,
-        num_examples: float | None = None,
-        canary_norm: float | None = None,
-        noise_multiplier: float | None = None,
-        leave_out: Sequence[str] | None = None,
-        score_memory: int | None = None,
-        replies: ReplyKind | None = None,
-        averages: bool | None = None,
-        max_share: float | None = None,
-        checkpoint: str | Path | None = None,
-        verdict: str | None = None,
-        canary_kind: CanaryKind | None = None,
-        canary_secret: CanarySecret | None = None,
-    ) -> None:
-        self.strategy, self.delta = strategy, delta
+    def __init__(self, strategy: Strategy, **settings: Any) -> None:
+        self.strategy = strategy
         self._turn: RoundState | None = None
         self._timeout: float = 3600
         self._is_running = False
         self._accepted = False  # whether the strategy has taken canaries once
         self._wrapped = Wrapped.inspect(strategy)
-        self._settings = AuditSettings.of(
-            self._wrapped,
-            num_canaries=num_canaries,
-            delta=delta,
-            seed=seed,
-            unobserved=unobserved,
-            participations=participations,
-            rounds=rounds,
-            inject=inject,
-            clients=clients,
-            identity=identity,
-            num_examples=num_examples,
-            canary_norm=canary_norm,
-            noise_multiplier=noise_multiplier,
-            leave_out=leave_out,
-            score_memory=score_memory,
-            replies=replies,
-            averages=averages,
-            max_share=max_share,
-            checkpoint=checkpoint,
-            verdict=verdict,
-            canary_kind=canary_kind,
-            canary_secret=canary_secret,
-        )
-        self.num_canaries, self.unobserved = num_canaries, self._settings.unobserved
-        self._log = AuditLog(identity)
-        self._run = AuditedRun(self._settings, self._log, rounds)
+        self._state = RunState(self._wrapped, CanaryAuditSettings(**settings))
+        self._run = AuditedRun(self._state)
         names = ("configure_train", "aggregate_train")
         self._hooks = Attachment(strategy, self, names, self._rescue, self._strategy_failed)
 
     def __getattr__(self, name: str) -> Any:
         """What an audit does not have is the strategy's."""
-        if name.startswith("__") or name in _NOT_PASSED_ON or "strategy" not in vars(self):
+        if name.startswith("__") or "strategy" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.strategy, name)
 
@@ -203,16 +105,6 @@ class CanaryAudit(Strategy):
             super().__delattr__(name)
         else:
             delattr(self.strategy, name)
-
-    def _announce(self) -> None:
-        own = self._run.has_own_canaries
-        logger.info(
-            "Audit of %s: %d canaries (%s), delta %g",
-            self._wrapped.description,
-            self.num_canaries,
-            "its own" if own else f"and {self.unobserved} that never take part",
-            self.delta,
-        )
 
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does.
@@ -231,26 +123,21 @@ class CanaryAudit(Strategy):
         own = self.strategy.start
         try:
             self._prepare(own, arguments, named)
-            self._announce()
         except SettingsError as error:
-            if self._run.index == 0:
+            if self._state.index == 0:
                 raise
-            self._failed("the audit could not prepare", error)  # it has trained
+            self._state.failed("the audit could not prepare", error)  # it has trained
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._failed("the audit could not prepare", error)
-        try:
+            self._state.failed("the audit could not prepare", error)
+        with GoesOn(self._state, "the strategy cannot be hooked"):
             self.attach()
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            self._failed("the strategy cannot be hooked", error)
         try:
             self._is_running = True
             return own(*arguments, **named)
         finally:
             self._is_running = False
-            try:
+            with GoesOn(self._state, "the strategy keeps the audit's hooks"):
                 self._hooks.detach()
-            except Exception as error:  # noqa: BLE001 - the run is over
-                self._failed("the strategy keeps the audit's hooks", error)
 
     def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
         num_rounds = argument(own, "num_rounds", arguments, named)
@@ -261,33 +148,37 @@ class CanaryAudit(Strategy):
         with contextlib.suppress(TypeError):  # a number of another kind is for the strategy
             num_rounds = max(0, operator.index(num_rounds))
         self._run.prepare(arrays, num_rounds if isinstance(num_rounds, int) else None)
+        settings = self._state.settings
+        logger.info(
+            "Audit of %s: %d canaries and %d that never take part, delta %g",
+            self._wrapped.description,
+            settings.num_canaries,
+            settings.unobserved,
+            settings.delta,
+        )
 
     def _strategy_failed(self, error: Exception) -> None:
-        self._failed("the strategy failed", error)
-
-    def _failed(self, what: str, why: Exception | str, index: int | None = None) -> None:
-        """Note a failure, in the run's next round by default; not even this may end a run."""
-        try:
-            self._log.failed(self._run.index if index is None else index, what, why)
-        except Exception as error:  # noqa: BLE001 - of the log itself
-            self._log.faults.append(f"{what}: {why}; it could not be logged: {error}")
+        self._state.failed("the strategy failed", error)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked, where the audit failed before it was scored."""
-        self._failed(f"{name} goes on without the audit", error)
+        self._state.failed(f"{name} goes on without the audit", error)
         state, self._turn = self._turn, None
         if name != "aggregate_train" or state is None:
             return []
-        try:
+        with GoesOn(self._state, "clients could not be asked late"):
             return self._asked_late(state)
-        except Exception as late:  # noqa: BLE001 - the run goes on
-            self._failed("clients could not be asked late", late)
-            return []
+        return []
+
+    @property
+    def canary_settings(self) -> CanaryAuditSettings:
+        """The arguments of the audit, with what follows from them."""
+        return self._state.settings
 
     def attach(self) -> Strategy:
         """Hook the strategy's own instance, and return it: whoever runs it is audited.
 
-        Needs ``rounds`` where the server makes the canaries up.
+        Needs ``rounds`` where replies are synthetic.
 
         Raises:
             AttributeError: if the instance takes no attributes (``__slots__``).
@@ -306,10 +197,8 @@ class CanaryAudit(Strategy):
         if not isinstance(given, Iterable):
             return given  # whatever the strategy's own loop expects
         messages = list(given)
-        try:
+        with GoesOn(self._state, "the round cannot be audited"):
             self._turn = self._run.open_round(arrays, messages, grid)
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            self._failed("the round cannot be audited", error)
         return messages if self._turn is None else self._turn.sent
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
@@ -327,12 +216,12 @@ class CanaryAudit(Strategy):
             return real
         try:
             joined = self._run.join(state, real)
-            if state.made_up or not state.withheld:
+            if state.synthetic or not state.withheld:
                 return joined
         except TooManyCanariesError as error:
-            self._failed("no canary takes part", str(error))
+            self._state.failed("no canary takes part", str(error))
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._failed("no canary joined the round", error)
+            self._state.failed("no canary joined the round", error)
         state.without_canaries()
         return [*real, *self._asked_late(state)]
 
@@ -351,7 +240,7 @@ class CanaryAudit(Strategy):
         joined: list[Message],
     ) -> tuple[Any, Aggregation | None]:
         """The strategy's own aggregation; if it fails on canaries, again without them."""
-        if state is None or not state.made_up:
+        if state is None or not state.synthetic:
             return self._call(server_round, joined, state)
         failure: Exception | str = "it released no model"
         undo = Undo(self._wrapped.layers, deep=not self._accepted)
@@ -368,21 +257,21 @@ class CanaryAudit(Strategy):
         state.without_canaries()
         result, seen = self._call(server_round, [*real, *late], state)
         if isinstance(failure, Exception) or result[0] is not None:
-            self._failed(f"the strategy fails on canaries ({self._run.source.rejected()})", failure)
+            self._state.failed(
+                f"the strategy fails on canaries ({self._state.source.rejected()})", failure
+            )
         return result, seen
 
     def _call(
         self, server_round: int, replies: list[Message], state: RoundState | None
     ) -> tuple[Any, Aggregation | None]:
-        made_up = state.made_up if state else []
+        synthetic = state.synthetic if state else []
         seen, used = None, set[int]()
         with contextlib.ExitStack() as stack:
-            try:
-                used = stack.enter_context(real_metrics_only(self._wrapped.base, made_up))
-                if self._run.must_watch and len(self._wrapped.layers) > 1:
+            with GoesOn(self._state, "the strategy cannot be watched"):
+                used = stack.enter_context(real_metrics_only(self._wrapped.base, synthetic))
+                if must_watch(self._state) and len(self._wrapped.layers) > 1:
                     seen = stack.enter_context(watch_aggregation(self._wrapped.base))
-            except Exception as error:  # noqa: BLE001 - the run goes on
-                self._failed("the strategy cannot be watched", error)
             result = self._hooks.call("aggregate_train", server_round, replies)
         if state is not None:
             state.replies = readable(replies)
@@ -393,16 +282,13 @@ class CanaryAudit(Strategy):
         return result, seen
 
     def _close(self, state: RoundState | None, result: Any, seen: Aggregation | None) -> Any:
-        index = self._run.index
         if self._run.over is not None:
             return result
-        try:
+        with GoesOn(self._state, "the round could not be scored", self._state.index):
             arrays, metrics = result
             self._run.close_round(state, arrays, seen, _loss(metrics))
             return arrays, self._with_epsilon(arrays, metrics)
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            self._failed("the round could not be scored", error, index)
-            return result
+        return result
 
     def _with_epsilon(
         self, arrays: ArrayRecord | None, metrics: MetricRecord | None
@@ -416,28 +302,17 @@ class CanaryAudit(Strategy):
             out[f"epsilon-{name}-high"] = estimate.high
         return out if out else metrics
 
-    @property
-    def summary(self) -> Any:
-        """The strategy's."""
-        return self.strategy.summary
-
-    @property
-    def configure_evaluate(self) -> Any:
-        """The strategy's."""
-        return self.strategy.configure_evaluate
-
-    @property
-    def aggregate_evaluate(self) -> Any:
-        """The strategy's."""
-        return self.strategy.aggregate_evaluate
+    summary: Any = property(operator.attrgetter("strategy.summary"))
+    configure_evaluate: Any = property(operator.attrgetter("strategy.configure_evaluate"))
+    aggregate_evaluate: Any = property(operator.attrgetter("strategy.aggregate_evaluate"))
 
     @property
     def faults(self) -> list[str]:
         """What went wrong so far: clients that failed, rounds that were not audited and why."""
         try:
-            return self._run.faults()
+            return all_faults(self._state)
         except Exception as error:  # noqa: BLE001 - what is known is said
-            return [*self._log.faults, f"the faults are incomplete: {error}"]
+            return [*self._state.log.faults, f"the faults are incomplete: {error}"]
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
@@ -450,7 +325,7 @@ class CanaryAudit(Strategy):
         try:
             return self._run.record()
         except ValueError as error:
-            reasons = "; ".join(self._log.faults[:3])
+            reasons = "; ".join(self._state.log.faults[:3])
             raise ValueError(f"{error} {reasons}".strip()) from error
 
     def report(self, directory: str | Path | None = None) -> str:
@@ -459,49 +334,7 @@ class CanaryAudit(Strategy):
         Never raises: where nothing was measured it says so and why, and where a file cannot be
         written the text says that.
         """
-        problems: list[str] = []
-        for write in (self._report, self._unmeasured_report):
-            try:
-                return "\n".join([write(directory), *problems])
-            except Exception as error:  # noqa: BLE001 - training is over and must not be lost
-                if self._run.index == 0:
-                    continue  # there is nothing to report
-                problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
-                self._failed("the report could not be made", error, max(0, self._run.index - 1))
-        with contextlib.suppress(Exception):
-            return "\n".join([self._unmeasured_report(None), *problems])
-        return "\n".join(["ε: not measured", *problems, *self._log.faults])
-
-    def _report(self, directory: str | Path | None) -> str:
-        from fl_epe.reporting import as_text, summarize, write_report  # slow to import
-
-        record = self.record()
-        if directory is None:
-            return as_text(summarize(record))
-        folder, lost = Path(directory), list[str]()
-        writers: dict[str, Callable[[], object]] = {
-            "record.npz": lambda: record.save(folder / "record.npz"),
-            "the report's files": lambda: write_report(record, folder),
-        }
-        for name, write in writers.items():
-            try:
-                write()
-            except OSError as error:  # what is measured is said, whatever the disk does
-                self._failed(f"{name} could not be written", error, max(0, self._run.index - 1))
-                lost.append(f"{name} could not be written: {error}")
-        return "\n".join([as_text(summarize(record)), *lost])
-
-    def _unmeasured_report(self, directory: str | Path | None) -> str:
-        from fl_epe.reporting import as_text, summarize_unmeasured, write_unmeasured
-
-        known: dict[str, Any] = {"delta": self.delta, "faults": self._log.faults}
-        known["fault_counts"] = self._log.fault_counts
-        with contextlib.suppress(Exception):  # the reason is said without it
-            known["config"] = self._run.config()
-        reason = self._log.first_failure or "the audit saw no round"
-        if directory is None:
-            return as_text(summarize_unmeasured(reason, **known))
-        return as_text(write_unmeasured(Path(directory), reason, **known))
+        return report(self.record, self._state, None if directory is None else Path(directory))
 
 
 def _loss(metrics: MetricRecord | None) -> float | None:

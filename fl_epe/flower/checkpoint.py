@@ -17,24 +17,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
 from fl_epe.flower.audit_log import logger
-from fl_epe.flower.audit_settings import AuditSettings
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.plan import Plan
-from fl_epe.flower.sources import SettingsError
-from fl_epe.message_records import read_only
+from fl_epe.flower.message_records import read_only
+from fl_epe.flower.settings import CanaryAuditSettings
+from fl_epe.flower.source import AuditPlan, SettingsError
+from fl_epe.flower.wrapped import Wrapped
 
 SCHEMA = 1
 """Version of the files; a newer one is not read."""
 
 _AUDIT, _PREVIOUS, _START = "audit", "audit-previous", "start"
 _WHAT = "an audit saved by CanaryAudit"
-
-_OLD = {"verdict": "auto", "canary_kind": "sphere"}  # of audits that did not say
+_FREE = {"seed", "rounds", "identity", "score_memory", "checkpoint", "fresh_seed"}  # may differ
 
 
 def digest(theta: NDArray[np.floating]) -> str:
@@ -42,20 +42,14 @@ def digest(theta: NDArray[np.floating]) -> str:
     return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
 
 
-def fingerprint(settings: AuditSettings) -> dict[str, Any]:
+def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, Any]:
     """What must be the same for an audit to go on, as JSON values by the names of arguments."""
-    wrapped, clients = settings.wrapped, settings.clients
-    names = (
-        *("num_canaries", "delta", "participations", "inject", "num_examples", "canary_norm"),
-        *("noise_multiplier", "replies", "averages", "max_share", "seed", "verdict", "canary_kind"),
-    )
-    values = {
-        **{name: getattr(settings, name) for name in names},
-        "clients": clients
-        if isinstance(clients, float | int | None)
-        else sorted(map(int, clients)),
-        "leave_out": list(settings.leave_out),
-        "unobserved": settings.unobserved,
+    names = {field.name for field in dataclasses.fields(settings)} - _FREE
+    values = {name: getattr(settings, name) for name in sorted(names)}
+    values |= {
+        "clients": settings.clients
+        if isinstance(settings.clients, float | int | None)
+        else sorted(map(int, settings.clients)),
         "strategy": wrapped.description,
         "strategy's server optimizer": str(wrapped.server(averages=settings.averages)),
         "strategy's noise multiplier": wrapped.noise_multipliers(averages=settings.averages)[1],
@@ -70,6 +64,7 @@ class SavedAudit:
 
     Attributes:
         settings: see `fingerprint`.
+        seed: of the canaries.
         rounds: of the whole run, over which the canaries are spread; ``None`` if not known.
         layout: of the model.
         models: hashes of the initial model and that after each round, see `digest`; empty where
@@ -83,14 +78,15 @@ class SavedAudit:
     """
 
     settings: dict[str, Any]
+    seed: int
     rounds: int | None
     layout: Layout
     models: list[str]
-    scores: Mapping[str, NDArray[Any]]
+    scores: pydantic.SkipValidation[Mapping[str, Any]]
     log: dict[str, Any]
     averaged: dict[int, str | None]
     source: dict[str, Any]
-    plan: Plan | None = None
+    plan: AuditPlan | None = None
     resumed: tuple[int, ...] = ()
 
     @property
@@ -106,33 +102,39 @@ class SavedAudit:
             return None
         return max((t for t, model in enumerate(self.models) if model == found), default=None)
 
-    def goes_on_after(self, arrays: ArrayRecord, settings: AuditSettings) -> int | None:
+    def goes_on_after(
+        self, arrays: ArrayRecord, settings: CanaryAuditSettings, wrapped: Wrapped
+    ) -> int | None:
         """After how many rounds the audit goes on with this model; ``None`` for another run.
 
         The initial model is that of a new run, unless no round was done yet.
+
+        Raises:
+            SettingsError: if it goes on, with other arguments than before.
         """
         done = self.round_of(arrays)
-        if done == 0 and self.index > 0:
+        if done is None or (done == 0 and self.index > 0):
             return None
-        if done == 0:
-            try:
-                self.check(settings)
-            except SettingsError:
-                return None  # nothing is lost
+        try:
+            self.check(settings, wrapped)
+        except SettingsError:
+            if done > 0:
+                raise
+            return None  # nothing is lost
         return done
 
-    def check(self, settings: AuditSettings) -> None:
+    def check(self, settings: CanaryAuditSettings, wrapped: Wrapped) -> None:
         """Raise a `SettingsError` that names the first argument with another value than before."""
-        for name, value in fingerprint(settings).items():
-            before = self.settings.get(name, _OLD.get(name))
-            if name == "seed" and settings.fresh_seed:
-                continue
-            if value != before:
-                shown = "another seed" if name == "seed" else f"{name}={value!r}"
-                known = "that of" if name == "seed" else f"{before!r}, as in"
+        instead = "start again as before, or with another checkpoint folder"
+        if not settings.fresh_seed and settings.seed != self.seed:
+            raise SettingsError(
+                f"Expected another seed to be that of the audit in the checkpoint; {instead}."
+            )
+        for name, value in fingerprint(settings, wrapped).items():
+            if value != (before := self.settings.get(name)):
                 raise SettingsError(
-                    f"Expected {shown} to be {known} the audit in the checkpoint; start again as"
-                    " before, or with another checkpoint folder."
+                    f"Expected {name}={value!r} to be {before!r}, as in the audit in the"
+                    f" checkpoint; {instead}."
                 )
 
     def check_rounds(self, done: int, num_rounds: int | None, rounds: int | None = None) -> None:
@@ -151,37 +153,8 @@ class SavedAudit:
                 f" the audit in the checkpoint goes on after round {done}."
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """All but the scores."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del values["scores"]
-        return {
-            "schema": SCHEMA,
-            **values,
-            "layout": dataclasses.asdict(self.layout),
-            "averaged": list(self.averaged.items()),
-            "plan": dataclasses.asdict(self.plan) if self.plan else None,
-        }
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any], scores: Mapping[str, NDArray[Any]]) -> SavedAudit:
-        """From `to_json`.
-
-        Raises:
-            ValueError: if it was written by a newer version; other errors if it does not fit.
-        """
-        values = dict(values)
-        if (schema := values.pop("schema")) != SCHEMA:
-            raise ValueError(f"it has schema={schema!r}, of another version of fl_epe")
-        layout, plan = values["layout"], values["plan"]
-        shapes = tuple(tuple(shape) for shape in layout["shapes"])
-        values["layout"] = Layout(
-            tuple(layout["names"]), shapes, tuple(layout["moved"]), layout["dtype"]
-        )
-        values["averaged"] = dict(values["averaged"])
-        values["plan"] = Plan(**plan) if plan else None
-        values["resumed"] = tuple(values["resumed"])
-        return cls(scores=scores, **values)
+_JSON = pydantic.TypeAdapter(SavedAudit)
 
 
 class Checkpoint:
@@ -233,10 +206,8 @@ class Checkpoint:
             self._set_aside()
 
     def _read(self, path: Path) -> SavedAudit:
-        archive = read_archive(path, _WHAT)
-        if not archive.has_checksums:
-            raise refusal(path, _WHAT, "it has no checksums")
-        return SavedAudit.of(archive.text("audit"), archive.arrays())
+        (audit,), scores = read_archive(path, _WHAT, schema=SCHEMA, texts=("audit",))
+        return _JSON.validate_python({**audit, "scores": scores})
 
     def start(self) -> ArrayRecord:
         """The initial model of the saved audit.
@@ -246,9 +217,9 @@ class Checkpoint:
         """
         assert self.saved is not None  # noqa: S101 - `look` has read it
         path = self._path(_START)
-        archive = read_archive(path, _WHAT)
-        names = archive.text("model")["names"]
-        start = ArrayRecord({name: Array(archive.array(f"{i}")) for i, name in enumerate(names)})
+        (model,), arrays = read_archive(path, _WHAT, schema=SCHEMA, texts=("model",))
+        names = enumerate(model["names"])
+        start = ArrayRecord({name: Array(arrays[f"{i}"]) for i, name in names})
         if digest(self.saved.layout.flatten(start)) != self.saved.models[0]:
             raise refusal(path, _WHAT, f"it is not the initial model of {_AUDIT}.npz")
         return start
@@ -269,10 +240,24 @@ class Checkpoint:
                 raise OSError(f"{self._path(_AUDIT)} is of another run, and cannot be moved aside")
             arrays = {f"{i}": read_only(array) for i, array in enumerate(start.values())}
             names = {"names": list(start)}
-            write_archive(self._path(_START), arrays, {"model": names}, compress=False)
-        texts, previous = {"audit": audit.to_json()}, self._path(_PREVIOUS)
-        write_archive(self._path(_AUDIT), audit.scores, texts, compress=False, previous=previous)
+            self._write(_START, arrays, {"model": names})
+        self._write(
+            _AUDIT,
+            audit.scores,
+            {"audit": _JSON.dump_python(audit, mode="json", exclude={"scores"})},
+            self._path(_PREVIOUS),
+        )
         self._mine = True
+
+    def _write(
+        self,
+        name: str,
+        arrays: Mapping[str, NDArray[Any]],
+        texts: Mapping[str, Any],
+        previous: Path | None = None,
+    ) -> None:
+        path = self._path(name)
+        write_archive(path, arrays, texts, schema=SCHEMA, compress=False, previous=previous)
 
     def _set_aside(self, names: Sequence[str] = (_START, _PREVIOUS, _AUDIT)) -> None:
         """Rename what is in the folder, so that another run can be kept there."""
@@ -294,15 +279,6 @@ class Checkpoint:
 
     def _path(self, name: str, number: int = 0) -> Path:
         return self._directory / (f"{name}-{number}.npz" if number else f"{name}.npz")
-
-
-def velocity(settings: AuditSettings, layout: Layout) -> NDArray[np.floating] | None:
-    """The velocity that the strategy goes on with, shape ``(dim,)``; ``None`` if it begins at 0."""
-    momentum = getattr(settings.wrapped.base, "momentum_vector", None)
-    if momentum is None:
-        return None
-    pairs = zip(layout.names, momentum, strict=True)
-    return -layout.flatten(ArrayRecord({name: Array(np.asarray(value)) for name, value in pairs}))
 
 
 def announce(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
-from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
@@ -21,9 +21,10 @@ from flwr.clientapp.typing import ClientAppCallable
 from numpy.typing import NDArray
 
 from fl_epe.canaries import CanaryKind, CanarySet
+from fl_epe.checks import raise_invalid
 from fl_epe.flower.layout import Layout
+from fl_epe.flower.message_records import read_only, records_of
 from fl_epe.mechanism import norm
-from fl_epe.message_records import read_only, records_of
 from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")
@@ -31,7 +32,7 @@ logger = logging.getLogger("flwr.fl_epe")
 CanarySecret = Literal["seed", "server"]
 """What a client that plays a canary is told: the seed of all canaries, or its own direction."""
 
-_PREFIX = "canary-order-"  # version 0.1, which knows one kind of canary, does not read these orders
+_ORDER = "canary-order"
 _DIRECTION = "canary-order-direction"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
@@ -66,29 +67,16 @@ class CanaryOrder:
 
     def add_to(self, config: MutableMapping[str, Any]) -> None:
         """Write the order into a message's configuration."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "seed":  # wider than an integer on the wire
-                value = str(value)
-            elif field.name == "leave_out":
-                value = "\n".join(value)
-            config[_PREFIX + field.name.replace("_", "-")] = value
+        config[_ORDER] = json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def take_from(cls, content: RecordDict) -> CanaryOrder | None:
         """Remove the order from a message's content and return it; ``None`` if there is none."""
         for config in records_of(content, ConfigRecord).values():
-            if f"{_PREFIX}number" in config:
-                break
-        else:
-            return None
-        named = {field.name: _PREFIX + field.name.replace("_", "-") for field in fields(cls)}
-        values: dict[str, Any] = {
-            name: config.pop(key) for name, key in named.items() if key in config
-        }
-        values["seed"] = int(values["seed"])
-        values["leave_out"] = tuple(values["leave_out"].split("\n")) if values["leave_out"] else ()
-        return cls(**values)
+            if _ORDER in config:
+                values = json.loads(str(config.pop(_ORDER)))
+                return cls(**values | {"leave_out": tuple(values["leave_out"])})
+        return None
 
 
 class Acknowledgement(enum.IntEnum):
@@ -239,7 +227,7 @@ class ClientCanaries:
         kind: of the canaries, see `CanarySet`.
 
     Raises:
-        ValueError: for a share outside (0, 1], or an empty or repeating list.
+        ArgumentError: for a share outside (0, 1], or an empty or repeating list.
     """
 
     def __init__(
@@ -254,23 +242,20 @@ class ClientCanaries:
         acknowledge: bool = False,
         kind: CanaryKind = "rotation",
     ) -> None:
-        self._acknowledge = acknowledge
-        self._kind: CanaryKind = kind
-        self._count, self._unobserved, self._seed = count, unobserved, seed
-        self._identity = identity or int
-        self._leave_out = leave_out
+        self._order = CanaryOrder(
+            0, count + unobserved, seed, kind, leave_out=leave_out, acknowledge=acknowledge
+        )
+        self._count, self._identity = count, identity or int
         self._share: float | None = None
         self._numbers: dict[int, int] = {}
         if isinstance(clients, (int, float)):
             if not 0 < clients <= 1:
-                raise ValueError(f"Expected clients={clients} in (0, 1], or a list of clients.")
+                raise_invalid("clients", clients, "in (0, 1], or a list of clients")
             self._share = float(clients)
             return
         chosen = list(clients)
         if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > count:
-            raise ValueError(
-                f"Expected clients={chosen} to be 1 to num_canaries={count} different clients."
-            )
+            raise_invalid("clients", chosen, f"to be 1 to num_canaries={count} different clients")
         self._numbers = {client: number for number, client in enumerate(chosen)}
 
     def number(self, node_id: int) -> int | None:
@@ -294,15 +279,12 @@ class ClientCanaries:
         number = self.number(node_id)
         if number is None:
             return None
-        total = self._count + self._unobserved
-        return CanaryOrder(
-            number, total, self._seed, self._kind, norm, self._leave_out, self._acknowledge
-        )
+        return dataclasses.replace(self._order, number=number, norm=norm)
 
     def _is_chosen(self, identity: int) -> bool:
         if self._share is None or len(self._numbers) >= self._count:
             return False
-        coin = generator(self._seed, _SHARE_STREAM, identity)
+        coin = generator(self._order.seed, _SHARE_STREAM, identity)
         return bool(coin.random() < self._share)
 
 

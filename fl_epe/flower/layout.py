@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fl_epe.message_records import encoded, read_only, records_of
+from fl_epe.flower.message_records import encoded, read_only, records_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Layout:
         Args:
             like: its names, their order and its types are kept, as a client answered them.
             arrays: the global model, from which all comes that canaries leave alone.
-            kind: whether replies are a "model" or a "delta" from it, in which such arrays are 0; if
+            kind: whether replies are a "model" or an "update" of it, in which such arrays are 0; if
                 ``None`` they are as in ``like``.
 
         Raises:
@@ -140,7 +140,7 @@ class Layout:
                 start += math.prod(shape)
             elif name in theirs:
                 own = answered[theirs[name]]
-                still = {"model": ours[known[name]].astype(own.dtype), "delta": np.zeros_like(own)}
+                still = {"model": ours[known[name]].astype(own.dtype), "update": np.zeros_like(own)}
                 slots[theirs[name]] = own if kind is None else still[kind]
         return Form(
             {name: (slots[name], value.dtype, value.shape) for name, value in answered.items()}

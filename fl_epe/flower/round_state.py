@@ -30,7 +30,7 @@ class RoundState:
         grid: by which clients can be asked.
         sent: messages that go out.
         withheld: messages that do not, as a canary answers in their place.
-        made_up: replies that the server made up.
+        synthetic: replies that the server made.
         vectors: the canaries in them, shape ``(K, dim)``.
         counted: norm that each canary has after clipping; NaN if not known.
         replies: all that the strategy is given, without an error.
@@ -38,7 +38,7 @@ class RoundState:
         used: replies that the strategy used, as in `Shares`; ``None`` if it does not tell.
         facts: what the auditor is told.
         unreadable: what is wrong with replies that were looked at.
-        loud: updates that are most of the round, in sentences.
+        dominant: updates that are most of the round, in sentences.
         heaviest: largest share of a real reply, and of a canary; NaN if not known.
         sits_out: whether no canary may join, and the round is the strategy's alone.
     """
@@ -50,7 +50,7 @@ class RoundState:
     grid: Grid | None = None
     sent: list[Message] = dataclasses.field(default_factory=list)
     withheld: list[Message] = dataclasses.field(default_factory=list)
-    made_up: list[Message] = dataclasses.field(default_factory=list)
+    synthetic: list[Message] = dataclasses.field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
     counted: float = math.nan
     replies: list[Message] = dataclasses.field(default_factory=list)
@@ -58,7 +58,7 @@ class RoundState:
     used: set[int] | None = None
     facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
     unreadable: list[str] = dataclasses.field(default_factory=list)
-    loud: list[str] = dataclasses.field(default_factory=list)
+    dominant: list[str] = dataclasses.field(default_factory=list)
     heaviest: tuple[float, float] = (math.nan, math.nan)
     sits_out: bool = False
 
@@ -74,7 +74,7 @@ class RoundState:
 
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
-        self.made_up, self.played, self.vectors, self.used = [], [], None, None
+        self.synthetic, self.played, self.vectors, self.used = [], [], None, None
         self.replies = []
         self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
 

@@ -8,7 +8,6 @@ import math
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
-from fl_epe.flower.self_auditing import SelfAuditing
 from fl_epe.mechanism import ServerSGD
 
 _ON_SERVER = (
@@ -53,7 +52,7 @@ class Wrapped:
         """
         layers = [strategy]
         while True:
-            _check(layers[-1], wrapped=len(layers) > 1)
+            _check(layers[-1])
             inner = getattr(layers[-1], "strategy", None)
             if not isinstance(inner, Strategy):
                 return cls(tuple(layers))
@@ -190,7 +189,7 @@ class Wrapped:
         return None, None
 
 
-def _check(strategy: Strategy, *, wrapped: bool) -> None:
+def _check(strategy: Strategy) -> None:
     name = type(strategy).__name__
     if not isinstance(strategy, Strategy):
         raise TypeError(
@@ -200,7 +199,5 @@ def _check(strategy: Strategy, *, wrapped: bool) -> None:
     for kind, reason in _REFUSED:
         if isinstance(strategy, kind):
             raise ValueError(f"Expected a strategy that can be audited, not {name}: {reason}.")
-    if getattr(strategy, "is_canary_audit", False):
-        raise ValueError("Expected a strategy that is not audited already, got a CanaryAudit.")
-    if wrapped and isinstance(strategy, SelfAuditing):
-        raise ValueError(f"Expected {name} outermost: it schedules and scores its canaries itself.")
+    if getattr(strategy, "audits_itself", False):
+        raise ValueError(f"Expected a strategy that does not audit itself already, got {name}.")

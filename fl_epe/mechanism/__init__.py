@@ -17,7 +17,7 @@ Examples:
 from fl_epe.mechanism.clip_norms import AdaptiveClip, ClipNorm, FixedClip
 from fl_epe.mechanism.clipped_sum import ClippedSum
 from fl_epe.mechanism.clipping import clip, norm
-from fl_epe.mechanism.noise import gaussian_noise, split_noise_multiplier
+from fl_epe.mechanism.noise import gaussian_noise
 from fl_epe.mechanism.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD, sgd_weights
 
 __all__ = [
@@ -32,5 +32,4 @@ __all__ = [
     "gaussian_noise",
     "norm",
     "sgd_weights",
-    "split_noise_multiplier",
 ]

@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import check_positive
+from fl_epe.checks import check_positive, raise_invalid
 from fl_epe.mechanism.clipping import BLOCK, Vector, grid_factor, grid_step, sum_of_squares
 
 
@@ -52,7 +52,7 @@ class ClippedSum:
             ValueError: if ``update`` has another shape.
         """
         if update.shape != self._multiples.shape:
-            raise ValueError(f"Expected {update.shape=} to be {self._multiples.shape}.")
+            raise_invalid("update.shape", update.shape, f"to be {self._multiples.shape}")
         if not np.issubdtype(update.dtype, np.floating):
             return None
         length = math.sqrt(sum_of_squares(update, self._block))

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_positive, expected
+from fl_epe.checks import ArgumentError, check_positive, raise_invalid
 from fl_epe.mechanism.clipping import Vector
 
 OptimizerState = dict[str, NDArray[np.float64]]
@@ -90,7 +90,7 @@ class ServerAdam:
         check_positive("epsilon", self.epsilon)
         for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= value < 1:
-                expected(name, value, "in [0, 1)")
+                raise_invalid(name, value, "in [0, 1)")
 
     def init(self, dim: int) -> OptimizerState:
         """Zero moments."""

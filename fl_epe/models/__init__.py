@@ -17,12 +17,11 @@ from fl_epe.models.character_lstm import CharacterLstm
 from fl_epe.models.cnn import Cnn
 from fl_epe.models.dropout import SeededDropout
 from fl_epe.models.lstm import Lstm
-from fl_epe.models.parameters import bind_parameters, glorot_uniform, one_thread, trainable
+from fl_epe.models.parameters import bind_parameters, one_thread, trainable
 from fl_epe.models.preparation import (
     Inputs,
     batch_norms,
     call_model,
-    check_trainable,
     draws_by_itself,
     model_notes,
     prepared,
@@ -38,9 +37,7 @@ __all__ = [
     "batch_norms",
     "bind_parameters",
     "call_model",
-    "check_trainable",
     "draws_by_itself",
-    "glorot_uniform",
     "model_notes",
     "one_thread",
     "prepared",

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from fl_epe.checks import raise_invalid
+
 _LEVELS = 256
 _FINE_LEVELS = 1 << 32
 
@@ -35,7 +37,7 @@ class SeededDropout(torch.nn.Module):
         """
         super().__init__()
         if not 0 <= rate < 1:
-            raise ValueError(f"Expected 0 <= rate={rate} < 1.")
+            raise_invalid("rate", rate, "in [0, 1)")
         self.rate = rate
         self.random = None
         self.drawn = None

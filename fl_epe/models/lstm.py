@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from fl_epe.canaries import one_blas_thread
 from fl_epe.models.parameters import glorot_uniform
 
 _EMBEDDING_LIMIT = 0.05
@@ -112,18 +112,6 @@ class Lstm(torch.nn.Module):
 
 def _orthogonal(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
     """A uniform random matrix with orthonormal columns, float32 (Saxe et al. 2014)."""
-    with _one_blas_thread():  # the same bits with any number of threads
+    with one_blas_thread():  # the same bits with any number of threads
         q, r = np.linalg.qr(random.standard_normal(shape))
     return (q * np.sign(np.diag(r))).astype(np.float32)
-
-
-@contextlib.contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """Limit NumPy's products to one thread; without threadpoolctl nothing is limited."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:  # a machine with NumPy and torch alone
-        yield
-        return
-    with threadpool_limits(1, user_api="blas"):
-        yield

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-__all__ = ["bind_parameters", "glorot_uniform", "one_thread", "trainable"]
+from fl_epe.checks import raise_invalid
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -29,7 +29,7 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
     parameters = trainable(model)
     sizes = [parameter.numel() for parameter in parameters]
     if flat.shape != (sum(sizes),):
-        raise ValueError(f"Expected flat.shape={tuple(flat.shape)} == ({sum(sizes)},).")
+        raise_invalid("flat.shape", tuple(flat.shape), f"== ({sum(sizes)},)")
     for parameter, part in zip(parameters, torch.split(flat, sizes), strict=True):
         parameter.data = part.view(parameter.shape)
 

@@ -23,17 +23,6 @@ from fl_epe.models.dropout import SeededDropout
 from fl_epe.models.parameters import trainable
 from fl_epe.seeding import generator
 
-__all__ = [
-    "Inputs",
-    "batch_norms",
-    "call_model",
-    "check_trainable",
-    "draws_by_itself",
-    "model_notes",
-    "prepared",
-    "training_notes",
-]
-
 Inputs = torch.Tensor | Mapping[str, torch.Tensor]
 """What a model is called with: one tensor, or several as keyword arguments."""
 
@@ -88,44 +77,33 @@ def batch_norms(model: torch.nn.Module) -> list[_BatchNorm]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
-def check_trainable(model: torch.nn.Module) -> None:
-    """Refuse a model whose parameters cannot be one float32 vector.
+def model_notes(model: torch.nn.Module) -> list[str]:
+    """What of a model is not trained or not audited, in sentences; empty for most models.
 
     Raises:
-        ValueError: if there is nothing to train, a parameter has no values yet, is not float32, or
-            is sparse; the message names it.
+        ValueError: if there is nothing to train, or the parameters cannot be a float32 vector: one
+            has no values yet, is not float32, or is sparse; the message names it.
     """
     if not trainable(model):
         raise ValueError("Expected a model with parameters that have requires_grad=True.")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-            raise ValueError(
-                f"Expected the parameter {name!r} to have a shape: call the lazy model with an "
-                "example once, before it is handed over."
-            )
-        if not parameter.requires_grad:
-            continue
-        if parameter.dtype != torch.float32 or parameter.layout != torch.strided:
+            text = "call the lazy model with an example once, before it is handed over"
+            raise ValueError(f"Expected the parameter {name!r} to have a shape: {text}.")
+        dense = parameter.dtype == torch.float32 and parameter.layout == torch.strided
+        if parameter.requires_grad and not dense:
             kind = f"{parameter.dtype}, {parameter.layout}".replace("torch.", "")
             raise ValueError(
                 f"Expected the parameter {name!r} to be dense float32, got {kind}: convert the "
                 "model with model.float(), or freeze it with requires_grad_(False)."
             )
-
-
-def model_notes(model: torch.nn.Module) -> list[str]:
-    """What of a model is not trained or not audited, in sentences; empty for most models."""
     notes = []
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-    if frozen:
-        count = sum(parameter.numel() for parameter in frozen)
+    if count := sum(p.numel() for p in model.parameters() if not p.requires_grad):
         notes.append(
             f"{count:,} frozen parameters (requires_grad=False) are neither trained nor audited: "
             "they stay as they are on every client."
         )
-    if batch_norms(model):
-        notes.append(_BATCH_NORM_NOTE)
-    return notes
+    return [*notes, _BATCH_NORM_NOTE] if batch_norms(model) else notes
 
 
 def draws_by_itself(model: torch.nn.Module, step: Callable[[], torch.Tensor]) -> bool:

@@ -70,7 +70,7 @@ def null_dict(null: MeasuredNull, least: Mapping[str, float]) -> dict[str, Any]:
             "tails": null.limits.tolist(),
             "below": [low.tolist() for low, _ in tails],
             "above": [high.tolist() for _, high in tails],
-            "expected": [null.expected(number).tolist() for number in numbers],
+            "expected": [null.expected_counts(number).tolist() for number in numbers],
             "misfits": [dataclasses.asdict(misfit) for misfit in misfits(null, least)],
         }
     }
@@ -248,7 +248,7 @@ def _tail(null: MeasuredNull, place: int, limit: float) -> tuple[int, int, float
     """Scores below and above the limit, and how many are expected in each."""
     where = int(np.searchsorted(null.limits, limit))
     low, high = null.tails(place)
-    return int(low[where]), int(high[where]), float(null.expected(place)[where])
+    return int(low[where]), int(high[where]), float(null.expected_counts(place)[where])
 
 
 def _signed(value: float, digits: int) -> str:

@@ -9,11 +9,11 @@ from fl_epe.reporting.numbers import number
 from fl_epe.reporting.verdict import most_text
 
 if TYPE_CHECKING:
-    from fl_epe.asymptotics import CanaryAdvice
+    from fl_epe.limit import CanaryAdvice
 
 
 def canary_lines(found: Sequence[CanaryAdvice], power: float) -> list[str]:
-    """What `fl_epe.asymptotics.canaries_for_epsilon` returns, a line or two for each.
+    """What `fl_epe.limit.canaries_for_epsilon` returns, a line or two for each.
 
     Args:
         found: advice for several numbers of participations.

@@ -1,4 +1,4 @@
-"""Charts of scores: error rates beside the region that is claimed, histograms, and footprints."""
+"""Charts of scores: error rates beside the claimed region, histograms, and expected scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import scipy
 
-from fl_epe.auditing import AuditRecord, Scores, ThreatModel, round_footprints
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, AuditRecord, Scores, View, seen_by
 from fl_epe.reporting.charts import (
     ANALYTICAL,
     BOUND,
@@ -35,31 +35,34 @@ _MOST_RATES = 120  # points of a curve of error rates
 _SMALLEST = 1e-5  # rate at which curves begin, as a logarithmic axis has no 0
 _NOTHING = 1e-9  # a rate of 0, for the same reason
 _BINS = 8, 40
-_HEADLINES: tuple[tuple[ThreatModel, str], ...] = (
-    ("final", "only the finished model"),
-    ("all", "every round's model"),
+_HEADLINES: tuple[tuple[Adversary, str], ...] = (
+    (FINAL_MODEL, "only the finished model"),
+    (EVERY_ROUND, "every round's model"),
 )
 
 
 def score_charts(record: AuditRecord, summary: RunSummary) -> Iterator[Chart]:
     """All charts of scores that have something to show."""
-    for threat, seen in _HEADLINES:
-        part = _headline(summary, threat)
+    for adversary, seen in _HEADLINES:
+        part = _headline(summary, adversary)
         if part is not None:
-            yield trade_off(part, summary, threat, seen)
+            yield trade_off(part, summary, adversary.sees, seen)
     for place, row in enumerate(summary.rows()):
         if isinstance(row.part, StatisticSummary):
             scale = math.sqrt(record.dim) if row.name == "paper's maximum" else 1.0
             yield histogram(row.part.scores, f"{row.sees}, {row.name}", place, scale)
-    for threat, seen in _HEADLINES:
-        part = _headline(summary, threat)
-        if part is not None and (found := by_canary(record, part, threat, seen)) is not None:
+    for adversary, seen in _HEADLINES:
+        part = _headline(summary, adversary)
+        if (
+            part is not None
+            and (found := by_canary(seen_by(record, adversary), part, seen)) is not None
+        ):
             yield found
 
 
-def _headline(summary: RunSummary, threat: ThreatModel) -> StatisticSummary | None:
+def _headline(summary: RunSummary, adversary: Adversary) -> StatisticSummary | None:
     final, every = summary.final.displacement, summary.every_round.matched_filter
-    part = final if threat == "final" else every
+    part = final if adversary.sees == "final" else every
     return part if isinstance(part, StatisticSummary) else None
 
 
@@ -87,7 +90,7 @@ def error_rates(scores: Scores) -> tuple[Floats, Floats, str]:
     return np.asarray(false_alarms), np.asarray(misses), source
 
 
-def trade_off(part: StatisticSummary, summary: RunSummary, threat: str, seen: str) -> Chart:
+def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str) -> Chart:
     """Misses against false alarms, beside two Gaussians' and the region that is claimed."""
     false_alarms, misses, source = error_rates(part.scores)
     grid = np.concatenate([np.geomspace(_SMALLEST, 0.01, 40), np.linspace(0.0125, 1, 80)])
@@ -111,17 +114,17 @@ def trade_off(part: StatisticSummary, summary: RunSummary, threat: str, seen: st
             hover="false alarms %{x:.3g}<br>misses %{y:.3g}",
         ),
     ]
-    shaded, claim = _claimed(grid, summary, threat)
+    shaded, claim = _claimed(grid, summary, sees)
     told = ", ".join(
         f"{rate:.0%} false alarms with {_misses_at(false_alarms, misses, rate):.0%} misses"
         for rate in (0.01, 0.1, 0.5)
     )
     return Chart(
-        name=f"trade-off-{threat}",
+        name=f"trade-off-{sees}",
         title=f"Errors of an attacker who has {seen}",
         caption="Each point is a threshold on the score: above it the attacker says that the "
         "canary took part. False alarms are canaries that did not, misses those that did. The "
-        f"closer to the lower left corner, the more is given away. {claim}",
+        f"closer to the lower left corner, the more is leaked. {claim}",
         alternative=f"Misses against false alarms ({source}): {told}. Two Gaussians fit with a "
         f"mean of {signed(mean)} and a deviation of {number(width)}.",
         traces=(*shaded, *traces),
@@ -137,7 +140,7 @@ def trade_off(part: StatisticSummary, summary: RunSummary, threat: str, seen: st
     )
 
 
-def _claimed(grid: Floats, summary: RunSummary, threat: str) -> tuple[list[JSON], str]:
+def _claimed(grid: Floats, summary: RunSummary, sees: str) -> tuple[list[JSON], str]:
     """The region that theory excludes, and a sentence on it."""
     limit = summary.analytical.epsilon
     if limit is None or not math.isfinite(limit):
@@ -150,7 +153,7 @@ def _claimed(grid: Floats, summary: RunSummary, threat: str) -> tuple[list[JSON]
         line(grid, fewest, "limit by theory", ANALYTICAL, dash="longdash"),
     ]
     claim = "Theory excludes the shaded region below the long dashes"
-    unknown = secrecy(summary.analytical.rounds_known) if threat == "all" else ""
+    unknown = secrecy(summary.analytical.rounds_known) if sees == "all" else ""
     if unknown:
         return shaded, f"{claim} only for attackers who do not know the rounds.{unknown}"
     return shaded, f"{claim}; measured points may be in it by chance, as canaries are few."
@@ -227,14 +230,13 @@ def _bars(
     }
 
 
-def by_canary(
-    record: AuditRecord, part: StatisticSummary, threat: ThreatModel, seen: str
-) -> Chart | None:
-    """Score against footprint of each canary; ``None`` where footprints are not known."""
-    sgd = record.mechanism.server.get("name") == "sgd"
-    if not record.signal_known() or not (sgd or threat == "all"):
+def by_canary(view: View, part: StatisticSummary, seen: str) -> Chart | None:
+    """Score against expected score of each canary; ``None`` where expected scores are not known."""
+    record = view.record
+    sgd = record.mechanism.server.linear
+    if not record.signal_known() or not (sgd or view.adversary.sees == "all"):
         return None
-    sizes, times = round_footprints(record, threat)[1], record.presence.sum(axis=0)
+    sizes, times = view.all_expected_scores, record.presence.sum(axis=0)
     ids = np.arange(record.num_canaries) if record.observed.ids is None else record.observed.ids
     if len(part.scores.observed) != len(sizes):
         here = times > 0
@@ -244,25 +246,25 @@ def by_canary(
     facts = [[int(ids[i]), int(times[i])] for i in chosen]
     ends = np.array([0.0, float(sizes.max())])
     hover = "canary %{customdata[0]}<br>participations %{customdata[1]}<br>"
-    hover += "footprint %{x:.3g}<br>score %{y:.3g}"
+    hover += "expected score %{x:.3g}<br>score %{y:.3g}"
     slope = float(sizes @ part.scores.observed / max(float(sizes @ sizes), 1e-300))
     return Chart(
-        name=f"footprints-{threat}",
+        name=f"expected scores-{view.adversary.sees}",
         title=f"Each canary's score, for an attacker who has {seen}",
-        caption="A footprint is the score that is expected of a canary from the rounds in which "
-        "it took part. On the dashed line a score is as expected; noise scatters them by 1 up and "
+        caption="An expected score is what a canary should have from the rounds in which it took "
+        "part. On the dashed line a score is as expected; noise scatters them by 1 up and "
         f"down.{left_out(len(chosen), len(sizes), 'canaries')}",
-        alternative=f"Scores of {len(sizes):,} canaries against their footprints, which lie "
+        alternative=f"Scores of {len(sizes):,} canaries against their expected scores, which lie "
         f"between {number(float(sizes.min()))} and {number(float(sizes.max()))}; participations "
         f"between {times.min()} and {times.max()}. Scores are {number(max(slope, 0.0))} times what "
-        "footprints predict.",
+        "expected scores predict.",
         traces=(
             points(x, y, "canary", BOUND, symbol="circle-open", size=7, hover=hover)
             | {"customdata": facts},
             line(ends, ends, "as expected", NULL, dash="dash"),
         ),
-        layout=axes("footprint", "score", x_axis={"rangemode": "tozero"}),
-        headings=("canary", "participations", "footprint", "score"),
+        layout=axes("expected_score", "score", x_axis={"rangemode": "tozero"}),
+        headings=("canary", "participations", "expected_score", "score"),
         rows=tuple(
             (str(number_of), str(count), *cells(a, b))
             for (number_of, count), a, b in zip(facts, x, y, strict=True)

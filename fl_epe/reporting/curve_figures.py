@@ -1,7 +1,7 @@
 """Draws what a publication shows beside the page's pictures, from its layers.
 
-ε against rounds, the trade-off of false positives and false negatives, footprints, and who took
-part when.
+ε against rounds, the trade-off of false positives and false negatives, expected scores, and who
+took part when.
 """
 
 from __future__ import annotations
@@ -132,15 +132,15 @@ def _trade_off_axes(axes: Axes, parts: dict[str, Layer]) -> float:
     return least
 
 
-def draw_footprints(figure: Figure, layers: Sequence[Layer]) -> None:
-    """Score against footprint, and the regression through 0 with its interval."""
+def draw_expected_scores(figure: Figure, layers: Sequence[Layer]) -> None:
+    """Score against expected score, and the regression through 0 with its interval."""
     names = panels(layers)
     for axes, panel in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         parts = one_panel(layers, panel)
         points, line = parts["canaries"], parts["regression"]
         many = len(points["score"]) > _MANY_POINTS
         axes.plot(
-            points["footprint"],
+            points["expected_score"],
             points["score"],
             "o",
             color=BLUE,
@@ -151,12 +151,12 @@ def draw_footprints(figure: Figure, layers: Sequence[Layer]) -> None:
             label="canaries",
         )
         axes.fill_between(
-            line["footprint"], line["low"], line["high"], lw=0, facecolor=(*rgb(ORANGE), 0.35)
+            line["expected_score"], line["low"], line["high"], lw=0, facecolor=(*rgb(ORANGE), 0.35)
         )
-        axes.plot(line["footprint"], line["score"], color=ORANGE, label="regression, interval")
-        one = [0, line["footprint"][-1]]
-        axes.plot(one, one, color=BLACK, ls="--", lw=0.9, label="score = footprint")
-        axes.set(xlabel="footprint", ylabel="score", xlim=(0, None))
+        axes.plot(line["expected_score"], line["score"], color=ORANGE, label="regression, interval")
+        one = [0, line["expected_score"][-1]]
+        axes.plot(one, one, color=BLACK, ls="--", lw=0.9, label="score = expected score")
+        axes.set(xlabel="expected_score", ylabel="score", xlim=(0, None))
         axes.set_title(panel, fontsize=9)
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.3 * (high - low))

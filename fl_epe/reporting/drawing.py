@@ -14,11 +14,11 @@ ORANGE, BLUE, GREEN, BLACK = "#d55e00", "#0072b2", "#009e73", "#000000"
 """Of Okabe and Ito; observed canaries are orange, the null is blue, theorems are green."""
 
 
-def render(draw: Callable[[Figure], None]) -> bytes:
-    """The PNG image of the figure that ``draw`` fills."""
+def render(draw: Callable[[Figure], None], size: tuple[float, float] = (8, 3.6)) -> bytes:
+    """The PNG image of the figure of this size, in inches, that ``draw`` fills."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3.6), layout="constrained", dpi=130)
+    figure = Figure(figsize=size, layout="constrained", dpi=130)
     draw(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})

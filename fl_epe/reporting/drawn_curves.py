@@ -1,7 +1,7 @@
 """What the figures of a publication draw beside those of the page, as layers of numbers.
 
-ε against rounds, the trade-off of false positives and false negatives, footprints, and who took
-part when. See `fl_epe.reporting.drawn_data` for layers.
+ε against rounds, the trade-off of false positives and false negatives, expected scores, and who
+took part when. See `fl_epe.reporting.drawn_data` for layers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
     AuditRecord,
-    FootprintFit,
+    ExpectedScoreFit,
     Scores,
-    ThreatModel,
     epsilon_by_round,
-    footprints,
+    seen_by,
 )
 from fl_epe.reporting.drawn_data import EVERY, FINAL, Layer
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
@@ -103,23 +105,28 @@ def _claimed(panel: str, epsilon: float | None, delta: float) -> list[Layer]:
     return [Layer(panel, "least by the analytical ε", columns)]
 
 
-def footprint_layers(record: AuditRecord, summary: RunSummary) -> list[Layer]:
-    """Score against footprint of every canary that took part, and the regression through 0."""
+def expected_score_layers(record: AuditRecord, summary: RunSummary) -> list[Layer]:
+    """Score against expected score of every canary that took part, and the regression through 0."""
     layers = []
-    sides: tuple[tuple[str, ThreatModel, Any, FootprintFit | None], ...] = (
-        (FINAL, "final", summary.final.displacement, summary.final.footprints),
-        (EVERY, "all", summary.every_round.matched_filter, summary.every_round.footprints),
+    sides: tuple[tuple[str, Adversary, Any, ExpectedScoreFit | None], ...] = (
+        (FINAL, FINAL_MODEL, summary.final.displacement, summary.final.expected_scores),
+        (
+            EVERY,
+            EVERY_ROUND,
+            summary.every_round.matched_filter,
+            summary.every_round.expected_scores,
+        ),
     )
-    for panel, threat, part, fit in sides:
+    for panel, adversary, part, fit in sides:
         if fit is None or not isinstance(part, StatisticSummary):
             continue
-        sizes, ids = footprints(record, threat), record.observed.ids
-        here = record.presence.any(axis=0) if threat == "all" else slice(None)
+        sizes, ids = seen_by(record, adversary).expected_scores, record.observed.ids
+        here = record.presence.any(axis=0) if adversary.sees == "all" else slice(None)
         numbers = np.arange(record.num_canaries) if ids is None else ids
-        columns = {"canary": numbers[here], "footprint": sizes, "score": part.scores.observed}
+        columns = {"canary": numbers[here], "expected_score": sizes, "score": part.scores.observed}
         ends = np.array([0.0, float(sizes.max()) * 1.05])
         line = {
-            "footprint": ends,
+            "expected_score": ends,
             "score": fit.scale * ends,
             "low": fit.low * ends,
             "high": fit.high * ends,

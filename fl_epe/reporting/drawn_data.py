@@ -24,7 +24,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.auditing import AuditRecord, EpsilonEstimate, MeasuredNull, Scores, scores_from_record
+from fl_epe.auditing import EVERY_ROUND, AuditRecord, EpsilonEstimate, MeasuredNull, Scores, seen_by
 from fl_epe.reporting.numbers import metric_of
 from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary
 from fl_epe.table_file import csv_cell
@@ -124,7 +124,7 @@ def final_layers(record: AuditRecord, summary: RunSummary) -> list[Layer]:
 
 def all_layers(record: AuditRecord, summary: RunSummary) -> list[Layer]:
     """Scores of an adversary who sees every round: the matched filter, and the paper's maximum."""
-    maximum = scores_from_record(record, "all", "maximum")
+    maximum = seen_by(record, EVERY_ROUND).scores("maximum")
     paper = summary.every_round.paper
     estimate = paper.estimate if isinstance(paper, StatisticSummary) else None
     return [

@@ -16,7 +16,7 @@ import numpy as np
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.reporting.curve_figures import (
-    draw_footprints,
+    draw_expected_scores,
     draw_running,
     draw_schedule,
     draw_trade_off,
@@ -32,7 +32,7 @@ from fl_epe.reporting.drawing import (
     whole_rounds,
 )
 from fl_epe.reporting.drawn_curves import (
-    footprint_layers,
+    expected_score_layers,
     running_layers,
     schedule_layers,
     trade_off_layers,
@@ -151,13 +151,13 @@ def _draw_training(axes: Axes, series: dict[str, Layer]) -> None:
         if name in series:
             axes.plot(series[name]["round"], series[name]["loss"], label=name, **look)
     for name in series.keys() - looks.keys():
-        twin = axes.twinx()
+        second = axes.twinx()
         dotted: dict[str, Any] = {"color": GREEN, "ls": ":", "marker": "^", "ms": 3}
         steps, values = series[name].columns.values()
-        twin.plot(steps, values, **dotted)
-        twin.set(ylabel=name)
+        second.plot(steps, values, **dotted)
+        second.set(ylabel=name)
         if name.startswith("accuracy"):
-            twin.set(ylim=(0, 1.3), yticks=np.linspace(0, 1, 6))
+            second.set(ylim=(0, 1.3), yticks=np.linspace(0, 1, 6))
         axes.plot([], [], label=name, **dotted)
     axes.set(ylabel="loss", xlabel="round")
     axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
@@ -291,11 +291,11 @@ PUBLISHED: dict[str, Drawing] = {
         draw_trade_off,
         (6.9, 3.3),
     ),
-    "footprints": Drawing(
-        "Score of every observed canary against its footprint, the score that its rounds and "
+    "expected_scores": Drawing(
+        "Score of every observed canary against its expected score, the score that its rounds and "
         "their clip norms let expect.",
-        footprint_layers,
-        draw_footprints,
+        expected_score_layers,
+        draw_expected_scores,
         (6.9, 2.8),
     ),
     "schedule": Drawing(
@@ -343,7 +343,7 @@ def published(record: AuditRecord, summary: RunSummary) -> list[str]:
         "calibration": bool(summary.null.statistics),
         "running": some,
         "trade_off": some or isinstance(final.displacement, StatisticSummary),
-        "footprints": final.footprints is not None or every.footprints is not None,
+        "expected_scores": final.expected_scores is not None or every.expected_scores is not None,
         "schedule": record.rounds > 0 and record.num_canaries > 0,
     }
     return [name for name in PUBLISHED if measured[name]]

@@ -27,7 +27,7 @@ def analytical_bound(
     z = record.mechanism.noise_multiplier
     if z is None:
         return None, "any", "the noise is not known"
-    if z and largest_share is None and record.provenance.config.get("noise_is_for"):
+    if z and largest_share is None and record.design.noise_is_for:
         return None, "any", "what the heaviest client adds is not known"
     z /= max(1.0, largest_share or 1.0)
     if record.rounds == 0 or not record.presence.any():
@@ -35,7 +35,7 @@ def analytical_bound(
     schedule = _schedule_of(record)
     if schedule is None or schedule.kind == "poisson":
         return _by_count(record, z, delta)
-    population = int(record.provenance.config.get("clients") or record.num_canaries)
+    population = record.design.num_clients or record.num_canaries
     found = upper_bounds(schedule, z, delta, population)
     bound = tightest(found, rounds_known=True) or tightest(found, rounds_known=False)
     if bound is None:
@@ -46,8 +46,7 @@ def analytical_bound(
 
 def _schedule_of(record: AuditRecord) -> Schedule | None:
     """The canaries' schedule by the record's settings; ``None`` if they name none."""
-    named = "participation" in record.provenance.config
-    found = RunSchedules.of(record) if named else None
+    found = None if record.design.schedule is None else RunSchedules.of(record)
     if found is None or found.canaries.rounds < record.rounds:
         return None
     return found.canaries if found.canaries.kind == record.mechanism.participation else None

@@ -1,4 +1,4 @@
-"""The top of a report's page, for a person who is no expert: what was found, and what to do.
+"""The top of a report's page, for non-experts: what was found, and what to do.
 
 The classes below are ours, not a standard's: they go by how often a guess at whether one client
 took part can be right, if it is as likely as not beforehand. `guess_limit` has the formula.
@@ -17,7 +17,7 @@ import numpy as np
 
 from fl_epe.auditing import EpsilonEstimate
 from fl_epe.reporting.chart_scores import error_rates
-from fl_epe.reporting.notes import oftener, run_again
+from fl_epe.reporting.notes import participation_mismatch, run_again
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 
@@ -93,7 +93,7 @@ def _finding(summary: RunSummary) -> str:
     if summary.status == "diverged":
         return (
             "The training went wrong, so the numbers below are not those of a model that learned: "
-            "mend the training and measure again before anything is published."
+            "fix the training and measure again before anything is published."
         )
     if summary.status == "faulty":
         return (
@@ -103,7 +103,7 @@ def _finding(summary: RunSummary) -> str:
     if final is None and every is None:
         return (
             f"Nothing was measured, so it is not known how much this run tells about one {unit}: "
-            "do not take it for private, mend what is named above, and run again."
+            "do not take it for private, fix what is named above, and run again."
         )
     found: list[str] = []
     for seen, estimate in zip(_SEEN, (final, every), strict=True):
@@ -117,7 +117,7 @@ def _finding(summary: RunSummary) -> str:
             )
     told = "; ".join(found)
     told = f"{told[0].upper()}{told[1:]}; so {_advice(summary, final, every)}."
-    if (often := oftener(summary)) is None:
+    if (often := participation_mismatch(summary)) is None:
         return told
     return (
         f"{told} But real {unit}s took part in about {often[1]} rounds each, and about them more "
@@ -138,7 +138,8 @@ def _advice(
             f"{noise}, or let each client take part less often, and measure again before the model "
             "is published"
         )
-    if (often := oftener(summary)) is not None:  # more can be told of clients than was measured
+    # more can be told of clients than was measured
+    if (often := participation_mismatch(summary)) is not None:
         return (
             f"measure again with canaries that take part in {often[1]} rounds, as clients do "
             f"({run_again(summary) or 'participations of CanaryAudit'}), before the model is "
@@ -178,7 +179,7 @@ def _meaning(summary: RunSummary) -> list[str]:
     if not lines:
         return [f"Had ε been measured, ε = 1 would mean: {_guess(1.0, delta, unit)}"]
     lines.append(
-        "All of this is what an attack achieved on canaries, made-up clients who were trained "
+        "All of this is what an attack achieved on canaries, synthetic clients who were trained "
         f"along and took part {_as_real_ones(summary)}. It is an estimate, and another attack may "
         f"achieve more. “Little” stands for limits of up to {LITTLE:.0%} right guesses, "
         f"“something” for up to {SOME:.0%}, “a lot” for more, by the upper end of the interval; "
@@ -188,12 +189,12 @@ def _meaning(summary: RunSummary) -> list[str]:
 
 
 def _how_often(summary: RunSummary) -> str:
-    often = oftener(summary)
+    often = participation_mismatch(summary)
     return "" if often is None else f" in {often[0]}"
 
 
 def _as_real_ones(summary: RunSummary) -> str:
-    often = oftener(summary)
+    often = participation_mismatch(summary)
     if often is None:
         return "as real ones do"
     return f"in {often[0]} each, where real ones did so in about {often[1]}: ε of those is larger"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from fl_epe.asymptotics import CapEffect, ExposedClient, Exposure, NoiseAdvice
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.tables import plain_table
 from fl_epe.reporting.verdict_types import SEES
 
+if TYPE_CHECKING:
+    from fl_epe.limit import CapEffect, ExposedClient, Exposure, NoiseAdvice
+
 _MEANT = {
     "random": "a client drawn at random",
     "mean": "a client with the mean expected score",
-    "most-exposed": "the most exposed of all clients",
+    "worst-case": "the worst case of all clients",
 }
 
 
@@ -25,7 +28,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
     return [
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}",
         f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
-        f"sees {SEES[advice.threat]}, and knows who took part when",
+        f"sees {SEES[advice.adversary.sees]}, and knows who took part when",
         f"This is for {_MEANT[advice.who]}, who takes part {_times(advice)}",
         f"A run with {advice.num_canaries:,} canaries would report about "
         f"{number(advice.measured_low)} – {number(advice.measured_high)} ({confidence} interval)",
@@ -36,11 +39,11 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
 def exposure_tables(
     exposure: Exposure, effects: Sequence[CapEffect] = (), top: int = 10
 ) -> list[Table]:
-    """How exposed clients are, the most exposed ones, and what caps would change.
+    """How exposed clients are, the worst case ones, and what caps would change.
 
     Args:
         exposure: of a log, with or without a cap.
-        effects: of caps, from `fl_epe.asymptotics.caps`.
+        effects: of caps, from `fl_epe.limit.caps`.
         top: number of clients to list.
     """
     title = (
@@ -50,7 +53,7 @@ def exposure_tables(
     tables = [_clients(title, "client", exposure.levels())]
     if exposure.capped is not None:
         tables.append(_clients("With the cap", "client", exposure.capped.levels()))
-    tables.append(_clients("Most exposed", "client_id", exposure.top(top)))
+    tables.append(_clients("Worst case", "client_id", exposure.top(top)))
     return [*tables, _caps(effects)] if effects else tables
 
 
@@ -67,7 +70,7 @@ def exposure_lines(exposure: Exposure) -> list[str]:
 def _effect(effect: CapEffect, exposure: Exposure) -> str:
     return (
         f"At most {_cap(effect)}: {effect.refused:.1%} of the participations would be refused, "
-        f"from {effect.touched:.1%} of the clients. With the same ε of the most exposed client, "
+        f"from {effect.touched:.1%} of the clients. With the same ε of the worst-case client, "
         f"the noise multiplier could be {_rounded_up(effect.noise_final)} (final model) or "
         f"{_rounded_up(effect.noise_every_round)} (every round) instead of "
         f"{exposure.noise_multiplier:g}"
@@ -88,9 +91,7 @@ def _clients(title: str, name: str, clients: Sequence[ExposedClient]) -> Table:
 
 def _caps(effects: Sequence[CapEffect]) -> Table:
     headings = ("cap", "refused", "clients", "ε, final", "ε, every", "z, final", "z, every")
-    table = plain_table(
-        "Caps: ε of the most exposed client, and z that keeps it as it is", headings
-    )
+    table = plain_table("Caps: ε of the worst-case client, and z that keeps it as it is", headings)
     for effect in effects:
         table.add_row(
             _cap(effect),
@@ -114,7 +115,7 @@ def _cap(effect: CapEffect) -> str:
 
 
 def _times(advice: NoiseAdvice) -> str:
-    count, many = advice.participations, "at most " * (advice.who == "most-exposed")
+    count, many = advice.participations, "at most " * (advice.who == "worst-case")
     return "once" if count == 1 else f"{many}{count:.3g} times{' on average' * (not many)}"
 
 

@@ -12,9 +12,9 @@ from fl_epe.auditing import (
     least_canaries,
     wider_than_known,
 )
+from fl_epe.reporting.average_case_client import average_case_client_notes
 from fl_epe.reporting.calibration import calibration_warnings
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.random_client import random_client_notes
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
 from fl_epe.reporting.summary_types import (
     AnalyticalSummary,
@@ -47,8 +47,12 @@ def notes(summary: RunSummary) -> list[str]:
         *_participation_note(summary.analytical),
         *_share_note(summary.analytical),
         *_heavier_note(summary),
-        *random_client_notes(summary.final.random_client, "final", summary.num_canaries or 0),
-        *random_client_notes(summary.every_round.random_client, "all", summary.num_canaries or 0),
+        *average_case_client_notes(
+            summary.final.average_case_client, "final", summary.num_canaries or 0
+        ),
+        *average_case_client_notes(
+            summary.every_round.average_case_client, "all", summary.num_canaries or 0
+        ),
         *_exposure_notes(summary),
         *_cohort_notes(summary),
         *_others_notes(summary),
@@ -102,24 +106,24 @@ _ABOUT_ESTIMATES = (
 )
 
 
-_OFTENER = 1.2  # as often as canaries; below, ε of a real client hardly differs
+_MORE_OFTEN = 1.2  # as often as canaries; below, ε of a real client hardly differs
 
 
-def oftener(summary: RunSummary) -> tuple[str, str] | None:
-    """How often canaries and real clients took part, in words, where clients did so much oftener.
+def participation_mismatch(summary: RunSummary) -> tuple[str, str] | None:
+    """How often canaries and real clients took part, where clients did so much more often.
 
     ``None`` where they took part alike, or where it is not known.
     """
     mine, theirs = summary.analytical.participations, summary.analytical.client_participations
-    if not mine or theirs is None or theirs <= _OFTENER * mine:
+    if not mine or theirs is None or theirs <= _MORE_OFTEN * mine:
         return None
     rounds = "one round" if mine == 1 else f"{mine:.3g} rounds"
     return rounds, f"{theirs:.0f}" if theirs >= 10 else f"{theirs:.2g}"
 
 
-def oftener_warning(summary: RunSummary) -> str | None:
-    """That ε is of a client who takes part as often as canaries, where real ones do so oftener."""
-    found = oftener(summary)
+def participation_warning(summary: RunSummary) -> str | None:
+    """That ε is of a client who takes part as rarely as canaries do."""
+    found = participation_mismatch(summary)
     if found is None or not measured_parts(summary):
         return None
     often = f"participations={found[1]} of CanaryAudit, or canary_participations of RunConfig."
@@ -147,7 +151,7 @@ def run_again(summary: RunSummary) -> str | None:
         return None
     words = [word for word in words if word != "--debug"]
     analytical, count = summary.analytical, summary.num_canaries
-    if oftener(summary) is None or words[:2] != ["fl-epe", "run"] or count is None:
+    if participation_mismatch(summary) is None or words[:2] != ["fl-epe", "run"] or count is None:
         return None
     kept = list[str]()
     for before, word in zip(("", *words), words, strict=False):
@@ -160,7 +164,7 @@ def run_again(summary: RunSummary) -> str | None:
 
 
 def finding(summary: RunSummary) -> str:
-    """The result in one sentence, for somebody who is no expert."""
+    """The result in one sentence, for non-experts."""
     final, every = summary.final.displacement, summary.every_round.matched_filter
     estimates: list[EpsilonEstimate] = []
     seen: list[str] = []
@@ -281,13 +285,13 @@ def _heavier_note(summary: RunSummary) -> list[str]:
 
 
 def _exposure_notes(summary: RunSummary) -> list[str]:
-    """ε of the most exposed canary, and for adversaries who know less or more."""
+    """ε of the worst-case canary, and for adversaries who know less or more."""
     lines = []
-    if fit := summary.final.footprints:
+    if fit := summary.final.expected_scores:
         scale = f"{fit.scale:.3f} times ({fit.low:.3f} – {fit.high:.3f})"
         lines.append(
             f"For an adversary who sees the final model, the canaries' scores are {scale} what "
-            f"their footprints predict.{_above_note(summary, fit.most_exposed.epsilon)}"
+            f"their expected scores predict.{_above_note(summary, fit.worst_case.epsilon)}"
         )
     unknown = summary.every_round.unknown_rounds
     if unknown is not None and summary.every_round.known_rounds is None:
@@ -305,11 +309,11 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
 
 
 def _above_note(summary: RunSummary, exposed: float) -> str:
-    """Why the most exposed canary may have more than the analytical ε, where it has."""
+    """Why the worst-case canary may have more than the analytical ε, where it has."""
     limit = summary.analytical.epsilon
     if limit is None or exposed <= limit:
         return ""
-    more = f" The most exposed canary's ε = {number(exposed)} is more than the analytical ε,"
+    more = f" The worst-case canary's ε = {number(exposed)} is more than the analytical ε,"
     if summary.participation == "poisson":
         return (
             f"{more} which is for a client whose participations are still to be drawn; this canary "
@@ -340,9 +344,9 @@ def _others_notes(summary: RunSummary) -> list[str]:
     hiding = f"The other canaries of a round are {share:.0%} of the energy of its mean update"
     if not summary.others_out:
         return [
-            f"Warning: {hiding[0].lower()}{hiding[1:]}, and this record cannot tell what hides one "
-            "canary without them: ε would be larger for one canary among real clients. "
-            "`fl_epe.auditing.measure_others` mends a record that holds its canary seed."
+            f"Warning: {hiding[0].lower()}{hiding[1:]}, and this record does not hold the "
+            "residual of one canary without them: ε would be larger for one canary among real "
+            "clients. `fl_epe.auditing.measure_others` fixes a record that has its canary seed."
         ]
     raw = {"every round": summary.every_round.raw, "final model": summary.final.raw}
     left_in = ", ".join(f"{number(e.epsilon)} ({name})" for name, e in raw.items() if e is not None)
@@ -373,13 +377,13 @@ def _overlap_warnings(summary: RunSummary) -> list[str]:
 
 
 def _together_notes(summary: RunSummary) -> list[str]:
-    """How far the length of what hides canaries moves all their scores together."""
+    """How far the random norm of the aggregate correlates all scores."""
     parts = summary.final.displacement, summary.every_round.matched_filter
     spreads = [part.scores.spread for part in parts if not isinstance(part, Unmeasured)]
     if max(spreads, default=1.0) < _MOVING:
         return []
     return [
-        f"The length of what hides the canaries moves all their scores together: their mean "
+        f"All scores share the random norm of the aggregate, so they are correlated: their mean "
         f"varies {max(spreads):.2f} times as much as that of independent scores. The intervals "
         "and the bound “mean” allow for that; other lower bounds but “lifted” count the scores as "
         "independent, and may exceed ε more often than they say."
@@ -387,7 +391,7 @@ def _together_notes(summary: RunSummary) -> list[str]:
 
 
 def _null_notes(summary: RunSummary) -> list[str]:
-    """Whether rounds agree with each other, which makes the matched filter's null too wide."""
+    """Whether round updates are correlated, which makes the matched filter's null too wide."""
     part = summary.every_round.matched_filter
     if isinstance(part, Unmeasured) or part.scores.dim is not None:
         return []  # one participation each: the null is exact
@@ -397,7 +401,7 @@ def _null_notes(summary: RunSummary) -> list[str]:
             f"Warning: matched-filter scores of the {count} unobserved canaries spread {width:.2f} "
             "times as wide as they would if the means of successive rounds were independent. All "
             "scores were divided by that, and the interval allows for its error. An adversary who "
-            "knows how the rounds agree can tell more than this filter."
+            "knows how the round updates are correlated can tell more than this filter."
         ]
     others = part.scores.unobserved
     count = 0 if others is None else len(others)
@@ -455,13 +459,13 @@ def _gaussian_warnings(summary: RunSummary) -> list[str]:
         (
             "final model displacement",
             summary.final.displacement,
-            "participations or clip norms differ between canaries; use the footprint regression "
-            "(final.footprints in report.json), which gives ε of the most exposed one",
+            "participations or clip norms differ between canaries; use the expected score "
+            "regression (final.expected_scores in report.json), for ε of the worst-case one",
         ),
         (
             "every round matched filter",
             summary.every_round.matched_filter,
-            "participations or clip norms differ between canaries; use all.footprints in "
+            "participations or clip norms differ between canaries; use all.expected_scores in "
             "report.json",
         ),
         (

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def metric_of(record: AuditRecord) -> str:
     """The name of what a task measures beside its loss, which "eval_accuracy" holds; "" if none."""
-    return str(record.provenance.config.get("metric", "accuracy"))
+    return record.design.metric
 
 
 def number(value: float | None) -> str:

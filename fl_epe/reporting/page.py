@@ -91,7 +91,7 @@ def report_page(
         written=written,
         made_with=_made_with(config),
         statements=statement_cells(summary),
-        at_once=simultaneous_lines(summary),
+        at_once=simultaneous_lines(summary.claims.simultaneous),
         headlines=headlines(summary),
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
         bounds=bound_cells(summary),

@@ -13,7 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fl_epe.auditing import AuditRecord, NotMeasured, ThreatModel, footprints, scores_from_record
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    AuditRecord,
+    NotMeasured,
+    View,
+    seen_by,
+)
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.drawn_data import Layer, csv_text, table_text
 from fl_epe.reporting.figures import PUBLISHED, Drawing, published
@@ -52,13 +60,13 @@ _NO_DATE: dict[str, dict[str, Any]] = {
 }
 _DPI = 300
 
-_STATISTICS: tuple[tuple[str, ThreatModel, str], ...] = (
-    ("displacement", "final", "displacement"),
-    ("model", "final", "model"),
-    ("matched_filter", "all", "matched-filter"),
-    ("maximum_cosine", "all", "maximum"),
+_STATISTICS: tuple[tuple[str, Adversary, str], ...] = (
+    ("displacement", FINAL_MODEL, "displacement"),
+    ("model", FINAL_MODEL, "model"),
+    ("matched_filter", EVERY_ROUND, "matched-filter"),
+    ("maximum_cosine", EVERY_ROUND, "maximum"),
 )
-"""Columns of ``scores.csv``, each with its threat model and statistic."""
+"""Columns of ``scores.csv``, each with its adversary and statistic."""
 
 
 def write_figures(
@@ -125,7 +133,7 @@ def figure_bytes(drawing: Drawing, layers: Sequence[Layer], ending: FigureFormat
 
 
 def scores_table(record: AuditRecord) -> str:
-    """A CSV table with a row for each canary: its number, participations, footprints and scores.
+    """A CSV table, a row a canary: its number, participations, expected scores and scores.
 
     Scores are in standard deviations of the null, but for the cosine of the paper's maximum.
     """
@@ -133,15 +141,15 @@ def scores_table(record: AuditRecord) -> str:
         "canary": [_numbers(record.observed.ids, record.num_canaries, 0)],
         "observed": [np.ones(record.num_canaries, int)],
         "participations": [record.presence.sum(axis=0)],
-        "footprint_final": [_footprints(record, "final")],
-        "footprint_all": [_footprints(record, "all")],
+        "expected_score_final": [_expected_scores(seen_by(record))],
+        "expected_score_all": [_expected_scores(seen_by(record, EVERY_ROUND))],
     }
     others = record.unobserved.count
     columns["canary"].append(_numbers(record.unobserved.ids, others, record.num_canaries))
     for name in list(columns)[1:]:
         columns[name].append(np.zeros(others, int))
-    for name, threat, statistic in _STATISTICS:
-        columns[f"score_{name}"] = _scores(record, threat, statistic)
+    for name, adversary, statistic in _STATISTICS:
+        columns[f"score_{name}"] = _scores(seen_by(record, adversary), statistic)
     values = {name: np.concatenate(parts).tolist() for name, parts in columns.items()}
     rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
     return table_text(list(values), rows)
@@ -151,25 +159,21 @@ def _numbers(ids: np.ndarray | None, count: int, first: int) -> np.ndarray:
     return np.arange(first, first + count) if ids is None else ids
 
 
-def _footprints(record: AuditRecord, threat: ThreatModel) -> np.ndarray:
+def _expected_scores(view: View) -> np.ndarray:
     """Of every observed canary, 0 of one that never took part; NaN if they are not known."""
     try:
-        found = footprints(record, threat)
+        return view.all_expected_scores
     except ValueError:  # clip norms or the server's step are not known, or nothing was measured
-        return np.full(record.num_canaries, np.nan)
-    if threat == "final":
-        return found
-    all_of_them = np.zeros(record.num_canaries)
-    all_of_them[record.presence.any(axis=0)] = found
-    return all_of_them
+        return np.full(view.record.num_canaries, np.nan)
 
 
-def _scores(record: AuditRecord, threat: ThreatModel, statistic: str) -> list[np.ndarray]:
+def _scores(view: View, statistic: str) -> list[np.ndarray]:
     """Of observed and of unobserved canaries; NaN where there is none."""
+    record = view.record
     observed = np.full(record.num_canaries, np.nan)
     others = np.full(record.unobserved.count, np.nan)
     try:
-        scores = scores_from_record(record, threat, statistic)
+        scores = view.scores(statistic)
     except NotMeasured:
         return [observed, others]
     here = record.presence.any(axis=0)

@@ -22,7 +22,7 @@ from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.drawing import render
 from fl_epe.reporting.figures import FIGURES, shown
-from fl_epe.reporting.notes import finding, notes_by_weight, oftener_warning, run_again
+from fl_epe.reporting.notes import finding, notes_by_weight, participation_warning, run_again
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.page import report_page
 from fl_epe.reporting.rows import interval, table_rows
@@ -43,6 +43,7 @@ def write_report(record: AuditRecord, directory: Path, *, simultaneous: bool = F
         directory: where to write; created if it is missing.
         simultaneous: also compute all valid bounds at once, corrected for their number.
     """
+    record = record.in_order()
     summary = summarize(record, simultaneous=simultaneous)
     images = {}
     for name in shown(record, summary):
@@ -50,8 +51,8 @@ def write_report(record: AuditRecord, directory: Path, *, simultaneous: bool = F
         images[name] = render(lambda figure, draw=draw: draw(figure, record, summary))  # type: ignore[misc]
     page = report_page(
         summary,
-        run_charts(record.in_order(), summary),
-        record.provenance.config,
+        run_charts(record, summary),
+        record.design.to_settings(),
         calibration=images.get("calibration"),
         written=_day_of(directory / "record.npz"),
     )
@@ -146,7 +147,7 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     if (line := status_line(summary)) is not None:
         say(line, "bold red")
     say(finding(summary))
-    if (warning := oftener_warning(summary)) is not None:
+    if (warning := participation_warning(summary)) is not None:
         say(warning, "bold")
         if command := run_again(summary):
             console.print(command, style="bold", markup=False, highlight=False, soft_wrap=True)
@@ -161,7 +162,7 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     console.print(epsilon_table(summary))
     if calibration := calibration_line(summary.null, summary.least_deviations):
         say(f"{bullet} {calibration}")
-    for text in (*statement_lines(summary), *simultaneous_lines(summary)):
+    for text in (*statement_lines(summary), *simultaneous_lines(summary.claims.simultaneous)):
         say(f"{bullet} {text}")
     first, rest = notes_by_weight(summary)
     for note in (*first, *rest):
@@ -218,7 +219,7 @@ def score_notes(result: ScoreSummary) -> list[str]:
         ]
     lines = [
         f"The canaries are {min(share, 1):.0%} of the energy of their release. The first estimate "
-        "takes the others out of what hides one; the other rows, and the lower bounds, leave them "
+        "projects out the other canaries; the other rows, and the lower bounds, leave them "
         "in."
     ]
     if math.isinf(result.estimates[0].high):

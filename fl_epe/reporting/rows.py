@@ -44,7 +44,7 @@ def bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
             final.get(row.method, ""),
             every_round.get(row.method, ""),
             ("exploratory" if row.valid else "not valid")
-            + (f"; verdict for {of[verdict.threat]}" if verdict and row.method == named else ""),
+            + (f"; verdict for {of[verdict.adversary]}" if verdict and row.method == named else ""),
             row.assumption,
         )
         for row in {row.method: row for rows in sides for row in rows}.values()

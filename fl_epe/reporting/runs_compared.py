@@ -25,19 +25,12 @@ from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary import summarize
 from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary
 
-Threat = Literal["final", "all"]
+Sees = Literal["final", "all"]
 
-SEEN: dict[Threat, str] = {"final": "final model", "all": "every round"}
+SEEN: dict[Sees, str] = {"final": "final model", "all": "every round"}
 """What the adversary of each headline sees, in words."""
 
-_NOT_SETTINGS = (
-    "plan",
-    "stopped",
-    "task",
-    "chance_accuracy",
-    "chance_loss",
-    "last_model_is_finite",
-)
+_NOT_SETTINGS = ("task", "chance_accuracy", "chance_loss")
 _MOST_PAIRS = 15  # above, every run is compared with the first alone
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_RUNS = len(_LETTERS)
@@ -64,9 +57,9 @@ class ComparedRun:
     settings: dict[str, str]
     seeds: dict[str, int | None] = dataclasses.field(repr=False)
 
-    def part(self, threat: Threat) -> Part:
+    def part(self, adversary: Sees) -> Part:
         """The headline of an adversary."""
-        return headline(self.summary, threat)
+        return headline(self.summary, adversary)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +67,13 @@ class PairDifference:
     """ε of one run less that of another, for one adversary.
 
     Attributes:
-        threat: the adversary.
+        adversary: the adversary.
         first: letter of the one run.
         second: letter of the other.
         found: the difference.
     """
 
-    threat: Threat
+    adversary: Sees
     first: str
     second: str
     found: EpsilonDifference
@@ -89,19 +82,19 @@ class PairDifference:
         """What the interval supports, and no more."""
         found = self.found
         ends = f"{signed(found.low)} to {signed(found.high)}"
-        told = f"{SEEN[self.threat]}: {self.first} and {self.second}"
+        told = f"{SEEN[self.adversary]}: {self.first} and {self.second}"
         if not found.larger_than_chance:
             return f"{told} cannot be told apart, ε differs by {signed(found.value)} ({ends})."
         more, less = (self.first, self.second) if found.low > 0 else (self.second, self.first)
         return (
-            f"{told} differ by more than chance, {more} gives away more than {less}: "
+            f"{told} differ by more than chance, {more} leaks more than {less}: "
             f"ε of {self.first} less that of {self.second} is {signed(found.value)} ({ends})."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
         return {
-            "threat": self.threat,
+            "adversary": self.adversary,
             "first": self.first,
             "second": self.second,
             "difference": finite(self.found.value),
@@ -141,9 +134,11 @@ class RunsCompared:
         return all(run.summary.status == "ok" for run in self.runs)
 
 
-def headline(summary: RunSummary, threat: Threat) -> Part:
+def headline(summary: RunSummary, adversary: Sees) -> Part:
     """The first row of an adversary in a report's table."""
-    return summary.final.displacement if threat == "final" else summary.every_round.matched_filter
+    return (
+        summary.final.displacement if adversary == "final" else summary.every_round.matched_filter
+    )
 
 
 def compare_runs(
@@ -184,10 +179,10 @@ def compare_runs(
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
     """The settings of a run in words, by name; none of them is a seed."""
-    mechanism, config = record.mechanism, record.provenance.config
-    shown = {key: value for key, value in config.items() if key not in _NOT_SETTINGS}
+    mechanism, settings = record.mechanism, record.design.to_settings()
+    shown = {key: value for key, value in settings.items() if key not in _NOT_SETTINGS}
     known = {
-        "task": config.get("task"),
+        "task": record.design.task,
         "rounds": record.rounds,
         "participation": mechanism.participation,
         "canary_participations": mechanism.canary_participations,
@@ -197,7 +192,7 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
         "dimension": record.dim,
         "target_delta": record.delta,
         "canary_kind": record.provenance.canary_kind,
-        "server": mechanism.server.get("name"),
+        "server": mechanism.server.name,
     }
     versions = {f"version of {name}": text for name, text in record.provenance.versions.items()}
     whole = {
@@ -252,13 +247,13 @@ def _differences(
         for kind in set(kinds.values())
     }
     found = []
-    for threat in SEEN:
+    for adversary in SEEN:
         for (first, second), kind in kinds.items():
-            one, other = (_estimate(at_level[kind][place], threat) for place in (first, second))
+            one, other = (_estimate(at_level[kind][place], adversary) for place in (first, second))
             if one is not None and other is not None:
                 difference = epsilon_difference(one, other, independent=kind)
                 letters = runs[first].letter, runs[second].letter
-                found.append(PairDifference(threat, *letters, difference))
+                found.append(PairDifference(adversary, *letters, difference))
     return tuple(found)
 
 
@@ -268,9 +263,9 @@ def _summary(run: ComparedRun, record: AuditRecord, delta: float, confidence: fl
     return summarize(record, delta, confidence)
 
 
-def _estimate(summary: RunSummary, threat: Threat) -> EpsilonEstimate | None:
+def _estimate(summary: RunSummary, adversary: Sees) -> EpsilonEstimate | None:
     """Of a run that was measured and did not diverge."""
-    part = headline(summary, threat)
+    part = headline(summary, adversary)
     if summary.status == "diverged" or not isinstance(part, StatisticSummary):
         return None
     return dataclasses.replace(part.estimate, confidence=summary.confidence)
@@ -321,7 +316,7 @@ def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None)
 
 
 def _difference_notes(differences: Sequence[PairDifference], confidence: float) -> list[str]:
-    pairs = max(1, len(differences) // len({found.threat for found in differences}))
+    pairs = max(1, len(differences) // len({found.adversary for found in differences}))
     held = f"{confidence:.0%} of the time"
     together = (
         f" The {pairs} intervals of one adversary hold together {held} (Bonferroni)."

@@ -20,7 +20,7 @@ from fl_epe.files import write_text
 from fl_epe.reporting.drawing import BLUE, GREEN, ORANGE, plain_ticks
 from fl_epe.reporting.drawn_data import table_text
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared, Threat, signed
+from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared, Sees, signed
 from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.summary_types import StatisticSummary
 from fl_epe.reporting.tables import plain_table
@@ -75,42 +75,42 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
 
 
 def finding(found: RunsCompared) -> str:
-    """The result in a sentence or two, for somebody who is no expert."""
+    """The result in a sentence or two, for non-experts."""
     if not found.differences:
-        return "Too few of these runs were measured to say which gives away more."
+        return "Too few of these runs were measured to say which leaks more."
     certain = [pair for pair in found.differences if pair.found.larger_than_chance]
     if not certain:
         return "No two of these runs can be told apart: their ε differ by no more than chance."
     parts = []
-    for threat in SEEN:
-        here = [pair for pair in certain if pair.threat == threat]
-        total = sum(pair.threat == threat for pair in found.differences)
+    for adversary in SEEN:
+        here = [pair for pair in certain if pair.adversary == adversary]
+        total = sum(pair.adversary == adversary for pair in found.differences)
         if total == 1 and here:
             pair = here[0]
             up = pair.found.low > 0
             more, less = (pair.first, pair.second) if up else (pair.second, pair.first)
-            words = f"run {more} gives away more than run {less}"
+            words = f"run {more} leaks more than run {less}"
         elif total == 1:
             words = "the two runs cannot be told apart"
         elif total:
             words = f"{len(here)} of {total} pairs of runs differ by more than chance"
         else:
             continue
-        parts.append(f"to an adversary who sees {SEES[threat]}, {words}")
+        parts.append(f"to an adversary who sees {SEES[adversary]}, {words}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def epsilon_cells(run: ComparedRun, threat: Threat) -> tuple[str, ...]:
+def epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
     """ε, interval, lower bound and analytical ε of a run for one adversary, as text."""
-    part, analytical = run.part(threat), run.summary.analytical.epsilon
+    part, analytical = run.part(adversary), run.summary.analytical.epsilon
     limit = "none known" if analytical is None else number(analytical)
     if not isinstance(part, StatisticSummary):
         return NOT_MEASURED, "–", "–", limit
     estimate = part.estimate
     bound = "–" if part.lower_bound is None else number(part.lower_bound)
     verdict = run.summary.claims.verdict
-    if verdict is not None and verdict.threat == threat and part.lower_bound is not None:
+    if verdict is not None and verdict.adversary == adversary and part.lower_bound is not None:
         bound += " *"
     ends = f"{number(estimate.low)} – {number(estimate.high)}"
     return number(estimate.epsilon), ends, bound, limit
@@ -143,10 +143,10 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
     console.print(_settings_table(found))
     headings = ("sees", "run", "ε", f"{found.confidence:.0%} interval", "lower bound", "analytical")
     table = plain_table(f"Empirical ε at δ = {found.delta:.2g}", headings, left=2)
-    for threat, sees in SEEN.items():
+    for adversary, sees in SEEN.items():
         for place, run in enumerate(found.runs):
             last = place == len(found.runs) - 1
-            cells = epsilon_cells(run, threat)
+            cells = epsilon_cells(run, adversary)
             table.add_row(sees if not place else "", run.letter, *cells, end_section=last)
     console.print(table)
     for pair in found.differences:
@@ -176,8 +176,8 @@ def _csv(found: RunsCompared) -> str:
     rows = []
     for run in found.runs:
         values = run.summary.to_dict()
-        for threat, sees in SEEN.items():
-            part = values[threat]
+        for adversary, sees in SEEN.items():
+            part = values[adversary]
             rows.append(
                 {
                     "run": run.letter,
@@ -207,17 +207,17 @@ def _draw_forest(figure: Figure, found: RunsCompared) -> None:
     values = [
         value
         for run in found.runs
-        for threat in SEEN
-        for part in [run.part(threat)]
+        for adversary in SEEN
+        for part in [run.part(adversary)]
         if isinstance(part, StatisticSummary)
         for value in (part.estimate.epsilon, part.estimate.high)
         if math.isfinite(value)
     ]
     top = 3 * max([_FLOOR, *values])
     labels, places, y = [], [], 0.0
-    for threat, sees in SEEN.items():
+    for adversary, sees in SEEN.items():
         for run in found.runs:
-            _forest_row(axes, run, threat, y, top)
+            _forest_row(axes, run, adversary, y, top)
             labels.append(f"{sees}  {run.letter}")
             places.append(y)
             y += 1
@@ -237,8 +237,8 @@ def _draw_forest(figure: Figure, found: RunsCompared) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=7)
 
 
-def _forest_row(axes: Any, run: ComparedRun, threat: Threat, y: float, top: float) -> None:
-    part = run.part(threat)
+def _forest_row(axes: Any, run: ComparedRun, adversary: Sees, y: float, top: float) -> None:
+    part = run.part(adversary)
     if not isinstance(part, StatisticSummary):
         axes.text(0.02, y, NOT_MEASURED, transform=axes.get_yaxis_transform(), va="center")
         return
@@ -274,9 +274,9 @@ def _forest(found: RunsCompared) -> str:
 def _alternative(found: RunsCompared) -> str:
     """The forest plot in words and numbers."""
     told = []
-    for threat, sees in SEEN.items():
+    for adversary, sees in SEEN.items():
         for run in found.runs:
-            epsilon, ends, _, _ = epsilon_cells(run, threat)
+            epsilon, ends, _, _ = epsilon_cells(run, adversary)
             told.append(f"{sees}, run {run.letter}: ε {epsilon} ({ends})")
     return f"ε of each run with its interval. {'; '.join(told)}."
 
@@ -288,21 +288,21 @@ def _page(found: RunsCompared) -> str:
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
         source.read_text(encoding="utf-8")
     )
-    names = {threat: SEES[threat] for threat in SEEN}
+    names = {adversary: SEES[adversary] for adversary in SEEN}
     return template.render(
         found=found,
         finding=finding(found),
         runs=[(run, run_cells(run)) for run in found.runs],
         rows=[
-            (names[threat], [(run, epsilon_cells(run, threat)) for run in found.runs])
-            for threat in SEEN
+            (names[adversary], [(run, epsilon_cells(run, adversary)) for run in found.runs])
+            for adversary in SEEN
         ],
         forest=_forest(found),
         alternative=_alternative(found),
         differences=[
             (
                 pair,
-                SEEN[pair.threat],
+                SEEN[pair.adversary],
                 signed(pair.found.value),
                 f"{signed(pair.found.low)} to {signed(pair.found.high)}",
             )

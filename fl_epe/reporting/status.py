@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fl_epe.faults import FaultKind
+from fl_epe.auditing import FaultKind
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
 
 NOT_MEASURED = "not measured"

@@ -15,20 +15,26 @@ import numpy as np
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    STATISTICS,
     AuditRecord,
+    AverageCaseClient,
     BoundRow,
     EpsilonEstimate,
+    Findings,
     GaussianFit,
     NotMeasured,
-    RandomClient,
+    Provenance,
     RunSchedules,
     Scores,
-    ThreatModel,
+    View,
     all_bounds,
+    average_case_client,
     divergence,
     epsilon_from_record,
     epsilon_of,
-    footprint_fit,
+    expected_score_fit,
     gaussian_by_group,
     gaussian_test,
     installed_versions,
@@ -36,11 +42,9 @@ from fl_epe.auditing import (
     lower_bound,
     method_by_design,
     others_share,
-    random_client,
     scores_for_claim,
-    scores_from_record,
+    seen_by,
     unknown_rounds_estimate,
-    unknown_rounds_law,
     wider_than_known,
 )
 from fl_epe.reporting.guarantee import analytical_bound
@@ -79,16 +83,16 @@ def summarize(
     """
     record = record.in_order()
     delta = record.delta if delta is None else delta
-    config = record.provenance.config
-    final, every_round = _final(record, delta, confidence), _every_round(record, delta, confidence)
-    faults = tuple(str(text) for text in config.get("step_faults") or ())
-    status, reasons = _status(divergence(record), final, every_round, faults)
-    if status == "ok" and (doubts := config.get("doubts")):
-        status, reasons = "doubtful", tuple(doubts)
+    showed, made = record.findings, record.provenance
+    final = _final(seen_by(record, FINAL_MODEL), delta, confidence)
+    every_round = _every_round(seen_by(record, EVERY_ROUND), delta, confidence)
+    status, reasons = _status(divergence(record), final, every_round, showed.step_faults)
+    if status == "ok" and showed.doubts:
+        status, reasons = "doubtful", showed.doubts
     summary = RunSummary(
         status=status,
         reasons=reasons,
-        task=config.get("task"),
+        task=record.design.task,
         delta=delta,
         confidence=confidence,
         dim=record.dim,
@@ -104,18 +108,18 @@ def summarize(
         every_round=every_round,
         metrics=_metrics(record),
         idle_rounds=int((record.norms.means == 0).sum()),
-        faults=tuple(record.provenance.faults),
-        plan=_plan(config),
-        lost_count_as_zero="canaries_come_from" not in config,  # else the strategy says
-        versions=record.provenance.versions,
+        faults=made.faults,
+        plan=showed.plan,
+        lost_count_as_zero=record.design.canaries_come_from is None,  # else the strategy says
+        versions=made.versions,
         others_share=_others_share(record),
         others_out=record.norms.sums is not None,
-        stopped=_stopped(config),
+        stopped=_stopped(record),
         null=record.null,
         least_deviations=least_deviations(record) if record.null.statistics else {},
-        fault_counts=record.provenance.fault_counts,
-        run=record.provenance.run,
-        heavier=_heavier(config),
+        fault_counts=made.fault_counts,
+        run=_made_by(made),
+        heavier=_heavier(showed),
     )
     found = claims(record, summary, coins=_coins(record), simultaneous=simultaneous)
     return dataclasses.replace(summary, claims=found)
@@ -169,7 +173,7 @@ def summarize_unmeasured(
         metrics=MetricsSummary(math.nan, 0, None, None),
         idle_rounds=0,
         faults=tuple(faults),
-        plan=_plan(config),
+        plan=tuple(config.get("plan", ())),
         lost_count_as_zero=False,
         versions=installed_versions(),
         fault_counts=dict(fault_counts or {}),
@@ -195,23 +199,24 @@ def _canary_share(record: AuditRecord) -> float | None:
     return float(record.presence.sum() / expected) if expected > 0 else None
 
 
-def _heavier(config: Mapping[str, Any]) -> float | None:
+def _heavier(showed: Findings) -> float | None:
     """How many times the weight of the heaviest canary the heaviest client had."""
-    client, canary = config.get("heaviest_share"), config.get("heaviest_canary_share")
+    client, canary = showed.heaviest_share, showed.heaviest_canary_share
     return client / canary if client and canary else None
 
 
-def _stopped(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a record of `fl-epe run` keeps of an early stop, and the rule."""
-    found = config.get("stopped")
-    if not isinstance(found, Mapping) or not {"after", "epsilon", "low", "high"} <= found.keys():
+def _stopped(record: AuditRecord) -> dict[str, Any] | None:
+    """Where a run stopped early, and by which rule."""
+    if (found := record.findings.stopped) is None:
         return None
-    return {**found, "rule": str(config.get("stop_when")), "rounds": config.get("rounds")}
+    rule, rounds = record.design.stop_when, record.design.num_rounds
+    return {**dataclasses.asdict(found), "rule": str(rule), "rounds": rounds}
 
 
-def _plan(config: Mapping[str, Any]) -> tuple[str, ...]:
-    plan = config.get("plan") or ()
-    return (plan,) if isinstance(plan, str) else tuple(str(line) for line in plan)
+def _made_by(made: Provenance) -> dict[str, Any]:
+    """When and how a command made the run, as far as it is known."""
+    facts = {"started": made.started, "ended": made.ended, "commands": list(made.commands)}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _others_share(record: AuditRecord) -> float:
@@ -220,14 +225,14 @@ def _others_share(record: AuditRecord) -> float:
     return float(shares.mean()) if len(shares) else 0.0
 
 
-def _raw(
-    record: AuditRecord, delta: float, confidence: float, threat: ThreatModel
-) -> EpsilonEstimate | None:
+def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:
     """The headline with all canaries left in; ``None`` if the headline is that."""
-    taken_out = record.norms.sums if threat == "all" else record.norms.part
+    record, adversary = view.record, view.adversary
+    taken_out = record.norms.sums if adversary.sees == "all" else record.norms.part
     if not np.any(taken_out):
         return None
-    return epsilon_from_record(record, delta, threat=threat, confidence=confidence, raw=True)
+    how: dict[str, Any] = {"adversary": adversary, "confidence": confidence}
+    return epsilon_from_record(record, delta, leave_one_out=False, **how)
 
 
 def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
@@ -240,7 +245,7 @@ def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
         participations=record.mechanism.canary_participations,
         client_participations=_client_participations(record),
         largest_share=largest,
-        caveat=record.provenance.config.get("caveat"),
+        caveat=record.design.caveat,
         canary_epsilon=_canary_epsilon(record, delta) if (largest or 1.0) <= 1 else None,
         rounds_known=known.rounds_known if known else None,
     )
@@ -248,10 +253,9 @@ def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
 
 def _client_participations(record: AuditRecord) -> float | None:
     """As counted in a deployment, or as the settings expect it; ``None`` if neither is known."""
-    config = record.provenance.config
-    if (counted := config.get("client_participations")) is not None:
-        return float(counted)
-    if not {"participation", "clients", "rounds", "clients_per_round"} <= config.keys():
+    if record.findings.client_participations is not None:
+        return float(record.findings.client_participations)
+    if record.design.schedule is None:
         return None
     schedules = RunSchedules.of(record)
     return None if schedules is None else schedules.clients.participations()
@@ -259,7 +263,7 @@ def _client_participations(record: AuditRecord) -> float | None:
 
 def _largest_share(record: AuditRecord) -> float | None:
     """Largest share of a client in a released mean, over the C/n of the noise's calibration."""
-    expected = record.provenance.config.get("noise_is_for")
+    expected = record.design.noise_is_for
     contributions = record.mechanism.contributions
     if contributions is None or not len(contributions) or not expected:
         return None
@@ -267,7 +271,7 @@ def _largest_share(record: AuditRecord) -> float | None:
         return None
     shares = contributions * expected / record.mechanism.clip_norms
     shares = shares[np.isfinite(shares) & record.presence.any(axis=1)]
-    heaviest = record.provenance.config.get("heaviest_share", 0.0)
+    heaviest = record.findings.heaviest_share
     if heaviest is None or not len(shares):
         return None
     return max(float(np.max(shares)), float(heaviest * expected))
@@ -275,11 +279,10 @@ def _largest_share(record: AuditRecord) -> float | None:
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
     """Analytical ε of a canary that is not in the count that adapts the clip norm."""
-    votes = record.provenance.config.get("canaries_vote", False)
     if (
         not record.mechanism.sum_noise_multiplier
         or record.mechanism.participation != "epochs"
-        or votes
+        or record.design.canaries_vote
     ):
         return None
     return gaussian_epsilon(
@@ -289,48 +292,48 @@ def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
     )
 
 
-def _final(record: AuditRecord, delta: float, confidence: float) -> FinalSummary:
+def _final(view: View, delta: float, confidence: float) -> FinalSummary:
     """Cosines with θ_T − θ_0 (the headline) and, as in the paper, with θ_T."""
-    model = _measured(record, "final", "model", delta, confidence)
+    record = view.record
+    model = _measured(view, "model", delta, confidence)
     how = {"bound_method": PAPER_METHOD, "variance": "fitted"}
-    paper = _measured(record, "final", "model", delta, confidence, **how)
-    displacement = _measured(record, "final", "displacement", delta, confidence)
+    paper = _measured(view, "model", delta, confidence, **how)
+    displacement = _measured(view, "displacement", delta, confidence)
     if isinstance(displacement, Unmeasured):
         return FinalSummary(displacement, model, paper)
     scores = displacement.scores
-    fits = record.mechanism.server.get("name") == "sgd" and record.signal_known()
-    client = random_client(record, delta, confidence=confidence, scores=scores) if fits else None
+    fits = record.mechanism.server.linear and record.signal_known()
+    client = average_case_client(view, delta, confidence=confidence) if fits else None
     headline, mean_score = _headline(displacement, client)
     return FinalSummary(
         displacement=headline,
         model=model,
         paper=paper,
         bounds=all_bounds(scores, delta, confidence, _coins(record)),
-        footprints=footprint_fit(record, delta, confidence=confidence, scores=scores)
-        if fits
-        else None,
-        raw=_raw(record, delta, confidence, "final"),
-        random_client=client,
+        expected_scores=expected_score_fit(view, delta, confidence=confidence) if fits else None,
+        raw=_raw(view, delta, confidence),
+        average_case_client=client,
         mean_score=mean_score,
     )
 
 
-def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryRoundSummary:
+def _every_round(view: View, delta: float, confidence: float) -> EveryRoundSummary:
     """Matched filter at the known rounds, and the paper's maximum over rounds."""
+    record = view.record
     full = fit = unknown = client = None
-    paper = _measured(record, "all", "maximum", delta, confidence, bound_method=PAPER_METHOD)
-    matched_filter = _measured(record, "all", "matched-filter", delta, confidence)
+    paper = _measured(view, "maximum", delta, confidence, bound_method=PAPER_METHOD)
+    matched_filter = _measured(view, "matched-filter", delta, confidence)
     if isinstance(matched_filter, Unmeasured):
         return EveryRoundSummary(matched_filter, paper)
     scores = matched_filter.scores
     if record.signal_known():
-        how: dict[str, Any] = {"threat": "all", "confidence": confidence, "scores": scores}
-        fit = footprint_fit(record, delta, **how)
-        client = random_client(record, delta, **how)
-        if unknown_rounds_law(record):
-            unknown = unknown_rounds_estimate(record, fit)
-        if record.observed.residuals is not None and record.mechanism.sum_noise_multiplier:
-            knowing = scores_from_record(record, "all", "full-knowledge")
+        fit = expected_score_fit(view, delta, confidence=confidence)
+        client = average_case_client(view, delta, confidence=confidence)
+        if view.unknown_rounds_law:
+            unknown = unknown_rounds_estimate(view, fit)
+        others_known = record.observed.residuals is not None and record.norms.sums is not None
+        if others_known and record.mechanism.sum_noise_multiplier:
+            knowing = seen_by(record, STATISTICS["full-knowledge"]).scores()
             full = _statistic(
                 knowing, delta, confidence, method_by_design(knowing, delta, confidence)
             )
@@ -344,11 +347,11 @@ def _every_round(record: AuditRecord, delta: float, confidence: float) -> EveryR
         matched_filter=headline,
         paper=paper,
         bounds=bounds,
-        footprints=fit,
+        expected_scores=fit,
         unknown_rounds=unknown,
         full_knowledge=full,
-        raw=_raw(record, delta, confidence, "all"),
-        random_client=client,
+        raw=_raw(view, delta, confidence),
+        average_case_client=client,
         mean_score=mean_score,
         known_rounds=known,
     )
@@ -371,11 +374,11 @@ def _claimed(
 
 
 def _headline(
-    part: StatisticSummary, client: RandomClient | None
+    part: StatisticSummary, client: AverageCaseClient | None
 ) -> tuple[StatisticSummary, EpsilonEstimate | None]:
-    """The statistic with the ε of a random client, and the ε of the mean score if that differs.
+    """The statistic with the ε of an average-case client, and that of the mean score.
 
-    Where all footprints are equal, the mean score says it all and stays; and where they do not
+    Where all expected scores are equal, the mean score says it all and stays; and where they do not
     explain how wide the scores are, its estimate, which says so.
     """
     if client is None or client.equal or wider_than_known(part.scores):
@@ -383,17 +386,11 @@ def _headline(
     return dataclasses.replace(part, estimate=client.known), part.estimate
 
 
-def _measured(
-    record: AuditRecord,
-    threat: ThreatModel,
-    statistic: str,
-    delta: float,
-    confidence: float,
-    **how: Any,
-) -> Part:
+def _measured(view: View, statistic: str, delta: float, confidence: float, **how: Any) -> Part:
     """The results of a statistic, or why the record has none; never an ε that is not a number."""
+    record = view.record
     try:
-        scores = scores_from_record(record, threat, statistic)
+        scores = view.scores(statistic)
     except NotMeasured as error:
         return Unmeasured(str(error))
     if not scores.standard_null and scores.unobserved is None:

@@ -7,17 +7,17 @@ import math
 from typing import Any, Literal
 
 from fl_epe.auditing import (
+    AverageCaseClient,
     BoundRow,
     EpsilonEstimate,
-    FootprintFit,
+    ExpectedScoreFit,
     GaussianFit,
     MeasuredNull,
-    RandomClient,
     Scores,
     finite,
 )
+from fl_epe.reporting.average_case_client import average_case_client_dict
 from fl_epe.reporting.calibration import null_dict
-from fl_epe.reporting.random_client import random_client_dict
 from fl_epe.reporting.verdict_types import Claims
 
 JSON = dict[str, Any]
@@ -121,10 +121,11 @@ class FinalSummary:
         model: cosine with θ_T, with known variance.
         paper: cosine with θ_T as in the paper, with fitted variance and Jeffreys' bound.
         bounds: every lower bound that applies to the displacement.
-        footprints: fit of the displacement to the canaries' footprints, if they are known.
+        expected scores: fit of the displacement to the canaries' expected scores, if they are
+        known.
         raw: the mean score's ε with all canaries left in; ``None`` if the headline is that.
-        random_client: of the attack on a random client, which is the headline; ``None`` where
-            footprints are not known.
+        average_case_client: of the attack on an average-case client, which is the headline;
+            ``None`` where expected scores are not known.
         mean_score: ε of the mean score, where the headline is another number.
     """
 
@@ -132,9 +133,9 @@ class FinalSummary:
     model: Part
     paper: Part
     bounds: tuple[BoundRow, ...] = ()
-    footprints: FootprintFit | None = None
+    expected_scores: ExpectedScoreFit | None = None
     raw: EpsilonEstimate | None = None
-    random_client: RandomClient | None = None
+    average_case_client: AverageCaseClient | None = None
     mean_score: EpsilonEstimate | None = None
 
     def to_dict(self) -> JSON:
@@ -144,9 +145,13 @@ class FinalSummary:
             "model": self.model.to_dict(),
             "paper": self.paper.to_dict(),
             "bounds": [row.to_dict() for row in self.bounds],
-            **({"footprints": _footprint_dict(self.footprints)} if self.footprints else {}),
+            **(
+                {"expected_scores": _expected_score_dict(self.expected_scores)}
+                if self.expected_scores
+                else {}
+            ),
             **({"raw": _estimate_dict(self.raw)} if self.raw else {}),
-            **_client_dict(self.random_client, self.mean_score),
+            **_client_dict(self.average_case_client, self.mean_score),
         }
 
 
@@ -159,13 +164,14 @@ class EveryRoundSummary:
             bound are those of the likelihood ratio at unknown rounds, as in privacy accounting.
         paper: the maximum over rounds; not measured with fewer than two unobserved canaries.
         bounds: every lower bound that applies to the matched filter.
-        footprints: fit of the matched filter to the canaries' footprints, if they are known.
+        expected scores: fit of the matched filter to the canaries' expected scores, if they are
+        known.
         unknown_rounds: ε for an adversary who does not know who took part when; ``None`` if the
             schedule has no closed form for it.
         full_knowledge: for an adversary who knows all but the canary, if it was recorded.
         raw: the mean score's ε with all canaries left in; ``None`` if the headline is that.
-        random_client: of the attack on a random client, which is the headline; ``None`` where
-            footprints are not known.
+        average_case_client: of the attack on an average-case client, which is the headline;
+            ``None`` where expected scores are not known.
         mean_score: ε of the mean score, where the headline is another number.
         known_rounds: for an adversary who knows the rounds, where the headline does not.
     """
@@ -173,11 +179,11 @@ class EveryRoundSummary:
     matched_filter: Part
     paper: Part
     bounds: tuple[BoundRow, ...] = ()
-    footprints: FootprintFit | None = None
+    expected_scores: ExpectedScoreFit | None = None
     unknown_rounds: EpsilonEstimate | None = None
     full_knowledge: StatisticSummary | None = None
     raw: EpsilonEstimate | None = None
-    random_client: RandomClient | None = None
+    average_case_client: AverageCaseClient | None = None
     mean_score: EpsilonEstimate | None = None
     known_rounds: EpsilonEstimate | None = None
 
@@ -188,8 +194,8 @@ class EveryRoundSummary:
             "paper": self.paper.to_dict(),
             "bounds": [row.to_dict() for row in self.bounds],
         }
-        if self.footprints is not None:
-            out["footprints"] = _footprint_dict(self.footprints)
+        if self.expected_scores is not None:
+            out["expected_scores"] = _expected_score_dict(self.expected_scores)
         if self.unknown_rounds is not None:
             out["secret_rounds"] = _estimate_dict(self.unknown_rounds)
         if self.known_rounds is not None:
@@ -198,7 +204,7 @@ class EveryRoundSummary:
             out["full_knowledge"] = self.full_knowledge.to_dict()
         if self.raw is not None:
             out["raw"] = _estimate_dict(self.raw)
-        return out | _client_dict(self.random_client, self.mean_score)
+        return out | _client_dict(self.average_case_client, self.mean_score)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,7 +341,7 @@ class RunSummary:
         lost_count_as_zero: whether lost updates count as zero; if not, the strategy decides.
         versions: of the packages that matter.
         others_share: share of the other canaries in the energy of the rounds' means.
-        others_out: whether they are taken out of what hides one canary.
+        others_out: whether they are projected out of one canary's residual.
         stopped: of a run that its rule ended early, the rule, the round, and the ε that was
             watched, with its interval; ``None`` for other runs.
         claims: the verdict, what each row states, and the dependence of the canaries.
@@ -432,17 +438,17 @@ def _estimate_dict(estimate: EpsilonEstimate) -> JSON:
     }
 
 
-def _client_dict(found: RandomClient | None, mean_score: EpsilonEstimate | None) -> JSON:
-    """What is known of a random client, and the ε of the mean score where it is no headline."""
-    out: JSON = {} if found is None else {"random_client": random_client_dict(found)}
+def _client_dict(found: AverageCaseClient | None, mean_score: EpsilonEstimate | None) -> JSON:
+    """ε of an average-case client, and of the mean score where that is not the headline."""
+    out: JSON = {} if found is None else {"average_case_client": average_case_client_dict(found)}
     return out if mean_score is None else out | {"mean_score": _estimate_dict(mean_score)}
 
 
-def _footprint_dict(fit: FootprintFit) -> JSON:
+def _expected_score_dict(fit: ExpectedScoreFit) -> JSON:
     return {
         "scale": fit.scale,
         "scale_low": fit.low,
         "scale_high": fit.high,
         "mean": _estimate_dict(fit.mean),
-        "most_exposed": _estimate_dict(fit.most_exposed),
+        "worst_case": _estimate_dict(fit.worst_case),
     }

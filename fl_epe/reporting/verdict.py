@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping
 
 from fl_epe.auditing import (
     BOUNDS,
     AuditRecord,
     Dependence,
+    PrimaryBound,
     Scores,
+    SimultaneousBounds,
     applicable_methods,
     ceiling,
     dependence,
@@ -22,11 +25,11 @@ from fl_epe.checks import ArgumentError
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
 from fl_epe.reporting.verdict_types import SEES, Claims, Role, Statement, Verdict
-from fl_epe.verdict import VerdictRule
 
 _SUSPECT = 0.001  # of a test in every report
 _NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
 
+_MODELS = {"final": "final model", "all": "every round"}
 _KNOWS = {
     "displacement": "the first model and every other canary",
     "matched filter": "the client's rounds, the server's optimizer and every other canary",
@@ -36,22 +39,22 @@ _KNOWS = {
 }
 
 
-def rule_of(record: AuditRecord) -> tuple[VerdictRule, str, bool]:
+def rule_of(record: AuditRecord) -> tuple[PrimaryBound, str, bool]:
     """The verdict that a run was to have, as it was named, and whether its record says so.
 
     A record that names none, or one that is not known here, falls back on the rule by design.
     """
-    named = record.provenance.config.get("verdict")
-    if isinstance(named, str):
+    named = record.design.verdict
+    if named is not None:
         with contextlib.suppress(ArgumentError):
-            return VerdictRule.parse(named), named, True
-    return VerdictRule.parse("auto"), "auto", False
+            return PrimaryBound.parse(named), named, True
+    return PrimaryBound.parse("auto"), "auto", False
 
 
 def _unknown_rule(record: AuditRecord) -> str:
     """What a record names as its verdict, if that is nothing that is known here; else empty."""
-    named = record.provenance.config.get("verdict")
-    return "" if named is None or rule_of(record)[2] else str(named)
+    named = record.design.verdict
+    return "" if named is None or rule_of(record)[2] else named
 
 
 def chosen_method(
@@ -78,18 +81,18 @@ def claims(
     rule, named, recorded = rule_of(record)
     unknown = _unknown_rule(record)
     rows = summary.rows()
-    at = 0 if rule.threat == "final" else 1  # the first two rows are the headlines
+    at = 0 if rule.adversary == "final" else 1  # the first two rows are the headlines
     statements = tuple(
         _statement(record, summary, row, verdict=place == at, coins=coins)
         for place, row in enumerate(rows)
     )
     part = rows[at].part
     if isinstance(part, Unmeasured):
-        verdict = Verdict(named, recorded, rule.threat, None, None, part.reason, unknown)
+        verdict = Verdict(named, recorded, rule.adversary, None, None, part.reason, unknown)
     else:
         why = "" if part.lower_bound is not None else _no_bound(rule, part)
         verdict = Verdict(
-            named, recorded, rule.threat, part.lower_bound, statements[at], why, unknown
+            named, recorded, rule.adversary, part.lower_bound, statements[at], why, unknown
         )
     parts = {"final": summary.final.displacement, "all": summary.every_round.matched_filter}
     scores = {
@@ -105,7 +108,7 @@ def claims(
     return Claims(verdict, statements, dependence(record), at_once)
 
 
-def _no_bound(rule: VerdictRule, part: StatisticSummary) -> str:
+def _no_bound(rule: PrimaryBound, part: StatisticSummary) -> str:
     if rule.method == "auto" or not part.scores.boundable:
         return "too few canaries for a bound"
     return f"the scores do not allow {rule.method!r}"
@@ -128,7 +131,7 @@ def _statement(
         knows=_knows(record, row),
         statistic=row.name,
         adjacency="add-or-remove" if poisson else "zero-out",
-        unit=str(record.provenance.config.get("unit", "client")),
+        unit=record.design.unit,
         method=method,
         assumption=BOUNDS[method].assumption if method else "Gaussian scores, for the estimate",
         theorem=theorem(method, coins=coins) if role != "not a bound" and method else "no theorem",
@@ -139,7 +142,7 @@ def _statement(
 
 def _knows(record: AuditRecord, row: TableRow) -> str:
     """What the adversary of a row knows besides what is released."""
-    also = record.provenance.config.get("also_known")
+    also = record.design.also_known
     of_rounds = row.sees == "every round"
     return f"{_KNOWS[row.name]}; and {also}" if also and of_rounds else _KNOWS[row.name]
 
@@ -149,7 +152,7 @@ def verdict_text(summary: RunSummary) -> str | None:
     verdict = summary.claims.verdict
     if verdict is None:
         return None
-    seen = SEES[verdict.threat]
+    seen = SEES[verdict.adversary]
     how = "named before the run" if verdict.recorded else "by the design, as the record names none"
     if verdict.unknown:
         how = f"by the design, as the record names {verdict.unknown!r}, which is none known here"
@@ -254,9 +257,15 @@ def _seen_by(found: Dependence) -> str:
     )
 
 
-def simultaneous_lines(summary: RunSummary) -> list[str]:
-    """All valid bounds at once; empty unless they were asked for."""
-    found = summary.claims.simultaneous
+def simultaneous_lines(
+    found: SimultaneousBounds | None, names: Mapping[str, str] = _MODELS
+) -> list[str]:
+    """All valid bounds at once; none unless they were asked for.
+
+    Args:
+        found: the bounds by adversary.
+        names: what each adversary is called, if it has another name here.
+    """
     if found is None:
         return []
     number_of = sum(len(rows) for rows in found.rows.values())
@@ -264,10 +273,9 @@ def simultaneous_lines(summary: RunSummary) -> list[str]:
         f"All {number_of} valid bounds at once, at {100 * found.confidence:.6g}% confidence "
         f"together and {100 * found.each:.5g}% each (Bonferroni):"
     ]
-    names = {"final": "final model", "all": "every round"}
-    for threat, rows in found.rows.items():
+    for adversary, rows in found.rows.items():
         shown = ", ".join(f"{row.method} {number(row.epsilon)}" for row in rows)
-        lines.append(f"{names[threat]}: ε ≥ {shown}")
+        lines.append(f"{names.get(adversary, adversary)}: ε ≥ {shown}")
     if math.isfinite(found.largest):
         lines.append(f"So ε ≥ {number(found.largest)}, if the assumptions of all hold.")
     return lines

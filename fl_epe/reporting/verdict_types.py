@@ -11,7 +11,7 @@ from fl_epe.auditing import Dependence, SimultaneousBounds, finite
 JSON = dict[str, Any]
 
 SEES = {"final": "the final model", "all": "every round's model"}
-"""What the adversary of each threat model sees, in words."""
+"""What the adversary of each adversary sees, in words."""
 
 Role = Literal["verdict", "exploratory", "not a bound"]
 """What a lower bound is worth: one is the verdict; others were not named before the run."""
@@ -60,7 +60,7 @@ class Verdict:
     Attributes:
         rule: as it was named, such as "auto" or "final:weighted".
         recorded: whether the record says so; otherwise it is the rule by design, "auto".
-        threat: "final" or "all".
+        adversary: "final" or "all".
         epsilon: the bound; ``None`` if the run allows none.
         statement: of its row; ``None`` if that was not measured.
         reason: why there is no bound; empty if there is one.
@@ -69,7 +69,7 @@ class Verdict:
 
     rule: str
     recorded: bool
-    threat: Literal["final", "all"]
+    adversary: Literal["final", "all"]
     epsilon: float | None
     statement: Statement | None
     reason: str = ""
@@ -80,7 +80,7 @@ class Verdict:
         return {
             "rule": self.rule,
             "fixed_before_the_run": self.recorded,
-            "threat": self.threat,
+            "adversary": self.adversary,
             "epsilon": finite(self.epsilon),
             "unbounded": self.epsilon == math.inf,
             "method": self.statement.method if self.statement else None,
@@ -123,11 +123,11 @@ class Claims:
             }
         return out
 
-    def with_roles(self, threat: str, values: JSON) -> JSON:
-        """The results of a threat model, each of its bounds marked "verdict" or "exploratory"."""
+    def with_roles(self, adversary: str, values: JSON) -> JSON:
+        """The results for an adversary, each of its bounds marked "verdict" or "exploratory"."""
         chosen = self.verdict
         named = chosen.statement.method if chosen and chosen.statement else None
-        here = chosen is not None and chosen.threat == threat
+        here = chosen is not None and chosen.adversary == adversary
 
         def role(row: JSON) -> Role:
             if not row["valid"]:

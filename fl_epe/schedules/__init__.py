@@ -28,43 +28,32 @@ Examples:
     2
 """
 
-from fl_epe.schedules.availability import CheckIn, TimeOfDay
 from fl_epe.schedules.by_name import (
     SCHEDULES,
-    Option,
     log_of,
     make_schedule,
     parse_schedule,
     schedule_options,
 )
-from fl_epe.schedules.client_law import ClientLaw, ClientType
+from fl_epe.schedules.client_law import ClientType
 from fl_epe.schedules.composed import Capped, DropOut, trace_of
-from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Schedule, presence
-from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
-from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
+from fl_epe.schedules.contract import PrivacyLaw, Schedule, presence
+from fl_epe.schedules.draws import Cohort
+from fl_epe.schedules.ordered import ShuffledEpochs
+from fl_epe.schedules.sampled import DeviceClasses, Poisson
 from fl_epe.schedules.trace import Trace, TraceSample
 
 __all__ = [
     "SCHEDULES",
-    "BallsInBins",
     "Capped",
-    "CheckIn",
-    "ClientLaw",
     "ClientType",
     "Cohort",
-    "Coins",
-    "Cyclic",
     "DeviceClasses",
     "DropOut",
-    "FixedCohorts",
-    "FixedSize",
-    "MinSeparation",
-    "Option",
     "Poisson",
     "PrivacyLaw",
     "Schedule",
     "ShuffledEpochs",
-    "TimeOfDay",
     "Trace",
     "TraceSample",
     "log_of",

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fl_epe.checks import ArgumentError, check_count, check_rate
 from fl_epe.schedules.client_law import ClientLaw, ClientType
-from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
-from fl_epe.schedules.draws import Groups, by_round, draw, even_sizes
+from fl_epe.schedules.contract import Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
+from fl_epe.schedules.draws import Cohort, by_round, draw, even_sizes
 
 MOST_CELLS = 10**8
 """The most zones times rounds of a day for which `TimeOfDay` keeps who is available when."""
@@ -182,19 +182,18 @@ class TimeOfDay(Rated):
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort + zones) a round."""
         is_open = self.open_zones()
-        filled = np.fromiter(even_sizes(population, self.zones), np.int64)
-        groups = Groups.split(rng, np.roll(filled, rng.integers(self.zones)))
-        starts = groups.starts()
-        total = round(self.rate * population * self.rounds)
-        for t, size in enumerate(even_sizes(total, self.rounds)):
+        members = np.roll(even_sizes(population, self.zones), rng.integers(self.zones))
+        clients = rng.permutation(population)  # zone after zone
+        starts = np.cumsum(members) - members
+        for t, size in enumerate(self._sizes(population)):
             zones = np.flatnonzero(is_open[t % len(is_open)])
-            ends = np.cumsum(groups.sizes[zones])
+            ends = np.cumsum(members[zones])
             available = int(ends[-1])
             places = draw(rng, available, min(size, available))
             # From a place among the available to the place among all.
             zone = np.searchsorted(ends, places, side="right")
-            shift = starts[zones] - (ends - groups.sizes[zones])
-            yield np.sort(groups.clients[places + shift[zone]])
+            shift = starts[zones] - (ends - members[zones])
+            yield np.sort(clients[places + shift[zone]])
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: cohorts drawn within the open hours of a known zone."""
@@ -214,10 +213,9 @@ class TimeOfDay(Rated):
         Zones are taken as equally full, which they are up to one client.
         """
         is_open = self.open_zones()
-        total = round(self.rate * population * self.rounds)
-        sizes = np.fromiter(even_sizes(total, self.rounds), np.float64)
         open_at = is_open[np.arange(self.rounds) % len(is_open)]
-        share = np.minimum(sizes * self.zones / (population * open_at.sum(axis=1)), 1.0)
+        drawn = self._sizes(population) * self.zones  # so that all zones together are exact
+        share = np.minimum(drawn / (population * open_at.sum(axis=1)), 1.0)
         return tuple(
             ClientType.coins(1 / self.zones, open_at[:, zone] * share) for zone in range(self.zones)
         )

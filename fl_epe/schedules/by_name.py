@@ -9,7 +9,6 @@ Examples:
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import math
@@ -18,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_epe.checks import ArgumentError, checked_type, expected
+from fl_epe.checks import ArgumentError, checked_type, raise_invalid, rename_arguments
 from fl_epe.schedules.availability import CheckIn, TimeOfDay
 from fl_epe.schedules.composed import Capped, DropOut
-from fl_epe.schedules.contract import Schedule
+from fl_epe.schedules.contract import Rated, Schedule
 from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
 from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
 from fl_epe.schedules.trace import Trace, TraceSample
@@ -54,37 +53,22 @@ def make_schedule(kind: str, rounds: int, participations: float, **options: Any)
             participations=participations,
             rounds=rounds,
         )
-    return _MAKERS[SCHEDULES[kind]](rounds, participations, **options)
+    made = SCHEDULES[kind]
+    if issubclass(made, Rated):
+        return made(rounds, participations / rounds, **options)
+    with rename_arguments(epochs="participations"):
+        return _MAKERS.get(kind, made)(rounds, participations, **options)
 
 
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """An option of a kind of schedule.
+def schedule_options(kind: str) -> dict[str, inspect.Parameter]:
+    """The options of a kind of schedule by name, in the order of `make_schedule`.
 
-    Attributes:
-        name: as it is written.
-        needed: there is no default.
-        default: the value where nobody gives one.
-        kind: type of its value.
+    Each has its type as ``annotation``, and a ``default`` unless it is needed.
     """
-
-    name: str
-    needed: bool
-    default: Any
-    kind: Any
-
-
-def schedule_options(kind: str) -> dict[str, Option]:
-    """The options of a kind of schedule by name, in the order of `make_schedule`."""
-    maker = _MAKERS[SCHEDULES[kind]]
-    hints = typing.get_type_hints(maker) if inspect.isfunction(maker) else {}
-    return {
-        name: Option(
-            name, p.default is p.empty, None if p.default is p.empty else p.default, hints[name]
-        )
-        for name, p in inspect.signature(maker).parameters.items()
-        if p.kind is p.KEYWORD_ONLY
-    }
+    maker = _MAKERS.get(kind, SCHEDULES[kind])
+    hints = typing.get_type_hints(maker)
+    _, _, *options = inspect.signature(maker).parameters.values()  # rounds and how often
+    return {option.name: option.replace(annotation=hints[option.name]) for option in options}
 
 
 def check_options(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +78,7 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         ArgumentError: otherwise, or for an unknown kind.
     """
     if not isinstance(kind, str) or kind not in SCHEDULES:
-        expected("kind", kind, f"to be one of {tuple(SCHEDULES)}")
+        raise_invalid("kind", kind, f"to be one of {tuple(SCHEDULES)}")
     known = schedule_options(kind)
     for name, value in options.items():
         if name not in known:
@@ -103,15 +87,15 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
                 **{name: value} | {"kind": kind},
             )
     for name, option in known.items():
-        if option.needed and name not in options:
+        if option.default is option.empty and name not in options:
             raise ArgumentError(f"Expected option {name!r} for {{kind}}.", kind=kind)
     return {name: _checked(known[name], value) for name, value in options.items()}
 
 
-def _checked(option: Option, value: Any) -> Any:
-    if option.kind == Sequence[float]:
+def _checked(option: inspect.Parameter, value: Any) -> Any:
+    if option.annotation == Sequence[float]:
         if not isinstance(value, list | tuple) or not value:
-            expected(option.name, value, "to be a list of numbers, in a JSON object")
+            raise_invalid(option.name, value, "to be a list of numbers, in a JSON object")
         return [checked_type(option.name, part, float) for part in value]
     if option.name == "path":
         return value if isinstance(value, Path) else _text(option.name, value)
@@ -120,14 +104,14 @@ def _checked(option: Option, value: Any) -> Any:
             value = {"kind": _text("of", value)}
         inner = {name: part for name, part in value.items() if name != "kind"}
         if "kind" not in value:
-            expected("of", dict(value), "to be a kind, or an object with a 'kind'")
+            raise_invalid("of", dict(value), "to be a kind, or an object with a 'kind'")
         return {"kind": value["kind"], **check_options(value["kind"], inner)}
-    return checked_type(option.name, value, option.kind)
+    return checked_type(option.name, value, option.annotation)
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        expected(name, value, "to be text that is not empty")
+        raise_invalid(name, value, "to be text that is not empty")
     return value
 
 
@@ -198,10 +182,6 @@ def _value(text: str) -> Any:
     return text
 
 
-def _min_separation(rounds: int, participations: float, *, separation: int) -> Schedule:
-    return MinSeparation(rounds, participations / rounds, separation)
-
-
 def _device_classes(
     rounds: int, participations: float, *, rates: Sequence[float], shares: Sequence[float]
 ) -> Schedule:
@@ -214,28 +194,14 @@ def _device_classes(
     return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
 
 
-def _balls_in_bins(rounds: int, participations: float) -> Schedule:
-    if participations != int(participations):
-        raise ArgumentError(
-            "Expected {participations} to be an integer.", participations=participations
-        )
-    return BallsInBins(rounds, int(participations))
-
-
 def _check_in(rounds: int, participations: float, *, window: int | None = None) -> Schedule:
     if window is None:
         window = math.floor(_whole(rounds / participations))
     keep = participations * window / rounds
     if keep > 1 + 1e-12:
         limit = rounds / participations
-        expected("window", window, f"<= rounds/participations={limit}")
+        raise_invalid("window", window, f"<= rounds/participations={limit}")
     return CheckIn(rounds, window, min(keep, 1.0))
-
-
-def _time_of_day(
-    rounds: int, participations: float, *, rounds_per_day: int, hours: float = 8, zones: int = 24
-) -> Schedule:
-    return TimeOfDay(rounds, participations / rounds, rounds_per_day, hours, zones)
 
 
 def _trace(
@@ -243,9 +209,11 @@ def _trace(
 ) -> Trace:
     trace = Trace.read(path, empty_rounds)
     if trace.rounds != rounds:
-        expected("rounds", rounds, f"to be {trace.rounds}, as in {path}")
+        raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     if not math.isclose(trace.participations(), participations, rel_tol=1e-6):
-        expected("participations", participations, f"to be {trace.participations()}, as in {path}")
+        raise_invalid(
+            "participations", participations, f"to be {trace.participations()}, as in {path}"
+        )
     return trace
 
 
@@ -279,7 +247,6 @@ def _whole(number: float) -> float:
 def _capped(
     rounds: int,
     participations: float,
-    *,
     of: str | Mapping[str, Any],
     per_run: int | None = None,
     per_window: int | None = None,
@@ -294,22 +261,32 @@ def _other(rounds: int, participations: float, of: str | Mapping[str, Any]) -> S
     return make_schedule(options.pop("kind"), rounds, participations, **options)
 
 
-_MAKERS: dict[type[Schedule], Callable[..., Schedule]] = {
-    ShuffledEpochs: ShuffledEpochs,
-    Poisson: lambda rounds, participations: Poisson(rounds, participations / rounds),
-    FixedSize: lambda rounds, participations: FixedSize(rounds, participations / rounds),
-    MinSeparation: _min_separation,
-    DeviceClasses: _device_classes,
-    Cyclic: Cyclic,
-    BallsInBins: _balls_in_bins,
-    CheckIn: _check_in,
-    TimeOfDay: _time_of_day,
-    Trace: _trace,
-    TraceSample: _trace_sample,
-    DropOut: _drop_out,
-    Capped: _capped,
+SCHEDULES: dict[str, type[Schedule]] = {
+    schedule.kind: schedule
+    for schedule in (
+        ShuffledEpochs,
+        Poisson,
+        FixedSize,
+        MinSeparation,
+        DeviceClasses,
+        Cyclic,
+        BallsInBins,
+        CheckIn,
+        TimeOfDay,
+        Trace,
+        TraceSample,
+        DropOut,
+        Capped,
+    )
 }
-"""What makes each schedule from rounds, participations and its options."""
-
-SCHEDULES: dict[str, type[Schedule]] = {schedule.kind: schedule for schedule in _MAKERS}
 """The class of each kind of schedule."""
+
+_MAKERS: dict[str, Callable[..., Schedule]] = {
+    DeviceClasses.kind: _device_classes,
+    CheckIn.kind: _check_in,
+    Trace.kind: _trace,
+    TraceSample.kind: _trace_sample,
+    DropOut.kind: _drop_out,
+    Capped.kind: _capped,
+}
+"""Where rounds and participations are not, with the options, what the class takes."""

@@ -1,7 +1,7 @@
 """The exact law of one client's rounds, as a mixture of types of clients.
 
 `fl_epe.accounting` turns it into the law of what a client leaves behind, see
-`fl_epe.accounting.footprint_law`.
+`fl_epe.accounting.expected_score_law`.
 """
 
 from __future__ import annotations
@@ -73,32 +73,3 @@ class ClientType:
 
 ClientLaw = tuple[ClientType, ...]
 """The types of clients; their shares add up to 1."""
-
-
-def thinned(law: ClientLaw | None, keep: float) -> ClientLaw | None:
-    """The law in which each participation counts with probability ``keep``."""
-    return None if law is None else tuple(kind.thinned(keep) for kind in law)
-
-
-def capped(law: ClientLaw | None, most: int) -> ClientLaw | None:
-    """The law with a cap on participations; ``None`` if it has no closed form."""
-    kinds = [kind.capped(most) for kind in law or ()]
-    found = tuple(kind for kind in kinds if kind is not None)
-    return found if law is not None and len(found) == len(kinds) else None
-
-
-def epoch_blocks(rounds: int, epochs: float) -> list[tuple[int, Floats]]:
-    """Blocks of a client that comes once an epoch; the last epoch may be a part of one.
-
-    Epoch e covers the rounds from e·T/E to (e + 1)·T/E. A round that spans two epochs has a chance
-    in both, in proportion to its share of each.
-    """
-    length = rounds / epochs
-    out = []
-    for epoch in range(int(np.ceil(epochs - 1e-12))):
-        start, end = epoch * length, (epoch + 1) * length
-        first, last = int(np.floor(start + 1e-9)), min(int(np.ceil(end - 1e-9)), rounds)
-        places = np.arange(first, last)
-        covered = np.minimum(places + 1, end) - np.maximum(places, start)
-        out.append((first, covered / length))
-    return out

@@ -12,18 +12,13 @@ from typing import ClassVar
 import numpy as np
 
 from fl_epe.checks import ArgumentError, check_count
-from fl_epe.schedules.client_law import ClientLaw, capped, thinned
-from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule
+from fl_epe.schedules.client_law import ClientLaw
+from fl_epe.schedules.contract import PrivacyLaw, Schedule
+from fl_epe.schedules.draws import Cohort
 from fl_epe.schedules.trace import Trace, TraceSample
 from fl_epe.seeding import generator
 
-CLIENTS = 1000
-"""Clients in each simulated run of `Capped.participations`; a trace has its own clients."""
-
-RUNS = 10
-"""Number of simulated runs of `Capped.participations`."""
-
-_SEED = 1
+_CLIENTS, _RUNS, _SEED = 1000, 10, 1  # of the simulated runs of `Capped.participations`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +83,8 @@ class DropOut(_Composed):
 
     def client_law(self, population: int) -> ClientLaw | None:
         """See `Schedule.client_law`: the other schedule's, thinned."""
-        return thinned(self.schedule.client_law(population), 1 - self.rate)
+        law = self.schedule.client_law(population)
+        return None if law is None else tuple(kind.thinned(1 - self.rate) for kind in law)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,15 +133,11 @@ class Capped(_Composed):
     def participations(self) -> float:
         """Expected participations: exact if the cap changes nothing, else simulated.
 
-        There is no closed form. This is the mean over `RUNS` runs with `CLIENTS` clients each (or
-        with the clients of the trace inside), from a fixed seed. `participations_error` gives its
-        standard error. In a small population rounded cohort sizes can change the mean a little.
+        There is no closed form. This is the mean over 10 runs with 1,000 clients each (or with the
+        clients of the trace inside), from a fixed seed. In a small population rounded cohort sizes
+        can change the mean a little.
         """
         return self._estimate[0]
-
-    def participations_error(self) -> float:
-        """Standard error of `participations`, from the spread of its runs; 0 if it is exact."""
-        return self._estimate[1]
 
     def most_participations(self) -> int:
         """The smallest of the caps and of the other schedule's limit."""
@@ -196,9 +188,11 @@ class Capped(_Composed):
         """
         if not self.refuses:
             return self.schedule.client_law(population)
-        if self.per_run is None or self.per_window is not None:
+        law = self.schedule.client_law(population)
+        if law is None or self.per_run is None or self.per_window is not None:
             return None
-        return capped(self.schedule.client_law(population), self.per_run)
+        found = [kind.capped(self.per_run) for kind in law]
+        return None if None in found else tuple(kind for kind in found if kind is not None)
 
     def _caps(self) -> tuple[int, int, int]:
         """``per_run``, ``per_window`` and ``window``; a cap that is not set refuses nobody."""
@@ -213,13 +207,13 @@ class Capped(_Composed):
         if not self.refuses:
             return self.schedule.participations(), 0.0
         trace = trace_of(self.schedule)
-        clients = CLIENTS if trace is None else trace.population
+        clients = _CLIENTS if trace is None else trace.population
         totals = [
             sum(len(cohort) for cohort in self.cohorts(clients, generator(_SEED, run)))
-            for run in range(RUNS)
+            for run in range(_RUNS)
         ]
         means = np.array(totals) / clients
-        return float(means.mean()), float(means.std(ddof=1) / np.sqrt(RUNS))
+        return float(means.mean()), float(means.std(ddof=1) / np.sqrt(_RUNS))
 
 
 def trace_of(schedule: Schedule) -> Trace | None:

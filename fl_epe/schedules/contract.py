@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from fl_epe.checks import ArgumentError, check_rate
 from fl_epe.schedules.client_law import ClientLaw
-
-Cohort = NDArray[np.int64]
-"""The ids of those who take part in one round."""
+from fl_epe.schedules.draws import Cohort, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +109,9 @@ class Schedule(abc.ABC):
     def participations(self) -> float:
         """Expected number of rounds in which one participant takes part."""
 
-    @abc.abstractmethod
     def most_participations(self) -> int:
         """The most rounds in which any participant takes part; ``rounds`` if nothing limits it."""
+        return self.rounds
 
     @abc.abstractmethod
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
@@ -190,9 +188,13 @@ class Rated(Schedule, abc.ABC):
         """Expected participations: ``rate * rounds``."""
         return self.rate * self.rounds
 
+    def _sizes(self, population: int) -> NDArray[np.int64]:
+        """Sizes of cohorts that together have ``rate`` times the population, spread evenly."""
+        return even_sizes(round(self.rate * population * self.rounds), self.rounds)
+
 
 def presence(schedule: Schedule, population: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Who takes part when, as a boolean array of shape ``(rounds, population)``."""
+    """Who is in each round, as a boolean array of shape ``(rounds, population)``."""
     out = np.zeros((schedule.rounds, population), bool)
     for row, cohort in zip(out, schedule.cohorts(population, rng), strict=True):
         row[cohort] = True

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.schedules.contract import Cohort
+Cohort = NDArray[np.int64]
+"""The ids of those who take part in one round."""
 
 
-def even_sizes(total: int, rounds: int) -> Iterator[int]:
+def even_sizes(total: int, rounds: int) -> NDArray[np.int64]:
     """Cohort sizes that add up to ``total``, spread evenly.
 
     The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or up.
     So sizes differ by at most one.
     """
-    for t in range(rounds):
-        yield (t + 1) * total // rounds - t * total // rounds
+    ends = [t * total // rounds for t in range(rounds + 1)]  # would overflow in NumPy
+    return np.asarray(np.diff(np.array(ends)), np.int64)
 
 
 def draw(rng: np.random.Generator, population: int, size: int) -> Cohort:
@@ -38,25 +38,3 @@ def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
     for end in np.cumsum(np.bincount(when, minlength=rounds)):
         yield order[start:end]
         start = end
-
-
-@dataclasses.dataclass(frozen=True)
-class Groups:
-    """Clients by group.
-
-    Attributes:
-        clients: client numbers, group after group.
-        sizes: number of clients in each group.
-    """
-
-    clients: Cohort
-    sizes: NDArray[np.int64]
-
-    @classmethod
-    def split(cls, rng: np.random.Generator, sizes: NDArray[np.int64]) -> Groups:
-        """Everybody in a random group, ``sizes[g]`` of them in group g."""
-        return cls(rng.permutation(int(sizes.sum())), sizes)
-
-    def starts(self) -> NDArray[np.int64]:
-        """The place in ``clients`` at which each group begins."""
-        return np.cumsum(self.sizes) - self.sizes

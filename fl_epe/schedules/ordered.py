@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_epe.checks import check_count
-from fl_epe.schedules.client_law import ClientLaw, ClientType, epoch_blocks
-from fl_epe.schedules.contract import Cohort, Epochs, Schedule
-from fl_epe.schedules.draws import by_round, even_sizes
+from fl_epe.schedules.client_law import ClientLaw, ClientType
+from fl_epe.schedules.contract import Epochs
+from fl_epe.schedules.draws import Cohort, by_round, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +44,17 @@ class ShuffledEpochs(Epochs):
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: once in each epoch, at a random place of its order.
 
-        Where a round spans two epochs, clients of both are kept apart there; that is left out.
+        A round that spans two epochs has a chance in both, in proportion to its share of each.
+        There clients of both are kept apart; that is left out. The last epoch may be a part of one.
         """
-        return (ClientType.blocks(1.0, epoch_blocks(self.rounds, self.epochs)),)
+        length, blocks = self.rounds / self.epochs, []
+        for epoch in range(int(np.ceil(self.epochs - 1e-12))):
+            start, end = epoch * length, (epoch + 1) * length
+            first, last = int(np.floor(start + 1e-9)), min(int(np.ceil(end - 1e-9)), self.rounds)
+            places = np.arange(first, last)
+            covered = np.minimum(places + 1, end) - np.maximum(places, start)
+            blocks.append((first, covered / length))
+        return (ClientType.blocks(1.0, blocks),)
 
 
 def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: int) -> Cohort:
@@ -90,7 +99,7 @@ class Cyclic(Epochs):
         """See `Schedule.client_law`: the rounds of each place in the order."""
         places = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * places), self.rounds)
-        when = np.repeat(np.arange(self.rounds), np.fromiter(sizes, np.int64))
+        when = np.repeat(np.arange(self.rounds), sizes)
         own = (when[place::places] for place in range(places))  # one place after another comes
         return tuple(
             ClientType(1 / places, np.arange(len(turns)), turns, np.ones(len(turns)))
@@ -99,7 +108,7 @@ class Cyclic(Epochs):
 
 
 @dataclasses.dataclass(frozen=True)
-class BallsInBins(Schedule):
+class BallsInBins(Epochs):
     """In each block of rounds everybody takes part once, in a uniformly random round of the block.
 
     The rounds are cut into ``epochs`` blocks whose lengths differ by at most one (the first ones
@@ -115,36 +124,20 @@ class BallsInBins(Schedule):
     kind: ClassVar[str] = "balls-in-bins"
     unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "epochs"
 
-    epochs: int
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("epochs", self.epochs, most=self.rounds)
+        check_count("epochs", self.epochs)
 
-    def participations(self) -> float:
-        """Participations: ``epochs``, exactly."""
-        return self.epochs
-
-    def most_participations(self) -> int:
-        """``epochs``."""
-        return int(self.epochs)
-
-    def blocks(self) -> list[int]:
-        """Length of each block of rounds."""
-        short, longer = divmod(self.rounds, int(self.epochs))
-        return [short + (block < longer) for block in range(int(self.epochs))]
+    def _blocks(self) -> list[NDArray[np.int64]]:
+        """The rounds of each block."""
+        return np.array_split(np.arange(self.rounds), int(self.epochs))
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
-        for length in self.blocks():
+        for length in map(len, self._blocks()):
             yield from by_round(rng.integers(length, size=population, dtype=np.int32), length)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: once in each block."""
-        lengths = self.blocks()
-        starts = np.cumsum([0, *lengths[:-1]]).tolist()
-        blocks = [
-            (start, np.full(length, 1 / length))
-            for start, length in zip(starts, lengths, strict=True)
-        ]
+        blocks = [(int(part[0]), np.full(len(part), 1 / len(part))) for part in self._blocks()]
         return (ClientType.blocks(1.0, blocks),)

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_count, expected
+from fl_epe.checks import ArgumentError, check_count, raise_invalid
 from fl_epe.schedules.client_law import ClientLaw, ClientType
-from fl_epe.schedules.contract import Cohort, Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
-from fl_epe.schedules.draws import Groups, draw, even_sizes
+from fl_epe.schedules.contract import Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
+from fl_epe.schedules.draws import Cohort, draw, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +31,6 @@ class Poisson(Rated):
 
     kind: ClassVar[str] = "poisson"
     unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "coins"
-
-    def most_participations(self) -> int:
-        """``rounds``: there is no limit."""
-        return self.rounds
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
@@ -67,13 +64,9 @@ class FixedSize(Rated):
     kind: ClassVar[str] = "fixed-size"
     unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "coins"
 
-    def most_participations(self) -> int:
-        """``rounds``: the same client may be drawn every time."""
-        return self.rounds
-
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        for size in even_sizes(round(self.rate * population * self.rounds), self.rounds):
+        for size in self._sizes(population):
             yield np.sort(draw(rng, population, size))
 
     def privacy_law(self, population: int) -> PrivacyLaw:
@@ -83,9 +76,7 @@ class FixedSize(Rated):
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: for one client, coins of each cohort's share of all."""
-        total = round(self.rate * population * self.rounds)
-        sizes = np.fromiter(even_sizes(total, self.rounds), np.float64)
-        return (ClientType.coins(1.0, sizes / population),)
+        return (ClientType.coins(1.0, self._sizes(population) / population),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,13 +114,10 @@ class MinSeparation(Rated):
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        # The cap is for small populations: without it rounding could ask for one client too many.
-        most = population * self.rounds // self.separation
-        total = min(round(self.rate * population * self.rounds), most)
         pool = np.arange(population)  # the first `rested` entries may be drawn
         rested = population
         resting: collections.deque[Cohort] = collections.deque()
-        for size in even_sizes(total, self.rounds):
+        for size in self._sizes(population):
             cohort = _take(pool, rested, draw(rng, rested, size))
             rested -= size
             resting.append(cohort)
@@ -141,12 +129,15 @@ class MinSeparation(Rated):
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: each cohort's share of those who have rested, then a rest."""
-        most = population * self.rounds // self.separation
-        total = min(round(self.rate * population * self.rounds), most)
-        sizes = np.fromiter(even_sizes(total, self.rounds), np.int64)
+        sizes = self._sizes(population)
         before = np.concatenate([[0], np.cumsum(sizes)])
         resting = before[:-1] - before[np.maximum(np.arange(self.rounds) - self.separation + 1, 0)]
         return (ClientType.coins(1.0, sizes / (population - resting), self.separation),)
+
+    def _sizes(self, population: int) -> NDArray[np.int64]:
+        """As for `Rated`, at most so many that rounding asks for nobody who has not rested."""
+        most = population * self.rounds // self.separation
+        return even_sizes(min(round(self.rate * population * self.rounds), most), self.rounds)
 
 
 def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
@@ -167,7 +158,7 @@ class DeviceClasses(Schedule):
     Each client is of class c with probability ``shares[c]``, independently and for the whole run.
     Guarantee: given the classes, all coins are independent, so amplification by Poisson
     subsampling holds for a client of class c at ``rates[c]``, and for everybody at the largest
-    rate. Clients of the busiest class give away more than the average client.
+    rate. Clients of the busiest class leak more than the average client.
 
     Attributes:
         rounds: number of rounds.
@@ -190,7 +181,7 @@ class DeviceClasses(Schedule):
             )
         for name in ("rates", "shares"):
             if not all(0 <= value <= 1 for value in getattr(self, name)):
-                expected(name, getattr(self, name), "in [0, 1]")
+                raise_invalid(name, getattr(self, name), "in [0, 1]")
         if not abs(sum(self.shares) - 1) < 1e-9:
             raise ArgumentError("Expected {shares} to add up to 1.", shares=self.shares)
         if not self.participations():
@@ -200,22 +191,19 @@ class DeviceClasses(Schedule):
         """Expected participations: ``rounds`` times the mean rate."""
         return self.rounds * sum(r * s for r, s in zip(self.rates, self.shares, strict=True))
 
-    def most_participations(self) -> int:
-        """``rounds``: coins may all come up heads."""
-        return self.rounds
-
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
         shares = np.array(self.shares) / sum(self.shares)
-        groups = Groups.split(rng, rng.multinomial(population, shares))
-        starts = groups.starts()
+        members = rng.multinomial(population, shares)
+        clients = rng.permutation(population)  # class after class
+        starts = np.cumsum(members) - members
         for _ in range(self.rounds):
-            sizes = rng.binomial(groups.sizes, self.rates)
+            sizes = rng.binomial(members, self.rates)
             parts = [
                 start + draw(rng, many, size)
-                for start, many, size in zip(starts, groups.sizes, sizes, strict=True)
+                for start, many, size in zip(starts, members, sizes, strict=True)
             ]
-            yield np.sort(groups.clients[np.concatenate(parts)])
+            yield np.sort(clients[np.concatenate(parts)])
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: the coins of the busiest class."""

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import expected
-from fl_epe.schedules.contract import Cohort, PrivacyLaw, Schedule, presence
+from fl_epe.checks import raise_invalid
+from fl_epe.schedules.contract import Schedule
+from fl_epe.schedules.draws import Cohort
 from fl_epe.schedules.trace_file import read_columns
 
 EMPTY_ROUNDS = ("keep", "drop")
@@ -57,13 +58,11 @@ class Trace(Schedule):
         names = _vector("client_ids", self.client_ids, "iuU")
         clients, who = np.unique(names, return_inverse=True)
         if len(when) != len(who):
-            raise ValueError(
-                f"Expected len(round_ids)={len(when)} to equal len(client_ids)={len(who)}."
-            )
+            raise_invalid("round_ids", when, f"to be as many as the {len(who)} client_ids")
         first, last = int(when.min()), int(when.max())
         rounds = last - first + 1
         if rounds > MOST_ROUNDS:
-            raise ValueError(f"Expected rounds={rounds} (from {first} to {last}) <= {MOST_ROUNDS}.")
+            raise_invalid("rounds", rounds, f"(from {first} to {last}) <= {MOST_ROUNDS}")
         key = (when - first) * len(clients) + who
         order = np.argsort(key, kind="stable")
         key = key[order]
@@ -101,7 +100,7 @@ class Trace(Schedule):
         """
         path = Path(path)
         if empty_rounds not in (None, *EMPTY_ROUNDS):
-            expected("empty_rounds", empty_rounds, "to be 'keep' or 'drop'")
+            raise_invalid("empty_rounds", empty_rounds, "to be 'keep' or 'drop'")
         columns = read_columns(path)
         used, order = np.unique(columns.round_ids, return_inverse=True)
         rounds = int(used[-1]) - int(used[0]) + 1
@@ -158,35 +157,21 @@ class Trace(Schedule):
             ValueError: if ``population`` differs from the trace's.
         """
         if population != self.population:
-            raise ValueError(
-                f"Expected population={population} to be {self.population}, as in the trace; "
-                f"TraceSample draws any number of clients from it."
-            )
+            wanted = f"to be {self.population}, as in the trace; TraceSample draws any number"
+            raise_invalid("population", population, wanted)
         ends = np.searchsorted(self.round_ids, np.arange(1, self.rounds + 1))
         start = 0
         for end in ends:
             yield self.client_ids[start:end].copy()
             start = end
 
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: nothing is random, so the trace itself is the limit."""
-        return PrivacyLaw(self.most_participations())
-
-    def sampled(self, count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-        """When ``count`` random clients of the trace take part, for example for canaries.
-
-        Returns:
-            A boolean array of shape ``(rounds, count)``; `TraceSample` says how they are drawn.
-        """
-        return presence(TraceSample(self), count, rng)
-
 
 @dataclasses.dataclass(frozen=True)
 class TraceSample(Schedule):
-    """Everybody takes part whenever a random client of a trace does.
+    """Everybody takes part whenever an average-case client of a trace does.
 
     This schedules canaries where clients follow a trace. Guarantee: each participant is given a
-    uniformly random client of the trace, and clients are reused as evenly as possible.
+    uniformly average-case client of the trace, and clients are reused as evenly as possible.
 
     Attributes:
         rounds: number of rounds, as in ``trace``.
@@ -229,7 +214,7 @@ def _vector(name: str, values: Any, kinds: str) -> NDArray[Any]:
     if vector.dtype.kind == "O":
         vector = np.asarray(vector.tolist())
     if vector.ndim != 1 or not len(vector):
-        raise ValueError(f"Expected {name}.shape={vector.shape} to be (rows,) with rows >= 1.")
+        raise_invalid(name, vector, "of shape (rows,) with rows >= 1")
     if vector.dtype.kind not in kinds:
         wanted = "integers or strings" if "U" in kinds else "integers"
         raise ValueError(f"Expected {name} to be {wanted}, got {vector.dtype}.")

@@ -16,7 +16,6 @@ from fl_epe.table_file import csv_rows, parquet_table, read_table, shown
 ROUND, CLIENT = "round", "client_id"
 """Names of the columns."""
 
-_CHUNK = 2**16
 _LONGEST = 256  # characters of a client's id: an array of texts is as wide as the longest
 
 
@@ -47,9 +46,8 @@ def _positions(names: Sequence[str]) -> tuple[int, int]:
 
 
 def _csv(path: Path) -> Columns:
-    rounds, lines = array.array("q"), array.array("q")
-    clients: list[NDArray[Any]] = []
-    texts: list[str] = []
+    rounds, clients, lines = (array.array("q") for _ in range(3))
+    codes: dict[str, int] = {}  # of every distinct client
     rows = csv_rows(path)
     at_round, at_client = _positions([name.strip() for name in next(rows, (0, []))[1]])
     for line, row in rows:
@@ -59,21 +57,19 @@ def _csv(path: Path) -> Columns:
             raise ValueError(
                 f"line {line}: {ROUND}={shown(row[at_round])} is not an integer"
             ) from error
-        texts.append(row[at_client].strip())
-        if not texts[-1]:
+        text = row[at_client].strip()
+        if not text:
             raise ValueError(f"line {line}: {CLIENT} is empty")
-        if len(texts[-1]) > _LONGEST:
+        if len(text) > _LONGEST:
             raise ValueError(f"line {line}: {CLIENT} is longer than {_LONGEST} characters")
+        clients.append(codes.setdefault(text, len(codes)))
         lines.append(line)
-        if len(texts) == _CHUNK:
-            clients.append(_ids(texts))
-            texts = []
     if not lines:
         raise ValueError("there is no row")
-    if texts:
-        clients.append(_ids(texts))
     return Columns(
-        np.array(rounds, np.int64), _joined(clients), lambda row: f"line {int(lines[row])}"
+        np.array(rounds, np.int64),
+        _ids(list(codes))[np.array(clients)],
+        lambda row: f"line {lines[row]}",
     )
 
 
@@ -92,12 +88,6 @@ def _ids(texts: list[str]) -> NDArray[Any]:
     except (ValueError, OverflowError):
         return strings
     return numbers if np.array_equal(numbers.astype(str), strings) else strings
-
-
-def _joined(chunks: list[NDArray[Any]]) -> NDArray[Any]:
-    if all(chunk.dtype.kind == "i" for chunk in chunks):
-        return np.concatenate(chunks)
-    return np.concatenate([chunk.astype(str) for chunk in chunks])
 
 
 def _parquet(path: Path) -> Columns:

@@ -20,23 +20,19 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.archive import Archive, UnreadableFileError, read_archive, refusal, write_archive
-from fl_epe.auditing import SKETCH_PARTS
+from fl_epe.archive import UnreadableFileError, read_archive, refusal, write_archive
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SCHEMA = 2
-"""Version of the file; since 2 it has checksums. A newer one is refused."""
+SCHEMA = 1
+"""Version of the file; another one is refused."""
 
 WHAT = "a checkpoint of fl-epe"
 
-SCORER = "tracker."
-"""Before the names of the scorer's arrays."""
-
-WATCHED = "watched."
-"""Before the names of what a run that may stop early knows of ε."""
+AUDITOR = "auditor."
+"""Before the names of the recorder's arrays."""
 
 KINDS, COUNTS = "fault_kinds", "fault_counts"
 """Names of the arrays that count faults by their kind."""
@@ -52,8 +48,8 @@ def write_checkpoint(path: Path, job: str, state: Mapping[str, NDArray[Any]]) ->
         job: a JSON object as text.
         state: named arrays; none before the first checkpoint with a model.
     """
-    text = {"schema": SCHEMA, **json.loads(job)}
-    write_archive(path, state, {_JOB: text}, compress=False, previous=previous_of(path))
+    texts, previous = {_JOB: json.loads(job)}, previous_of(path)
+    write_archive(path, state, texts, schema=SCHEMA, compress=False, previous=previous)
 
 
 def previous_of(path: Path) -> Path:
@@ -114,25 +110,21 @@ def read_job(path: Path) -> str:
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if the file is not a checkpoint, is damaged, or has a newer schema.
+        UnreadableFileError: if the file is not a checkpoint, is damaged, or has another schema.
     """
-    archive = _open(path, only=(_JOB,))
-    values = archive.text(_JOB)
-    archive.check_schema(values.pop("schema", 1), SCHEMA)
-    return json.dumps(values)
+    return json.dumps(_read(path, job_only=True)[0])
 
 
 def read_state(path: Path) -> dict[str, NDArray[Any]]:
     """The state that `write_checkpoint` wrote; raises what `read_job` does."""
-    archive = _open(path)
-    archive.text(_JOB)
-    return archive.arrays()
+    return _read(path)[1]
 
 
-def _open(path: Path, only: tuple[str, ...] | None = None) -> Archive:
+def _read(path: Path, *, job_only: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if not path.exists():
         raise FileNotFoundError(f"Expected path={str(path)!r} to exist: no unfinished run there.")
-    return read_archive(path, WHAT, only)
+    (job,), state = read_archive(path, WHAT, schema=SCHEMA, texts=(_JOB,), texts_only=job_only)
+    return job, state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +141,7 @@ class Shape:
         optimizer: the server optimizer's state before the first round.
         evaluated: names of the series of evaluations.
         history: names of the series of rounds.
-        watched: whether the run may stop early.
+        sketch: length of what is kept of each round's mean.
     """
 
     dim: int
@@ -161,7 +153,7 @@ class Shape:
     optimizer: Mapping[str, NDArray[Any]]
     evaluated: Sequence[str]
     history: Sequence[str]
-    watched: bool = False
+    sketch: int
 
 
 State = Mapping[str, NDArray[Any]]
@@ -182,8 +174,6 @@ def check_state(path: Path, state: State, fits: Shape) -> None:
         _check_model(state, fits)
         _check_log(state, fits, done)
         _check_scores(state, fits, done)
-        if fits.watched:
-            _check_watched(state, fits, done)
     except ValueError as error:
         raise refusal(path, WHAT, error) from error
 
@@ -229,10 +219,9 @@ def _check_model(state: State, fits: Shape) -> None:
 def _check_log(state: State, fits: Shape, done: int) -> None:
     _take(state, "presence", "b", (fits.rounds, fits.observed))
     _take(state, "faults", "U", (-1,))
-    if KINDS in state:  # older files lack them
-        kinds = _take(state, KINDS, "U", (-1,))
-        if np.any(_take(state, COUNTS, "i", kinds.shape) < 0):
-            raise ValueError(f"{COUNTS} are not >= 0")
+    kinds = _take(state, KINDS, "U", (-1,))
+    if np.any(_take(state, COUNTS, "i", kinds.shape) < 0):
+        raise ValueError(f"{COUNTS} are not >= 0")
     ids = _take(state, "client_ids", "i", (-1,))
     offsets = _take(state, "client_offsets", "i", (fits.rounds + 1,))
     if offsets[0] != 0 or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
@@ -248,23 +237,33 @@ def _check_log(state: State, fits: Shape, done: int) -> None:
         )
 
 
-def _check_watched(state: State, fits: Shape, done: int) -> None:
-    sums = _take(state, f"{WATCHED}sums", "f", (2, fits.canaries), finite=True)
-    unit = _take(state, f"{WATCHED}unit", "f", (), finite=True)
-    if np.any(sums[1] < 0) or unit < 0 or (unit == 0 and np.any(sums != 0)):
-        raise ValueError(f"{WATCHED}unit={unit} and {WATCHED}sums are not those of one run")
-    if f"{WATCHED}sketches" in state:  # earlier versions did not keep them
-        _take(state, f"{WATCHED}sketches", "f", (done, min(fits.dim, SKETCH_PARTS)), finite=True)
-
-
 def _check_scores(state: State, fits: Shape, done: int) -> None:
-    names = _take(state, f"{SCORER}waiting.names", "U", (-1,)).tolist()
-    _take(state, f"{SCORER}waiting.vectors", "f", (len(names), fits.dim), finite=True)
+    names = _take(state, f"{AUDITOR}waiting.names", "U", (-1,)).tolist()
+    _take(state, f"{AUDITOR}waiting.vectors", "f", (len(names), fits.dim), finite=True)
     if unknown := set(names) - set(fits.series):
-        raise ValueError(f"{SCORER}waiting.names has {sorted(unknown)[0]!r:.40}")
+        raise ValueError(f"{AUDITOR}waiting.names has {sorted(unknown)[0]!r:.40}")
     for name in fits.series:
-        lengths = _take(state, f"{SCORER}norms.{name}", "f", (done,), finite=True)
+        lengths = _take(state, f"{AUDITOR}norms.{name}", "f", (done,), finite=True)
         if np.any(lengths < 0):
-            raise ValueError(f"{SCORER}norms.{name} are not >= 0")
+            raise ValueError(f"{AUDITOR}norms.{name} are not >= 0")
         scored = done - names.count(name)
-        _take(state, f"{SCORER}dots.{name}", "f", (scored, fits.canaries), finite=True)
+        _take(state, f"{AUDITOR}dots.{name}", "f", (scored, fits.canaries), finite=True)
+    _check_rounds(state, fits, done)
+
+
+def _check_rounds(state: State, fits: Shape, done: int) -> None:
+    """What `RunAuditor` keeps of each round."""
+    for name in ("contribution", "clip_norm", "replies", "absent", "update_norms"):
+        _take(state, AUDITOR + name, "f", (done,), finite=True)
+    ends = _take(state, f"{AUDITOR}ends", "i", (done,))
+    ids = _take(state, f"{AUDITOR}present", "i", (-1,))
+    if ends[-1] != len(ids) or np.any(np.diff(ends, prepend=0) < 0):
+        raise ValueError(f"{AUDITOR}ends do not rise from 0 to {len(ids)}")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < fits.canaries:
+        raise ValueError(f"{AUDITOR}present is not in [0, {fits.canaries})")
+    _take(state, f"{AUDITOR}weights", "f", ids.shape, finite=True)
+    if np.any(_take(state, f"{AUDITOR}gains", "f", (2, len(ids)), finite=True)[1] < 0):
+        raise ValueError(f"{AUDITOR}gains has energies below 0")
+    if not np.all(_take(state, f"{AUDITOR}widths", "f", (done, 3), finite=True) >= 1):
+        raise ValueError(f"{AUDITOR}widths are not >= 1")
+    _take(state, f"{AUDITOR}sketches", "f", (done, fits.sketch), finite=True)

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fl_epe.message_records import DecodedArray
+from fl_epe.flower import DecodedArray
 
 CLIENT_RAISED = 2
 """Flower's error code for a client app that raised."""

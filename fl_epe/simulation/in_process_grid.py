@@ -15,7 +15,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fl_epe.message_records import DecodedArray
+from fl_epe.flower import DecodedArray
 from fl_epe.simulation.flower_internals import (
     CLIENT_RAISED,
     ensure_task_identity,

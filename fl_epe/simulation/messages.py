@@ -1,20 +1,22 @@
-"""The messages between server and workers: an `Order` to a node, and its `PartialSum` back."""
+"""Messages: a `TrainInstruction` to a node, and its `PartialAggregate` back."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
+from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanaryKind
-from fl_epe.faults import Fault, FaultKind
+from fl_epe.flower import pack, read_only, records_of
 from fl_epe.mechanism import norm
-from fl_epe.message_records import pack, read_only, records_of
+from fl_epe.simulation.dp_fedavg import ClippedSums
 
 
 class RefusedError(ValueError):
@@ -30,7 +32,7 @@ class RefusedError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class TrainInstruction:
     """What a worker is to do in a round: which clients and canaries take part there, and how.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
@@ -68,7 +70,7 @@ class Order:
         return RecordDict({"model": model, "order": ConfigRecord(config)})
 
     @classmethod
-    def decode(cls, content: RecordDict) -> Order:
+    def decode(cls, content: RecordDict) -> TrainInstruction:
         """The inverse of `encode`."""
         config = records_of(content, ConfigRecord)["order"]
         values: dict[str, Any] = {key.replace("-", "_"): value for key, value in config.items()}
@@ -78,7 +80,7 @@ class Order:
 
 
 @dataclasses.dataclass
-class PartialSum:
+class PartialAggregate:
     """What a worker answers: sums over its clipped updates, never a single one.
 
     Attributes:
@@ -126,7 +128,7 @@ class PartialSum:
         )
 
     @classmethod
-    def decode(cls, content: RecordDict) -> PartialSum:
+    def decode(cls, content: RecordDict) -> PartialAggregate:
         """The inverse of `encode`.
 
         Raises:
@@ -155,7 +157,7 @@ class PartialSum:
             text = f"Expected a reply that can be read: {one_line(error)}."
             raise RefusedError(FaultKind.REFUSED, text) from error
 
-    def check(self, order: Order) -> None:
+    def check(self, order: TrainInstruction) -> None:
         """Refuse an answer that does not fit its order.
 
         Raises:
@@ -194,3 +196,70 @@ class PartialSum:
         if self.canaries_sum is None:
             return self.clients_sum
         return self.clients_sum + self.canaries_sum
+
+
+def collect(
+    replies: Iterable[Message],
+    instructions: Mapping[int, TrainInstruction],
+    sent: Iterable[Metadata],
+    round_number: int,
+    fault: Callable[[FaultKind, str], None],
+) -> dict[int, PartialAggregate]:
+    """The good answers by node, in the order of the instructions; every fault is counted once.
+
+    Args:
+        replies: to the messages of a round.
+        instructions: what each node was to do.
+        sent: the messages.
+        round_number: from 1.
+        fault: called for each fault.
+    """
+    parts: dict[int, PartialAggregate] = {}
+    # An in-process grid numbers copies.
+    asked = {about.message_id: about.dst_node_id for about in sent if about.message_id}
+    heard: set[int] = set()
+    for reply in replies:
+        # A SuperLink answers in the name of a node that died, under its own id.
+        about, group = reply.metadata, reply.metadata.group_id
+        node = asked.get(about.reply_to_message_id, about.src_node_id)
+        if group and group != str(round_number):
+            fault(FaultKind.LATE, f"node {node}: this is its answer of round {group}")
+            continue
+        heard.add(node)
+        try:
+            part = _read(reply, instructions.get(node))
+        except RefusedError as error:
+            fault(error.kind, f"node {node}: {error}")
+            continue
+        if node in parts:
+            fault(FaultKind.TWICE, f"node {node}: it answered twice")
+            continue
+        parts[node] = part
+        for each in part.faults:
+            fault(*each)
+    for node in instructions.keys() - heard:
+        fault(FaultKind.NO_ANSWER, f"node {node}: no answer in time")
+    return {node: parts[node] for node in instructions if node in parts}
+
+
+def _read(reply: Message, instruction: TrainInstruction | None) -> PartialAggregate:
+    """What a node answers; raises a `RefusedError` if it cannot be used."""
+    if reply.has_error():
+        raise RefusedError(FaultKind.of_error(reply.error.code), str(reply.error.reason))
+    if instruction is None:
+        raise RefusedError(FaultKind.REFUSED, "nobody asked it")
+    part = PartialAggregate.decode(reply.content)
+    part.check(instruction)
+    return part
+
+
+def add_up(parts: Iterable[PartialAggregate], dim: int, *, separate: bool) -> ClippedSums:
+    """The sums of a round; those of the clients alone if they are kept ``separate``."""
+    total, clients = np.zeros(dim), np.zeros(dim) if separate else None
+    counts = np.zeros(3, np.int64)
+    for part in parts:
+        total += part.total()
+        counts += (part.clients, part.unclipped, part.canaries)
+        if clients is not None:
+            clients += part.clients_sum
+    return ClippedSums(total, clients, *counts.tolist())

@@ -1,4 +1,4 @@
-"""`Directory`: which node holds which clients, while nodes leave and return under other ids."""
+"""`NodeRegistry`: which node holds which clients, while nodes leave and return under other ids."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE
-from fl_epe.faults import Fault, FaultKind
-from fl_epe.message_records import read_only, records_of
+from fl_epe.auditing import Fault, FaultKind
+from fl_epe.flower import read_only, records_of
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.messages import RefusedError
 
@@ -35,7 +35,7 @@ class Share:
     canary_ids: list[int]
 
 
-class Directory:
+class NodeRegistry:
     """Asks each node once which clients it holds, and shares cohorts out.
 
     Args:
@@ -151,11 +151,11 @@ class Directory:
         return sum(len(held) for held in self._held.values())
 
     def share(self, clients: Cohort, canary_ids: Cohort) -> list[Share]:
-        """Share a cohort out, in an order that does not depend on the nodes' ids.
+        """Partition a cohort among the nodes, in an order that does not depend on the nodes' ids.
 
         Canary j goes to the j-th node (modulo their number); clients that no node holds are left
-        out. Where every node holds all clients, they are shared out by their sizes, the largest
-        first, to whoever has least to do.
+        out. Where every node holds all clients, they are partitioned by size: each client, the
+        largest first, goes to the node with the least work so far.
         """
         nodes = sorted(self._held, key=lambda node: int(self._held[node].min(initial=2**62)))
         shares = []

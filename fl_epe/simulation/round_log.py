@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line
-from fl_epe.auditing import ClientLog
-from fl_epe.faults import FaultKind
-from fl_epe.schedules import Cohort
+from fl_epe.auditing import ClientLog, FaultKind
 from fl_epe.simulation.checkpoint import COUNTS, KINDS
-from fl_epe.simulation.messages import Order
+from fl_epe.simulation.dp_fedavg import Plan
+from fl_epe.simulation.messages import TrainInstruction
 
 logger = logging.getLogger(__name__)
 
-_PER_ROUND = ("clip_norm", "delta_norm", "absent", "cohort", "unclipped", "loss", "accuracy")
+_PER_ROUND = ("clip_norm", "absent", "cohort", "unclipped", "loss", "accuracy")
 _METRICS = {
     "train_loss": "loss",
     "train_accuracy": "accuracy",
@@ -37,17 +36,13 @@ class RoundLog:
     """The rounds done so far, and the plan for the others.
 
     Args:
-        cohorts: clients planned for each round.
-        presence: ``(T, k)`` bool, which observed canary is planned for which round.
-        observed_ids: the canaries of its columns.
+        plan: who takes part in which round.
     """
 
-    def __init__(
-        self, cohorts: list[Cohort], presence: NDArray[np.bool_], observed_ids: NDArray[np.int64]
-    ) -> None:
-        self.cohorts = cohorts
-        self.presence = presence
-        self.observed_ids = observed_ids
+    def __init__(self, plan: Plan) -> None:
+        self.cohorts = list(plan.cohorts)
+        self.presence = plan.presence.copy()
+        self.observed_ids = plan.observed_ids
         self.rounds_done = 0
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
         self.faults: list[str] = []
@@ -63,7 +58,7 @@ class RoundLog:
         """How many observed canaries have taken part so far."""
         return int(self.presence[: self.rounds_done].any(axis=0).sum())
 
-    def expected(self) -> int:
+    def scheduled(self) -> int:
         """How many updates the round under way should bring, canaries included."""
         t = self.rounds_done
         return len(self.cohorts[t]) + int(self.presence[t].sum())
@@ -95,7 +90,7 @@ class RoundLog:
         else:
             logger.info("%s", text)
 
-    def took_part(self, orders: Collection[Order]) -> None:
+    def took_part(self, orders: Collection[TrainInstruction]) -> None:
         """Correct the plan of the round under way: these orders were answered, others were not.
 
         Clients that such a node lost one by one are among the faults.
@@ -149,7 +144,6 @@ class RoundLog:
         self.presence = state["presence"]
         self.cohorts = np.split(state["client_ids"], state["client_offsets"][1:-1])
         self.faults = [str(fault) for fault in state["faults"]]
-        if KINDS in state:  # older files lack them
-            counted = zip(state[KINDS].tolist(), state[COUNTS].tolist(), strict=True)
-            self.fault_counts = Counter(dict(counted))
+        counted = zip(state[KINDS].tolist(), state[COUNTS].tolist(), strict=True)
+        self.fault_counts = Counter(dict(counted))
         self.history = {name: state[f"history.{name}"].tolist() for name in _PER_ROUND}

@@ -147,7 +147,7 @@ class WatchedGrid(Grid):
     ) -> Iterable[Message]:
         """Send, and wait for answers until they came, the time is up or the run shall stop."""
         messages = list(messages)
-        if not messages:  # as for an evaluation by clients, which stands in the midst of a round
+        if not messages:  # as for an evaluation by clients, which stands during a round
             return []
         limit = self._timeout if timeout is None else min(timeout, self._timeout)
         self.was_waiting = True

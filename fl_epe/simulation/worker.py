@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanarySet
-from fl_epe.faults import Fault, FaultKind
+from fl_epe.flower import pack
 from fl_epe.mechanism import ClippedSum
-from fl_epe.message_records import pack
-from fl_epe.simulation.messages import Order, PartialSum
+from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
@@ -35,8 +35,8 @@ def worker_app(
     """The `ClientApp` that trains ``task``'s clients and plays the canaries.
 
     The node with ``partition-id`` p of ``num-partitions`` N holds the clients p, p + N, p + 2N, …
-    It answers a query with their numbers, and a train message (`Order`) with a `PartialSum`.
-    Model and data stay in memory between messages.
+    It answers a query with their numbers, and a train message (`TrainInstruction`) with a
+    `PartialAggregate`. Model and data stay in memory between messages.
 
     Args:
         task: whose clients.
@@ -89,13 +89,16 @@ def _train(
     message: Message,
     context: Context,
 ) -> Message:
-    order = Order.decode(message.content)
+    order = TrainInstruction.decode(message.content)
     return Message(execute(task, order, execution, signs).encode(), reply_to=message)
 
 
 def execute(
-    task: Task, order: Order, execution: Execution | None = None, signs: Sequence[int] | None = None
-) -> PartialSum:
+    task: Task,
+    order: TrainInstruction,
+    execution: Execution | None = None,
+    signs: Sequence[int] | None = None,
+) -> PartialAggregate:
     """Train the order's clients, clip each update and add it up; likewise for the canaries."""
     dim = len(order.theta)
     total = ClippedSum(dim, order.clip_norm)
@@ -105,7 +108,7 @@ def execute(
     counts = trainer.train(order.theta, order.clients, local, total, seed=seed, round_number=t)
     canaries_total = ClippedSum(dim, order.clip_norm) if order.separate else total
     faults = _add_canaries(canaries_total, order, signs)
-    return PartialSum(
+    return PartialAggregate(
         clients_sum=total.total(),
         canaries_sum=canaries_total.total() if order.separate else None,
         clients=counts.clients,
@@ -118,7 +121,9 @@ def execute(
     )
 
 
-def _add_canaries(total: ClippedSum, order: Order, signs: Sequence[int] | None) -> list[Fault]:
+def _add_canaries(
+    total: ClippedSum, order: TrainInstruction, signs: Sequence[int] | None
+) -> list[Fault]:
     """Add the order's canaries; returns a fault for each that is lost."""
     canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind)
     factor = np.float32(_CANARY_FACTOR * order.clip_norm)

@@ -7,7 +7,7 @@ first used.
 
 Examples:
     >>> from fl_epe.tasks import load_task
-    >>> task = load_task("emnist-twin", num_clients=60, max_examples=8)
+    >>> task = load_task("synthetic-emnist", num_clients=60, max_examples=8)
     >>> len(task.client(7)) <= 8
     True
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fl_epe.lazy import lazy_names
+from fl_epe import lazy_names
 from fl_epe.tasks.by_name import (
     FoundTask,
     find_task,
@@ -24,15 +24,19 @@ from fl_epe.tasks.by_name import (
     load_task,
     look_in_current_folder,
     place_of,
-    task_names,
 )
 
 if TYPE_CHECKING:
-    from fl_epe.models import bind_parameters, glorot_uniform, one_thread
-    from fl_epe.tasks.columns import class_count, number_columns, read_column
-    from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
+    from fl_epe.tasks.contract import Task
     from fl_epe.tasks.dataset_task import DatasetTask, from_datasets
-    from fl_epe.tasks.sources import no_progress_bars, open_source
+    from fl_epe.tasks.examples import ByExample, ClientData, LossSum
+    from fl_epe.tasks.tables import (
+        class_count,
+        no_progress_bars,
+        number_columns,
+        open_source,
+        read_column,
+    )
 
 __all__ = [
     "ByExample",
@@ -41,30 +45,31 @@ __all__ = [
     "FoundTask",
     "LossSum",
     "Task",
-    "bind_parameters",
     "class_count",
     "find_task",
     "from_datasets",
-    "glorot_uniform",
     "is_reference",
     "load_task",
     "look_in_current_folder",
     "no_progress_bars",
     "number_columns",
-    "one_thread",
     "open_source",
     "place_of",
     "read_column",
-    "task_names",
 ]
 
 __getattr__, __dir__ = lazy_names(  # what needs PyTorch
     __name__,
     {
-        "fl_epe.models": ("bind_parameters", "glorot_uniform", "one_thread"),
-        "fl_epe.tasks.columns": ("class_count", "number_columns", "read_column"),
-        "fl_epe.tasks.contract": ("ByExample", "ClientData", "LossSum", "Task"),
+        "fl_epe.tasks.contract": ("Task",),
         "fl_epe.tasks.dataset_task": ("DatasetTask", "from_datasets"),
-        "fl_epe.tasks.sources": ("no_progress_bars", "open_source"),
+        "fl_epe.tasks.examples": ("ByExample", "ClientData", "LossSum"),
+        "fl_epe.tasks.tables": (
+            "class_count",
+            "no_progress_bars",
+            "number_columns",
+            "open_source",
+            "read_column",
+        ),
     },
 )

@@ -16,6 +16,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import sys
 import typing
@@ -23,7 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fl_epe.checks import ArgumentError, checked_type
+from fl_epe.checks import ArgumentError, raise_invalid
 
 if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 BUILT_IN = {
     "digits": "fl_epe.tasks.digits:Digits",
     "emnist": "fl_epe.tasks.emnist:Emnist",
-    "emnist-twin": "fl_epe.tasks.emnist:EmnistTwin",
     "fashion-mnist": "fl_epe.tasks.fashion_mnist:FashionMnist",
     "shakespeare": "fl_epe.tasks.shakespeare:Shakespeare",
     "stackoverflow": "fl_epe.tasks.stackoverflow:StackOverflow",
-    "stackoverflow-twin": "fl_epe.tasks.stackoverflow:StackOverflowTwin",
+    "synthetic-emnist": "fl_epe.tasks.emnist:SyntheticEmnist",
+    "synthetic-stackoverflow": "fl_epe.tasks.stackoverflow:SyntheticStackOverflow",
 }
 """Short names, and where those tasks stand."""
 
@@ -80,40 +81,37 @@ class FoundTask:
     def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
         kinds, values = typing.get_type_hints(self.settings), dict[str, Any]()
         fields = {field.name: field for field in dataclasses.fields(self.settings)}
+        task, nothing = f"of task {self.reference!r}", dataclasses.MISSING
         for name, value in options.items():
             if name not in fields:
                 known = f"expected one of {', '.join(fields)}" if fields else "it has none"
+                raise ArgumentError(f"Unknown option {{{name}}} {task}: {known}.", **{name: value})
+            try:
+                values[name] = _converted(value, kinds[name])
+            except ValueError as error:
                 raise ArgumentError(
-                    f"Unknown option {{{name}}} of task {self.reference!r}: {known}.",
-                    **{name: value},
-                )
-            values[name] = self._converted(name, value, kinds[name])
+                    f"Option {{{name}}} {task}: {error}.", **{name: value}
+                ) from error
         for name, field in fields.items():
-            if name not in values and _is_required(field):
-                raise ArgumentError(
-                    f"Expected the option {{{name}}} of task {self.reference!r} to be given: it "
-                    "has no default.",
-                    **{name: None},
-                )
+            if name not in values and field.default is field.default_factory is nothing:
+                text = f"Expected the option {{{name}}} {task} to be given: it has no default."
+                raise ArgumentError(text, **{name: None})
         return values
 
-    def _converted(self, name: str, value: Any, kind: Any) -> Any:
-        if kind is Path and isinstance(value, str):  # from a file
-            return Path(value)
-        if typing.get_origin(kind) is tuple and isinstance(value, list | tuple):
-            first, *more = typing.get_args(kind)
-            each = [first] * len(value) if more == [...] else [first, *more]
-            if len(each) == len(value):
-                return tuple(self._converted(name, *pair) for pair in zip(value, each, strict=True))
-        if kind not in (int, float, str, bool):
-            return checked_type(name, value, kind)
-        allowed = (int, float) if kind is float else kind
-        if not isinstance(value, allowed) or isinstance(value, bool) is not (kind is bool):
-            raise ArgumentError(
-                f"Expected {{{name}}} of task {self.reference!r} to be {kind.__name__}.",
-                **{name: value},
-            )
+
+def _converted(value: Any, kind: Any) -> Any:
+    """The value in its type, strictly; from a file come texts for paths and lists for tuples."""
+    import pydantic
+
+    try:
+        option = pydantic.TypeAdapter(kind)
+    except pydantic.errors.PydanticSchemaGenerationError:  # another class
         return value
+    try:
+        return option.validate_json(json.dumps(value, default=str), strict=True)
+    except pydantic.ValidationError as error:
+        text = error.errors()[0]["msg"]
+        raise ValueError(f"{text[0].lower()}{text[1:]}") from error
 
 
 def task_names() -> list[str]:
@@ -145,40 +143,47 @@ def load_task(name: str, **options: object) -> Task:
 
 def find_task(reference: str) -> FoundTask:
     """What ``reference`` stands for; see `load_task`, also for the errors."""
-    from fl_epe.tasks.contract import Task
-
     if not is_reference(reference):
         known = ", ".join(task_names())
-        raise ValueError(f"Expected task name={reference!r} to be one of {known}, or {_HOW}.")
+        raise_invalid("task name", reference, f"to be one of {known}, or {_HOW}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
-    found = _attribute(_import(module, reference), name, reference)
-    if isinstance(found, Task):
-        return FoundTask(reference, found, _settings_of_nothing())
-    if inspect.isclass(found) and issubclass(found, Task):
-        if missing := sorted(getattr(found, "__abstractmethods__", ())):
-            raise ValueError(
-                f"Expected task name={reference!r} to define {', '.join(missing)}: see "
-                "fl_epe.tasks.Task."
-            )
-        return FoundTask(reference, found, found)
+    found = _import(module, reference)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            _refuse_name(module, name, reference)
+        found = getattr(found, part)
+    if not _fits(found):
+        text = "to be a subclass of fl_epe.tasks.Task, a function that is annotated to return one"
+        kind = type(found).__name__
+        if inspect.isfunction(found):
+            kind = f"def {found.__name__}(...) without '-> fl_epe.tasks.Task'"
+        raise_invalid("task name", reference, f"{text}, or a task, got {kind}")
     if inspect.isfunction(found):
-        _check_returns_task(found, reference)
         return FoundTask(reference, found, _settings_of(found, reference))
-    raise ValueError(
-        f"Expected task name={reference!r} to be a subclass of fl_epe.tasks.Task, a function that "
-        f"returns one, or a task, got {type(found).__name__}."
-    )
+    if not inspect.isclass(found):
+        return FoundTask(reference, found, dataclasses.make_dataclass("_NoOptions", []))
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        text = f"to define {', '.join(missing)}: see fl_epe.tasks.Task"
+        raise_invalid("task name", reference, text)
+    return FoundTask(reference, found, found)
+
+
+def _fits(value: Any) -> bool:
+    """Whether it is a task, a class of tasks, or a function that says that it returns one."""
+    from fl_epe.tasks.contract import Task
+
+    if inspect.isfunction(value):
+        try:
+            value = typing.get_type_hints(value).get("return")
+        except (NameError, TypeError):  # names that only a type checker sees
+            return False
+    return issubclass(value, Task) if inspect.isclass(value) else isinstance(value, Task)
 
 
 def _import(module: str, reference: str) -> Any:
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise ValueError(
-            f"Expected task name={reference!r} to begin with the name of a module, got "
-            f"{module!r}: write {_HOW}, with dots and without .py."
-        )
-    if module.endswith(".py"):
-        meant = f"{module.removesuffix('.py')}:{reference.partition(':')[2]}"
-        raise ValueError(f"Expected task name={reference!r} to be {meant!r}, without .py.")
+    if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
+        text = f"to begin with the name of a module, got {module!r}: write {_HOW}"
+        raise_invalid("task name", reference, f"{text}, with dots and without .py")
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -209,51 +214,12 @@ def place_of(error: BaseException) -> str:
     return f" ({os.path.basename(last.tb_frame.f_code.co_filename)}, line {last.tb_lineno})"
 
 
-def _attribute(module: Any, name: str, reference: str) -> Any:
-    found = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            _refuse_name(module, name, reference)
-        found = getattr(found, part)
-    return found
-
-
-def _refuse_name(module: Any, name: str, reference: str) -> NoReturn:
-    from fl_epe.tasks.contract import Task
-
-    def fits(value: Any) -> bool:
-        if inspect.isclass(value):
-            return issubclass(value, Task) and not inspect.isabstract(value)
-        return isinstance(value, Task) or (inspect.isfunction(value) and _returns_task(value))
-
-    known = [key for key, value in vars(module).items() if fits(value)]
+def _refuse_name(module: str, name: str, reference: str) -> NoReturn:
+    values = vars(sys.modules[module]).items()
+    known = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
     has = f"it has {', '.join(known)}" if known else "it has no task"
-    raise ValueError(
-        f"Expected task name={reference!r} to name something in {module.__name__}: there is no "
-        f"{name!r}, {has}."
-    )
-
-
-def _returns_task(function: Callable[..., Any]) -> bool:
-    from fl_epe.tasks.contract import Task
-
-    try:
-        answer = typing.get_type_hints(function).get("return")
-    except (NameError, TypeError):  # names that only a type checker sees
-        answer = None
-    return inspect.isclass(answer) and issubclass(answer, Task)
-
-
-def _check_returns_task(function: Callable[..., Any], reference: str) -> None:
-    if not _returns_task(function):
-        raise ValueError(
-            f"Expected task name={reference!r} to be a function that is annotated to return a task:"
-            f" def {function.__name__}(...) -> fl_epe.tasks.Task."
-        )
-
-
-def _settings_of_nothing() -> type:
-    return dataclasses.make_dataclass("_NoOptions", [])
+    text = f"to name something in {module}: there is no {name!r}, {has}"
+    raise_invalid("task name", reference, text)
 
 
 def _settings_of(function: Callable[..., Any], reference: str) -> type:
@@ -261,17 +227,13 @@ def _settings_of(function: Callable[..., Any], reference: str) -> type:
     hints, fields = typing.get_type_hints(function), list[Any]()
     for name, parameter in inspect.signature(function).parameters.items():
         default = parameter.default
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise ValueError(
-                f"Expected the argument {name!r} of task name={reference!r} to be given by name: "
-                "leave out '/' and '*'."
-            )
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
+        wrong = f"to take the argument {name!r}"
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise_invalid("task name", reference, f"{wrong} by name: leave out '/' and '*'")
         if name not in hints and default in (parameter.empty, None):
-            raise ValueError(
-                f"Expected the argument {name!r} of task name={reference!r} to have a type."
-            )
+            raise_invalid("task name", reference, f"{wrong} with a type")
         kind = hints.get(name, type(default))
         if default is parameter.empty:
             fields.append((name, kind))
@@ -280,11 +242,6 @@ def _settings_of(function: Callable[..., Any], reference: str) -> type:
     made = dataclasses.make_dataclass(function.__name__, fields, kw_only=True)
     made.__doc__ = inspect.getdoc(function)
     return made
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    nothing = dataclasses.MISSING
-    return field.default is nothing and field.default_factory is nothing
 
 
 def look_in_current_folder() -> None:

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from fl_epe.checks import raise_invalid
 from fl_epe.files import whole_file
 from fl_epe.models import (
     Inputs,
     batch_norms,
     bind_parameters,
     call_model,
-    check_trainable,
     model_notes,
     one_thread,
     prepared,
@@ -29,79 +29,9 @@ from fl_epe.models import (
 )
 from fl_epe.seeding import generator
 from fl_epe.tasks.by_name import load_again, place_of
+from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 
 _EVALUATION_BATCH = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class ClientData:
-    """The examples of one client, or the held-out examples.
-
-    Attributes:
-        inputs: what the model is called with: a tensor, or a mapping of keyword arguments to
-            tensors; first axis the examples.
-        targets: what `Task.loss` compares the outputs with, first axis the examples.
-    """
-
-    inputs: Any  # `Inputs`; whoever wrote the task knows which
-    targets: torch.Tensor
-
-    def __post_init__(self) -> None:
-        named = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
-        for name, part in named.items():
-            if len(part) != len(self.targets):
-                raise ValueError(
-                    f"Expected as many inputs{name and f' {name!r}'} as targets, got {len(part)} "
-                    f"and {len(self.targets)}."
-                )
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
-        """The same with every tensor changed, e.g. by taking some examples of it."""
-        if isinstance(self.inputs, Mapping):
-            inputs: Inputs = {name: change(part) for name, part in self.inputs.items()}
-        else:
-            inputs = change(self.inputs)
-        return ClientData(inputs, change(self.targets))
-
-    def batches(self, size: int) -> list[ClientData]:
-        """The examples in their order, ``size`` at a time."""
-        starts = range(0, len(self), size)
-        return [self.map(lambda part, i=i: part[i : i + size]) for i in starts]  # type: ignore[misc]
-
-
-@dataclasses.dataclass(frozen=True)
-class LossSum:
-    """The loss of a batch as a sum, so that batches and masked positions add up.
-
-    Attributes:
-        loss: differentiable scalar, summed over what was predicted.
-        correct: how many predictions were right; for a task with another metric than accuracy,
-            the sum of that metric. A tensor on a device spares it a synchronisation.
-        examples: how many predictions there were (for text, the tokens that are not masked); a
-            number or a tensor likewise.
-    """
-
-    loss: torch.Tensor
-    correct: float | torch.Tensor
-    examples: int | torch.Tensor
-
-    def mean(self) -> torch.Tensor:
-        """The loss of a prediction, differentiable; 0 if there was none."""
-        if isinstance(self.examples, torch.Tensor):
-            return self.loss / self.examples.clamp(min=1)
-        return self.loss / max(1, self.examples)
-
-    def sums(self, device: torch.device) -> torch.Tensor:
-        """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
-        parts = (self.loss.detach(), self.correct, self.examples)
-        return torch.stack([torch.as_tensor(p, dtype=torch.float64, device=device) for p in parts])
-
-
-ByExample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Loss, metric and number of predictions of each example, shape (n,) each."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # subclasses that are dataclasses compare fields
@@ -226,9 +156,8 @@ class Task(abc.ABC):
                 fails on the first examples.
         """
         model = prepared(self.model)
-        check_trainable(model)
-        bind_parameters(model, torch.tensor(self.initial(0)))
         found = model_notes(model)
+        bind_parameters(model, torch.tensor(self.initial(0)))
         examples = self.held_out().map(lambda part: part[:2])
         if len(examples) < 2:
             return found
@@ -271,7 +200,7 @@ class Task(abc.ABC):
     def _trained(self, theta: np.ndarray) -> torch.nn.Module:
         """The model ``theta`` in evaluation mode, with BatchNorm's averages over held-out data."""
         if theta.shape != (self.dim,):
-            raise ValueError(f"Expected theta.shape={theta.shape} == ({self.dim},).")
+            raise_invalid("theta.shape", theta.shape, f"== ({self.dim},)")
         model = prepared(self.model).eval()
         bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
         if layers := batch_norms(model):
@@ -329,7 +258,7 @@ class Task(abc.ABC):
     def check_client(self, client_id: int) -> None:
         """Raise ValueError unless ``client_id`` is one of ``0 … num_clients − 1``."""
         if not 0 <= client_id < self.num_clients:
-            raise ValueError(f"Expected 0 <= client_id={client_id} < {self.num_clients}.")
+            raise_invalid("client_id", client_id, f"in [0, {self.num_clients})")
 
 
 @functools.lru_cache(maxsize=16)

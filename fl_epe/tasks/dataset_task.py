@@ -28,18 +28,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fl_epe.checks import raise_invalid
 from fl_epe.models import call_model, prepared
-from fl_epe.tasks.columns import Columns, check_columns, classes_of, read_inputs, read_targets
-from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
+from fl_epe.tasks.contract import Task
+from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 from fl_epe.tasks.losses import (
     by_class,
     check_classes,
     default_by_example,
     default_loss,
-    default_metric,
+    right_classes,
 )
-from fl_epe.tasks.partitioners import check_partition, client_rows
-from fl_epe.tasks.sources import Source, absolute, no_progress_bars, open_source
+from fl_epe.tasks.partition import check_partition, client_rows
+from fl_epe.tasks.tables import (
+    Columns,
+    Source,
+    absolute,
+    check_columns,
+    classes_of,
+    no_progress_bars,
+    open_source,
+    read_inputs,
+    read_targets,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -103,11 +114,11 @@ def from_datasets(
     """
     check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
-        raise ValueError(f"Expected held_out={held_out} in (0, 1), a split's name or a data set.")
+        raise_invalid("held_out", held_out, "in (0, 1), a split's name or a data set")
     if data_seed < 0:
-        raise ValueError(f"Expected data_seed={data_seed} >= 0.")
+        raise_invalid("data_seed", data_seed, ">= 0")
     if not isinstance(model, torch.nn.Module) and not callable(model):
-        raise ValueError(f"Expected model={model!r} to be a torch.nn.Module, or to make one.")
+        raise_invalid("model", model, "to be a torch.nn.Module, or to make one")
     return DatasetTask(
         source_model=model,
         source=absolute(dataset),
@@ -259,24 +270,25 @@ class DatasetTask(Task):
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """The own loss and metric, each times the number of predictions."""
-        if not targets.is_cpu and (found := self.by_example(outputs, targets)):
-            return LossSum(*(part.sum() for part in found))
-        if self.own_loss is None:
+        if not targets.is_cpu and (parts := self.by_example(outputs, targets)):
+            return LossSum(*(part.sum() for part in parts))
+        if self.own_loss is not None:
+            loss = _one_number("loss", self.own_loss(outputs, targets)) * len(targets)
+            right = (
+                right_classes(outputs, targets) if self.own_metric is None and self.metric else 0
+            )
+            found = LossSum(loss, right, len(targets))
+        else:
             try:
-                total, count = default_loss(outputs, targets)
+                found = default_loss(outputs, targets)
             except IndexError:
                 check_classes(targets, by_class(outputs, targets)[0].shape[-1], self.target)
                 raise
-        else:
-            count = len(targets)
-            total = _one_number("loss", self.own_loss(outputs, targets)) * count
-        if self.own_metric is not None:
-            with torch.no_grad():
-                mean = _one_number("metric", self.own_metric(outputs, targets))
-                return LossSum(total, float(mean) * count, count)
-        if self.metric:
-            return LossSum(total, default_metric(outputs, targets), count)
-        return LossSum(total, 0, count)
+        if self.own_metric is None:
+            return found
+        with torch.no_grad():
+            mean = float(_one_number("metric", self.own_metric(outputs, targets)))
+        return LossSum(found.loss, mean * int(found.examples), found.examples)
 
     def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
         """See `Task.by_example`; ``None`` with a loss or metric of one's own."""

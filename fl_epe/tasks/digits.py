@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from fl_epe.models import Cnn
 from fl_epe.seeding import generator
-from fl_epe.tasks.contract import ClientData, Task
+from fl_epe.tasks.contract import Task
+from fl_epe.tasks.examples import ClientData
 from fl_epe.tasks.losses import Classes
 from fl_epe.tasks.partition import check_split, dirichlet_partition, stratified_split
 

@@ -1,6 +1,6 @@
-"""EMNIST by writer, and a twin of it that needs no file: the paper's image task.
+"""EMNIST by writer, and synthetic EMNIST that needs no file: the paper's image task.
 
-The twin was run; the published data was not, see `fl_epe.data`.
+Only the synthetic data was run, see `fl_epe.data`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from fl_epe.data.examples import images_and_labels
-from fl_epe.data.image_twin import WRITERS, drawings, held_out_drawings, size
+from fl_epe.data.synthetic_images import WRITERS, drawings, held_out_drawings, size
 from fl_epe.models import Cnn
-from fl_epe.tasks.contract import ClientData
+from fl_epe.tasks.examples import ClientData
 from fl_epe.tasks.losses import Classes
-from fl_epe.tasks.stored import MadeUpTask, StoredTask
+from fl_epe.tasks.stored import StoredTask, SyntheticTask
 
 _HELD_OUT = 2000
 # From the paper (Andrew et al. 2024, section 5.2.1): rounds and clients a round (it says 15 epochs,
@@ -56,25 +56,25 @@ class Emnist(Classes, StoredTask):
     name: ClassVar[str] = "emnist"
     defaults: ClassVar[Mapping[str, Any]] = _DEFAULTS
     data_dir: str = "flwrlabs/femnist"
-    most_held_out: ClassVar[int] = _HELD_OUT
+    _most_held_out: ClassVar[int] = _HELD_OUT
 
     def model(self) -> torch.nn.Module:
         """A fresh EMNIST CNN."""
         return Cnn()
 
-    def decode(self, examples: np.ndarray) -> ClientData:
-        """See `StoredTask.decode`."""
+    def _decode(self, examples: np.ndarray) -> ClientData:
+        """See `StoredTask._decode`."""
         return _client_data(*images_and_labels(examples))
 
 
 @dataclasses.dataclass(frozen=True)
-class EmnistTwin(Classes, MadeUpTask):
-    """Drawn characters by as many writers as the paper has, see `fl_epe.data.image_twin`.
+class SyntheticEmnist(Classes, SyntheticTask):
+    """Drawn characters by as many writers as the paper has, see `fl_epe.data.synthetic_images`.
 
     The defaults are those of `Emnist`. Images have the shape (n, 1, 28, 28), labels (n,).
     """
 
-    name: ClassVar[str] = "emnist-twin"
+    name: ClassVar[str] = "synthetic-emnist"
     defaults: ClassVar[Mapping[str, Any]] = _DEFAULTS
     num_clients: int = WRITERS
 
@@ -82,15 +82,15 @@ class EmnistTwin(Classes, MadeUpTask):
         """A fresh EMNIST CNN."""
         return Cnn()
 
-    def make(self, client_id: int) -> ClientData:
-        """See `MadeUpTask.make`."""
+    def _make(self, client_id: int) -> ClientData:
+        """See `SyntheticTask._make`."""
         return _client_data(*drawings(self.data_seed, client_id, self.max_examples))
 
-    def size(self, client_id: int) -> int:
-        """See `MadeUpTask.size`."""
+    def _size(self, client_id: int) -> int:
+        """See `SyntheticTask._size`."""
         return size(self.data_seed, client_id, self.max_examples)
 
-    def make_held_out(self) -> ClientData:
+    def _make_held_out(self) -> ClientData:
         """2,000 drawings of other writers."""
         return _client_data(*held_out_drawings(self.data_seed, _HELD_OUT))
 

@@ -4,44 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from fl_epe.checks import raise_invalid
 from fl_epe.data.examples import PAD
 from fl_epe.models import call_model, one_thread, prepared
-from fl_epe.tasks.contract import ByExample, ClientData, LossSum, Task
-
-__all__ = [
-    "Classes",
-    "by_class",
-    "check_classes",
-    "constant_loss",
-    "cross_entropy",
-    "cross_entropy_by_example",
-    "default_by_example",
-    "default_loss",
-    "default_metric",
-    "token_cross_entropy",
-]
+from fl_epe.tasks.contract import Task
+from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 
 _IGNORED = -100  # torch's and Hugging Face's mark of a target that does not count
 
 
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
-    """Summed cross-entropy and number of right classes for (n, classes) logits."""
-    right = (_best(logits) == targets).sum()
-    loss = functional.cross_entropy(logits, targets, reduction="sum")
-    return LossSum(loss, int(right) if right.is_cpu else right, len(targets))
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED) -> LossSum:
+    """Summed cross-entropy and number of right classes for (n, classes) logits.
+
+    Targets that are ``ignored`` do not count.
+    """
+    loss = functional.cross_entropy(logits, targets, reduction="sum", ignore_index=ignored)
+    return LossSum(loss, *_counts(logits, targets, ignored))
 
 
-def _best(logits: torch.Tensor) -> torch.Tensor:
-    """The first of the largest entries of the last axis."""
-    values = logits.detach()
-    if values.is_cpu and values.dtype == torch.float32:  # NumPy's argmax is ten times as fast
-        return torch.from_numpy(values.numpy().argmax(-1))
-    return values.argmax(-1)
+def _counts(logits: torch.Tensor, targets: torch.Tensor, ignored: int) -> tuple[Any, Any]:
+    """How many predictions are right, and how many there are; tensors on a device."""
+    counted: Any
+    if logits.is_cpu and targets.is_cpu and logits.dtype == torch.float32:
+        best, wanted = logits.detach().numpy().argmax(-1), targets.numpy()  # ten times as fast
+        counted = wanted != ignored
+        return int(np.count_nonzero((best == wanted) & counted)), int(np.count_nonzero(counted))
+    counted = targets != ignored
+    return (logits.argmax(-1) == targets).logical_and_(counted).sum(), counted.sum()
 
 
 def token_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
@@ -56,7 +51,7 @@ def token_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
     """
     if targets.is_cpu:  # fewer logits; where a mask would have to wait for the device, all of them
         counted = targets != PAD
-        return cross_entropy(logits[counted], targets[counted])
+        return cross_entropy(logits[counted], targets[counted], PAD)
     return LossSum(*(part.sum() for part in cross_entropy_by_example(logits, targets, PAD)))
 
 
@@ -76,7 +71,10 @@ def cross_entropy_by_example(
         flat, targets.reshape(-1), reduction="none", ignore_index=ignored
     )
     counted = targets != ignored
-    right = (_best(logits) == targets) & counted
+    values = logits.detach()
+    fast = values.is_cpu and values.dtype == torch.float32  # NumPy's is ten times as fast
+    best = torch.from_numpy(values.numpy().argmax(-1)) if fast else values.argmax(-1)
+    right = (best == targets) & counted
     loss, correct, examples = (part.reshape(n, -1).sum(1) for part in (losses, right, counted))
     return loss, correct, examples
 
@@ -94,7 +92,7 @@ class Classes:
 
 
 def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
-    """`default_loss` and `default_metric` of each example; see `Task.by_example`."""
+    """`default_loss` of each example; see `Task.by_example`."""
     if not targets.is_floating_point():
         logits, _ = by_class(outputs, targets)
         return cross_entropy_by_example(logits.reshape(*targets.shape, -1), targets)
@@ -105,8 +103,8 @@ def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExampl
     return loss, torch.zeros_like(loss), torch.full_like(loss, each)
 
 
-def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The summed loss that suits the targets, and the number of predictions.
+def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+    """The summed loss that suits the targets, with the number of predictions and of right classes.
 
     Args:
         outputs: for whole numbers logits, see `by_class`; for real numbers as many values as the
@@ -114,20 +112,16 @@ def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Te
         targets: int64 class numbers, −100 where nothing is to be predicted; or float32.
 
     Returns:
-        Cross-entropy or squared error, and the number of targets that count.
+        Cross-entropy, or squared error, of which no prediction is right.
 
     Raises:
         ValueError: if the outputs do not fit the targets.
     """
-    if targets.is_floating_point():
-        _check_shapes(outputs, targets)
-        return functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="sum"), (
-            targets.numel()
-        )
-    logits, classes = by_class(outputs, targets)
-    loss = functional.cross_entropy(logits, classes, reduction="sum", ignore_index=_IGNORED)
-    # NumPy starts sooner, which counts for small batches.
-    return loss, int(np.count_nonzero(classes.cpu().numpy() != _IGNORED))
+    if not targets.is_floating_point():
+        return cross_entropy(*by_class(outputs, targets))
+    _check_shapes(outputs, targets)
+    loss = functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="sum")
+    return LossSum(loss, 0, targets.numel())
 
 
 def _check_shapes(outputs: torch.Tensor, targets: torch.Tensor) -> None:
@@ -141,13 +135,9 @@ def _check_shapes(outputs: torch.Tensor, targets: torch.Tensor) -> None:
         )
 
 
-def default_metric(outputs: torch.Tensor, targets: torch.Tensor) -> int | torch.Tensor:
+def right_classes(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
     """The number of right classes among the targets that count, see `default_loss`."""
-    values, wanted = by_class(outputs.detach(), targets)
-    if values.is_cpu and targets.is_cpu and values.dtype == torch.float32:
-        best, classes = values.numpy().argmax(-1), wanted.numpy()
-        return int(np.count_nonzero((best == classes) & (classes != _IGNORED)))
-    return (values.argmax(-1) == wanted).logical_and_(wanted != _IGNORED).sum()
+    return _counts(*by_class(outputs.detach(), targets), _IGNORED)[0]
 
 
 def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -223,11 +213,9 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     """
     counted = targets[targets != _IGNORED]
     if not len(counted):
-        raise ValueError(f"Expected targets={column!r} to have a value that is not {_IGNORED}.")
+        raise_invalid("targets", column, f"to have a value that is not {_IGNORED}")
     low, high = int(counted.min()), int(counted.max())
     if low < 0 or high >= outputs:
         wrong = low if low < 0 else high
-        raise ValueError(
-            f"Expected targets={column!r} to hold classes 0 … {outputs - 1}, as the model has "
-            f"{outputs} outputs, got {wrong}."
-        )
+        text = f"to hold classes 0 … {outputs - 1}, as the model has {outputs} outputs, got {wrong}"
+        raise_invalid("targets", column, text)

@@ -1,10 +1,20 @@
-"""Splits one labelled data set into clients that differ from one another."""
+"""Which client has which rows."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
+import warnings
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from flwr_datasets.partitioner import Partitioner
 
 
 def dirichlet_partition(
@@ -30,9 +40,11 @@ def dirichlet_partition(
     """
     spare = len(labels) - num_clients * minimum
     if spare < 0:
-        raise ValueError(
-            f"Expected num_clients={num_clients} <= {len(labels) // minimum}, "
-            f"so that each has at least {minimum} of the {len(labels)} examples."
+        raise_invalid(
+            "num_clients",
+            num_clients,
+            f"<= {len(labels) // minimum}, so that each has at least {minimum} of the "
+            f"{len(labels)} examples",
         )
     sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
     parts = _parts(labels, sizes, alpha, random)
@@ -87,9 +99,125 @@ def _take(
 
 def check_split(num_clients: int, alpha: float, data_seed: int) -> None:
     """Raise ValueError for options that no data set could be split with."""
-    if num_clients < 1:
-        raise ArgumentError("Expected {num_clients} >= 1.", num_clients=num_clients)
-    if not 0 < alpha < float("inf"):
-        raise ArgumentError("Expected {alpha} > 0 and finite.", alpha=alpha)
+    check_count("num_clients", num_clients)
+    check_positive("alpha", alpha)
     if data_seed < 0:
-        raise ArgumentError("Expected {data_seed} >= 0.", data_seed=data_seed)
+        raise_invalid("data_seed", data_seed, ">= 0")
+
+
+_ROW, _CLASS = "fl_epe_row", "fl_epe_class"
+_HOW = (
+    "to be 'by:COLUMN' (a client for each value of a column), 'iid:CLIENTS', 'dirichlet:ALPHA' "
+    "with num_clients, or a flwr_datasets.partitioner.Partitioner"
+)
+
+
+def check_partition(partition: str | Partitioner, num_clients: int | None) -> None:
+    """Refuse a partition that cannot be meant; reads no data and imports nothing.
+
+    Raises:
+        ValueError: names the argument and what may be written.
+    """
+    kind, _, value = partition.partition(":") if isinstance(partition, str) else ("", "", "")
+    if not hasattr(partition, "load_partition") and (
+        kind not in ("by", "iid", "dirichlet") or not value
+    ):
+        raise_invalid("partition", partition, _HOW)
+    if kind == "iid" and (not value.isdecimal() or int(value) < 1):
+        raise_invalid("partition", partition, "to be 'iid:CLIENTS', e.g. 'iid:100'")
+    if kind != "dirichlet":
+        if num_clients is not None:
+            raise_invalid("num_clients", num_clients, "only beside 'dirichlet:ALPHA'")
+        return
+    try:
+        check_positive("alpha", float(value))
+    except ValueError as error:
+        text = "Expected ALPHA > 0 in {partition}, e.g. 'dirichlet:0.3'."
+        raise ArgumentError(text, partition=partition) from error
+    if num_clients is None or num_clients < 1:
+        raise_invalid("num_clients", num_clients, f">= 1 beside partition={partition!r}")
+
+
+def client_rows(
+    dataset: Dataset,
+    partition: str | Partitioner,
+    *,
+    targets: str,
+    seed: int,
+    num_clients: int | None = None,
+) -> list[np.ndarray]:
+    """The rows of each client, as the partitioners of flwr-datasets choose them.
+
+    Args:
+        dataset: all rows.
+        partition: see `from_datasets`.
+        targets: the column of which "dirichlet" gives every client other shares.
+        seed: of whatever is random in it.
+        num_clients: how many there are, for "dirichlet".
+
+    Returns:
+        For each client the int64 numbers of its rows, ascending.
+
+    Raises:
+        ValueError: if the rows cannot be partitioned like that.
+
+    Examples:
+        >>> import datasets
+        >>> rows = datasets.Dataset.from_dict({"x": range(6), "user": list("abcabc")})
+        >>> [part.tolist() for part in client_rows(rows, "by:user", targets="x", seed=0)]
+        [[0, 3], [1, 4], [2, 5]]
+    """
+    try:
+        if not isinstance(partition, str):  # a copy, as its data can be set only once
+            return _of_partitioner(copy.deepcopy(partition), dataset)
+        kind, _, value = partition.partition(":")
+        if kind == "by":
+            return _by_column(dataset, value)
+        clients = int(value) if kind == "iid" else num_clients or 1
+        if len(dataset) < clients:
+            raise ValueError(f"there are {len(dataset)} rows for {clients} clients")
+        order = np.random.default_rng(seed).permutation(len(dataset))
+        if kind == "iid":
+            return [np.sort(part) for part in np.array_split(order, clients)]
+        return _dirichlet(dataset, targets, order, clients, float(value), seed)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise_invalid("partition", partition, f"to fit the rows: {error}")
+
+
+def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
+    if column not in dataset.column_names:
+        raise ValueError(f"there is no column {column!r} among {', '.join(dataset.column_names)}")
+    values = dataset[column][:]
+    if empty := sum(value in (None, "") or value != value for value in values):
+        raise ValueError(f"{empty} of {len(dataset)} rows have no value there: fill them in")
+    owners = np.unique(np.asarray(values), return_inverse=True)[1]
+    rows = np.argsort(owners, kind="stable")
+    return np.split(rows, np.cumsum(np.bincount(owners))[:-1])
+
+
+def _dirichlet(
+    dataset: Dataset, targets: str, order: np.ndarray, clients: int, alpha: float, seed: int
+) -> list[np.ndarray]:
+    """Clients of equal size whose label shares are Dirichlet (Hsu et al. 2019).
+
+    Not flwr-datasets' DirichletPartitioner, which splits each label over the clients: with many
+    clients and a small alpha it leaves some without rows, and gives up.
+    """
+    from datasets import Dataset
+    from flwr_datasets.partitioner import InnerDirichletPartitioner
+
+    classes = np.unique(np.asarray(dataset[targets]), return_inverse=True)[1]  # 0, 1, 2, …
+    shuffled = Dataset.from_dict({_CLASS: classes[order]})
+    sizes = len(order) // clients + (np.arange(clients) < len(order) % clients)
+    partitioner = InnerDirichletPartitioner(
+        partition_sizes=sizes, partition_by=_CLASS, alpha=alpha, seed=seed
+    )
+    return [np.sort(order[part]) for part in _of_partitioner(partitioner, shuffled)]
+
+
+def _of_partitioner(partitioner: Partitioner, dataset: Dataset) -> list[np.ndarray]:
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")  # and progress bars
+        partitioner.dataset = dataset.add_column(_ROW, np.arange(len(dataset)))
+        parts = map(partitioner.load_partition, range(partitioner.num_partitions))
+        return [np.sort(np.asarray(part[_ROW][:], np.int64)) for part in parts]

@@ -15,7 +15,7 @@ import torch
 
 from fl_epe.data.examples import ALPHABET, characters_and_next
 from fl_epe.models import CharacterLstm
-from fl_epe.tasks.contract import ClientData
+from fl_epe.tasks.examples import ClientData
 from fl_epe.tasks.losses import Classes
 from fl_epe.tasks.stored import StoredTask
 
@@ -46,13 +46,13 @@ class Shakespeare(Classes, StoredTask):
     )
     data_dir: str = "flwrlabs/shakespeare"
     max_examples: int = 256
-    most_held_out: ClassVar[int] = _HELD_OUT
+    _most_held_out: ClassVar[int] = _HELD_OUT
 
     def model(self) -> torch.nn.Module:
         """A fresh LSTM."""
         return CharacterLstm(len(ALPHABET))
 
-    def decode(self, examples: np.ndarray) -> ClientData:
-        """See `StoredTask.decode`."""
+    def _decode(self, examples: np.ndarray) -> ClientData:
+        """See `StoredTask._decode`."""
         inputs, targets = characters_and_next(examples)
         return ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))

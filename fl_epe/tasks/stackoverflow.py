@@ -1,6 +1,6 @@
-"""StackOverflow by user, and a twin of it that needs no file: the paper's text task.
+"""StackOverflow by user, and a synthetic set that needs no file: the paper's text task.
 
-The twin was run; the published data was not, see `fl_epe.data`.
+Only the synthetic data was run, see `fl_epe.data`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from fl_epe.data.examples import PAD, VOCABULARY, words_and_next
-from fl_epe.data.text_twin import USERS, held_out_sentences, sentences, size
+from fl_epe.data.synthetic_text import USERS, held_out_sentences, sentences, size
 from fl_epe.models import Lstm
-from fl_epe.tasks.contract import ByExample, ClientData, LossSum
+from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 from fl_epe.tasks.losses import cross_entropy, cross_entropy_by_example, token_cross_entropy
-from fl_epe.tasks.stored import MadeUpTask, StoredTask
+from fl_epe.tasks.stored import StoredTask, SyntheticTask
 
 _HELD_OUT = 1000
 _MAX_EXAMPLES = 256
@@ -42,7 +42,7 @@ _PAPER: Mapping[str, Any] = MappingProxyType(
 
 
 class _NextWords:
-    """What the real data and the twin have in common."""
+    """What the real and the synthetic data have in common."""
 
     def model(self) -> torch.nn.Module:
         """A fresh LSTM."""
@@ -83,46 +83,46 @@ class StackOverflow(_NextWords, StoredTask):
     name: ClassVar[str] = "stackoverflow"
     defaults: ClassVar[Mapping[str, Any]] = _PAPER
     max_examples: int = _MAX_EXAMPLES
-    most_held_out: ClassVar[int] = _HELD_OUT
+    _most_held_out: ClassVar[int] = _HELD_OUT
 
-    def place(self) -> str:
-        """See `StoredTask.place`."""
+    def _place(self) -> str:
+        """See `StoredTask._place`."""
         if not self.data_dir:
             raise FileNotFoundError(
                 "Expected data_dir='' to say where StackOverflow is. TensorFlow Federated "
                 "publishes stackoverflow.sqlite.lzma and stackoverflow.word_count.tar.bz2. Put "
                 "both in a folder, convert it with 'fl-epe data convert', and name the result with "
-                "--data-dir. Without them there is the task 'stackoverflow-twin'."
+                "--data-dir. Without them there is the task 'synthetic-stackoverflow'."
             )
         return self.data_dir
 
-    def decode(self, examples: np.ndarray) -> ClientData:
-        """See `StoredTask.decode`."""
+    def _decode(self, examples: np.ndarray) -> ClientData:
+        """See `StoredTask._decode`."""
         return _client_data(examples)
 
 
 @dataclasses.dataclass(frozen=True)
-class StackOverflowTwin(_NextWords, MadeUpTask):
-    """Made-up sentences of as many users as StackOverflow has, see `fl_epe.data.text_twin`.
+class SyntheticStackOverflow(_NextWords, SyntheticTask):
+    """Synthetic sentences of as many users as StackOverflow has, see `fl_epe.data.synthetic_text`.
 
     The defaults are those of `StackOverflow`, whose two learning rates were not checked against
     the paper. Word ids and the next ones are int64 of shape (n, 20).
     """
 
-    name: ClassVar[str] = "stackoverflow-twin"
+    name: ClassVar[str] = "synthetic-stackoverflow"
     defaults: ClassVar[Mapping[str, Any]] = _PAPER
     num_clients: int = USERS
     max_examples: int = _MAX_EXAMPLES
 
-    def make(self, client_id: int) -> ClientData:
-        """See `MadeUpTask.make`."""
+    def _make(self, client_id: int) -> ClientData:
+        """See `SyntheticTask._make`."""
         return _client_data(sentences(self.data_seed, client_id, self.max_examples))
 
-    def size(self, client_id: int) -> int:
-        """See `MadeUpTask.size`."""
+    def _size(self, client_id: int) -> int:
+        """See `SyntheticTask._size`."""
         return size(self.data_seed, client_id, self.max_examples)
 
-    def make_held_out(self) -> ClientData:
+    def _make_held_out(self) -> ClientData:
         """1,000 sentences of other users."""
         return _client_data(held_out_sentences(self.data_seed, _HELD_OUT))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+from typing import ClassVar
 
 import numpy as np
 
 from fl_epe import data
-from fl_epe.checks import ArgumentError
-from fl_epe.tasks.contract import ClientData, Task
+from fl_epe.checks import check_count, raise_invalid
+from fl_epe.tasks.contract import Task
+from fl_epe.tasks.examples import ClientData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +27,7 @@ class StoredTask(Task, abc.ABC):
         data_seed: seed of that choice.
     """
 
+    _most_held_out: ClassVar[int]
     data_dir: str = ""
     max_examples: int = 0
     data_seed: int = 0
@@ -35,15 +38,10 @@ class StoredTask(Task, abc.ABC):
             object.__setattr__(self, "data_dir", data.absolute(self.data_dir))
 
     @abc.abstractmethod
-    def decode(self, examples: np.ndarray) -> ClientData:
+    def _decode(self, examples: np.ndarray) -> ClientData:
         """Examples as `fl_epe.data` stores them, in the form that the model takes."""
 
-    @property
-    @abc.abstractmethod
-    def most_held_out(self) -> int:
-        """How many examples `held_out` has at most."""
-
-    def place(self) -> str:
+    def _place(self) -> str:
         """Where the data is.
 
         Raises:
@@ -58,7 +56,7 @@ class StoredTask(Task, abc.ABC):
 
     @property
     def _store(self) -> data.ClientStore:
-        return data.open_data(self.name, self.place())
+        return data.open_data(self.name, self._place())
 
     def client(self, client_id: int) -> ClientData:
         """The examples of one client.
@@ -69,23 +67,23 @@ class StoredTask(Task, abc.ABC):
             ValueError: for a ``client_id`` that does not exist, or files that are broken.
         """
         self.check_client(client_id)
-        return self.decode(self._store.shuffled(client_id, self.max_examples, self.data_seed))
+        return self._decode(self._store.shuffled(client_id, self.max_examples, self.data_seed))
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; from the index."""
-        return self._store.sizes_of(client_ids, self.max_examples)
+        return self._store.sizes(client_ids, self.max_examples)
 
     def held_out(self) -> ClientData:
-        """At most `most_held_out` examples of the source's test split.
+        """Some examples of the source's test split.
 
         If it has none, of its other held-out split, or of the tenth that was taken from every
         client.
         """
-        return self.decode(self._store.held_out(self.most_held_out))
+        return self._decode(self._store.held_out(self._most_held_out))
 
 
 @dataclasses.dataclass(frozen=True)
-class MadeUpTask(Task, abc.ABC):
+class SyntheticTask(Task, abc.ABC):
     """A task whose clients are made from a seed when they are asked for; nothing is kept.
 
     Attributes:
@@ -99,30 +97,29 @@ class MadeUpTask(Task, abc.ABC):
     data_seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_clients < 1:
-            raise ArgumentError("Expected {num_clients} >= 1.", num_clients=self.num_clients)
+        check_count("num_clients", self.num_clients)
         _check(self.max_examples, self.data_seed)
 
     @abc.abstractmethod
-    def make(self, client_id: int) -> ClientData:
+    def _make(self, client_id: int) -> ClientData:
         """The examples of one client, who exists."""
 
     @abc.abstractmethod
-    def size(self, client_id: int) -> int:
-        """How many examples `make` would make."""
+    def _size(self, client_id: int) -> int:
+        """How many examples `_make` would make."""
 
     @abc.abstractmethod
-    def make_held_out(self) -> ClientData:
+    def _make_held_out(self) -> ClientData:
         """Examples that belong to no client."""
 
     def client(self, client_id: int) -> ClientData:
         """The examples of one client."""
         self.check_client(client_id)
-        return self.make(client_id)
+        return self._make(client_id)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; nothing is made."""
-        return np.array([self.size(int(client)) for client in client_ids], np.int64)
+        return np.array([self._size(int(client)) for client in client_ids], np.int64)
 
     def held_out(self) -> ClientData:
         """Examples of clients that take no part; made once."""
@@ -130,12 +127,11 @@ class MadeUpTask(Task, abc.ABC):
 
 
 @functools.lru_cache(maxsize=1)
-def _held_out(task: MadeUpTask) -> ClientData:
-    return task.make_held_out()
+def _held_out(task: SyntheticTask) -> ClientData:
+    return task._make_held_out()
 
 
 def _check(max_examples: int, data_seed: int) -> None:
-    if max_examples < 0:
-        raise ArgumentError("Expected {max_examples} >= 0.", max_examples=max_examples)
-    if data_seed < 0:
-        raise ArgumentError("Expected {data_seed} >= 0.", data_seed=data_seed)
+    for name, value in (("max_examples", max_examples), ("data_seed", data_seed)):
+        if value < 0:
+            raise_invalid(name, value, ">= 0")

@@ -6,17 +6,17 @@
 Examples:
     >>> from fl_epe.tasks import load_task
     >>> from fl_epe.training import LocalTraining, Trainer
-    >>> task = load_task("emnist-twin", num_clients=5, max_examples=8)
+    >>> task = load_task("synthetic-emnist", num_clients=5, max_examples=8)
     >>> trainer = Trainer(task)
     >>> theta = task.initial(seed=1)
     >>> local = LocalTraining(learning_rate=0.05, epochs=1, batch_size=16)
     >>> update = trainer.train(theta, 3, local, seed=1, round_number=0)  # what client 3 learned
-    >>> update.delta.shape == theta.shape and update.examples > 0
+    >>> update.values.shape == theta.shape and update.examples > 0
     True
 """
 
-from fl_epe.training.cohort import CohortTrainer, Counts
+from fl_epe.training.cohort import CohortTrainer
 from fl_epe.training.execution import Execution
-from fl_epe.training.local import ClientUpdate, LocalTraining, Trainer
+from fl_epe.training.local import LocalTraining, Trainer
 
-__all__ = ["ClientUpdate", "CohortTrainer", "Counts", "Execution", "LocalTraining", "Trainer"]
+__all__ = ["CohortTrainer", "Execution", "LocalTraining", "Trainer"]

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from fl_epe.faults import Fault, FaultKind
+from fl_epe.auditing import Fault, FaultKind
 from fl_epe.mechanism import ClippedSum
+from fl_epe.models import one_thread
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, Task, one_thread
+from fl_epe.tasks import ClientData, Task
 from fl_epe.training.execution import Execution
 from fl_epe.training.local import LocalTraining, Trainer, check_model
 from fl_epe.training.vectorized import Member, Together, padded_size
-
-__all__ = ["CohortTrainer", "Counts"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class Counts:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Order:
+class _Round:
     """The arguments of `CohortTrainer.train`, and what has been counted so far."""
 
     theta: torch.Tensor
@@ -202,44 +201,40 @@ class CohortTrainer:
         """
         check_model(theta, self._task.dim)
         start = torch.tensor(theta, device=self._execution.torch_device())
-        order = _Order(start, local, _Total(total, start), seed, round_number)
+        work = _Round(start, local, _Total(total, start), seed, round_number)
         with self._execution.settings():
             if self.chunk == 1:
                 for client in clients:
-                    self._train_one(order, client)
+                    self._train_one(work, client)
             else:
-                loaded = self._load(order, clients)
+                loaded = self._load(work, clients)
                 if len(self._proved) < 2:
-                    self._prove(order, loaded)
+                    self._prove(work, loaded)
                 for chunk in self._chunks(loaded, local.batch_size):
-                    self._train_chunk(order, chunk)
-            order.total.finish()
-        return order.counts
+                    self._train_chunk(work, chunk)
+            work.total.finish()
+        return work.counts
 
-    def _train_one(self, order: _Order, client: int, data: ClientData | None = None) -> bool:
+    def _train_one(self, work: _Round, client: int, data: ClientData | None = None) -> bool:
         """Train a client alone; returns whether that was possible."""
         try:
             data = self._task.client(client) if data is None else data
-            update, parts = self._trainer.learn(
-                order.theta, data, order.local, order.random(client)
-            )
-            none = torch.zeros(3, dtype=torch.float64, device=update.device)
-            sums = torch.stack([none, *(part.sums(update.device) for part in parts)]).sum(0)
-            measured = order.total.measure(update[None], sums[None])
+            update, sums = self._trainer.learn(work.theta, data, work.local, work.random(client))
+            measured = work.total.measure(update[None], sums[None])
         except Exception as error:  # noqa: BLE001 (anything a task may do: others train on)
-            order.counts.lose(client, error)
+            work.counts.lose(client, error)
             return False
-        order.count([client], update[None], measured)
+        work.count([client], update[None], measured)
         return True
 
-    def _load(self, order: _Order, clients: Sequence[int]) -> list[tuple[int, ClientData]]:
+    def _load(self, work: _Round, clients: Sequence[int]) -> list[tuple[int, ClientData]]:
         """The clients with their data, large ones first."""
         loaded = []
         for client in clients:
             try:
                 loaded.append((client, self._task.client(client)))
             except Exception as error:  # noqa: BLE001 (as above)
-                order.counts.lose(client, error)
+                work.counts.lose(client, error)
         return sorted(loaded, key=lambda pair: len(pair[1]), reverse=True)
 
     def _chunks(
@@ -253,34 +248,32 @@ class CohortTrainer:
             yield loaded[:size]
             loaded = loaded[size:]
 
-    def _train_chunk(self, order: _Order, chunk: list[tuple[int, ClientData]]) -> None:
+    def _train_chunk(self, work: _Round, chunk: list[tuple[int, ClientData]]) -> None:
         """Train a chunk at once; if that fails, its halves, down to one client alone."""
         clients = [client for client, _ in chunk]
         if self._together is None or self.chunk == 1:
             for client, data in chunk:
-                self._train_one(order, client, data)
+                self._train_one(work, client, data)
             return
         try:
-            members = [order.member(client, data) for client, data in chunk]
+            members = [work.member(client, data) for client, data in chunk]
             with one_thread(), self._trainer.own_randomness(*(m.random for m in members)):
-                updates, sums = self._together.train(
-                    order.theta, members, order.local.learning_rate
-                )
-            measured = order.total.measure(updates, sums)
+                updates, sums = self._together.train(work.theta, members, work.local.learning_rate)
+            measured = work.total.measure(updates, sums)
         except Exception as error:  # noqa: BLE001 (one by one it is found whose fault that is)
-            self._divide(order, chunk, error)
+            self._divide(work, chunk, error)
         else:
             self._worked = True
-            order.count(clients, updates, measured)
+            work.count(clients, updates, measured)
 
-    def _divide(self, order: _Order, chunk: list[tuple[int, ClientData]], error: Exception) -> None:
+    def _divide(self, work: _Round, chunk: list[tuple[int, ClientData]], error: Exception) -> None:
         half = -(-len(chunk) // 2)
         if half < len(chunk):
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 self.chunk = min(self.chunk, half)
-            self._train_chunk(order, chunk[:half])
-            self._train_chunk(order, chunk[half:])
-        elif self._train_one(order, *chunk[0]) and not self._worked:  # not the client's fault
+            self._train_chunk(work, chunk[:half])
+            self._train_chunk(work, chunk[half:])
+        elif self._train_one(work, *chunk[0]) and not self._worked:  # not the client's fault
             self._one_at_a_time(str(error).partition("\n")[0])
 
     def _one_at_a_time(self, reason: str) -> None:
@@ -288,34 +281,35 @@ class CohortTrainer:
             logger.warning("Training one client at a time, not %d: %s", self.chunk, reason)
         self.chunk = 1
 
-    def _prove(self, order: _Order, loaded: list[tuple[int, ClientData]]) -> None:
+    def _prove(self, work: _Round, loaded: list[tuple[int, ClientData]]) -> None:
         """Before clients train at once by default: one of them learns the same in both ways.
 
-        It would not if examples of a batch saw each other, or if the model drew random numbers of
-        its own. A client with a batch that has to be padded is tried for itself.
+        It would not if examples of a batch saw each other, or, on a CPU, if the model drew random
+        numbers of its own. A client with a batch that has to be padded is tried for itself.
         """
         for client, data in reversed(loaded):
-            rows = padded_size(len(data), order.local.batch_size)
+            rows = padded_size(len(data), work.local.batch_size)
             padded = len(data) % rows > 0
             if not len(data) or padded in self._proved or self.chunk == 1:
                 continue
             try:
-                alone, _ = self._trainer.learn(order.theta, data, order.local, order.random(client))
+                alone, _ = self._trainer.learn(work.theta, data, work.local, work.random(client))
                 length = float(alone.norm())
             except Exception:  # noqa: BLE001, S112 (its own fault, noted when it trains)
                 continue
             if not math.isfinite(length):
                 continue
             self._proved.add(padded)
-            if self._execution.chunk is None and not self._same(order, client, data, alone):
+            if self._execution.chunk is None and not self._same(work, client, data, alone):
                 self.chunk = 1
 
-    def _same(self, order: _Order, client: int, data: ClientData, alone: torch.Tensor) -> bool:
+    def _same(self, work: _Round, client: int, data: ClientData, alone: torch.Tensor) -> bool:
         assert self._together is not None  # noqa: S101
-        members = [order.member(client, data)]
+        if self._trainer.draws:  # other numbers at once: only a CPU promises the same bits
+            return not alone.is_cpu
+        members = [work.member(client, data)]
         try:
-            rows, _ = self._together.train(order.theta, members, order.local.learning_rate)
+            rows, _ = self._together.train(work.theta, members, work.local.learning_rate)
         except Exception:  # noqa: BLE001 (torch cannot vectorise the model)
             return False
-        near = float((rows[0] - alone).norm()) <= _SAME * float(alone.norm())
-        return near and not self._trainer.draws
+        return float((rows[0] - alone).norm()) <= _SAME * float(alone.norm())

@@ -11,15 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-__all__ = ["Execution"]
+from fl_epe.checks import check_count, raise_invalid
 
 _PRECISIONS = ("float32", "tf32", "bf16")
-_VARIABLES = {
-    "device": "FL_EPE_DEVICE",
-    "chunk": "FL_EPE_CHUNK",
-    "precision": "FL_EPE_PRECISION",
-    "deterministic": "FL_EPE_DETERMINISTIC",
-}
+_VARIABLES = ("FL_EPE_DEVICE", "FL_EPE_CHUNK", "FL_EPE_PRECISION", "FL_EPE_DETERMINISTIC")
 _CHUNK_ON_GPU = 32
 _CHUNK_ON_CPU = 24
 _LARGEST_ON_CPU = 1 << 17  # parameters; with more a step is mostly arithmetic, which gains nothing
@@ -53,16 +48,14 @@ class Execution:
     deterministic: bool = True
 
     def __post_init__(self) -> None:
-        if self.chunk is not None and self.chunk < 1:
-            raise ValueError(f"Expected chunk={self.chunk} >= 1.")
+        if self.chunk is not None:
+            check_count("chunk", self.chunk)
         if self.precision not in _PRECISIONS:
-            raise ValueError(f"Expected precision={self.precision!r} to be one of {_PRECISIONS}.")
-        if self.device != "auto":
-            try:
-                torch.device(self.device)
-            except RuntimeError as error:
-                message = f"device={self.device!r} is not a torch device (try 'cpu' or 'cuda')."
-                raise ValueError(message) from error
+            raise_invalid("precision", self.precision, f"to be one of {_PRECISIONS}")
+        try:
+            self.torch_device()
+        except RuntimeError:
+            raise_invalid("device", self.device, "to be a torch device (try 'cpu' or 'cuda')")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Execution:
@@ -75,16 +68,15 @@ class Execution:
             ValueError: if a variable holds no valid device, chunk, precision or flag.
         """
         environment = os.environ if environment is None else environment
-        texts = {field: environment.get(name, "") for field, name in _VARIABLES.items()}
-        chunk, deterministic = texts["chunk"], texts["deterministic"]
+        device, chunk, precision, deterministic = (environment.get(n, "") for n in _VARIABLES)
         if chunk and not chunk.isdecimal():
-            raise ValueError(f"Expected FL_EPE_CHUNK={chunk!r} to be a number.")
+            raise_invalid("FL_EPE_CHUNK", chunk, "to be a number")
         if deterministic not in ("", "0", "1"):
-            raise ValueError(f"Expected FL_EPE_DETERMINISTIC={deterministic!r} to be 0 or 1.")
+            raise_invalid("FL_EPE_DETERMINISTIC", deterministic, "to be 0 or 1")
         return cls(
-            device=texts["device"] or "auto",
+            device=device or "auto",
             chunk=int(chunk) if chunk else None,
-            precision=texts["precision"] or "float32",
+            precision=precision or "float32",
             deterministic=deterministic != "0",
         )
 

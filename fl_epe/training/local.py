@@ -12,18 +12,25 @@ import contextlib
 import dataclasses
 import functools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from fl_epe.models import SeededDropout, batch_norms, draws_by_itself, prepared, trainable
+from fl_epe.checks import check_count, check_positive, raise_invalid
+from fl_epe.models import (
+    SeededDropout,
+    batch_norms,
+    bind_parameters,
+    draws_by_itself,
+    one_thread,
+    prepared,
+    trainable,
+)
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters, one_thread
+from fl_epe.tasks import ClientData, LossSum, Task
 from fl_epe.training.execution import Execution
-
-__all__ = ["ClientUpdate", "LocalTraining", "Trainer", "batches"]
 
 _LARGEST_KEPT = 31 << 20
 _FEW = 2  # examples that show how a model behaves
@@ -44,12 +51,9 @@ class LocalTraining:
     batch_size: int = 16
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"Expected learning_rate={self.learning_rate} > 0 and finite.")
-        if self.epochs < 1:
-            raise ValueError(f"Expected epochs={self.epochs} >= 1.")
-        if self.batch_size < 1:
-            raise ValueError(f"Expected batch_size={self.batch_size} >= 1.")
+        check_positive("learning_rate", self.learning_rate)
+        check_count("epochs", self.epochs)
+        check_count("batch_size", self.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +61,13 @@ class ClientUpdate:
     """What a client learned in a round.
 
     Attributes:
-        delta: float32 of shape (dim,), local minus global model, not clipped.
+        values: float32 of shape (dim,), local minus global model, not clipped.
         examples: number of predictions made while training, in all epochs together.
         loss_sum: sum of the losses of these predictions.
         correct: how many of these predictions were right, or the sum of another metric.
     """
 
-    delta: np.ndarray
+    values: np.ndarray
     examples: int
     loss_sum: float
     correct: float
@@ -123,9 +127,9 @@ class Trainer:
         with self._execution.settings():
             start = torch.tensor(theta, device=self._device)
             random = generator(seed, round_number, client_id)
-            delta, parts = self.learn(start, self._task.client(client_id), local, random)
-        loss_sum, correct, examples = totals(parts)
-        return ClientUpdate(delta.cpu().numpy(), int(examples), loss_sum, correct)
+            update, sums = self.learn(start, self._task.client(client_id), local, random)
+        loss_sum, correct, examples = sums.tolist()
+        return ClientUpdate(update.cpu().numpy(), int(examples), loss_sum, correct)
 
     def learn(
         self,
@@ -133,8 +137,8 @@ class Trainer:
         data: ClientData,
         local: LocalTraining,
         random: np.random.Generator,
-    ) -> tuple[torch.Tensor, list[LossSum]]:
-        """`train` on ``data``, with the update and what each step counted left on the device."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`train` on ``data``, with the update and the `LossSum.sums` of all steps on a device."""
         if self.draws is None and len(data) >= self._smallest:
             self._set(theta)
             self.draws = self._draws_by_itself(data)
@@ -144,7 +148,9 @@ class Trainer:
         orders = batches(len(data), local, random, self._smallest)
         with one_thread(), self.own_randomness(random), self._execution.on_device():
             parts = [self._step(data, order, local.learning_rate) for order in orders]
-        return self._flat - theta, parts
+        none = torch.zeros(3, dtype=torch.float64, device=self._device)
+        sums = torch.stack([none, *(part.sums(self._device) for part in parts)]).sum(0)
+        return self._flat - theta, sums
 
     @property
     def alone(self) -> bool:
@@ -197,10 +203,7 @@ class Trainer:
 def check_model(theta: np.ndarray, dim: int) -> None:
     """Raise ValueError unless ``theta`` is float32 of shape (dim,)."""
     if theta.shape != (dim,) or theta.dtype != np.float32:
-        raise ValueError(
-            f"Expected theta of shape {(dim,)} and float32, "
-            f"got theta.shape={theta.shape}, theta.dtype={theta.dtype}."
-        )
+        raise_invalid("theta", f"{theta.dtype}{theta.shape}", f"to be float32 of shape {(dim,)}")
 
 
 def smallest_batch(model: torch.nn.Module) -> int:
@@ -220,18 +223,6 @@ def batches(
         for part in torch.split(order, local.batch_size) if examples else ():
             if len(part) >= smallest:
                 yield part
-
-
-def totals(parts: Sequence[LossSum]) -> tuple[float, float, float]:
-    """Sums of the losses, the metrics and the numbers of predictions; waits for a device once."""
-    columns = [[part.loss, part.correct, part.examples] for part in parts]
-    waiting = [value for row in columns for value in row if isinstance(value, torch.Tensor)]
-    ready = iter(torch.stack([value.double() for value in waiting]).tolist() if waiting else ())
-    rows = [[next(ready) if isinstance(v, torch.Tensor) else v for v in row] for row in columns]
-    loss, correct, examples = (
-        (sum(column) for column in zip(*rows, strict=True)) if rows else (0,) * 3
-    )
-    return float(loss), correct, examples
 
 
 @contextlib.contextmanager

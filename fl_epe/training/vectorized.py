@@ -18,8 +18,6 @@ from fl_epe.tasks import ClientData, Task
 from fl_epe.training.execution import Execution
 from fl_epe.training.local import LocalTraining, batches
 
-__all__ = ["Member", "Together", "padded_size"]
-
 _ALIGNED = 16  # float32 values; a row begins at a multiple, so that its place changes no bit
 
 

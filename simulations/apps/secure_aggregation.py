@@ -207,7 +207,7 @@ def audit(
     record = watch.record(
         noise_multiplier=noise_multiplier,
         sum_noise_multiplier=noise_multiplier,
-        config={"task": "digits under SecAgg+"},
+        task="digits under SecAgg+",
     )
     return record, strategy
 

@@ -1,10 +1,10 @@
-"""An audit of the installed Flower's DP wrappers: does a run give away more than they promise?
+"""An audit of the installed Flower's DP wrappers: does a run leak more than they promise?
 
     python simulations/audits/audit_flower_dp.py               # two minutes on two cores
     python simulations/audits/audit_flower_dp.py --seeds 20    # controls in 20 seeds: 5 more
     python simulations/audits/audit_flower_dp.py --only FedAdam --tables 1
 
-Every verdict is computed in the run, so a defect that a later version of Flower mends is no longer
+Every verdict is computed in the run, so a defect that a later version of Flower fixes is no longer
 reported. To audit another strategy, write a `Case` for it.
 
 **Table 1, privacy.** The claim is the ε of one participation in a Gaussian mechanism with the
@@ -126,7 +126,7 @@ from numpy.typing import NDArray
 from fl_epe import CanarySet
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Evidence, Scores, find_evidence, play
-from fl_epe.flower import CanaryAudit, Layout
+from fl_epe.flower import CanaryAudit
 from fl_epe.simulation import quiet_flower
 
 DELTA = 1e-5
@@ -228,9 +228,13 @@ class Training:
             audit.start(grid, start, rounds, evaluate_fn=lambda _, model: models.append(model))
         if all(model is models[0] for model in models):
             raise ValueError("every round is skipped")
-        if refused := audit.record().provenance.config["not_measured"]:
+        if refused := audit.record().findings.not_measured:
             raise ValueError(refused.partition("Error: ")[2] or refused)
         return audit, models
+
+
+def _flat(model: ArrayRecord) -> NDArray[np.floating]:
+    return np.concatenate([array.numpy().ravel() for array in model.values()])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,10 +257,10 @@ class EchoOfMomentum:
     def __call__(self, z: float, canaries: int, seed: int) -> Scores:
         """Cosine of each canary with the weighted sum of its own round and the later ones."""
         audit, models = self.training.run(z, canaries, seed)
-        record, layout = audit.record(), Layout.of(models[0])
-        noise = self._noise([layout.flatten(model) for model in models])
+        record = audit.record()
+        noise = self._noise([_flat(model) for model in models])
         echo = self._echo(len(noise))
-        everyone = CanarySet(record.dim, audit.num_canaries, seed)
+        everyone = CanarySet(record.dim, audit.canary_settings.num_canaries, seed)
         cosines = np.zeros(len(everyone))
         for t, present in enumerate(record.presence):
             trace = echo[: len(noise) - t] @ noise[t:]

@@ -5,18 +5,19 @@
 
 Ten clients train on scikit-learn's digits for ten rounds without any noise. A canary takes part
 once. With 1,000 canaries a round has 100 of them beside the ten clients, and "raw" ε, with all of
-them left in, falls as they hide each other. ε for one canary among real clients ("alone") takes the
-other canaries out of what hides one. Each ε stands with its 95% interval, at δ = 10⁻⁵; "share" is
-the other canaries' share of the energy of the rounds' mean updates.
+them left in, falls as they are noise to each other. ε for one canary among real clients ("alone")
+projects the other canaries out of the residual. Each ε stands with its 95% interval, at δ = 10⁻⁵;
+"share" is the other canaries' share of the energy of the rounds' mean updates.
 
 The apps:
 
 - "softmax" and "network": plain FedAvg under `CanaryAudit`; clients of the first agree far more;
 - "momentum": the network under FedAvgM with momentum 0.9. Canaries dilute the real clients in the
   mean, so that training goes slower, and their updates, which canaries are as long as, differ;
-- "five rounds": the network, and each canary takes part five times. Without noise rounds agree,
+- "five rounds": the network, and each canary takes part five times. Without noise round updates
+are correlated,
   which the matched filter's measured null allows for; a second line has its width, and the mean
-  score beside that of a filter that is whitened by how the rounds agree;
+  score beside that of a filter that is whitened by how the round updates are correlated;
 - "DPFedAvg": a cohort of ten digits clients, clipped, with 1.2 million parameters; "limit" is what
   `limit_record` predicts from the run's norms. Intervals do not cover which rounds canaries were
   drawn into, which matters for the first row.
@@ -62,13 +63,11 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM
 from sklearn.datasets import load_digits
 
 from fl_epe import AuditRecord, EpsilonEstimate, epsilon_from_record
-from fl_epe.asymptotics import limit_record
-from fl_epe.asymptotics.expected_scores import limit_like
-from fl_epe.auditing import others_share, scores_from_record, without_others
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, others_share, seen_by
 from fl_epe.auditing.shifted_cosines import shift_scores
-from fl_epe.auditing.statistics import expected_signal
 from fl_epe.config import RunConfig
 from fl_epe.flower import CanaryAudit, InProcessGrid
+from fl_epe.limit import limit_like, limit_record
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, quiet_flower, simulate
 from fl_epe.tasks import load_task
@@ -138,31 +137,32 @@ def dp_fed_avg(count: int) -> tuple[AuditRecord, EpsilonEstimate]:
     limit = limit_record(
         config.canary_schedule(), 0.0, DELTA, num_canaries=20_000, **limit_like(record)
     )
-    return record, epsilon_from_record(limit, threat="all")
+    return record, epsilon_from_record(limit, adversary=EVERY_ROUND)
 
 
 def row(name: str, count: int, record: AuditRecord) -> str:
     """Every round raw and alone, with intervals; final model raw and alone."""
     share = float(np.mean(others_share(record)[record.presence.any(axis=1)]))
     raw, alone, final, final_alone = (
-        epsilon_from_record(record, threat=threat, raw=raw)
-        for threat in ("all", "final")
+        epsilon_from_record(record, adversary=adversary, leave_one_out=not raw)
+        for adversary in (EVERY_ROUND, FINAL_MODEL)
         for raw in (True, False)
     )
     ends = f"{_number(final.epsilon):>6} {_number(final_alone.epsilon):>6}"
     return f"{name:<11} {count:>5} {share:>4.0%}  {_cell(raw):<23} {_cell(alone):<23} {ends}"
 
 
-def agreement(record: AuditRecord) -> str:
-    """How wide the null is where rounds agree, and the mean score with that and if whitened.
+def correlation(record: AuditRecord) -> str:
+    """How wide the null is where round updates are correlated, and the mean score then.
 
     The whitened filter weighs a canary's rounds by the inverse of their correlations, measured on
     one half of the unobserved canaries; its null is measured on the other half.
     """
-    scores = scores_from_record(record, "all", "matched-filter")
+    scores = seen_by(record, EVERY_ROUND).scores()
     if scores.null is None:
         return "null as it should be"
-    alone, signal = without_others(record), expected_signal(record)
+    view = seen_by(record, EVERY_ROUND)
+    alone, signal = view.alone, view.signal
     mine, others = (
         shift_scores(side.means, record.dim) for side in (alone.observed, alone.unobserved)
     )
@@ -200,7 +200,7 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
             record = plug_in(app, count)
             say(row(app, count, record))
             if app == "five rounds":
-                say(f"{'':<24}{agreement(record)}")
+                say(f"{'':<24}{correlation(record)}")
     for count in () if quick else COUNTS:
         record, limit = dp_fed_avg(count)
         say(f"{row('DPFedAvg', count, record)} {_number(limit.epsilon):>6}")

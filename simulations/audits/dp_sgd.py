@@ -46,7 +46,7 @@ import torch
 
 from fl_epe import AuditRecord, audit_dp_sgd, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.auditing import EpsilonEstimate
+from fl_epe.auditing import STATISTICS, EpsilonEstimate
 from fl_epe.dp_sgd import DPSGDAudit
 from fl_epe.tasks import ClientData, Task
 from fl_epe.tasks.digits import Digits
@@ -171,7 +171,7 @@ def against_theory(
         yield z, "one step", audited(once)[0].epsilon(), gaussian_epsilon(z, DELTA, 1)
 
 
-def with_mean_footprint(record: AuditRecord, z: float) -> float:
+def with_mean_expected_score(record: AuditRecord, z: float) -> float:
     """Theory's ε of a canary with as many steps as one that took part has on average."""
     counts = record.presence.sum(axis=0)
     shift = float(np.sqrt(counts).mean()) / z
@@ -183,9 +183,9 @@ def poisson(setting: Setting) -> list[tuple[str, EpsilonEstimate, float]]:
     audit, _, _ = audited(setting)
     record = audit.record()
     rate = record.mechanism.canary_participations / record.rounds
-    unknown = epsilon_from_record(record, threat="all", statistic="likelihood-ratio")
+    unknown = epsilon_from_record(record, adversary=STATISTICS["likelihood-ratio"])
     return [
-        ("known", audit.epsilon(), with_mean_footprint(record, setting.z)),
+        ("known", audit.epsilon(), with_mean_expected_score(record, setting.z)),
         ("unknown", unknown, poisson_epsilon(setting.z, rate, record.rounds, DELTA)),
     ]
 

@@ -63,17 +63,13 @@ import argparse
 import dataclasses
 import math
 
+from group_privacy import group_epsilon
+from hidden_substitute import HiddenSubstitute, hidden_substitute_lower_bound, play_hidden_state
+from substitute_clients import signed_run
 from substitute_quadrature import epsilon_by_quadrature
 
-from fl_epe.accounting import (
-    HiddenSubstitute,
-    gaussian_epsilon,
-    group_epsilon,
-    poisson_epsilon,
-    substitute_epsilon,
-)
-from fl_epe.auditing import games, hidden_substitute_lower_bound, lower_bound
-from fl_epe.audits.substitute_federated import signed_run
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, substitute_epsilon
+from fl_epe.auditing import lower_bound
 
 DELTA = 1e-5
 
@@ -141,7 +137,7 @@ def worst_case_table(size: Size) -> list[tuple[float, float, float]]:
     found = []
     for seed, (z, q, rounds) in enumerate(size.worst):
         pair = HiddenSubstitute(z, q, rounds)
-        scores = games.play_hidden_state(pair, observations=size.runs, seed=seed)
+        scores = play_hidden_state(pair, observations=size.runs, seed=seed)
         bound = hidden_substitute_lower_bound(scores, q, rounds, DELTA)
         free = lower_bound(scores, DELTA, method="clopper-pearson")
         apart, substitute, group = (
@@ -167,7 +163,7 @@ def validity_table(size: Size) -> list[float]:
         truth, promised = pair.epsilon(DELTA), substitute_epsilon(z, q, rounds, DELTA)
         bounds = [
             hidden_substitute_lower_bound(
-                games.play_hidden_state(pair, observations=size.runs_of_a_seed, seed=seed),
+                play_hidden_state(pair, observations=size.runs_of_a_seed, seed=seed),
                 q,
                 rounds,
                 DELTA,

@@ -80,7 +80,7 @@ RAY_START = 600.0
 
 @dataclasses.dataclass(frozen=True)
 class Blobs(Task):
-    """Softmax regression on made-up clusters: small, and as real to the run as any other task."""
+    """Softmax regression on synthetic clusters: small, and as real to the run as any other task."""
 
     name: ClassVar[str] = "blobs"
     clients: int = 20
@@ -396,10 +396,10 @@ def server_app(folder: Path, tell: Callable[[int], None]) -> None:
 
 def without_its_interruption(record: AuditRecord) -> tuple[AuditRecord, bool]:
     """A record of the plug-in as if nobody had interrupted it, and whether it went back a round."""
-    config = {**record.provenance.config, "resumed_after": [], "plan": []}  # the plan has seconds
     back = [fault for fault in record.provenance.faults if "the server went back" in fault]
     faults = tuple(fault for fault in record.provenance.faults if fault not in back)
-    return record.with_values(config=config, faults=faults, fault_counts={}), bool(back)
+    changes = {"resumed_after": (), "plan": (), "faults": faults, "fault_counts": {}}
+    return record.with_values(**changes), bool(back)  # the plan has seconds
 
 
 def whole(start: Start, folder: Path) -> AuditRecord:

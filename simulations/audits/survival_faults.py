@@ -82,12 +82,12 @@ from flwr.clientapp import ClientApp
 from survival import Blobs
 
 from fl_epe import AuditRecord, RunConfig
-from fl_epe.faults import FaultKind
+from fl_epe.auditing import FaultKind
 from fl_epe.flower import InProcessGrid, Job, Progress, run_on_grid, simulate, worker_app
 from fl_epe.mechanism import gaussian_noise, norm
 from fl_epe.reporting import summarize, write_report
 from fl_epe.seeding import Seeds, generator
-from fl_epe.simulation.messages import Order, PartialSum
+from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import ClientData
 
 NODES, TIMEOUT = 6, 20.0
@@ -140,7 +140,9 @@ class Plan:
         self.over = threading.Event()  # of the round
         self.injected: Counter[FaultKind] = Counter()
         self.by_name: Counter[str] = Counter()
-        self.accepted: list[dict[int, tuple[Order, PartialSum]]] = []  # by round and node
+        self.accepted: list[
+            dict[int, tuple[TrainInstruction, PartialAggregate]]
+        ] = []  # by round and node
 
     def draw(self) -> None:
         """Decide what happens in the next round, but for who it happens to."""
@@ -164,7 +166,7 @@ class Plan:
             else:
                 self.drawn.append(kind)
 
-    def meet(self, orders: dict[int, Order]) -> None:
+    def meet(self, orders: dict[int, TrainInstruction]) -> None:
         """Decide who it happens to, when the orders of the round are known."""
         for kind, node in zip(self.drawn, self.free, strict=False):
             if kind in ON_CLIENTS:
@@ -240,7 +242,7 @@ class FaultyGrid(InProcessGrid):
             return super().send_and_receive(messages, timeout=timeout)
         plan = self._plan
         asked = {message.metadata.dst_node_id: message for message in messages}
-        orders = {node: Order.decode(message.content) for node, message in asked.items()}
+        orders = {node: TrainInstruction.decode(message.content) for node, message in asked.items()}
         plan.meet(orders)
         arrived = [self._late.get(timeout=TIMEOUT) for _ in range(self._expected_late)]
         self._expected_late = list(plan.nodes.values()).count("late")
@@ -249,7 +251,7 @@ class FaultyGrid(InProcessGrid):
             node = reply.metadata.src_node_id
             fault = plan.nodes.get(node)
             if fault in (None, "twice"):
-                plan.accepted[-1][node] = orders[node], PartialSum.decode(reply.content)
+                plan.accepted[-1][node] = orders[node], PartialAggregate.decode(reply.content)
             arrived += _spoiled(reply, asked[node], fault)
         plan.over.set()
         return arrived
@@ -265,7 +267,7 @@ def _spoiled(reply: Message, message: Message, fault: str | None) -> list[Messag
         return []
     if fault == "unavailable":
         return [Message(Error(5, "the node is unavailable"), reply_to=message)]
-    part = PartialSum.decode(reply.content)
+    part = PartialAggregate.decode(reply.content)
     part.clients_sum = {
         "NaN": np.full_like(part.clients_sum, np.nan),
         "wrong shape": np.zeros(3),

@@ -1,6 +1,6 @@
 """Table 4 of Andrew et al. (2024): EMNIST by writer, trained.
 
-    python simulations/paper/emnist.py --scale 0.2                    # a laptop, the twin
+    python simulations/paper/emnist.py --scale 0.2                    # a laptop, synthetic data
     python simulations/paper/emnist.py --data-dir flwrlabs/femnist    # the real set, full size
 
 A CNN of 1,206,590 parameters; 3,383 writers, 15 epochs in 500 rounds of about 101; client SGD with
@@ -33,7 +33,7 @@ TABLE = PaperTable(
     clients_per_round=101,
     epochs=15,
     server_learning_rate=1.0,
-    twin="emnist-twin",
+    synthetic="synthetic-emnist",
     real="emnist",
 )
 

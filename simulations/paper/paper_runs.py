@@ -16,6 +16,7 @@ import csv
 import dataclasses
 import math
 import time
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,16 @@ from matplotlib.figure import Figure
 from paper_tables import STANDARD_ERRORS
 from scipy import stats
 
-from fl_epe.accounting import known_footprint_epsilon
-from fl_epe.asymptotics import RealUpdates, limit_record
+from fl_epe.accounting import known_expected_score_epsilon
 from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
+    average_case_client,
     epsilon_from_record,
-    footprints,
-    random_client,
-    scores_from_record,
+    seen_by,
 )
-from fl_epe.cli.compare import pairs
-from fl_epe.compare import Cell, Machine, Plan, carry_out, record_path
+from fl_epe.cli.options import name_and_value
+from fl_epe.limit import Cell, ComparisonPlan, RealUpdates, carry_out, limit_record, record_path
 from fl_epe.mechanism import ServerSGD
 from fl_epe.reporting import NOT_MEASURED, StatisticSummary, Unmeasured, number, summarize
 from fl_epe.schedules import ShuffledEpochs
@@ -69,7 +68,7 @@ class PaperTable:
         clients_per_round: n at full size.
         epochs: how often each client takes part.
         server_learning_rate: the server's rate at full size.
-        twin: name of the task with made-up data of the same shape.
+        synthetic: name of the task with synthetic data of the same shape.
         real: name of the task with the real data.
     """
 
@@ -80,7 +79,7 @@ class PaperTable:
     clients_per_round: int
     epochs: int
     server_learning_rate: float
-    twin: str
+    synthetic: str
     real: str
 
 
@@ -89,7 +88,7 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("runs", table.real))
     parser.add_argument(
-        "--data-dir", help=f"the real data of task {table.real} (default: the twin, {table.twin})"
+        "--data-dir", help=f"the real data of task {table.real} (default: {table.synthetic})"
     )
     parser.add_argument(
         "--scale",
@@ -115,21 +114,32 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--set", dest="settings", action="append", default=[], help="NAME=VALUE of 'fl-epe run'"
+        "--set",
+        dest="settings",
+        type=name_and_value,
+        action="append",
+        default=[],
+        help="NAME=VALUE of 'fl-epe run'",
     )
-    parser.add_argument("--task-option", action="append", default=[], help="NAME=VALUE of the task")
+    parser.add_argument(
+        "--task-option",
+        type=name_and_value,
+        action="append",
+        default=[],
+        help="NAME=VALUE of the task",
+    )
     options = parser.parse_args()
     if not 0 < options.scale <= 1:
         parser.error(f"Expected --scale={options.scale} in (0, 1].")
     return options
 
 
-def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
+def plan_of(table: PaperTable, options: argparse.Namespace) -> ComparisonPlan:
     """The runs, at the scale that was asked for."""
     rounds = max(2, round(table.rounds * options.scale))
     per_round = max(2, round(table.clients_per_round * options.scale))
     canaries = max(20, round(1000 * options.scale))
-    task_options: dict[str, Any] = pairs(options.task_option)
+    task_options: dict[str, Any] = dict(ChainMap(*options.task_option[::-1]))
     if options.data_dir is not None:
         task_options = {"data_dir": options.data_dir, **task_options}
     elif options.scale < 1:
@@ -142,13 +152,13 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> Plan:
         "server_learning_rate": table.server_learning_rate * options.scale,
     }
     # The paper's canaries; --set canary_kind=rotation scores them in a hundredth of the time.
-    settings |= {"canary_kind": "sphere", **pairs(options.settings)}
+    settings |= {"canary_kind": "sphere", **ChainMap(*options.settings[::-1])}
     server_learning_rate = settings.pop("server_learning_rate")
-    return Plan(
+    return ComparisonPlan(
         schedules=("epochs",),
         noise_multipliers=tuple(options.noise_multipliers),
         participations=tuple(options.participations),
-        task=table.real if options.data_dir is not None else table.twin,
+        task=table.real if options.data_dir is not None else table.synthetic,
         rounds=rounds,
         num_canaries=canaries,
         delta=table.delta,
@@ -168,7 +178,8 @@ def run(table: PaperTable, doc: str) -> None:
         plan,
         options.output,
         workers=options.workers,
-        machine=Machine(options.nodes, options.score_memory << 20),
+        nodes=options.nodes,
+        score_memory=options.score_memory << 20,
         on_cell=lambda done, total: print(
             f"{done}/{total} rows after {(time.monotonic() - began) / 60:.1f} min", flush=True
         ),
@@ -248,6 +259,8 @@ def _loss(record: AuditRecord, index: int) -> float:
 
 def limit_final(record: AuditRecord) -> float:
     """ε-final of an average-case client in a run like this one without updates of clients."""
+    server = record.mechanism.server
+    assert server.learning_rates is not None
     like = limit_record(
         ShuffledEpochs(record.rounds, record.mechanism.canary_participations),
         float(record.mechanism.sum_noise_multiplier or 0),
@@ -255,11 +268,9 @@ def limit_final(record: AuditRecord) -> float:
         num_canaries=record.rounds,  # one in each round, or equally many
         unobserved=0,
         clip_norms=record.mechanism.clip_norms,
-        server=ServerSGD(
-            record.mechanism.server["learning_rate"], record.mechanism.server["momentum"]
-        ),
+        server=ServerSGD(float(server.learning_rates[0]), server.momentum),
     )
-    return known_footprint_epsilon(footprints(like, "final"), record.delta)
+    return known_expected_score_epsilon(seen_by(like).expected_scores, record.delta)
 
 
 def _share_of_updates(record: AuditRecord) -> float:
@@ -273,7 +284,9 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
     share, limit = _share_of_updates(record), limit_final(record)
     if share > LARGEST_SHARE:
         return f"updates are {share:.0%} of θ_T − θ_0: the limit does not apply", False
-    found = random_client(record, confidence=math.erf(STANDARD_ERRORS / math.sqrt(2))).known
+    found = average_case_client(
+        seen_by(record), confidence=math.erf(STANDARD_ERRORS / math.sqrt(2))
+    ).known
     if found.low <= limit <= found.high:
         return "", False
     return f"ε-final {number(found.epsilon)} parts from the limit, {number(limit)}", True
@@ -287,7 +300,7 @@ def _print(lines: list[dict[str, str]]) -> None:
         print("  ".join(cells))
 
 
-def _append(path: Path, plan: Plan, lines: list[dict[str, str]]) -> None:
+def _append(path: Path, plan: ComparisonPlan, lines: list[dict[str, str]]) -> None:
     """Add the lines to the directory's table, without those that it has already."""
     size = {"task": str(plan.task), "rounds": str(plan.rounds), "seed": str(plan.seed)}
     fresh = [{**size, **line} for line in lines]
@@ -301,7 +314,7 @@ def _append(path: Path, plan: Plan, lines: list[dict[str, str]]) -> None:
         writer.writerows([*(line for line in old if line not in fresh), *fresh])
 
 
-def _draw(records: Mapping[Cell, AuditRecord], plan: Plan, directory: Path) -> None:
+def _draw(records: Mapping[Cell, AuditRecord], plan: ComparisonPlan, directory: Path) -> None:
     """Figures 1 and 2: densities of the scores, and ε-final against participations."""
     noises, counts = plan.noise_multipliers, plan.participations
     figure = Figure(figsize=(3.2 * len(noises) + 1, 3.4), layout="constrained", dpi=130)
@@ -335,7 +348,7 @@ def _draw(records: Mapping[Cell, AuditRecord], plan: Plan, directory: Path) -> N
 
 
 def _density(axes: Any, record: AuditRecord, label: str) -> None:
-    observed = scores_from_record(record, "final", "displacement").observed
+    observed = seen_by(record).scores().observed
     grid = np.linspace(observed.min() - 1, observed.max() + 1, 200)
     axes.plot(grid, stats.gaussian_kde(observed)(grid), label=label)
 

@@ -1,6 +1,6 @@
 """Table 3 and figures 1 and 2 of Andrew et al. (2024): StackOverflow next words, trained.
 
-    python simulations/paper/stackoverflow.py --scale 0.0625    # a laptop, the twin
+    python simulations/paper/stackoverflow.py --scale 0.0625    # a laptop, synthetic data
     python simulations/paper/stackoverflow.py --data-dir DIR    # a GPU, the real set, full size
     python simulations/paper/stackoverflow.py --scale 0.0625 --participations 1 2 4 8 16  # figures
 
@@ -53,7 +53,7 @@ TABLE = PaperTable(
     clients_per_round=167,
     epochs=1,
     server_learning_rate=0.56,
-    twin="stackoverflow-twin",
+    synthetic="synthetic-stackoverflow",
     real="stackoverflow",
 )
 

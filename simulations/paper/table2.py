@@ -44,7 +44,7 @@ def cosines_of_one_run(dim: int, count: int, seed: int) -> NDArray[np.float64]:
     return cosines_with_noisy_sum(CanarySet(dim, count, seed, "sphere"), np.outer(levels, noise))
 
 
-def expected(dim: int, count: int, z: float, variance: str) -> tuple[float, float]:
+def expected_epsilon(dim: int, count: int, z: float, variance: str) -> tuple[float, float]:
     """Mean and standard deviation of ε in theory, from the laws of the scores' mean and spread."""
     rng, shift = np.random.default_rng(0), 1 / np.sqrt(z**2 + count / dim)
     means = rng.normal(shift, 1 / np.sqrt(count), _DRAWS)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row, (z, analytical) in enumerate(ONE_SHOT_NOISES):
         for variance in ("known", "fitted"):
             found = epsilons([run[row] for run in runs], dim, variance)
-            mean, sd = expected(dim, count, z, variance)
+            mean, sd = expected_epsilon(dim, count, z, variance)
             wrong = apart(found, mean, sd)
             failed |= wrong
             theory, paper = f"{mean:.2f} ± {sd:.2f}", PRINTED[10**6][row]

@@ -25,16 +25,17 @@ from paper_tables import apart, mean_and_sd
 from stackoverflow import TABLE
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import EVERY_ROUND, Adversary
+from fl_epe.limit import limit_record
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs
 
 ROWS: tuple[tuple[str, float, dict[str, Any]], ...] = (
-    ("every round, maximum", 0.0, {"threat": "all", "statistic": "maximum"}),
-    ("every round, maximum", 0.9, {"threat": "all", "statistic": "maximum"}),
-    ("every round, matched filter", 0.0, {"threat": "all", "statistic": "matched-filter"}),
-    ("every round, matched filter", 0.9, {"threat": "all", "statistic": "matched-filter"}),
-    ("every round, rounds unknown", 0.9, {"threat": "all", "statistic": "likelihood-ratio"}),
+    ("every round, maximum", 0.0, {"adversary": EVERY_ROUND, "statistic": "maximum"}),
+    ("every round, maximum", 0.9, {"adversary": EVERY_ROUND, "statistic": "maximum"}),
+    ("every round, matched filter", 0.0, {"adversary": EVERY_ROUND}),
+    ("every round, matched filter", 0.9, {"adversary": EVERY_ROUND}),
+    ("every round, rounds unknown", 0.9, {"adversary": Adversary("all", knows_rounds=False)}),
     ("final model, fitted variance", 0.9, {"statistic": "model", "variance": "fitted"}),
     ("final model, known variance", 0.9, {"statistic": "model"}),
 )

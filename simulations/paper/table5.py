@@ -35,8 +35,8 @@ from paper_tables import cosines_with_noisy_sum, mean_and_sd
 from stackoverflow import TABLE
 
 from fl_epe import CanarySet
-from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import Scores, epsilon_of
+from fl_epe.limit import limit_record
 from fl_epe.schedules import ShuffledEpochs
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -45,15 +45,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe import AuditRecord, epsilon_from_record, epsilon_from_scores, epsilon_two_gaussians
-from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
     EpsilonEstimate,
     Scores,
-    ThreatModel,
+    average_case_client,
     epsilon_difference,
     epsilon_of,
-    random_client,
+    seen_by,
 )
+from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, Schedule, ShuffledEpochs
 
 Floats = NDArray[np.float64]
@@ -122,18 +125,18 @@ def shared(sign: float, runs: int, means: tuple[float, float] = (1.0, 1.2)) -> t
     return hits[0] / runs, hits[1] / runs
 
 
-def headline(record: AuditRecord, threat: ThreatModel, confidence: float) -> EpsilonEstimate:
+def headline(record: AuditRecord, adversary: Adversary, confidence: float) -> EpsilonEstimate:
     """ε of a client picked at random, as the first rows of a report have it."""
     if record.mechanism.participation == "epochs":  # all clients leave the same trace
-        return epsilon_from_record(record, threat=threat, confidence=confidence)
-    found = random_client(record, DELTA, threat=threat, confidence=confidence)
+        return epsilon_from_record(record, adversary=adversary, confidence=confidence)
+    found = average_case_client(seen_by(record, adversary), DELTA, confidence=confidence)
     assert found is not None
     return found.known
 
 
-def whole(kind: str, count: int, runs: int) -> dict[ThreatModel, float]:
+def whole(kind: str, count: int, runs: int) -> dict[Adversary, float]:
     """Share of comparisons of ``count`` equal runs with a false alarm, for each adversary."""
-    alarms: dict[ThreatModel, int] = {"final": 0, "all": 0}
+    alarms: dict[Adversary, int] = {FINAL_MODEL: 0, EVERY_ROUND: 0}
     pairs = list(itertools.combinations(range(count), 2))
     confidence = 1 - 0.05 / len(pairs)
     for number in range(runs):
@@ -143,13 +146,13 @@ def whole(kind: str, count: int, runs: int) -> dict[ThreatModel, float]:
             )
             for at in range(count)
         ]
-        for threat in alarms:
-            found = [headline(record, threat, confidence) for record in records]
-            alarms[threat] += any(
+        for adversary in alarms:
+            found = [headline(record, adversary, confidence) for record in records]
+            alarms[adversary] += any(
                 epsilon_difference(found[one], found[other]).larger_than_chance
                 for one, other in pairs
             )
-    return {threat: total / runs for threat, total in alarms.items()}
+    return {adversary: total / runs for adversary, total in alarms.items()}
 
 
 def main(runs: int = 2000, comparisons: int = 200, say: Callable[[str], None] = print) -> None:
@@ -175,7 +178,7 @@ def main(runs: int = 2000, comparisons: int = 200, say: Callable[[str], None] = 
         for count in (2, 3):
             found = whole(kind, count, comparisons)
             name = f"{kind}, {count} runs"
-            say(f"   {name:32} {found['final']:8.1%} {found['all']:7.1%}")
+            say(f"   {name:32} {found[FINAL_MODEL]:8.1%} {found[EVERY_ROUND]:7.1%}")
 
 
 if __name__ == "__main__":

@@ -58,10 +58,11 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
+from exchangeable import lower_limits
 from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import Scores, lifted_lower_bound, lower_bound, lower_limits
+from fl_epe.auditing import Scores, lifted_lower_bound, lower_bound
 
 DIM = 10**6
 PLAIN = ("mean", "gdp", "weighted", "simultaneous", "clopper-pearson")

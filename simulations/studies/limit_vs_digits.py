@@ -17,7 +17,8 @@ The columns:
 
 - "real": the share of the released norm that is updates and not noise (of θ_T − θ_0 for "final", of
   a round's mean for "all");
-- κ: the scale of `footprint_fit`, which knows the run's own participations; it is 1 if they explain
+- κ: the scale of `expected_score_fit`, which knows the run's own participations; it is 1 if they
+explain
   the scores;
 - "score": the mean score of the run's canaries; "limit": the prediction; "/se": their difference in
   standard errors, from the spread of both; ✓: the difference is at most 2 standard errors;
@@ -108,9 +109,9 @@ from scipy import stats
 
 from fl_epe import AuditRecord, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.asymptotics import RealUpdates, limit_footprints, limit_record
-from fl_epe.auditing import ThreatModel, footprint_fit, footprints, scores_from_record
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, expected_score_fit, seen_by
 from fl_epe.config import RunConfig
+from fl_epe.limit import RealUpdates, limit_expected_scores, limit_record
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs, parse_schedule
 from fl_epe.seeding import Seeds
@@ -131,7 +132,7 @@ SCHEDULES = (
     'drop-out:{"rate": 0.2, "of": {"kind": "min-separation", "separation": 4}}',
 )
 NOISE = (0.3, 0.02)
-STATISTICS: dict[ThreatModel, str] = {"final": "displacement", "all": "matched-filter"}
+ADVERSARIES = (FINAL_MODEL, EVERY_ROUND)
 LIMIT_CANARIES = 20_000
 _STEP = 1e-4  # for the derivative of ε
 
@@ -140,12 +141,12 @@ _STEP = 1e-4  # for the derivative of ε
 class Row:
     """A run beside its prediction: mean scores and ε, and their difference in standard errors.
 
-    ``scale`` is κ of `footprint_fit`, which knows the run's own participations.
+    ``scale`` is κ of `expected_score_fit`, which knows the run's own participations.
     """
 
     schedule: str
     noise_multiplier: float
-    threat: str
+    sees: str
     real_share: float
     scale: float
     scale_z: float
@@ -159,7 +160,7 @@ class Row:
         mark = "✓" if abs(self.score_z) <= 2 else "✗"
         (real, limit), (epsilon, predicted) = self.scores, self.epsilons
         return (
-            f"{self.schedule:14} {self.noise_multiplier:4g} {self.threat:5} {self.real_share:4.0%} "
+            f"{self.schedule:14} {self.noise_multiplier:4g} {self.sees:5} {self.real_share:4.0%} "
             f"{self.scale:6.4f} {self.scale_z:+5.2f} {real:7.3f} {limit:7.3f} {self.score_z:+5.2f} "
             f"{mark} {epsilon:7.2f} {predicted:7.2f} {self.epsilon_z:+5.2f}"
         )
@@ -214,21 +215,21 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
     )
 
 
-def compare(record: AuditRecord, limit: AuditRecord, threat: ThreatModel) -> Row:
+def compare(record: AuditRecord, limit: AuditRecord, adversary: Adversary) -> Row:
     """Compare the mean scores and ε of the run's canaries with the limit's."""
-    pairs = [scores_from_record(r, threat, STATISTICS[threat]).observed for r in (record, limit)]
+    pairs = [seen_by(r, adversary).scores().observed for r in (record, limit)]
     means = (float(pairs[0].mean()), float(pairs[1].mean()))
     error = float(np.sqrt(sum(scores.var(ddof=1) / len(scores) for scores in pairs)))
-    epsilons = [epsilon_from_record(r, threat=threat).epsilon for r in (record, limit)]
+    epsilons = [epsilon_from_record(r, adversary=adversary).epsilon for r in (record, limit)]
     middle = max(sum(means) / 2, 0.0) + _STEP * np.array([-1.0, 1.0])
     near = np.asarray(epsilon_two_gaussians(0.0, 1.0, middle, 1.0, record.delta))
     slope = float(np.diff(near)[0]) / (2 * _STEP)
-    fit = footprint_fit(record, threat=threat)
+    fit = expected_score_fit(seen_by(record, adversary))
     return Row(
-        parse_schedule(str(record.provenance.config["participation"]))[0],
+        parse_schedule(str(record.design.schedule))[0],
         record.mechanism.noise_multiplier or 0.0,
-        threat,
-        real_share(record, threat),
+        adversary.sees,
+        real_share(record, adversary),
         fit.scale,
         (fit.scale - 1) * 2 * stats.norm.ppf(0.975) / (fit.high - fit.low),
         means,
@@ -238,13 +239,13 @@ def compare(record: AuditRecord, limit: AuditRecord, threat: ThreatModel) -> Row
     )
 
 
-def real_share(record: AuditRecord, threat: str) -> float:
+def real_share(record: AuditRecord, adversary: Adversary) -> float:
     """The share √(r / (z² + r)) of the released norm that is updates, of clients and canaries.
 
     The norm is that of θ_T − θ_0 for "final", and of a round's mean for "all".
     """
     real, noise = RealUpdates.of(record), (record.mechanism.sum_noise_multiplier or 0.0) ** 2
-    added = real.final if threat == "final" else float(real.every_round.mean())
+    added = real.final if adversary.sees == "final" else float(real.every_round.mean())
     return float(np.sqrt(added / (noise + added)))
 
 
@@ -268,7 +269,7 @@ def runs(directory: Path, specs: Sequence[str]) -> Iterator[tuple[AuditRecord, l
             config = settings(spec, z)
             record = train(config, seed, directory / f"{parse_schedule(spec)[0]}-{z}.npz")
             limit = predict(record, config, 1000 + seed)
-            yield record, [compare(record, limit, threat) for threat in STATISTICS]
+            yield record, [compare(record, limit, adversary) for adversary in ADVERSARIES]
 
 
 def show_runs(directory: Path, specs: Sequence[str]) -> None:
@@ -279,8 +280,8 @@ def show_runs(directory: Path, specs: Sequence[str]) -> None:
         rows += new
         undone[record.mechanism.noise_multiplier or 0.0].append(reactions(record))
         print(*new, sep="\n", flush=True)
-    for threat in STATISTICS:
-        print(_verdict(threat, [row for row in rows if row.threat == threat]))
+    for adversary in ADVERSARIES:
+        print(_verdict(adversary.sees, [row for row in rows if row.sees == adversary.sees]))
     print(_verdict("both", rows))
     for z, parts in undone.items():
         scores = np.concatenate(parts)
@@ -299,17 +300,17 @@ def _verdict(name: str, rows: Sequence[Row]) -> str:
 
 
 def show_theory() -> None:
-    """Compare expected footprints with the exact mechanism, and print ε-final of Table 3."""
+    """Compare expected expected scores with the exact mechanism, and print ε-final of Table 3."""
     print("one participation, constant clip norm, expected scores alone: ε and the exact one")
     for rounds, z, delta in ((16, 0.2, 1e-3), (60, 0.5, 1e-5), (2048, 0.0496, 341_000**-1.1)):
         schedule = ShuffledEpochs(rounds, 1)
         record = limit_record(schedule, z, delta, num_canaries=rounds, unobserved=0)
-        noises: dict[ThreatModel, float] = {"final": z * np.sqrt(rounds), "all": z}
-        for threat, noise in noises.items():
-            shift = float(footprints(record, threat).mean())
+        noises: dict[Adversary, float] = {FINAL_MODEL: z * np.sqrt(rounds), EVERY_ROUND: z}
+        for adversary, noise in noises.items():
+            shift = float(seen_by(record, adversary).expected_scores.mean())
             got, exact = _epsilon(shift, delta), gaussian_epsilon(noise, delta)
-            assert abs(got / exact - 1) < 0.01, (rounds, threat, got, exact)
-            print(f"  T = {rounds:4}  z = {z:6}  {threat:6} {got:9.4f} {exact:9.4f}")
+            assert abs(got / exact - 1) < 0.01, (rounds, adversary, got, exact)
+            print(f"  T = {rounds:4}  z = {z:6}  {adversary.sees:6} {got:9.4f} {exact:9.4f}")
     print("Table 3, ε-final: expected; from scores, known variance, 20 seeds, mean ± sd; the paper")
     delta = 341_000**-1.1
     schedule = ShuffledEpochs(2048, 1)
@@ -317,7 +318,7 @@ def show_theory() -> None:
         make = functools.partial(limit_record, schedule, z, delta, unobserved=0)
         seeds = range(20 * row, 20 * row + 20)
         values = [epsilon_from_record(make(seed=seed)).epsilon for seed in seeds]
-        expected = _epsilon(float(limit_footprints(schedule, z)[0].mean()), delta)
+        expected = _epsilon(float(limit_expected_scores(schedule, z)[0].mean()), delta)
         spread = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
         print(f"  z = {z:6}  {expected:.2f}  {spread}  {paper:.2f}", flush=True)
 

@@ -1,4 +1,4 @@
-"""ε of a random client: against the exact hockey stick, over populations, and at the extremes.
+"""ε of an average-case client: against the exact hockey stick, and at the extremes.
 
     python simulations/studies/mixtures.py            # three minutes of processor time
     python simulations/studies/mixtures.py --quick    # fewer draws
@@ -9,7 +9,7 @@ Three tables, which docs/notes/mixtures.md quotes; all is drawn in the high-dime
 1. The mixture's ε, as a report computes it from a schedule, beside that of an independent
    integration on a fine grid, for both adversaries.
 2. How often the intervals of fresh populations cover the ε of the population.
-3. How often the 95% statement about the most exposed of many clients holds.
+3. How often the 95% statement about the worst case of many clients holds.
 
 Coverage in 300 fresh populations with the schedule known (standard error 1.3 points)::
 
@@ -37,33 +37,26 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting import (
-    FootprintLaw,
+    ExpectedScoreLaw,
     epsilon_two_gaussians,
-    footprint_law,
-    known_footprint_epsilon,
-    largest_footprint,
-    unknown_footprint_epsilon,
+    expected_score_law,
+    known_expected_score_epsilon,
+    simulated_law,
+    unknown_expected_score_epsilon,
 )
-from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
     AuditRecord,
-    ThreatModel,
+    average_case_client,
     epsilon_from_record,
-    footprint_fit,
-    random_client,
-    round_footprints,
+    expected_score_fit,
+    seen_by,
 )
+from fl_epe.limit import limit_record
 from fl_epe.mechanism import sgd_weights
-from fl_epe.schedules import (
-    BallsInBins,
-    Capped,
-    CheckIn,
-    DeviceClasses,
-    FixedSize,
-    MinSeparation,
-    Poisson,
-    Schedule,
-)
+from fl_epe.schedules import Capped, DeviceClasses, Poisson, Schedule, make_schedule
 
 T, R, DELTA, CANARIES = 60, 3.0, 1e-5, 1000
 SCHEDULES: dict[str, Schedule] = {
@@ -72,7 +65,7 @@ SCHEDULES: dict[str, Schedule] = {
     "capped": Capped(Poisson(T, R / T), per_run=6),
 }
 NOISES = (0.25, 0.5, 1.0, 2.0)
-THREATS: tuple[ThreatModel, ...] = ("final", "all")
+ADVERSARIES = (FINAL_MODEL, EVERY_ROUND)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,19 +124,19 @@ def integrated(sizes: np.ndarray, shares: np.ndarray, delta: float, known: bool)
 def compare() -> list[Compared]:
     """The engine of the reports beside the integration, for κ = 1."""
     out = []
-    for (name, schedule), z, threat in itertools.product(SCHEDULES.items(), NOISES, THREATS):
-        law = _law(schedule, z, threat)
+    for (name, schedule), z, adversary in itertools.product(SCHEDULES.items(), NOISES, ADVERSARIES):
+        law = _law(schedule, z, adversary)
         shares = counts_of(name)
         counts = np.arange(len(shares))
-        sizes = np.sqrt(counts) / z if threat == "all" else counts / (z * np.sqrt(T))
+        sizes = np.sqrt(counts) / z if adversary.sees == "all" else counts / (z * np.sqrt(T))
         used = shares > 1e-16
         exact = [integrated(sizes[used], shares[used], DELTA, known) for known in (True, False)]
         out.append(
             Compared(
-                f"{name}, {threat}, z = {z:g}",
-                known_footprint_epsilon(law.footprints, DELTA, weights=law.shares),
+                f"{name}, {adversary.sees}, z = {z:g}",
+                known_expected_score_epsilon(law.expected_scores, DELTA, weights=law.shares),
                 exact[0],
-                unknown_footprint_epsilon(law.footprints, DELTA, weights=law.shares),
+                unknown_expected_score_epsilon(law.expected_scores, DELTA, weights=law.shares),
                 exact[1],
                 float(epsilon_two_gaussians(0, 1, law.mean, 1, DELTA)),
             )
@@ -152,24 +145,25 @@ def compare() -> list[Compared]:
 
 
 def cover(
-    schedule: Schedule, z: float, threat: ThreatModel, populations: int, first: int = 0
+    schedule: Schedule, z: float, adversary: Adversary, populations: int, first: int = 0
 ) -> dict[str, float]:
     """Share of fresh populations whose interval has the ε of the population.
 
     With a schedule both ends of an interval are the ε of the law at an end of κ's interval, and ε
-    rises with κ: so an interval has the truth where κ's has 1, for every ε of `random_client`.
+    rises with κ: so an interval has the truth where κ's has 1, for every ε of
+    `average_case_client`.
     """
-    law = _law(schedule, z, threat)
+    law = _law(schedule, z, adversary)
     shift = law.mean
-    if threat == "all":  # the mean score leaves out those who never took part
-        shift /= float(law.shares[law.footprints > 0].sum())
+    if adversary.sees == "all":  # the mean score leaves out those who never took part
+        shift /= float(law.shares[law.expected_scores > 0].sum())
     exact = float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
     hits: list[tuple[bool, bool]] = []
     found: list[tuple[float, float]] = []
     for seed in range(first, first + populations):
-        record = _population(schedule, z, threat, seed)
-        fit = footprint_fit(record, threat=threat)
-        score = epsilon_from_record(record, threat=threat)
+        record = _population(schedule, z, adversary, seed)
+        fit = expected_score_fit(seen_by(record, adversary))
+        score = epsilon_from_record(record, adversary=adversary)
         hits.append((fit.low <= 1 <= fit.high, score.low <= exact <= score.high))
         regression = epsilon_two_gaussians(0, 1, max(fit.scale * shift, 0.0), 1, DELTA)
         found.append((float(regression), score.epsilon))
@@ -180,18 +174,20 @@ def cover(
 
 
 def cover_without_schedule(
-    schedule: Schedule, z: float, threat: ThreatModel, populations: int
+    schedule: Schedule, z: float, adversary: Adversary, populations: int
 ) -> dict[str, float]:
     """As `cover`, of records that do not tell the schedule: the canaries stand for the clients."""
-    law = _law(schedule, z, threat)
+    law = _law(schedule, z, adversary)
     exact = {
-        "known": known_footprint_epsilon(law.footprints, DELTA, weights=law.shares),
+        "known": known_expected_score_epsilon(law.expected_scores, DELTA, weights=law.shares),
         "mean": float(epsilon_two_gaussians(0, 1, law.mean, 1, DELTA)),
     }
     hits: dict[str, list[bool]] = {"known": [], "mean": [], "few": [], "known, canaries alone": []}
     for seed in range(populations):
-        record = _population(schedule, z, threat, seed)
-        found = random_client(record.with_values(participation="deployment"), threat=threat)
+        record = _population(schedule, z, adversary, seed)
+        found = average_case_client(
+            seen_by(record.with_values(participation="deployment"), adversary)
+        )
         for name, estimate in (("known", found.known), ("mean", found.mean)):
             hits[name].append(estimate.low <= exact[name] <= estimate.high)
         plain = found.canaries
@@ -200,24 +196,24 @@ def cover_without_schedule(
     return {name: float(np.mean(values)) for name, values in hits.items()}
 
 
-def _population(schedule: Schedule, z: float, threat: ThreatModel, number: int) -> AuditRecord:
+def _population(schedule: Schedule, z: float, adversary: Adversary, number: int) -> AuditRecord:
     """A fresh population of canaries; settings do not share randomness."""
-    seed = number + round(1000 * z) * 10_000 + 5_000 * (threat == "all")
+    seed = number + round(1000 * z) * 10_000 + 5_000 * (adversary.sees == "all")
     seed += list(SCHEDULES.values()).index(schedule) * 10**8
     return limit_record(schedule, z, DELTA, num_canaries=CANARIES, unobserved=0, seed=seed)
 
 
-def _law(schedule: Schedule, z: float, threat: ThreatModel) -> FootprintLaw:
+def _law(schedule: Schedule, z: float, adversary: Adversary) -> ExpectedScoreLaw:
     record = limit_record(schedule, z, DELTA, num_canaries=10, unobserved=0)
-    law = footprint_law(schedule, round_footprints(record, threat)[0], 10**6)
+    law = expected_score_law(schedule, seen_by(record, adversary).weights, 10**6)
     assert law is not None
-    return law.root() if threat == "all" else law
+    return law.root() if adversary.sees == "all" else law
 
 
 def largest_of(
     schedule: Schedule, weights: np.ndarray, clients: int, rng: np.random.Generator
 ) -> float:
-    """The largest footprint of one simulated population.
+    """The largest expected score of one simulated population.
 
     Of clients who come by coins only the number with each count is drawn, and the rounds of those
     who may be the largest: the same law as if all were drawn.
@@ -250,10 +246,10 @@ EXTREMES: dict[str, tuple[Schedule, float]] = {
     "poisson": (Poisson(512, 4 / 512), 0.0),
     "poisson, momentum 0.9": (Poisson(512, 4 / 512), 0.9),
     "device classes": (DeviceClasses(512, (32 / 870.4, 4 / 870.4), (0.1, 0.9)), 0.0),
-    "fixed size": (FixedSize(512, 4 / 512), 0.0),
-    "min separation 24": (MinSeparation(512, 4 / 512, 24), 0.0),
-    "check-in": (CheckIn(512, 128), 0.0),
-    "balls in bins, decay": (BallsInBins(512, 4), 0.5),
+    "fixed size": (make_schedule("fixed-size", 512, 4), 0.0),
+    "min separation 24": (make_schedule("min-separation", 512, 4, separation=24), 0.0),
+    "check-in": (make_schedule("check-in", 512, 4, window=128), 0.0),
+    "balls in bins, decay": (make_schedule("balls-in-bins", 512, 4), 0.5),
     "capped in windows": (Capped(Poisson(512, 4 / 512), per_window=1, window=24), 0.0),
 }
 
@@ -264,12 +260,14 @@ def extremes(name: str, clients: int, populations: int) -> tuple[float, float, b
     weights = sgd_weights(np.ones(512), momentum) * (1 - momentum)
     if name.endswith("decay"):
         weights = weights * 0.995 ** np.arange(512)
-    found = largest_footprint(schedule, weights, clients)
-    if found is None:
+    law = expected_score_law(schedule, weights, clients) or simulated_law(
+        schedule, weights, clients
+    )
+    if law is None or (most := law.largest(clients)) is None:
         return None
     rng = np.random.default_rng(clients)
     largest = [largest_of(schedule, weights, clients, rng) for _ in range(populations)]
-    return found[0], float(np.mean(np.array(largest) <= found[0] * (1 + 1e-9))), found[1]
+    return most, float(np.mean(np.array(largest) <= most * (1 + 1e-9))), law.drawn > 0
 
 
 def _print_compared(rows: Sequence[Compared]) -> None:
@@ -292,7 +290,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     populations = options.populations or (20 if options.quick else 300)
     if options.only:
         name, seen, z = options.only.replace("z = ", "").split(", ")
-        shares = cover(SCHEDULES[name], float(z), seen, populations, options.first)
+        adversary = next(one for one in ADVERSARIES if one.sees == seen)
+        shares = cover(SCHEDULES[name], float(z), adversary, populations, options.first)
         print(f"{options.only}, {populations} populations: {shares['regression']:.1%}")
         return
     _print_compared(compare())
@@ -313,12 +312,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (cover, populations, "schedule known"),
         (cover_without_schedule, max(populations // 6, 5), "schedule unknown"),
     ):
-        for (name, schedule), z, threat in itertools.product(
-            SCHEDULES.items(), (1.0, 0.5, 0.25), THREATS
+        for (name, schedule), z, adversary in itertools.product(
+            SCHEDULES.items(), (1.0, 0.5, 0.25), ADVERSARIES
         ):
-            shares = measured(schedule, z, threat, many)
+            shares = measured(schedule, z, adversary, many)
             cells = ", ".join(f"{key} {value:.3f}" for key, value in shares.items())
-            print(f"{words}, {name}, {threat}, z = {z:g}, {many} populations: {cells}", flush=True)
+            print(
+                f"{words}, {name}, {adversary.sees}, z = {z:g}, {many} populations: {cells}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -101,9 +101,9 @@ from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores, epsilon_of
+from fl_epe.auditing.leave_one_out import project_out
 from fl_epe.auditing.one_release import shift_interval, shift_of_one
-from fl_epe.auditing.other_canaries import take_out
-from fl_epe.auditing.score_spread import mean_spread, with_measured_null
+from fl_epe.auditing.scores import mean_spread, with_measured_null
 
 Floats = NDArray[np.float64]
 
@@ -169,7 +169,7 @@ def recorded(rng: np.random.Generator, runs: int, dim: int, count: int, z: float
         dots = with_sum * (1 + noise_along / length)
         dots += beside * (across - across.mean()) / np.sqrt(dim)
         shared = ((length + noise_along) ** 2 + beside**2, length * (length + noise_along))
-        left, squares = take_out(dots, with_sum, 1.0, *shared, length**2)
+        left, squares = project_out(dots, with_sum, 1.0, *shared, length**2)
         scores = Scores.from_cosines(left / np.sqrt(squares), dim)
         means[run] = mean = scores.shift()
         told[run] = mean_spread(count, dim, np.array([mean]), np.ones(1))

@@ -15,7 +15,7 @@ their p-values, times their number (Bonferroni), and how many are below 0.05: 5%
   are orthogonal; one participation, and three with server momentum 0.9.
 - "training": softmax regression on the digits through `DPFedAvg`, 10 rounds of 12 clients, 60
   canaries in three rounds each, with noise and without.
-- "embedding": one release of the sum of real updates of the StackOverflow twin's embedding, of
+- "embedding": one release of the sum of real updates of synthetic StackOverflow's embedding, of
   which 1% to 10% of the entries are not 0, and canaries.
 
 Independent canaries are `CanarySet` with "sphere" up to 4 million entries, and else drawn from
@@ -140,21 +140,24 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe import AuditRecord, CanarySet, epsilon_from_cosines, epsilon_from_record
-from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    STATISTICS,
+    Adversary,
     RoundFacts,
     RunAuditor,
     Scores,
-    ThreatModel,
     anderson_darling,
     epsilon_from_scores,
     epsilon_of,
-    footprint_fit,
+    expected_score_fit,
     lower_bound,
-    scores_from_record,
+    seen_by,
 )
 from fl_epe.canaries import CanaryKind
 from fl_epe.config import RunConfig
+from fl_epe.limit import limit_record
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs
 from fl_epe.seeding import Seeds, generator
@@ -176,10 +179,10 @@ BOUNDS = ("clopper-pearson", "gdp", "mean")
 HEADLINE = "weighted"  # takes a hundred times longer, so not in every table
 KINDS: tuple[CanaryKind, CanaryKind] = ("rotation", "sphere")
 ROTATION, SPHERE = range(2)  # streams
-ATTACKS: tuple[tuple[ThreatModel, str], ...] = (
-    ("final", "displacement"),
-    ("all", "matched-filter"),
-    ("all", "maximum"),
+ATTACKS: tuple[tuple[Adversary, str], ...] = (
+    (FINAL_MODEL, "displacement"),
+    (EVERY_ROUND, "matched-filter"),
+    (EVERY_ROUND, "maximum"),
 )
 
 
@@ -259,7 +262,7 @@ def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Stati
 
 
 def products(canaries: CanarySet, taking_part: int, hidden: NDArray[np.float32]) -> Floats:
-    """Inner products of all canaries with the sum of the first ones, and with what hides them.
+    """Inner products of all canaries with the sum of the first ones, and with the residual.
 
     Shape ``(2, count)``, and two columns more for the products of the two vectors themselves.
     """
@@ -287,7 +290,7 @@ def independent_products(
 
 
 def cosines(found: Floats, scale: float) -> Floats:
-    """Of all canaries with the release: their sum, and ``scale`` times what hides it."""
+    """Of all canaries with the release: their sum plus ``scale`` times the residual."""
     weights = np.array([1.0, scale])
     return np.asarray(weights @ found[:, :-2] / np.sqrt(weights @ found[:, -2:] @ weights))
 
@@ -327,9 +330,9 @@ def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
 def of_record(record: AuditRecord) -> Statistics:
     """Every statistic of a run."""
     found: Statistics = {}
-    for threat, statistic in ATTACKS:
-        scores = scores_from_record(record, threat, statistic)
-        name = "final" if threat == "final" else statistic
+    for adversary, statistic in ATTACKS:
+        scores = seen_by(record, adversary).scores(statistic)
+        name = "final" if adversary.sees == "final" else statistic
         if scores.unobserved is None:
             raise ValueError(f"Expected unobserved canaries in the record, got {scores}.")
         found[f"{name}: mean"] = float(scores.observed.mean())
@@ -338,19 +341,19 @@ def of_record(record: AuditRecord) -> Statistics:
         found[f"{name}: null's deviation"] = float(scores.unobserved.std(ddof=1))
         found[f"{name}: null's largest"] = float(scores.unobserved.max())
         found[f"{name}: ε"] = epsilon_from_record(
-            record, threat=threat, statistic=statistic
+            record, adversary=adversary, statistic=statistic
         ).epsilon
         if statistic != "maximum":
             for method in BOUNDS:
                 bound = lower_bound(scores, record.delta, method=method)
                 found[f"{name}: bound, {method}"] = bound
     found["final: ε, fitted"] = epsilon_from_record(record, variance="fitted").epsilon
-    found["final: ε, raw"] = epsilon_from_record(record, raw=True).epsilon
-    ratio = scores_from_record(record, "all", "likelihood-ratio")
+    found["final: ε, raw"] = epsilon_from_record(record, leave_one_out=False).epsilon
+    ratio = seen_by(record, STATISTICS["likelihood-ratio"]).scores()
     found["likelihood ratio: mean"] = float(ratio.observed.mean())
     found["likelihood ratio: deviation"] = float(ratio.observed.std(ddof=1))
-    found["κ, final"] = footprint_fit(record, threat="final").scale
-    found["κ, every round"] = footprint_fit(record, threat="all").scale
+    found["κ, final"] = expected_score_fit(seen_by(record)).scale
+    found["κ, every round"] = expected_score_fit(seen_by(record, EVERY_ROUND)).scale
     return found
 
 
@@ -474,15 +477,15 @@ def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
 
 
 def embedding_update(clients: int) -> NDArray[np.float32]:
-    """The embedding's part of the sum of real updates of clients of the StackOverflow twin."""
-    task = load_task("stackoverflow-twin", max_examples=16)
+    """The embedding's part of the sum of real updates of clients of synthetic StackOverflow."""
+    task = load_task("synthetic-stackoverflow", max_examples=16)
     theta = task.initial(seed=1)
     local = LocalTraining(learning_rate=0.5, epochs=1, batch_size=16)
     trainer = Trainer(task)
     size = next(task.model().parameters()).numel()
     total = np.zeros(size, np.float32)
     for client in range(clients):
-        total += trainer.train(theta, client, local, seed=1, round_number=0).delta[:size]
+        total += trainer.train(theta, client, local, seed=1, round_number=0).values[:size]
     return total
 
 

@@ -27,7 +27,7 @@ Table 3: pairs of rows with one given difference among 500 canaries of 65,536, o
 and variance, beside those of random permutations.
 Table 4: canaries that are much of a release: the deviation of unobserved scores, √(1 − share·d/D),
 and the same for independent canaries.
-Shifts: that of one canary, 1 over the deviation of what hides it (of the canaries' products less
+Shifts: that of one canary, 1 over the deviation of its residual (of the canaries' products less
 their own), by the null fitted to 400 unobserved canaries, and by N(0, 1); half of the energy is
 canaries.
 Table 5: mean, deviation, Anderson–Darling statistic and maximum of groups of 316 scores, 50 groups
@@ -88,7 +88,7 @@ Expected (2026-11-22, two cores shared with other work)::
        65536  1.00   0.05     0.982     0.975   0.977
        65536  1.00   0.50     0.713     0.707   0.973
 
-    Shifts: of one canary in what hides it; by the fitted null, and by the known one
+    Shifts: of one canary in its residual; by the fitted null, and by the known one
        65536     200   0.50   17.923   18.340   12.795
        65536   60000   0.50    1.046    1.053    0.739
        40000     200   0.50   11.943   12.066    9.991
@@ -351,7 +351,7 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
     for size in (7_850, 40_000, 1 << 16):
         for share in (0.05, 0.5):
             say(share_row(size, share, 4 if quick else 25))
-    say("\nShifts: of one canary in what hides it; by the fitted null, and by the known one")
+    say("\nShifts: of one canary in its residual; by the fitted null, and by the known one")
     for size, count in ((65_536, 200), (65_536, 60_000), (40_000, 200), (40_000, 36_000)):
         say(shift_row(size, count, 0.5, 2 if quick else 10))
     say("\nTable 5: statistics of 316 scores, rotated and normal draws; p of means and spreads")

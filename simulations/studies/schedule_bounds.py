@@ -30,8 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from fl_epe.accounting import delta_two_gaussians
-from fl_epe.asymptotics import limit_weights
-from fl_epe.compare import Epsilon, Plan, Row, carry_out, rows_of
+from fl_epe.limit import ComparisonPlan, Epsilon, Row, carry_out, limit_weights, rows_of
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import make_schedule, parse_schedule, presence, trace_of
 
@@ -64,7 +63,7 @@ def measure(spec: str, participations: int, rounds: int) -> list[Row]:
     mean: float = participations
     if "path" in options:
         rounds, mean = log_numbers(Path(options["path"]))
-    plan = Plan(
+    plan = ComparisonPlan(
         (spec,), NOISES, (mean,), rounds=rounds, clients=CLIENTS, delta=DELTA,
         server_momentum=MOMENTUM,
     )  # fmt: skip

@@ -24,9 +24,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import footprints
-from fl_epe.compare import DEFAULT_SCHEDULES, Epsilon, Plan, Row, carry_out, rows_of
+from fl_epe.auditing import seen_by
+from fl_epe.limit import (
+    DEFAULT_SCHEDULES,
+    ComparisonPlan,
+    Epsilon,
+    Row,
+    carry_out,
+    limit_record,
+    rows_of,
+)
 from fl_epe.mechanism import ServerSGD, sgd_weights
 from fl_epe.reporting import plain_ticks
 from fl_epe.schedules import ShuffledEpochs
@@ -55,7 +62,7 @@ class Section:
 
 
 def measure(workers: int, **settings: Any) -> list[Row]:
-    plan = Plan(**{"rounds": T, **settings})
+    plan = ComparisonPlan(**{"rounds": T, **settings})
     with tempfile.TemporaryDirectory() as directory:
         return rows_of(plan, carry_out(plan, Path(directory), workers=workers))
 
@@ -87,7 +94,7 @@ def mean(value: Epsilon | None) -> float:
 
 
 def exposed(value: Epsilon | None) -> float:
-    most = known(value).most_exposed
+    most = known(value).worst_case
     assert most is not None
     return most
 
@@ -99,7 +106,7 @@ def bound(value: Epsilon | None) -> float:
 
 
 def by_schedule(workers: int) -> Section:
-    """Sections 1 and 2: a random client, the mean one and the most exposed one."""
+    """Sections 1 and 2: an average-case client, the mean one and the worst-case one."""
     rows = measure(
         workers, schedules=DEFAULT_SCHEDULES, noise_multipliers=(Z,), participations=(R,)
     )
@@ -128,16 +135,16 @@ def by_schedule(workers: int) -> Section:
         ]
         for row in rows
     ]
-    header = ["schedule", "most often", "final, random client", "final, rounds unknown"]
-    header += ["final, mean", "final, most exposed"]
-    header += ["every round, random client", "every round, mean", "every round, most exposed"]
+    header = ["schedule", "most often", "final, average-case client", "final, rounds unknown"]
+    header += ["final, mean", "final, worst case"]
+    header += ["every round, average-case client", "every round, mean", "every round, worst case"]
     header += ["analytical, rounds known"]
     most = exposed(loudest.final)
     poisson = next(row for row in rows if row.schedule == "poisson")
     random = known(loudest.final).epsilon
     assert random > 2 * known(poisson.final).epsilon > 3 * middle
     assert unaware(loudest.final) > 2 * middle
-    for row in rows:  # no mean is above the random client
+    for row in rows:  # no mean is above the average-case client
         assert unaware(row.final) <= known(row.final).epsilon * (1 + 1e-9)
     phrases = (
         f"All ε are at δ = {rows[0].delta:.2g}.",
@@ -147,7 +154,7 @@ def by_schedule(workers: int) -> Section:
         f"and {random:.1f} with two classes of devices, {random / middle:.0f} times the mean",
         f"does not know the rounds it is {unaware(poisson.final):.2f} and "
         f"{unaware(loudest.final):.1f}.",
-        f"the most exposed client (final ε {exposed(calm[0].final):.2f})",
+        f"the worst-case client (final ε {exposed(calm[0].final):.2f})",
         f"none takes part more than {loudest.most_participations} times.",
         f"a final ε of at most {most:.0f}, {most / middle:.0f} times the mean client's.",
     )
@@ -216,17 +223,17 @@ def caps(workers: int) -> Section:
         ]
         for name, row, count in zip(names, rows, takes_part, strict=True)
     ]
-    header = ["cap", "participations refused", "final, random client", "final, mean"]
-    header += ["final, most exposed"]
-    header += ["every round, most exposed", "analytical, rounds known"]
+    header = ["cap", "participations refused", "final, average-case client", "final, mean"]
+    header += ["final, worst case"]
+    header += ["every round, worst case", "analytical, rounds known"]
     eight = names.index("8")
     assert exposed(rows[eight].final) < exposed(rows[0].final) / 3
     times = exposed(rows[0].final) / exposed(rows[eight].final)
     less = known(rows[0].final).epsilon / known(rows[eight].final).epsilon
     phrases = (
         f"A cap of eight refuses {lines[eight][1]} of the participations",
-        f"divides the final ε of the most exposed client by {times:.0f}",
-        f"and that of a random client by {less:.1f}",
+        f"divides the final ε of the worst-case client by {times:.0f}",
+        f"and that of an average-case client by {less:.1f}",
     )
     return Section(table(header, lines), phrases, rows)
 
@@ -245,7 +252,7 @@ def late(_: int) -> Section:
             server=ServerSGD(1.0, 0.9),
             decay=decay ** np.arange(T),
         )
-        expected = footprints(record, "final")
+        expected = seen_by(record).expected_scores
         loudest = expected.max() * Z * np.sqrt(T)
         first = weights[: T // 2] @ weights[: T // 2] / (weights @ weights)
         lines.append(
@@ -257,7 +264,12 @@ def late(_: int) -> Section:
             ]
         )
     assert float(lines[0][1]) < 1.02
-    header = ["factor a round", "largest footprint", "mean footprint", "first half's share"]
+    header = [
+        "factor a round",
+        "largest expected score",
+        "mean expected score",
+        "first half's share",
+    ]
     phrase = (
         f"With a factor of 0.98 a round, a client of the first rounds leaves {lines[-1][1]} times"
     )
@@ -276,7 +288,7 @@ def draw_schedules(figure: Figure, rows: list[Row]) -> None:
                 "o",
                 color="#c2410c",
                 ms=4,
-                label="random client" if not y else None,
+                label="average-case client" if not y else None,
             )
             axes.plot(
                 exposed(value),
@@ -285,7 +297,7 @@ def draw_schedules(figure: Figure, rows: list[Row]) -> None:
                 mfc="none",
                 color="#7c2d12",
                 ms=5,
-                label="most exposed of 10,000" if not y else None,
+                label="worst case of 10,000" if not y else None,
             )
             if name == "every_round":
                 axes.plot(
@@ -363,10 +375,14 @@ def draw_caps(figure: Figure, rows: list[Row]) -> None:
             "D-",
             color=color,
             mfc="none",
-            label=f"{label}, most exposed",
+            label=f"{label}, worst case",
         )
         axes.plot(
-            [v.epsilon for v in values], "o-", color=color, ms=4, label=f"{label}, random client"
+            [v.epsilon for v in values],
+            "o-",
+            color=color,
+            ms=4,
+            label=f"{label}, average-case client",
         )
     axes.set_xticks(range(len(order)), [names[i] for i in order])
     axes.set(yscale="log", xlabel="cap on participations in a run", ylabel="ε")

@@ -18,13 +18,14 @@ Scores are N(μ, 1), one canary after the other, as in the limit of a large mode
 
 5. Uneven runs: 2,000 runs of 60 rounds with 100 canaries who take part as a schedule says. "ever"
    is the share of runs in which the lower end is ever above the truth of that moment: the mean
-   footprint of the canaries that took part so far, times κ, which is 1. (Where κ falls from 1.5 to
-   0.5, times its mean over the participations so far.) "end" is the share in which it is ever above
-   that truth at the end of the run. "above" is as "ever", for the upper end below the truth.
-6. Overlap and agreement: 500 runs of 12 rounds in 3,000 dimensions through `RunningEstimate`. ρ
-   is the cosine of what hides the canaries in two rounds, "share" the canaries' energy over it. The
-   truth is the mean footprint so far over the width of scores without the canary, for the means as
-   they were. "as N(0, 1)" is the lower end as it would be without the measured width.
+   expected score of the canaries that took part so far, times κ, which is 1. (Where κ falls from
+   1.5 to 0.5, times its mean over the participations so far.) "end" is the share in which it is
+   ever above that truth at the end of the run. "above" is as "ever", for the upper end below the
+   truth.
+6. Overlap and correlation: 500 runs of 12 rounds in 3,000 dimensions through `EpsilonSoFar`. ρ
+   is the cosine of the residuals of two rounds, "share" the canaries' energy over it. The
+   truth is the mean expected score so far over the width of scores without the canary, for the
+   means as they were. "as N(0, 1)" is the lower end as it would be without the measured width.
 
 Expected::
 
@@ -91,11 +92,13 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe import RoundFacts, epsilon_two_gaussians
-from fl_epe.auditing import RunningEstimate, confidence_sequence
-from fl_epe.auditing.round_agreement import EXACT
+from fl_epe.auditing import confidence_sequence
+from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
+from fl_epe.auditing.round_correlation import EXACT, RoundCorrelation
+from fl_epe.auditing.round_scores import score_round
 from fl_epe.auditing.sequential import Boundary, crossing_probability
 from fl_epe.canaries import CanarySet
-from fl_epe.schedules import BallsInBins, Capped, DeviceClasses, Poisson, Schedule, presence
+from fl_epe.schedules import Capped, DeviceClasses, Poisson, Schedule, make_schedule, presence
 
 DELTA = 1e-5
 RUNS, ROUNDS = 2000, 1000
@@ -198,7 +201,7 @@ class Uneven:
     """Runs in which canaries, or rounds, differ.
 
     Attributes:
-        schedule: who takes part when.
+        schedule: the participation schedule.
         canaries: how many.
         falls: each round's expected score is this much smaller at the end than at the start.
         lost: share of rounds that are lost.
@@ -213,7 +216,7 @@ class Uneven:
 
 
 UNEVEN = {
-    "five times": Uneven(BallsInBins(PERIOD, 5)),
+    "five times": Uneven(make_schedule("balls-in-bins", PERIOD, 5)),
     "Poisson, 3 on average": Uneven(Poisson(PERIOD, 3 / PERIOD)),
     "device classes": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9))),
     "capped at 6": Uneven(Capped(Poisson(PERIOD, 5 / PERIOD), per_run=6)),
@@ -242,8 +245,8 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
         some = np.flatnonzero(np.cumsum(here, axis=0).astype(bool).sum(axis=1) >= 2)
         if not len(some):
             continue
-        footprints = np.sqrt(np.cumsum(signal[:, None] ** 2 * here, axis=0))[some]
-        mean = footprints.sum(axis=1) / np.count_nonzero(footprints, axis=1)
+        expected_scores = np.sqrt(np.cumsum(signal[:, None] ** 2 * here, axis=0))[some]
+        mean = expected_scores.sum(axis=1) / np.count_nonzero(expected_scores, axis=1)
         unit = signal[np.flatnonzero(count)[0]] ** 2
         half = Boundary(0.025, 1.1 * planned * unit).at(gained[some])
         truth = mean * true[some] / gained[some]
@@ -279,7 +282,7 @@ def agreeing(cosine: float, shift: float, count: int, runs: int, seed: int = 4) 
     for run in range(runs):
         rng = np.random.default_rng((seed, run))
         canaries = Held(rng, count)
-        running = RunningEstimate(cast(CanarySet, canaries), "mean", count * TIMES)
+        so_far, correlation = EpsilonSoFar(DIM, count, count * TIMES), RoundCorrelation(DIM, count)
         here = np.array([rng.permutation(TURNS) < TIMES for _ in range(count)]).T
         hidden = np.sqrt(1 - cosine) * rng.standard_normal((TURNS, DIM), np.float32)
         hidden += np.sqrt(cosine) * rng.standard_normal(DIM, np.float32)
@@ -292,8 +295,14 @@ def agreeing(cosine: float, shift: float, count: int, runs: int, seed: int = 4) 
             numbers = np.flatnonzero(here[t]).tolist()
             vectors = canaries.vectors(numbers)
             mean = hidden[t] + shift * vectors.sum(axis=0)
-            running.add(mean, RoundFacts(numbers, shift), vectors)
-            watched = running.watched()
+            facts = RoundFacts(numbers, shift)
+            scores = score_round(cast(CanarySet, canaries), mean, facts, vectors=vectors)
+            gains, energies = np.zeros((2, count))
+            gains[numbers], energies[numbers] = scores.gains, scores.energies
+            correlation.add_round(scores.hidden, scores.signal, numbers)
+            known = correlation.width(so_far.energy + float(energies.sum()))
+            so_far.add(gains, energies, known)
+            watched = so_far.scale()
             if watched is None:
                 continue
             weights = signal[: t + 1, None] * here[: t + 1][:, here[: t + 1].any(axis=0)]

@@ -1,4 +1,4 @@
-"""ε of a random client: against integrals with many digits, and its laws."""
+"""ε of an average-case client: against integrals with many digits, and its laws."""
 
 import math
 
@@ -9,12 +9,12 @@ import scipy
 
 from fl_epe.accounting import (
     epsilon_two_gaussians,
-    known_footprint_delta,
-    known_footprint_epsilon,
-    random_participations_epsilon,
-    unknown_footprint_delta,
-    unknown_footprint_epsilon,
+    known_expected_score_delta,
+    known_expected_score_epsilon,
+    unknown_expected_score_epsilon,
 )
+from fl_epe.accounting.mixtures import _Clients
+from fl_epe.accounting.upper_bounds import random_participations_epsilon
 
 DELTA = 1e-5
 MIXTURES = {
@@ -25,6 +25,15 @@ MIXTURES = {
     "rare-giants": ([1.0, 40.0], [1 - 2e-5, 2e-5]),
     "all-large": ([20.0, 30.0, 44.0], [0.5, 0.3, 0.2]),
 }
+
+
+def _unknown_delta(sizes, epsilon, *, weights):
+    """δ of the mixture, of both directions the larger, at the scores with this log ratio."""
+    clients = _Clients.of(sizes, weights)
+    removed = clients.log_delta_removed(clients.score_of(epsilon))
+    if clients.log_silent >= -epsilon:  # the likelihood ratio is nowhere as small as e^-ε
+        return math.exp(removed)
+    return math.exp(max(removed, clients.log_delta_added(clients.score_of(-epsilon))))
 
 
 def _integrated(sizes, shares, epsilon):
@@ -42,10 +51,10 @@ def _integrated(sizes, shares, epsilon):
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_unknown_footprints_against_integration(name):
+def test_unknown_expected_scores_against_integration(name):
     sizes, shares = MIXTURES[name]
     for epsilon in (0.0, 0.3, 2.0, 8.0):
-        found = unknown_footprint_delta(sizes, epsilon, weights=shares)
+        found = _unknown_delta(sizes, epsilon, weights=shares)
         assert found == pytest.approx(_integrated(sizes, shares, epsilon), rel=1e-5, abs=1e-12)
 
 
@@ -54,8 +63,8 @@ def test_unknown_footprints_against_integration(name):
 def test_epsilon_and_delta_are_inverse(name, delta):
     sizes, shares = MIXTURES[name]
     for epsilon_of, delta_of in (
-        (known_footprint_epsilon, known_footprint_delta),
-        (unknown_footprint_epsilon, unknown_footprint_delta),
+        (known_expected_score_epsilon, known_expected_score_delta),
+        (unknown_expected_score_epsilon, _unknown_delta),
     ):
         epsilon = epsilon_of(sizes, delta, weights=shares)
         found = delta_of(sizes, epsilon, weights=shares)
@@ -66,7 +75,7 @@ def test_epsilon_and_delta_are_inverse(name, delta):
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 30.0, 300.0, 1000.0])
-def test_known_footprints_with_many_digits(epsilon):
+def test_known_expected_scores_with_many_digits(epsilon):
     sizes, shares = [0.0, 5.0, 20.0, 44.0], [0.2, 0.5, 0.2, 0.1]
     with mpmath.workdps(60):
 
@@ -77,12 +86,12 @@ def test_known_footprints_with_many_digits(epsilon):
 
         pairs = zip(sizes[1:], shares[1:], strict=True)
         exact = sum(mpmath.mpf(w) * one(mpmath.mpf(m)) for m, w in pairs)
-        found = known_footprint_delta(sizes, epsilon, weights=shares)
+        found = known_expected_score_delta(sizes, epsilon, weights=shares)
         assert found == pytest.approx(float(exact), rel=1e-11)
 
 
 @pytest.mark.parametrize("epsilon", [30.0, 300.0, 1000.0])
-def test_unknown_footprints_with_many_digits(epsilon):
+def test_unknown_expected_scores_with_many_digits(epsilon):
     sizes, shares = [5.0, 20.0, 44.0], [0.7, 0.2, 0.1]
     with mpmath.workdps(60):
         pairs = [(mpmath.mpf(m), mpmath.mpf(w)) for m, w in zip(sizes, shares, strict=True)]
@@ -102,73 +111,76 @@ def test_unknown_footprints_with_many_digits(epsilon):
         removed = sum(w * mpmath.ncdf(m - up) for m, w in pairs) - scale * mpmath.ncdf(-up)
         added = mpmath.ncdf(down) - scale * sum(w * mpmath.ncdf(down - m) for m, w in pairs)
         exact = float(max(removed, added))
-    found = unknown_footprint_delta(sizes, epsilon, weights=shares)
+    found = _unknown_delta(sizes, epsilon, weights=shares)
     assert found == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize("size", [1e-3, 0.3, 1.0, 7.0, 44.0, 450.0, 1e6])
-def test_equal_footprints_are_two_gaussians(size):
+def test_equal_expected_scores_are_two_gaussians(size):
     exact = epsilon_two_gaussians(0, 1, size, 1, DELTA)
-    for epsilon_of in (known_footprint_epsilon, unknown_footprint_epsilon):
+    for epsilon_of in (known_expected_score_epsilon, unknown_expected_score_epsilon):
         assert epsilon_of([size] * 3, DELTA) == pytest.approx(exact, rel=1e-9)
 
 
 def test_random_participations_are_a_mixture():
     z, pmf = 0.5, np.array([0.1, 0.2, 0.3, 0.25, 0.15])
     exact = random_participations_epsilon(z, DELTA, pmf)
-    found = known_footprint_epsilon(np.sqrt(np.arange(5)) / z, DELTA, weights=pmf)
+    found = known_expected_score_epsilon(np.sqrt(np.arange(5)) / z, DELTA, weights=pmf)
     assert found == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_knows_the_footprint_learns_more(seed):
+def test_who_knows_the_expected_score_learns_more(seed):
     rng = np.random.default_rng(seed)
     sizes, shares = rng.gamma(0.7, 3, 12), rng.random(12)
-    known = known_footprint_epsilon(sizes, DELTA, weights=shares)
-    unknown = unknown_footprint_epsilon(sizes, DELTA, weights=shares)
+    known = known_expected_score_epsilon(sizes, DELTA, weights=shares)
+    unknown = unknown_expected_score_epsilon(sizes, DELTA, weights=shares)
     largest = epsilon_two_gaussians(0, 1, sizes.max(), 1, DELTA)
     assert 0 < unknown <= known * (1 + 1e-12) <= largest * (1 + 1e-9)
 
 
 def test_order_repetition_and_the_scale_of_weights_do_not_matter():
     sizes, shares = [0.5, 3.0, 0.0, 3.0], [2.0, 1.0, 4.0, 1.0]
-    for epsilon_of in (known_footprint_epsilon, unknown_footprint_epsilon):
+    for epsilon_of in (known_expected_score_epsilon, unknown_expected_score_epsilon):
         expected = epsilon_of([0.0, 0.5, 3.0], DELTA, weights=[0.5, 0.25, 0.25])
         assert epsilon_of(sizes, DELTA, weights=shares) == pytest.approx(expected, rel=1e-12)
         repeated = [0.0, 0.0, 0.5, 3.0]
         assert epsilon_of(repeated, DELTA) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_million_distinct_footprints_are_rounded_up_a_little():
+def test_a_million_distinct_expected_scores_are_rounded_up_a_little():
     sizes = np.random.default_rng(0).gamma(2, 1, 60_000)
-    for epsilon_of in (known_footprint_epsilon, unknown_footprint_epsilon):
+    for epsilon_of in (known_expected_score_epsilon, unknown_expected_score_epsilon):
         fine, whole = epsilon_of(sizes[:50_000], DELTA), epsilon_of(sizes, DELTA)
         doubled = epsilon_of(np.append(sizes[:50_000], sizes[:1] * (1 + 1e-12)), DELTA)
         assert fine < doubled < fine * 1.0003
         assert whole > 0
 
 
-@pytest.mark.parametrize("epsilon_of", [known_footprint_epsilon, unknown_footprint_epsilon])
-def test_degenerate_footprints_have_defined_answers(epsilon_of):
+@pytest.mark.parametrize(
+    "epsilon_of", [known_expected_score_epsilon, unknown_expected_score_epsilon]
+)
+def test_degenerate_expected_scores_have_defined_answers(epsilon_of):
     assert epsilon_of([0.0, 0.0], DELTA) == 0
     assert epsilon_of([math.inf, 0.0], DELTA) == math.inf
     assert epsilon_of([math.inf, 0.0], 0.6) == 0
     assert epsilon_of([1e139], DELTA) < math.inf
     assert epsilon_of([1e-300, 0.0], DELTA) == 0
     assert epsilon_of([5.0], DELTA, weights=[3]) == pytest.approx(33.1037, rel=1e-5)
-    assert known_footprint_delta([math.inf, 1.0], math.inf) == 0.5
-    assert unknown_footprint_delta([0.0], 0.0) == 0
+    assert known_expected_score_delta([math.inf, 1.0], math.inf) == 0.5
 
 
-@pytest.mark.parametrize("epsilon_of", [known_footprint_epsilon, unknown_footprint_epsilon])
+@pytest.mark.parametrize(
+    "epsilon_of", [known_expected_score_epsilon, unknown_expected_score_epsilon]
+)
 def test_bad_arguments_are_named(epsilon_of):
-    for footprints in ([], [-1.0], [math.nan]):
-        with pytest.raises(ValueError, match="footprints"):
-            epsilon_of(footprints, DELTA)
+    for expected_scores in ([], [-1.0], [math.nan]):
+        with pytest.raises(ValueError, match="expected_scores"):
+            epsilon_of(expected_scores, DELTA)
     for weights in ([1.0], [1.0, -1.0], [0.0, 0.0], [math.inf, 1.0], [math.nan, 1.0]):
         with pytest.raises(ValueError, match="weights"):
             epsilon_of([1.0, 2.0], DELTA, weights=weights)
     with pytest.raises(ValueError, match="delta"):
         epsilon_of([1.0], 0.0)
     with pytest.raises(ValueError, match="epsilon"):
-        unknown_footprint_delta([1.0], -1.0)
+        known_expected_score_delta([1.0], -1.0)

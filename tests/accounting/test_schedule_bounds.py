@@ -8,23 +8,22 @@ from scipy import stats
 
 from fl_epe.accounting import (
     delta_two_gaussians,
-    fixed_size_epsilon,
     gaussian_epsilon,
     poisson_epsilon,
-    random_participations_epsilon,
     tightest,
     upper_bounds,
 )
+from fl_epe.accounting.upper_bounds import fixed_size_epsilon, random_participations_epsilon
 from fl_epe.schedules import (
     Capped,
     DropOut,
-    FixedSize,
     Poisson,
     Trace,
     make_schedule,
     parse_schedule,
     presence,
 )
+from fl_epe.schedules.sampled import FixedSize
 
 T, CLIENTS, DELTA = 40, 200, 1e-4
 
@@ -186,7 +185,7 @@ class TestGuarantees:
         assert tightest(found, rounds_known=False).epsilon == min(bound.epsilon for bound in found)
 
     def test_counts_cover_what_a_simulation_does(self):
-        # Everybody's rounds known: δ(ε) of a random client, from simulated participations.
+        # Everybody's rounds known: δ(ε) of an average-case client, from simulated participations.
         for spec in ("poisson", "fixed-size", "time-of-day:rounds_per_day=8,hours=6"):
             schedule = _schedule(spec)
             rng = np.random.default_rng(3)

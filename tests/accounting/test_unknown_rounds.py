@@ -6,7 +6,8 @@ from scipy.special import ndtr
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import unknown_rounds, unknown_rounds_epsilon
-from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import EVERY_ROUND, STATISTICS
+from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
 
@@ -141,16 +142,16 @@ class TestSecretRounds:
 
     def test_from_a_record(self):
         record = limit_record(ShuffledEpochs(60, 1), 0.5, 1e-3)
-        estimate = epsilon_from_record(record, threat="all", statistic="likelihood-ratio")
+        estimate = epsilon_from_record(record, adversary=STATISTICS["likelihood-ratio"])
         exact = unknown_rounds_epsilon([np.full(60, 2.0)], 1e-3)
         assert estimate.low < exact < estimate.high
-        assert estimate.high < epsilon_from_record(record, threat="all").low
+        assert estimate.high < epsilon_from_record(record, adversary=EVERY_ROUND).low
 
     def test_poisson_meets_its_accountant(self):
         from fl_epe.accounting import poisson_epsilon
 
         record = limit_record(Poisson(60, 0.1), 0.8, 1e-3)
-        estimate = epsilon_from_record(record, threat="all", statistic="likelihood-ratio")
+        estimate = epsilon_from_record(record, adversary=STATISTICS["likelihood-ratio"])
         assert estimate.low < poisson_epsilon(0.8, 0.1, 60, 1e-3) < estimate.high
 
     @pytest.mark.parametrize(

@@ -9,13 +9,8 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from fl_epe import delta_two_gaussians
-from fl_epe.accounting import (
-    analytical_epsilon,
-    fixed_size_epsilon,
-    gaussian_epsilon,
-    poisson_epsilon,
-    random_participations_epsilon,
-)
+from fl_epe.accounting import analytical_epsilon, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.upper_bounds import fixed_size_epsilon, random_participations_epsilon
 
 
 @pytest.mark.parametrize(

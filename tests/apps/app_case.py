@@ -36,7 +36,7 @@ class AppCase:
         audit: further arguments of the audit.
         recorded: what the server app reads from the strategy after the run.
         raises: what the run ends with, if not with a model.
-        deltas: whether replies are updates instead of models.
+        updates: whether replies are updates instead of models.
         measurable: whether an audit that is told nothing more must come to an ε.
         faulty: whether something happens that an audit must keep as a fault.
         growth: how many times as far apart, at most, a round leaves two models; 1 for plain
@@ -56,7 +56,7 @@ class AppCase:
     audit: dict[str, Any] = dataclasses.field(default_factory=dict)
     recorded: Callable[[Any], object] = _nothing
     raises: type[Exception] | None = None
-    deltas: bool = False
+    updates: bool = False
     measurable: bool = True
     faulty: bool = False
     growth: float = 1.0

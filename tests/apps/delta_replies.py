@@ -52,5 +52,5 @@ CASE = AppCase(
     strategy=lambda folder: AddsDeltas(**EVERYBODY),
     client_app=app,
     initial=trained_before,
-    deltas=True,
+    updates=True,
 )

@@ -1,4 +1,4 @@
-"""The apps of this folder, by the name of their file."""
+"""The apps of this folder, by the name of their file; a second case of a file has a longer name."""
 
 from __future__ import annotations
 
@@ -10,4 +10,9 @@ from app_case import AppCase
 _NO_APPS = {"app_case", "digits_task", "every_app"}
 _BESIDE_THEM = {"app_runs", "app_server", "no_harm"}  # in a folder made for a SuperLink
 NAMES = sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - _NO_APPS - _BESIDE_THEM)
-CASES: dict[str, AppCase] = {name: importlib.import_module(name).CASE for name in NAMES}
+CASES: dict[str, AppCase] = {
+    name + suffix: case
+    for name in NAMES
+    for suffix, kind in (("", "CASE"), ("_unannounced", "UNANNOUNCED"))
+    if (case := getattr(importlib.import_module(name), kind, None)) is not None
+}

@@ -1,4 +1,4 @@
-"""Local DP: every client adds noise to its own update, which no made-up reply has.
+"""Local DP: every client adds noise to its own update, which no synthetic reply has.
 
 As Flower's `LocalDpMod` at ε = 1 adds it, but with a seed of each client and round.
 """

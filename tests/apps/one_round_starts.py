@@ -1,4 +1,4 @@
-"""The server app's own loop: twenty starts of one round each."""
+"""The server app's own loop: twenty starts of one round each; or nobody says how many there are."""
 
 from __future__ import annotations
 
@@ -22,4 +22,11 @@ CASE = AppCase(
     rounds=20,
     starts=(1,) * 20,
     audit={"rounds": 20},
+)
+UNANNOUNCED = AppCase(
+    strategy=lambda folder: FedAvg(**EVERYBODY),
+    client_app=app,
+    rounds=4,
+    starts=(1,) * 4,
+    measurable=False,
 )

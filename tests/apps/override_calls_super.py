@@ -1,6 +1,6 @@
 """A subclass whose `aggregate_train` only calls FedAvg's and saves the model: the tutorial's first.
 
-It still averages, and its footprint is that of FedAvg.
+It still averages, and its expected score is that of FedAvg.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from app_case import AppCase
 from digits_task import EVERYBODY, train_and_reply
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvgM
+from flwr.serverapp.strategy import FedAvg, FedAvgM
 
 app = ClientApp()
 
@@ -23,4 +23,7 @@ CASE = AppCase(
     starts=(2, 3),
     audit={"rounds": 5},
     growth=3.0,
+)
+UNANNOUNCED = AppCase(
+    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, starts=(2, 1), faulty=True
 )

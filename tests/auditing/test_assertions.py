@@ -10,9 +10,9 @@ import pytest
 from records import make_record
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.asymptotics import limit_record
 from fl_epe.auditing import (
     BOUNDS,
+    EVERY_ROUND,
     Evidence,
     NotMeasured,
     Scores,
@@ -21,9 +21,10 @@ from fl_epe.auditing import (
     find_evidence,
     play,
     scores_for_claim,
-    scores_from_record,
+    seen_by,
 )
-from fl_epe.auditing.assertions import scores_of
+from fl_epe.auditing.evidence import scores_of
+from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
 DELTA = 1e-2
@@ -60,7 +61,7 @@ def _two_groups(shift, count=300, seed=0):
     return Scores(rng.normal(shift, 1, count), rng.normal(0, 1, count))
 
 
-# The verdict.
+# The result.
 
 
 @pytest.mark.parametrize(
@@ -241,11 +242,11 @@ def test_noise_that_is_not_gaussian_is_not_convicted_as_if_it_were(method):
         assert evidence.lower_bound > 1.5
         assert evidence.refuted
         assert not evidence.violated
-    assert "verdict   not tested: the scores are not Gaussian (Anderson–Darling: p = " in str(
+    assert "result    not tested: the scores are not Gaussian (Anderson–Darling: p = " in str(
         evidence
     )
     with pytest.raises(
-        ValueError, match=f"Gaussian scores for method='{method}'.*Leave out method"
+        ValueError, match=f"method='{method}' to go with Gaussian scores.*Leave out method"
     ):
         assert_private(_laplace(1.0, 400, 0), 1.0, 1e-5, method=method)
     assert not assert_private(_laplace(1.0, 400, 0), 1.0, 1e-5).violated
@@ -254,10 +255,10 @@ def test_noise_that_is_not_gaussian_is_not_convicted_as_if_it_were(method):
 def test_a_conviction_says_that_it_assumes_gaussian_noise():
     evidence = find_evidence(_two_groups(3.0), 1.0, DELTA, method="gdp")
     assert not evidence.refuted
-    assert "verdict   violated, if the noise is Gaussian (Anderson–Darling: p = " in str(evidence)
+    assert "result    violated, if the noise is Gaussian (Anderson–Darling: p = " in str(evidence)
     few = find_evidence(_two_groups(30.0, count=3), 1.0, DELTA, method="mean")
     assert few.gaussian_p is None
-    assert str(few).endswith("verdict   violated, if the noise is Gaussian")
+    assert str(few).endswith("result    violated, if the noise is Gaussian")
 
 
 def test_a_gaussian_mechanism_is_refuted_as_rarely_as_the_confidence_says():
@@ -337,8 +338,8 @@ def test_scores_are_checked():
     good = [0.1, 0.2]
     assert Scores(good, good).observed.dtype == np.float64
     for name, arguments in {
-        "observed to be finite": ([0.1, math.nan], good),
-        "unobserved to be finite": (good, [math.inf, 0.0]),
+        "observed=nan to be finite": ([0.1, math.nan], good),
+        "unobserved=inf to be finite": (good, [math.inf, 0.0]),
         "observed.shape": ([0.1], good),
         "unobserved.shape": (good, []),
         "dim=None": (good,),
@@ -367,8 +368,8 @@ def test_single_participation_has_the_exact_null(schedule):
 @pytest.mark.parametrize(
     ("schedule", "claim"),
     [
-        (ShuffledEpochs(5, 2), lambda r: scores_from_record(r, "all", "matched-filter")),
-        (ShuffledEpochs(5, 1.5), lambda r: scores_from_record(r, "all", "matched-filter")),
+        (ShuffledEpochs(5, 2), lambda r: seen_by(r, EVERY_ROUND).scores()),
+        (ShuffledEpochs(5, 1.5), lambda r: seen_by(r, EVERY_ROUND).scores()),
         (Poisson(5, 0.3), scores_for_claim),  # whoever claims ε knows no coins
     ],
     ids=["epochs", "uneven", "poisson"],
@@ -471,7 +472,7 @@ def test_game_names_what_is_wrong():
         return np.sum(updates, axis=0)
 
     wrong: dict[str, dict[str, object]] = {
-        r"canary of norm=0\.0 > 0": {"canary": np.zeros(3)},
+        r"norm=0\.0 > 0": {"canary": np.zeros(3)},
         r"canary\.shape=\(1, 3\) to be \(d,\)": {"canary": CANARY[None]},
         r"canary\.shape=\(3,\).*finite": {"canary": CANARY * np.nan},
         r"updates\[1\]\.shape=\(2,\) to be \(3,\)": {"updates": [OTHERS[0], OTHERS[1][:2]]},
@@ -503,11 +504,9 @@ def test_the_default_bound_depends_on_how_many_canaries_there_are():
 def test_two_groups_and_a_measured_null_cannot_be_watched():
     rng = np.random.default_rng(0)
     two = Scores(rng.normal(size=7), rng.normal(size=9), statistic="maximum over rounds")
-    wanted = (
-        "got 7 observed and 9 unobserved maximum over rounds with dim=None.*leave out stop_early"
-    )
+    wanted = "dim=None.*7 observed and 9 unobserved maximum over rounds.*Leave out stop_early"
     with pytest.raises(ValueError, match=wanted):
         assert_private(two, 1.0, 1e-5, stop_early=True)
     wide = Scores(rng.normal(size=7), rng.normal(size=30), standard_null=True, null=(1.4, 30))
-    with pytest.raises(ValueError, match=r"30 unobserved.*1.4 times as wide.*leave out stop_early"):
+    with pytest.raises(ValueError, match=r"stop_early=True only.*30 unobserved.*1.4 times as wide"):
         assert_private(wide, 1.0, 1e-5, stop_early=True)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.asymptotics import limit_record
-from fl_epe.auditing.dependence import dependence, dependence_of
+from fl_epe.auditing.assumptions import dependence, dependence_of
+from fl_epe.limit import limit_record
 from fl_epe.schedules import ShuffledEpochs
 
 T, K, SEEDS = 40, 100, 200

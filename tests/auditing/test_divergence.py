@@ -5,14 +5,14 @@ import pytest
 from records import make_record
 
 from fl_epe.auditing import divergence
-from fl_epe.auditing.divergence import share_lost
+from fl_epe.auditing.measured import share_lost
 
 EVALUATED = {"eval_round": np.array([0.0, 5, 10, 15, 20])}
 
 
 def _accuracy(*values: float, rounds=EVALUATED["eval_round"], chance: object = 0.1, **metrics):
     series = {"eval_round": np.array(rounds, float), "eval_accuracy": np.array(values), **metrics}
-    return make_record(metrics=series, config={"chance_accuracy": chance})
+    return make_record(metrics=series, chance_accuracy=chance)
 
 
 def test_a_good_run_has_not_diverged():
@@ -39,7 +39,9 @@ def test_a_round_that_nobody_trained_in_has_no_loss_and_is_no_fault():
 
 def test_a_model_that_is_not_finite():
     nan = np.full(40, np.nan)
-    record = make_record(final_norm=np.nan, observed_final=nan, observed_displacement=nan)
+    record = make_record(
+        **{"norms.final": np.nan, "observed.final": nan, "observed.displacement": nan}
+    )
     assert divergence(record) == ("the final model is not finite",)
 
 
@@ -75,11 +77,11 @@ def test_accuracy_at_chance(record, diverged: bool):
 )
 def test_a_regression_no_better_than_the_mean(losses, chance, diverged: bool):
     series = {**EVALUATED, "eval_loss": np.array(losses)}
-    reasons = divergence(make_record(metrics=series, config={"chance_loss": chance}))
+    reasons = divergence(make_record(metrics=series, chance_loss=chance))
     assert bool(reasons) is diverged
     assert all("that of the same prediction for everybody (4)" in reason for reason in reasons)
     late = {**series, "eval_round": np.array([0.0, 2, 4, 6, 8])}
-    assert divergence(make_record(metrics=late, config={"chance_loss": chance})) == ()
+    assert divergence(make_record(metrics=late, chance_loss=chance)) == ()
 
 
 def test_a_training_loss_that_explodes_while_the_model_stays_as_it_was():
@@ -113,7 +115,9 @@ def test_lost_updates_are_counted_by_what_a_record_knows():
     assert reason == "186 of 366 updates were lost"
     offsets = np.arange(7) * 10
     (same,) = divergence(
-        make_record(absent=half + 1, client_ids=np.zeros(60, int), client_offsets=offsets)
+        make_record(
+            absent=half + 1, **{"clients.ids": np.zeros(60, int), "clients.offsets": offsets}
+        )
     )
     assert same == reason
     # A deployment knows the mean number of replies, canaries among them: 10 of make_record.

@@ -15,10 +15,10 @@ from fl_epe import (
     epsilon_from_scores,
     epsilon_two_gaussians,
 )
-from fl_epe.auditing import NotMeasured, Scores, epsilon_of, scores_from_record, summarize_scores
-from fl_epe.auditing.score_spread import check_known_variance, check_sign
+from fl_epe.auditing import EVERY_ROUND, STATISTICS, NotMeasured, Scores, epsilon_of, seen_by
+from fl_epe.auditing.score_summary import summarize_scores
+from fl_epe.auditing.scores import check_known_variance, check_sign
 from fl_epe.auditing.shifted_cosines import normal_deviates, shift_scores
-from fl_epe.auditing.statistics import matched_filter
 from fl_epe.reporting import notes, score_notes
 from fl_epe.reporting.summary import summarize
 
@@ -188,8 +188,8 @@ class TestUnequalCanaries:
         """Two thirds of the canaries were dropped, which the expected scores do not know."""
         rng = np.random.default_rng(0)
         cosines = (rng.standard_normal((6, 40)) + 30.0 * (np.arange(40) % 3 == 0)) / 100
-        record = make_record(observed=cosines)
-        found = epsilon_from_record(record, threat="all")
+        record = make_record(**{"observed.means": cosines})
+        found = epsilon_from_record(record, adversary=EVERY_ROUND)
         assert found.high == np.inf
         assert found.method.endswith("fitted variance as wider than known, no upper end")
         summary = summarize(record)
@@ -213,7 +213,7 @@ def test_affine_changes_of_the_scores_do_not_matter():
 class TestMatchedFilter:
     def test_equals_a_plain_loop(self):
         record = make_record()
-        observed, unobserved = matched_filter(record).both()
+        observed, unobserved = seen_by(record, EVERY_ROUND).scores().both()
         scale = np.sqrt(record.dim)
         for scores, cosines, count in (
             (observed, record.observed.means, 40),
@@ -237,48 +237,53 @@ class TestMatchedFilter:
         presence[0] |= ~presence.any(axis=0)
         noise = rng.standard_normal((2, T, k))
         record = make_record(
-            observed=(noise[0] + presence / z) / 100,
-            unobserved=noise[1] / 100,
+            **{
+                "observed.means": (noise[0] + presence / z) / 100,
+                "unobserved.means": noise[1] / 100,
+            },
             presence=presence,
-            observed_final=np.zeros(k),
-            unobserved_final=np.zeros(k),
-            observed_displacement=np.zeros(k),
-            unobserved_displacement=np.zeros(k),
+            **{
+                "observed.final": np.zeros(k),
+                "unobserved.final": np.zeros(k),
+                "observed.displacement": np.zeros(k),
+                "unobserved.displacement": np.zeros(k),
+            },
         )
-        observed, unobserved = matched_filter(record).both()
+        observed, unobserved = seen_by(record, EVERY_ROUND).scores().both()
         assert stats.kstest(unobserved, "norm").pvalue > 1e-3
-        footprint = np.sqrt(presence.sum(axis=0)) / z
-        assert stats.kstest(observed - footprint, "norm").pvalue > 1e-3
+        expected_score = np.sqrt(presence.sum(axis=0)) / z
+        assert stats.kstest(observed - expected_score, "norm").pvalue > 1e-3
 
     def test_canaries_that_never_took_part_are_left_out(self):
         presence = make_record().presence.copy()
         presence[:, 3] = False
-        observed, unobserved = matched_filter(make_record(presence=presence)).both()
+        observed, unobserved = seen_by(make_record(presence=presence), EVERY_ROUND).scores().both()
         assert len(observed) == 39
         assert len(unobserved) == 30
 
 
 def test_final_scores_have_unit_null():
     record = make_record()
-    observed = scores_from_record(record, "final", "model").observed
+    observed = seen_by(record).scores("model").observed
     np.testing.assert_allclose(observed, record.observed.final * 100)
-    observed = scores_from_record(record, "final", "displacement").observed
+    observed = seen_by(record).scores().observed
     np.testing.assert_allclose(observed, record.observed.displacement * 100)
 
 
 def test_delta_can_be_changed_afterwards():
     record = make_record()
-    looser = epsilon_from_record(record, 0.1, threat="all")
+    looser = epsilon_from_record(record, 0.1, adversary=EVERY_ROUND)
     assert looser.delta == 0.1
-    assert looser.epsilon < epsilon_from_record(record, threat="all").epsilon
+    assert looser.epsilon < epsilon_from_record(record, adversary=EVERY_ROUND).epsilon
 
 
 def test_maximum_uses_the_model_deltas():
     record = make_record()
     observed, unobserved = record.delta_cosines()
     expected = epsilon_from_scores(observed.max(axis=0), unobserved.max(axis=0), record.delta)
-    estimate = epsilon_from_record(record, threat="all", statistic="maximum")
-    assert dataclasses.replace(estimate, method=expected.method) == expected
+    estimate = epsilon_from_record(record, adversary=EVERY_ROUND, statistic="maximum")
+    assert estimate.adversary == STATISTICS["maximum"]
+    assert dataclasses.replace(estimate, method=expected.method, adversary=None) == expected
 
 
 @pytest.mark.parametrize(
@@ -286,12 +291,12 @@ def test_maximum_uses_the_model_deltas():
     [
         pytest.param(
             lambda: epsilon_from_cosines([0.1, np.nan], 9, DELTA),
-            "cosines to be finite, got nan",
+            "cosines=nan to be finite",
             id="cosines-to-be-finite,got-nan",
         ),
         pytest.param(
             lambda: epsilon_from_cosines([0.1, np.inf], 9, DELTA),
-            "cosines to be finite, got inf",
+            "cosines=inf to be finite",
             id="cosines-to-be-finite,got-inf",
         ),
         pytest.param(
@@ -319,7 +324,7 @@ def test_maximum_uses_the_model_deltas():
         ),
         pytest.param(
             lambda: epsilon_from_scores([1, 2], [1, np.nan], DELTA),
-            "unobserved to be finite",
+            "unobserved=nan to be finite",
             id="unobserved-to-be-finite",
         ),
         pytest.param(

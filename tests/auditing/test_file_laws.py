@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from records import make_record
 
 from fl_epe import AuditRecord
-from fl_epe.auditing import read_scores
+from fl_epe.auditing import ServerStep, read_scores
 
 words = st.text(max_size=8)
 names = st.text("abc_é", min_size=1, max_size=8)
@@ -57,21 +57,21 @@ def records(draw):
         "noise_multiplier": draw(st.none() | st.just(0.0) | st.floats(1e-6, 100)),
         "sum_noise_multiplier": draw(st.none() | st.just(0.0) | st.floats(1e-6, 100)),
         "participation": draw(words),
-        "server": {"name": "sgd", "learning_rate": draw(st.floats(0, 10)), "momentum": 0.0},
-        "observed": draw(table((T, k), 1.0, -1.0)),
-        "unobserved": draw(table((T, u), 1.0, -1.0)),
+        "server": ServerStep("sgd", np.full(T, draw(st.floats(0, 10)))),
+        "observed.means": draw(table((T, k), 1.0, -1.0)),
+        "unobserved.means": draw(table((T, u), 1.0, -1.0)),
         "presence": draw(arrays.arrays(np.bool_, (T, k))),
         "clip_norms": draw(table(T, 10.0, 1e-40, odd=[0.0, -0.0, np.nan])),
-        "mean_norms": draw(norms),
-        "delta_norms": draw(norms),
-        "observed_final": draw(table(k, 1.0, -1.0)),
-        "unobserved_final": draw(table(u, 1.0, -1.0)),
-        "observed_displacement": draw(table(k, 1.0, -1.0)),
-        "unobserved_displacement": draw(table(u, 1.0, -1.0)),
-        "final_norm": draw(st.just(0.0) | st.floats(1e-40, 1e6)),
+        "norms.means": draw(norms),
+        "norms.deltas": draw(norms),
+        "observed.final": draw(table(k, 1.0, -1.0)),
+        "unobserved.final": draw(table(u, 1.0, -1.0)),
+        "observed.displacement": draw(table(k, 1.0, -1.0)),
+        "unobserved.displacement": draw(table(u, 1.0, -1.0)),
+        "norms.final": draw(st.just(0.0) | st.floats(1e-40, 1e6)),
         "absent": draw(st.none() | arrays.arrays(np.int64, T, elements=st.integers(0, 2**40))),
         "metrics": draw(st.dictionaries(names, table(T, 1.0, -1.0), max_size=2)),
-        "config": draw(st.dictionaries(words, json_values, max_size=3)),
+        "settings": draw(st.dictionaries(words, json_values, max_size=3)),
         "seeds": draw(st.dictionaries(words, st.none() | st.integers(0, 2**130), max_size=3)),
         "versions": draw(st.dictionaries(words, words, max_size=2)),
         "faults": tuple(draw(st.lists(words, max_size=3))),
@@ -79,11 +79,11 @@ def records(draw):
     }
     if draw(maybe):
         values |= {
-            "observed_delta": draw(table((T, k), 1.0, -1.0)),
-            "unobserved_delta": draw(table((T, u), 1.0, -1.0)),
+            "observed.deltas": draw(table((T, k), 1.0, -1.0)),
+            "unobserved.deltas": draw(table((T, u), 1.0, -1.0)),
         }
     if draw(maybe):
-        values |= {"client_ids": draw(arrays.arrays(np.int64, 7)), "contributions": draw(norms)}
+        values |= {"clients.ids": draw(arrays.arrays(np.int64, 7)), "contributions": draw(norms)}
     return make_record(**values)
 
 

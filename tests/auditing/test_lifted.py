@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import Scores, lifted_lower_bound, lower_bound_by, lower_limits
+from fl_epe.auditing import Scores, lifted_lower_bound
+from fl_epe.auditing.bounds.by_name import lower_bound_by
 from fl_epe.auditing.bounds.lifted import log_capital, mean_limit_factor
 
 DIM, DELTA = 10**4, 1e-5
@@ -106,48 +107,8 @@ def test_the_capital_is_fair():
     assert abs(capitals.mean() - 1) < 4 * capitals.std() / math.sqrt(len(capitals))
 
 
-def test_limits_of_a_rate_keep_their_confidence_where_the_plain_one_does_not():
-    below = np.zeros(3)
-    for repeat in range(400):
-        rng = np.random.default_rng((3, repeat))
-        limits = lower_limits(rng.binomial(200, rng.beta(1, 1, 10)) / 200, 200)
-        below += np.array([limits.independent, limits.betting, limits.bernstein]) <= 0.5
-    assert below[0] < 300
-    assert min(below[1:]) >= stats.binom.ppf(0.001, 400, 0.95)
-
-
-def test_the_correlation_is_that_of_the_canaries():
-    """Beta(a, b) rates give a correlation of 1/(a + b + 1)."""
-    rng = np.random.default_rng(4)
-    shares = rng.binomial(100, rng.beta(2, 2, 20_000)) / 100
-    assert lower_limits(shares, 100).correlation == pytest.approx(0.2, abs=0.01)
-    assert math.isnan(lower_limits([0.5], 100).correlation)
-
-
-def test_second_order_limits_hold_for_many_runs():
-    held = 0
-    for repeat in range(300):
-        rng = np.random.default_rng((5, repeat))
-        limits = lower_limits(rng.binomial(50, rng.beta(2, 2, 100)) / 50, 50)
-        held += limits.wilson <= 0.5
-    assert held >= stats.binom.ppf(0.001, 300, 0.95)
-    assert limits.bernstein < limits.wilson < 0.5
-
-
-@pytest.mark.parametrize("shares", [[0.0], [0.0, 0.0], [0.0] * 200 + [1.0], [1.0] * 3])
-def test_odd_shares_have_limits(shares):
-    limits = lower_limits(shares, 10)
-    mean = float(np.mean(shares))
-    for limit in (limits.independent, limits.betting, limits.bernstein, limits.wilson):
-        assert 0 <= limit <= mean
-
-
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"runs=\[\]"):
         lifted_lower_bound([], DELTA)
     with pytest.raises(ValueError, match=r"runs\[1\]"):
         lifted_lower_bound([_cosines([1.0, 2.0]), Scores(np.ones(3))], DELTA)
-    with pytest.raises(ValueError, match="shares"):
-        lower_limits([1.5], 10)
-    with pytest.raises(ValueError, match="canaries=1"):
-        lower_limits([0.5], 1)

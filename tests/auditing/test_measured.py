@@ -8,18 +8,21 @@ from records import make_record, record_of
 
 from fl_epe import RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.auditing import (
+    EVERY_ROUND,
     STATISTICS,
+    Adversary,
     AuditRecord,
     CanaryCosines,
     ClientLog,
     Mechanism,
     NotMeasured,
     Provenance,
-    footprint_fit,
+    ServerStep,
+    expected_score_fit,
     record_from_scorer,
-    scores_from_record,
-    summarize_scores,
+    seen_by,
 )
+from fl_epe.auditing.score_summary import summarize_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
 
 NOBODY = {"presence": np.zeros((6, 40), bool)}
@@ -40,57 +43,64 @@ UNMEASURED = {
     ),
     "told": (
         lambda: make_record(
-            presence=np.zeros((6, 40), bool), config={"not_measured": "0 of 12 clients answered."}
+            presence=np.zeros((6, 40), bool), not_measured="0 of 12 clients answered."
         ),
         "^0 of 12 clients answered$",
     ),
 }
 
 
-@pytest.mark.parametrize("statistic", [*STATISTICS["final"], *STATISTICS["all"]])
+@pytest.mark.parametrize("statistic", STATISTICS)
 @pytest.mark.parametrize("kind", UNMEASURED)
 def test_no_statistic_of_an_unmeasured_run_has_a_number(kind: str, statistic: str):
     make, reason = UNMEASURED[kind]
-    threat = "final" if statistic in STATISTICS["final"] else "all"
     with pytest.raises(NotMeasured, match=reason):
-        scores_from_record(make(), threat, statistic)
+        seen_by(make(), STATISTICS[statistic]).scores(statistic)
     with pytest.raises(NotMeasured, match=reason):
-        epsilon_from_record(make(), threat=threat, statistic=statistic)
+        epsilon_from_record(make(), adversary=STATISTICS[statistic], statistic=statistic)
 
 
-@pytest.mark.parametrize("threat", ["final", "all"])
+@pytest.mark.parametrize("sees", ["final", "all"])
 @pytest.mark.parametrize("kind", UNMEASURED)
-def test_nor_has_the_fit_of_its_footprints(kind: str, threat: str):
+def test_nor_has_the_fit_of_its_expected_scores(kind: str, sees: str):
     make, reason = UNMEASURED[kind]
     with pytest.raises(NotMeasured, match=reason):
-        footprint_fit(make(), threat=threat)
+        expected_score_fit(seen_by(make(), Adversary(sees)))
 
 
 def test_two_canaries_are_enough():
     record = record_of(2)
-    for threat in ("final", "all"):
-        assert np.isfinite(epsilon_from_record(record, threat=threat).epsilon)
+    for sees in ("final", "all"):
+        assert np.isfinite(epsilon_from_record(record, adversary=Adversary(sees)).epsilon)
 
 
 def test_one_silent_round_is_no_reason():
     contributions = np.array([0.0, 0.0, 0.0, 0.0, 0.1, 0.1])
-    assert epsilon_from_record(make_record(contributions=contributions), threat="all").high > 0
-    assert epsilon_from_record(make_record(contributions=np.full(6, np.nan)), threat="all").high > 0
+    assert (
+        epsilon_from_record(make_record(contributions=contributions), adversary=EVERY_ROUND).high
+        > 0
+    )
+    assert (
+        epsilon_from_record(
+            make_record(contributions=np.full(6, np.nan)), adversary=EVERY_ROUND
+        ).high
+        > 0
+    )
 
 
 @pytest.mark.parametrize(
-    ("changes", "threat", "statistic", "reason"),
+    ("changes", "sees", "statistic", "reason"),
     [
         pytest.param(
-            {"displacement_norm": 0.0}, "final", "displacement", "equal to the initial", id="stuck"
+            {"norms.displacement": 0.0}, "final", "displacement", "equal to the initial", id="stuck"
         ),
-        pytest.param({"final_norm": 0.0}, "final", "model", "is 0", id="zero"),
+        pytest.param({"norms.final": 0.0}, "final", "model", "is 0", id="zero"),
         pytest.param(
             {
-                "final_norm": np.nan,
-                "displacement_norm": np.nan,
-                "observed_final": np.full(40, np.nan),
-                "observed_displacement": np.full(40, np.nan),
+                "norms.final": np.nan,
+                "norms.displacement": np.nan,
+                "observed.final": np.full(40, np.nan),
+                "observed.displacement": np.full(40, np.nan),
             },
             "final",
             "displacement",
@@ -98,16 +108,16 @@ def test_one_silent_round_is_no_reason():
             id="nan",
         ),
         pytest.param(
-            {"mean_norms": np.zeros(6)}, "all", "matched-filter", "not move in the 6", id="idle"
+            {"norms.means": np.zeros(6)}, "all", "matched-filter", "not move in the 6", id="idle"
         ),
     ],
 )
-def test_a_model_that_shows_nothing_is_the_reason(changes, threat, statistic, reason):
+def test_a_model_that_shows_nothing_is_the_reason(changes, sees, statistic, reason):
     record = make_record(**changes)
     with pytest.raises(NotMeasured, match=reason):
-        scores_from_record(record, threat, statistic)
-    other = "all" if threat == "final" else "final"
-    assert np.isfinite(epsilon_from_record(record, threat=other).epsilon)
+        seen_by(record, Adversary(sees)).scores(statistic)
+    other = "all" if sees == "final" else "final"
+    assert np.isfinite(epsilon_from_record(record, adversary=Adversary(other)).epsilon)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 4])
@@ -143,15 +153,7 @@ def test_a_final_model_with_nan_has_a_record(tmp_path):
         delta_norms=np.ones(3),
         presence=np.ones((3, 4), bool),
         delta=0.1,
-        mechanism=Mechanism(
-            10,
-            1.0,
-            1.0,
-            "epochs",
-            3,
-            {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0},
-            np.ones(3),
-        ),
+        mechanism=Mechanism(10, 1.0, 1.0, "epochs", 3, ServerStep("sgd", np.ones(3)), np.ones(3)),
         clients=ClientLog(),
         metrics={},
         provenance=Provenance(),
@@ -159,7 +161,7 @@ def test_a_final_model_with_nan_has_a_record(tmp_path):
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     assert isinstance(loaded.observed, CanaryCosines)
     assert np.isnan(loaded.norms.final)
-    assert epsilon_from_record(loaded, threat="all").epsilon >= 0
+    assert epsilon_from_record(loaded, adversary=EVERY_ROUND).epsilon >= 0
     with pytest.raises(NotMeasured, match="the final model is not finite"):
         epsilon_from_record(loaded)
 

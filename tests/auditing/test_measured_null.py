@@ -8,13 +8,13 @@ from scipy import stats
 from fl_epe import AuditRecord
 from fl_epe.auditing import (
     MeasuredNull,
-    NullTally,
     RoundFacts,
     RunAuditor,
     least_deviations,
     misfits,
     scorer_with_null,
 )
+from fl_epe.auditing.measured_null import NullTally
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.mechanism import ServerSGD, norm
 
@@ -126,7 +126,7 @@ def test_tails_are_counts_beyond_the_limits():
     for place, limit in enumerate(MeasuredNull.limits):
         assert (low[place], high[place]) == (np.sum(scores < -limit), np.sum(scores > limit))
     assert null.size(0) == 8
-    np.testing.assert_allclose(null.expected(0), 8 * stats.norm.sf(MeasuredNull.limits))
+    np.testing.assert_allclose(null.expected_counts(0), 8 * stats.norm.sf(MeasuredNull.limits))
 
 
 def _record(kind, canaries=20, z=0.5, dim=4000, rounds=3):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet, epsilon_from_cosines, epsilon_two_gaussians
-from fl_epe.auditing import Scores, epsilon_together, summarize_scores
-from fl_epe.auditing.one_release import overlap, shift_interval, shift_of_one
+from fl_epe.auditing import Scores
+from fl_epe.auditing.one_release import epsilon_together, overlap, shift_interval, shift_of_one
+from fl_epe.auditing.score_summary import summarize_scores
 from fl_epe.cli import main
 from fl_epe.reporting import score_notes
 
@@ -41,7 +42,7 @@ def test_epsilon_is_that_of_the_gaussian_mechanism(dim, count, z):
         found = epsilon_from_cosines(cosines, dim, DELTA, together=True, sum_norm=known)
         assert found.low < truth < found.high
         assert found.low < found.epsilon < found.high
-        assert "taken out" in found.method
+        assert "projected out" in found.method
     assert found.epsilon == pytest.approx(truth, rel=0.1)
 
 
@@ -96,7 +97,7 @@ def test_bad_arguments_are_named():
         epsilon_from_cosines(np.full(1000, 0.5), 1000, DELTA, together=True)
     with pytest.raises(ValueError, match="dim=None"):
         epsilon_together(Scores(np.ones(3)), DELTA)
-    with pytest.raises(ValueError, match="dim with together=True"):
+    with pytest.raises(ValueError, match="dim=None to be given with together=True"):
         summarize_scores(cosines, cosines, DELTA, together=True)
     with pytest.raises(ValueError, match=r"sum_norm=1.*together"):
         summarize_scores(cosines, None, DELTA, dim=100, sum_norm=1)
@@ -109,7 +110,7 @@ def test_bare_scores_say_that_their_canaries_may_overlap():
     said = summarize_scores(cosines, None, DELTA, dim=1000, together=True, sum_norm=sum_norm)
     assert said.overlap == pytest.approx(0.5, abs=0.1)
     assert len(said.estimates) == 3
-    assert "takes the others out" in score_notes(said)[0]
+    assert "projects out the other canaries" in score_notes(said)[0]
     assert score_notes(summarize_scores([0.01, 0.02], None, DELTA, dim=100)) == []
     # Canaries that each had a release of their own cannot be most of one.
     assert score_notes(summarize_scores(np.full(1000, 0.5), None, DELTA, dim=1000)) == []

@@ -7,7 +7,15 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import NULL_CANARIES, SKETCH_PARTS, AuditRecord, footprint_fit
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    NULL_CANARIES,
+    SKETCH_PARTS,
+    Adversary,
+    AuditRecord,
+    expected_score_fit,
+    seen_by,
+)
 from fl_epe.mechanism import ServerSGD
 
 DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7
@@ -55,10 +63,10 @@ def test_a_gaussian_mechanism_is_found_through_the_optimizer(momentum, dtype):
     auditor = noisy_run(ServerSGD(0.5, momentum), dtype=dtype)
     record = auditor.record(noise_multiplier=0.5, sum_noise_multiplier=0.5)
     truth = gaussian_epsilon(np.sqrt(0.5**2 + 10 / DIM), DELTA)
-    every = epsilon_from_record(record, threat="all", confidence=0.999)
+    every = epsilon_from_record(record, adversary=EVERY_ROUND, confidence=0.999)
     for estimate in (every, auditor.epsilon_so_far()):
         assert estimate.low < truth < estimate.high
-    fit = footprint_fit(record, threat="final")
+    fit = expected_score_fit(seen_by(record))
     assert fit.low < 1 < fit.high
     # The deltas are what the models show.
     deltas = record.delta_cosines()[0]
@@ -71,8 +79,8 @@ def test_rounds_that_weigh_differently():
     clip_norms = np.geomspace(0.1, 3, ROUNDS)
     record = noisy_run(clip_norms=clip_norms).record(sum_noise_multiplier=0.5)
     np.testing.assert_allclose(record.mechanism.contributions, clip_norms / 10)
-    for threat in ("all", "final"):
-        fit = footprint_fit(record, threat=threat)
+    for sees in ("all", "final"):
+        fit = expected_score_fit(seen_by(record, Adversary(sees)))
         assert fit.low < 1 < fit.high
 
 
@@ -86,14 +94,13 @@ def test_unknown_contributions_weigh_every_round_the_same():
         auditor.observe(theta, RoundFacts([0, 1, 2, 3]))
     record = auditor.record()
     assert not record.signal_known()
-    from fl_epe.auditing import scores_from_record
     from fl_epe.auditing.shifted_cosines import shift_scores
 
-    scores, others = scores_from_record(record, "all", "matched-filter", raw=True).both()
+    scores, others = seen_by(record, EVERY_ROUND).with_all_canaries.scores().both()
     expected = shift_scores(record.observed.means, 500).sum(axis=0) / np.sqrt(3)
     np.testing.assert_allclose(scores, expected)
     assert others.shape == (3,)
-    assert record.mechanism.server == {"name": "median"}
+    assert record.mechanism.server.name == "median"
     assert record.delta_cosines()[0] is record.observed.deltas
 
 
@@ -117,10 +124,10 @@ def test_a_record_in_the_middle_does_not_disturb_the_end():
 
 
 def test_record_survives_the_disk(tmp_path):
-    record = noisy_run().record(noise_multiplier=0.5, config={"task": "elsewhere"})
+    record = noisy_run().record(noise_multiplier=0.5, task="elsewhere")
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     np.testing.assert_array_equal(loaded.mechanism.contributions, record.mechanism.contributions)
-    assert loaded.provenance.config == {"task": "elsewhere"}
+    assert loaded.design.task == "elsewhere"
 
 
 def test_bad_arguments_are_named():
@@ -162,14 +169,14 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
             models.append(theta)
             super().begin(theta)
 
-        def observe(self, theta, facts, vectors=None):
+        def observe(self, theta, facts, vectors=None, **known):
             models.append(models[-1] if theta is None else theta)
             told.append((theta, facts))
             super().observe(theta, facts, vectors)
 
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
-    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 5) + 4 * COUNT  # and no vector
+    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9) + 4 * COUNT  # and no vector
     sketches = state["sketches"].nbytes
     assert sketches == 4 * ROUNDS * SKETCH_PARTS
     kept = sum(array.nbytes for name, array in state.items() if not name.startswith("null."))

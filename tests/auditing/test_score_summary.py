@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_cosines, epsilon_from_scores
-from fl_epe.auditing import BOUNDS, COIN_METHODS, read_scores, summarize_scores
+from fl_epe.auditing import BOUNDS, COIN_METHODS, read_scores
+from fl_epe.auditing.score_summary import summarize_scores
 from fl_epe.cli import main
 
 RNG = np.random.default_rng(0)
@@ -110,7 +111,7 @@ def test_cosines_alone_with_their_dimension():
         pytest.param(
             "a.csv",
             "observed\n1\n2\n",
-            "unobserved scores or dim, got unobserved=None and --dim=None",
+            "unobserved=None or dim to be given",
             id="csv-no-unobserved",
         ),
         pytest.param("a.json", "{", "Expecting property name", id="json-broken"),

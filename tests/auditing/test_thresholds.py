@@ -9,9 +9,8 @@ from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import epsilon_lower_bound
-from fl_epe.auditing.bounds import thresholds as threshold_bounds
 from fl_epe.auditing.bounds.error_rates import Sample
-from fl_epe.auditing.bounds.thresholds import held_out
+from fl_epe.auditing.bounds.held_out import held_out
 
 
 def _jeffreys(errors, total):
@@ -84,7 +83,8 @@ def judged(monkeypatch):
         seen.append(held_out(*args))
         return seen[-1]
 
-    monkeypatch.setattr(threshold_bounds, "held_out", remember)
+    for method in ("clopper_pearson", "gdp", "katz_log", "bayesian"):
+        monkeypatch.setattr(f"fl_epe.auditing.bounds.{method}.held_out", remember)
     return seen
 
 

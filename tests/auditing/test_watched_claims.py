@@ -9,16 +9,9 @@ import scipy
 from records import make_record
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import (
-    WATCHED_METHODS,
-    NotMeasured,
-    Scores,
-    assert_private,
-    scores_from_record,
-    watch_claim,
-)
-from fl_epe.auditing.watched_claims import _Betting, _null_above
+from fl_epe.auditing import EVERY_ROUND, NotMeasured, Scores, assert_private, seen_by
+from fl_epe.auditing.watched_claims import WATCHED_METHODS, _Betting, _null_above, watch_claim
+from fl_epe.limit import limit_record
 from fl_epe.schedules import ShuffledEpochs
 
 DELTA = 1e-3
@@ -72,7 +65,7 @@ def test_a_false_claim_stops_the_scores(method):
             asked.append(float(rng.normal(3, 1)))
             yield asked[-1]
 
-    with pytest.raises(AssertionError, match=r"at every score at once[\s\S]*verdict   violated"):
+    with pytest.raises(AssertionError, match=r"at every score at once[\s\S]*result    violated"):
         assert_private(scores(), 0.5, DELTA, method=method, stop_early=True)
     assert 2 <= len(asked) < 40
     found = watch_claim(iter(asked), 0.5, DELTA, method=method)
@@ -172,9 +165,7 @@ def test_a_record_comes_in_the_order_of_its_rounds():
     (used,) = map(int, re.findall(r"scores +(\d+) of 100", str(accused.value)))
     assert used < 60
     last = [np.flatnonzero(rounds)[-1] for rounds in record.presence.T]
-    scores = scores_from_record(record, "all", "matched-filter").observed[
-        np.argsort(last, kind="stable")
-    ]
+    scores = seen_by(record, EVERY_ROUND).scores().observed[np.argsort(last, kind="stable")]
     first = watch_claim(scores[:used], truth / 2, DELTA, method="mean", planned=100)
     assert first.violated
     assert first.used == used
@@ -194,7 +185,7 @@ def test_cosines_and_objects_with_a_record():
 
 def test_what_cannot_be_watched_is_refused():
     two = Scores(np.arange(5.0), np.arange(5.0))
-    with pytest.raises(ValueError, match="known null"):
+    with pytest.raises(ValueError, match="null must be known"):
         assert_private(two, 1.0, DELTA, stop_early=True)
     with pytest.raises(TypeError, match="run of type int"):
         assert_private(3, 1.0, DELTA, stop_early=True)
@@ -208,7 +199,7 @@ def test_what_cannot_be_watched_is_refused():
         watch_claim([0.0], -1.0, DELTA)
     with pytest.raises(ValueError, match="planned=0"):
         watch_claim([0.0], 1.0, DELTA, planned=0)
-    with pytest.raises(ValueError, match="no planned=5 without stop_early"):
+    with pytest.raises(ValueError, match="planned=5 only with stop_early"):
         assert_private(two, 1.0, DELTA, planned=5)
     with pytest.raises(NotMeasured, match="all of 3 scores are 0"):
         assert_private([0.0, 0.0, 0.0], 1.0, DELTA, stop_early=True)

@@ -44,8 +44,8 @@ def test_a_step_of_ours_is_one_of_the_loop_s():
     update = Trainer(task).train(before.numpy(), 2, local, seed=1, round_number=1)
     descend(net, setting, 2)
     after = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
-    assert np.abs(update.delta).max() > 1e-3
-    np.testing.assert_allclose(update.delta, (after - before).numpy(), rtol=0, atol=1e-6)
+    assert np.abs(update.values).max() > 1e-3
+    np.testing.assert_allclose(update.values, (after - before).numpy(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", OWN)

@@ -5,21 +5,21 @@ import json
 
 import numpy as np
 import pytest
-from limit_settings import SERVERS, T, made_up_log
+from limit_settings import SERVERS, T, synthetic_log
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.asymptotics import exposure, limit_footprints, limit_record, noise_for_epsilon
 from fl_epe.cli.main import main
+from fl_epe.limit import exposure, limit_expected_scores, limit_record, noise_for_epsilon
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
 
-CLIENTS = made_up_log().population
+CLIENTS = synthetic_log().population
 
 
 class TestCommandLine:
     @pytest.fixture
     def log(self, tmp_path):
-        trace = made_up_log()
+        trace = synthetic_log()
         path = tmp_path / "log.csv"
         rows = [f"{t},phone-{c}\n" for t, c in zip(trace.round_ids, trace.client_ids, strict=True)]
         path.write_text("round,client_id\n" + "".join(rows))
@@ -54,12 +54,14 @@ class TestCommandLine:
             Poisson(T, 0.25), 0.4, 1e-3, num_canaries=50, unobserved=0, **settings
         )
         record.save(tmp_path / "record.npz")
-        for threat, place in (("final", 0), ("all", 1)):
-            scores = limit_footprints(Poisson(T, 0.25), 0.4, num_canaries=20_000, **settings)[place]
-            mean = scores[scores > 0].mean() if threat == "all" else scores.mean()
+        for sees, place in (("final", 0), ("all", 1)):
+            scores = limit_expected_scores(Poisson(T, 0.25), 0.4, num_canaries=20_000, **settings)[
+                place
+            ]
+            mean = scores[scores > 0].mean() if sees == "all" else scores.mean()
             target = float(epsilon_two_gaussians(0, 1, mean, 1, 1e-3))
             found = self._json(
-                capsys, "noise", "--like", tmp_path, "--threat", threat, "--who", "mean",
+                capsys, "noise", "--like", tmp_path, "--adversary", sees, "--who", "mean",
                 "--target-epsilon", target,
             )  # fmt: skip
             assert found["delta"] == 1e-3
@@ -87,7 +89,7 @@ class TestCommandLine:
         arguments = ["log", log, "--noise-multiplier", 0.7, "--per-run", 2, "--csv", out]
         assert main(["advise", *map(str, arguments), "--top", "3"]) == 0
         printed = capsys.readouterr().out
-        for part in ("99th percentile", "Most exposed", "With the cap", "Caps:", "phone-"):
+        for part in ("99th percentile", "Worst case", "With the cap", "Caps:", "phone-"):
             assert part in printed
         assert max(map(len, printed.splitlines())) <= 80
         found = self._json(capsys, *arguments)
@@ -129,7 +131,7 @@ class TestCommandLine:
             ),
             pytest.param(
                 "log nowhere.csv --noise-multiplier 1",
-                "FILE='nowhere.csv' to exist",
+                "'nowhere.csv' to exist",
                 id="path=nowhere.csv-to-exist",
             ),
             pytest.param(

@@ -102,12 +102,11 @@ class TestCommand:
         ("options", "message"),
         [
             pytest.param(["--schedules", "nonsense"], "nonsense", id="nonsense"),
-            pytest.param(["--set", "local-epochs"], "NAME=VALUE", id="NAME=VALUE"),
             pytest.param(["--config", "missing.toml"], "missing.toml", id="missing.toml"),
             pytest.param(["--like", "missing"], "missing", id="missing"),
             pytest.param(["--workers", "0"], "--workers=0", id="workers=0"),
             pytest.param(
-                ["--participations", "99"], "--participations=99.0", id="participations=99.0"
+                ["--participations", "99"], "participations=99.0", id="participations=99.0"
             ),
         ],
     )

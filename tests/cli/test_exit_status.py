@@ -74,11 +74,11 @@ def test_estimate_of_enough_scores(tmp_path, capsys):
 
 @pytest.mark.parametrize("failure", ["none", "not_measured", "diverged", "skipped"])
 def test_compare(failure: str, tmp_path, capsys, monkeypatch):
-    from fl_epe.compare import measure as room
-    from fl_epe.compare import runner
+    from fl_epe.limit import measure as room
+    from fl_epe.limit import runner
 
-    def measure(plan, cell, *where):
-        result = room.measure(plan, cell, *where)
+    def measure(plan, cell, **where):
+        result = room.measure(plan, cell, **where)
         if cell.participations == 2:
             return result
         return {
@@ -99,10 +99,10 @@ def test_compare(failure: str, tmp_path, capsys, monkeypatch):
 
 
 def test_compare_without_any_epsilon(tmp_path, capsys, monkeypatch):
-    from fl_epe.compare import runner
+    from fl_epe.limit import runner
 
     reason = "no canary took part in 16 rounds"
-    monkeypatch.setattr(runner, "measure", lambda *_: {"not_measured": reason})
+    monkeypatch.setattr(runner, "measure", lambda *_, **__: {"not_measured": reason})
     grid = "--schedules cyclic poisson --noise-multipliers 0.3 --participations 1 --workers 1"
     assert main(["compare", *grid.split(), "--output", str(tmp_path)]) == 3
     assert "Of 2 rows, 2 not measured" in capsys.readouterr().out

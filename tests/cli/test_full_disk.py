@@ -4,16 +4,13 @@ import errno
 import os
 
 import pytest
+from small_run import SMALL
 
 from fl_epe import AuditRecord
 from fl_epe.cli.main import main
 from fl_epe.cli.run_log import RUN_LOG
 
-SMALL = [
-    "run", "digits", "--num-clients", "120", "--clients-per-round", "4", "--num-canaries", "20",
-    "--unobserved", "20", "--rounds", "2", "--seed", "3", "--evaluate-every", "2",
-    "--checkpoint-every", "1h",
-]  # fmt: skip
+SMALL = [*SMALL, "--rounds", "2", "--seed", "3", "--checkpoint-every", "1h"]
 
 
 def _full(*arguments, **named):

@@ -1,27 +1,38 @@
 """Options made from dataclasses."""
 
-import argparse
 import dataclasses
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from fl_epe import RunConfig
-from fl_epe.cli.options import add_options, given
-from fl_epe.compare import Plan
+from fl_epe.cli.options import Group, Parser, add_options, make
+from fl_epe.limit import ComparisonPlan
+
+
+@dataclasses.dataclass
+class Inner:
+    """Attributes:
+    depth: of it.
+    hidden: left out.
+    """
+
+    depth: int
+    hidden: int = 1
 
 
 class TestOptions:
     @dataclasses.dataclass
     class Settings:
-        """Made up.
+        """Synthetic.
 
         Attributes:
             must: has no default.
+            where: comes without a name.
             count: how many of
                 `them`, 5% at most.
             share: of all (default: what fits).
@@ -29,11 +40,12 @@ class TestOptions:
             way: one of two.
             often: a number or a word.
             loud: a flag.
-            table: no option.
-            hidden: left out.
+            table: by name.
+            inner: what belongs together.
         """
 
         must: str
+        where: Annotated[str, "PLACE"] = "here"
         count: int = 3
         share: float | None = None
         names: tuple[str, ...] = ("a", "b")
@@ -41,30 +53,34 @@ class TestOptions:
         often: float | Literal["always"] = 1.0
         loud: bool = False
         table: Mapping[str, int] = dataclasses.field(default_factory=dict)
-        hidden: int = 1
+        inner: Annotated[Mapping[str, int], Group(Inner, without=("hidden",))] = dataclasses.field(
+            default_factory=dict
+        )
 
     @pytest.fixture
     def parser(self):
-        parser = argparse.ArgumentParser()
-        add_options(parser, self.Settings, leave_out=("hidden",))
+        parser = Parser()
+        add_options(parser, self.Settings)
         return parser
 
     def test_only_what_is_typed_is_given(self, parser):
-        words = ["--must", "x", "--names", "c", "d", "--way", "down", "--loud", "--share", "0.5"]
-        typed = given(parser.parse_args(words), self.Settings)
-        names = ["c", "d"]
-        assert typed == {"must": "x", "share": 0.5, "names": names, "way": "down", "loud": True}
-        assert given(parser.parse_args(["--must", "x"]), self.Settings) == {"must": "x"}
+        words = ["there", "--must", "x", "--names", "c", "d", "--way", "down", "--loud"]
+        words += ["--share", "0.5", "--table", "a-b=1", "--table", "c=x", "--depth", "2"]
+        more = {"way": "down", "loud": True, "share": 0.5, "inner": {"depth": 2}}
+        more["table"] = {"a_b": 1, "c": "x"}
+        expected = self.Settings("x", "there", names=("c", "d"), **more)
+        assert make(self.Settings, parser.parse_args(words)) == expected
+        assert make(self.Settings, parser.parse_args(["--must", "x"])) == self.Settings("x")
 
     @pytest.mark.parametrize(("word", "value"), [("always", "always"), ("2.5", 2.5)])
     def test_a_number_or_a_word(self, word, value, parser):
         words = ["--must", "x", "--often", word]
-        assert given(parser.parse_args(words), self.Settings)["often"] == value
+        assert make(self.Settings, parser.parse_args(words)).often == value
 
     @pytest.mark.parametrize(
         "words",
-        ["", "--must x --count 1.5", "--must x --way left", "--must x --often never"],
-        ids=["missing", "wrong-type", "wrong-choice", "wrong-word"],
+        ["", *(f"--must x --{it}" for it in ("count 1.5", "way left", "often never", "table a"))],
+        ids=["missing", "wrong-type", "wrong-choice", "wrong-word", "no-pair"],
     )
     def test_what_is_missing_or_wrong_is_refused(self, words, parser):
         with pytest.raises(SystemExit):
@@ -80,9 +96,11 @@ class TestOptions:
             "one of two (default: up)",
             "--loud a flag",
             "--often X|always a number or a word (default: 1.0)",
+            "--table NAME=VALUE by name",
+            "PLACE comes without a name (default: here)",
+            "what belongs together: --depth N of it",
         ):
             assert text in texts
-        assert "table" not in texts
         assert "hidden" not in texts
 
     def test_options_work_without_docstrings(self):
@@ -90,7 +108,7 @@ class TestOptions:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert "--noise-multiplier X" in done.stdout
 
-    @pytest.mark.parametrize("settings", [RunConfig, Plan])
+    @pytest.mark.parametrize("settings", [RunConfig, ComparisonPlan])
     def test_every_setting_is_documented(self, settings):
         for field in dataclasses.fields(settings):
             assert re.search(rf"^ +{field.name}: \S", settings.__doc__, re.M), field.name

@@ -105,7 +105,7 @@ def test_canaries_that_take_part_as_clients_do(folder: Path):
     analytical = json.loads(Path("out/report.json").read_text())["analytical"]
     assert analytical["participations"] == record.mechanism.canary_participations == 2.0
     assert analytical["client_participations"] == pytest.approx(2.1)
-    assert record.provenance.config["canary_participations"] == 2.0
+    assert record.mechanism.canary_participations == 2.0
 
 
 def test_the_command_that_a_report_advises_can_be_pasted(capsys: pytest.CaptureFixture[str]):
@@ -133,7 +133,7 @@ def test_its_options_are_in_the_help(capsys: pytest.CaptureFixture[str]):
         main(["run", "owntask:task", "--help"])
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "options of owntask:task" in text
+    assert "options of the task" in text
     assert "--hidden N width of the layer (default: 8)" in text
     assert "--clients N who share the rows (default: 10)" in text
 
@@ -148,7 +148,7 @@ ERRORS = {
     "module": (("nowhere:task",), "No module 'nowhere' for task name='nowhere:task': run from"),
     "name": (("owntask:tsk",), "there is no 'tsk', it has task, normal, rounds"),
     "short": (("owntask",), "to be one of digits"),
-    "file": (("owntask.py:task",), "name='owntask.py:task' to be 'owntask:task', without .py"),
+    "file": (("owntask.py:task",), "to begin with the name of a module, got 'owntask.py'"),
     "option": (("owntask:task", "--hidden", "0.5"), "--hidden"),
     "clients": (("owntask:task", "--clients", "70"), "there are 54 rows for 70 clients"),
     "taken": (("owntask:rounds",), "fl-epe run has an option --rounds of its own"),
@@ -209,7 +209,7 @@ def test_no_checkpoint_chooses_the_module_that_is_imported(
     Path("owntask.py").write_text("from pathlib import Path; Path('came').touch()")
     for words, said in {
         (): "Expected --task='owntask:task' to be named again: the checkpoint in out names this",
-        ("--task", "digits"): "Expected --task='digits' to be 'owntask:task', the task of the",
+        ("--task", "digits"): "Expected task='digits' to be 'owntask:task', the task of the",
     }.items():
         assert main(["resume", "out", *words]) == 2
         assert said in capsys.readouterr().err

@@ -69,13 +69,13 @@ def _nothing_moves_the_cursor(text):
     "words", [["evil"], ["evil", "one", "--output", "side"]], ids=["one", "several"]
 )
 def test_a_record_that_somebody_sent_writes_nothing_but_text(runs, words, capsys):
-    config = {"task": HOSTILE, "metric": HOSTILE, "plan": [HOSTILE], "caveat": HOSTILE}
     record = make_record(
-        config=config,
+        **dict.fromkeys(("task", "metric", "caveat", "started"), HOSTILE),
+        **dict.fromkeys(("plan", "commands"), (HOSTILE,)),
+        settings={HOSTILE: HOSTILE},
         faults=(HOSTILE,),
         fault_counts={HOSTILE: 3},
         versions={"numpy": HOSTILE, HOSTILE: "1"},
-        run={"started": HOSTILE, "commands": [HOSTILE]},
         metrics={"eval_accuracy": np.ones(2) / 2, "eval_round": np.arange(2)},
     )
     record.save(runs / "evil" / "record.npz")

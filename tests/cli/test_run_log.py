@@ -6,6 +6,7 @@ import math
 import os
 
 import pytest
+from small_run import ROUNDS, SEED, SMALL
 
 from fl_epe import AuditRecord
 from fl_epe.auditing import EpsilonEstimate
@@ -13,12 +14,7 @@ from fl_epe.cli.main import main
 from fl_epe.cli.run_log import RUN_LOG, RunLog, command_line, run_facts
 from fl_epe.flower import Progress
 
-SEED = "918273645"
-SMALL = [
-    "run", "digits", "--num-clients", "120", "--clients-per-round", "4", "--num-canaries", "20",
-    "--unobserved", "20", "--rounds", "3", "--seed", SEED, "--evaluate-every", "2",
-    "--checkpoint-every", "2",
-]  # fmt: skip
+SMALL = [*SMALL, "--rounds", ROUNDS, "--seed", SEED, "--checkpoint-every", "2"]
 
 
 def lines(directory):
@@ -32,14 +28,12 @@ def events(directory):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    output = tmp_path_factory.mktemp("runs") / "run"
-    assert main([*SMALL, "--output", str(output)]) in (0, 3)
-    return output
+def folder(finished):
+    return finished[0]
 
 
-def test_a_line_for_everything_that_happens(finished):
-    assert events(finished) == [
+def test_a_line_for_everything_that_happens(folder):
+    assert events(folder) == [
         "started",
         "evaluated",
         "round",
@@ -47,49 +41,54 @@ def test_a_line_for_everything_that_happens(finished):
         "evaluated",
         "checkpoint",
         "round",
+        "round",
         "evaluated",
         "checkpoint",
         "finished",
         "report",
     ]
-    times = [line["time"] for line in lines(finished)]
+    times = [line["time"] for line in lines(folder)]
     assert times == sorted(times)
 
 
-def test_rounds_have_the_numbers_of_the_record(finished):
-    record = AuditRecord.load(finished / "record.npz")
-    rounds = [line for line in lines(finished) if line["event"] == "round"]
-    assert [line["round"] for line in rounds] == [1, 2, 3]
+def test_rounds_have_the_numbers_of_the_record(folder):
+    record = AuditRecord.load(folder / "record.npz")
+    rounds = [line for line in lines(folder) if line["event"] == "round"]
+    assert [line["round"] for line in rounds] == [1, 2, 3, 4]
     assert [line["loss"] for line in rounds] == record.metrics["train_loss"].tolist()
     assert [line["clip_norm"] for line in rounds] == record.mechanism.clip_norms.tolist()
     for line in rounds:
         assert line["epsilon_low"] <= line["epsilon"] <= line["epsilon_high"]
-    checked = [line for line in lines(finished) if line["event"] == "evaluated"]
+    checked = [line for line in lines(folder) if line["event"] == "evaluated"]
     assert [line["round"] for line in checked] == record.metrics["eval_round"].tolist()
     assert [line["metric"] for line in checked] == record.metrics["eval_accuracy"].tolist()
 
 
-def test_the_last_line_is_the_report(finished):
-    report = json.loads((finished / "report.json").read_text("utf-8"))
-    last = lines(finished)[-1]
+def test_the_last_line_is_the_report(folder):
+    report = json.loads((folder / "report.json").read_text("utf-8"))
+    last = lines(folder)[-1]
     assert (last["status"], last["exit_status"]) == (report["status"], report["exit_status"])
     assert last["epsilon_all"] == report["all"]["epsilon"]
 
 
-def test_no_seed_is_in_the_log_or_the_report(finished):
+def test_no_seed_is_in_the_log_or_the_report(folder):
     for name in (RUN_LOG, "report.json", "report.html"):
-        assert SEED not in (finished / name).read_text("utf-8")
-    record = AuditRecord.load(finished / "record.npz")
-    assert SEED not in str(record.provenance.run)
+        assert SEED not in (folder / name).read_text("utf-8")
+    record = AuditRecord.load(folder / "record.npz")
+    assert SEED not in str(record.provenance.commands)
     assert [str(seed) for seed in record.provenance.seeds.values()].count(SEED) == 0
 
 
-def test_the_record_has_the_command_and_the_dates(finished):
-    run = AuditRecord.load(finished / "record.npz").provenance.run
-    assert run["commands"] == [command_line([*SMALL, "--output", str(finished)])]
-    assert run["started"] == lines(finished)[0]["time"]
-    assert run["started"] <= run["ended"] <= lines(finished)[-1]["time"]
-    assert json.loads((finished / "report.json").read_text("utf-8"))["run"] == run
+def test_the_record_has_the_command_and_the_dates(folder):
+    run = AuditRecord.load(folder / "record.npz").provenance
+    assert run.commands == (command_line([*SMALL, "--output", str(folder)]),)
+    assert run.started == lines(folder)[0]["time"]
+    assert str(run.started) <= str(run.ended) <= lines(folder)[-1]["time"]
+    assert json.loads((folder / "report.json").read_text("utf-8"))["run"] == {
+        "started": run.started,
+        "ended": run.ended,
+        "commands": list(run.commands),
+    }
 
 
 @pytest.mark.slow
@@ -108,9 +107,9 @@ def test_a_run_that_goes_on_adds_to_its_log(tmp_path, monkeypatch, capsys):
     after = lines(output)
     assert after[: len(before)] == before
     assert [line["event"] for line in after[len(before) :]] == ["started", "finished", "report"]
-    run = AuditRecord.load(output / "record.npz").provenance.run
-    assert run["started"] == before[0]["time"]
-    assert [command.split()[1] for command in run["commands"]] == ["run", "resume"]
+    run = AuditRecord.load(output / "record.npz").provenance
+    assert run.started == before[0]["time"]
+    assert [command.split()[1] for command in run.commands] == ["run", "resume"]
 
 
 @pytest.mark.slow
@@ -119,8 +118,8 @@ def test_a_log_that_cannot_be_written_is_said_once(tmp_path, capsys):
     (output / RUN_LOG).mkdir(parents=True)
     assert main([*SMALL, "--output", str(output)]) in (0, 3)
     assert capsys.readouterr().err.count("cannot be written") == 1
-    run = AuditRecord.load(output / "record.npz").provenance.run
-    assert len(run["commands"]) == 1
+    run = AuditRecord.load(output / "record.npz").provenance
+    assert len(run.commands) == 1
 
 
 def test_a_command_that_is_refused_leaves_no_log(tmp_path, capsys):
@@ -179,8 +178,7 @@ def test_rounds_of_an_earlier_process_are_not_told_again(tmp_path):
 def test_a_disk_that_fills_up_is_warned_about_once(tmp_path, monkeypatch):
     said: list[str] = []
     log = RunLog(tmp_path, said.append)
-    log.open()
-    log.note("started")
+    log.progress(_progress(3))
     (tmp_path / RUN_LOG).unlink()
     (tmp_path / RUN_LOG).mkdir()
     log.note("round")
@@ -199,5 +197,5 @@ def test_the_log_of_an_earlier_run_in_the_folder_does_not_count(tmp_path):
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / RUN_LOG).write_text(text + "no JSON\n[1]\n", "utf-8")
     run = run_facts(tmp_path, "fl-epe resume .", "2003-01-01T00:00:00Z")
-    assert run["commands"] == ["fl-epe run new", "fl-epe resume ."]
+    assert run["commands"] == ("fl-epe run new", "fl-epe resume .")
     assert run["started"] == "2002-01-01T00:00:00Z"

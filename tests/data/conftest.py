@@ -10,6 +10,5 @@ from fl_epe.data import formats
 def small_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     """So that few rows are many batches, and nothing is kept in the user's cache."""
     monkeypatch.setattr(formats, "ROWS", 16)
-    monkeypatch.setattr("fl_epe.data.store.BATCH_BYTES", 5000)
     monkeypatch.setenv("FL_EPE_CACHE", str(tmp_path / "cache"))
     data.open_data.cache_clear()

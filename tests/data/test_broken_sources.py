@@ -5,12 +5,15 @@ import json
 import os
 import sqlite3
 import tarfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import data_files
 import h5py
 import numpy as np
 import pytest
+from filelock import FileLock
 from PIL import Image
 
 from fl_epe.cli.main import main
@@ -47,7 +50,7 @@ HDF5 = {
     "length": ({"pixels": np.zeros((3, 28, 28)), "label": LABEL}, "features of one length"),
     "endless": (
         {"pixels": ((2**50, 28, 28), "f4"), "label": ((2**50,), "i8")},
-        "to take at most .* If you trust it, set FL_EPE_READ_LIMIT=",
+        "it takes .* If you trust it, set FL_EPE_READ_LIMIT=",
     ),
     "complex": ({"pixels": np.zeros((2, 28, 28), complex), "label": LABEL}, "Expected "),
     "missing": ({"label": LABEL}, "to have a column 'image' or 'pixels'"),
@@ -83,8 +86,6 @@ def test_a_file_that_was_cut_off(name, cut, tmp_path, capsys):
 
 
 SQL = {
-    "count-text": ("UPDATE client_metadata SET num_examples = x'00'", "to be a count"),
-    "count-real": ("UPDATE client_metadata SET num_examples = 1e300", "to be a count"),
     "message-null": ("UPDATE examples SET serialized_example_proto = x''", "column 'tokens'"),
     "message-text": ("UPDATE examples SET serialized_example_proto = 'x'", "tf.train.Example"),
     "client-bytes": ("UPDATE examples SET client_id = x'ff' WHERE rowid = 2", "one type"),
@@ -110,11 +111,13 @@ def test_sqlite(order, message, tmp_path, capsys):
 def test_numbers_of_400_digits_and_half_characters(tmp_path, capsys):
     for value in (10**400, "\ud800", [1, {"a": 2}]):
         (tmp_path / "a.jsonl").write_text(json.dumps({"user_id": "a", "tokens": value}))
-        assert "a.jsonl, lines 1 to 1" in _refused(
+        assert "a.jsonl, rows from 0" in _refused(
             tmp_path, capsys, "stackoverflow", tmp_path / "a.jsonl"
         )
     (tmp_path / "a.jsonl").write_text('{"user_id": "a", "tokens": ' + "9" * 5000 + "}")
-    assert "line 1, to be JSON" in _refused(tmp_path, capsys, "stackoverflow", tmp_path / "a.jsonl")
+    assert "a.jsonl, rows from 0" in _refused(
+        tmp_path, capsys, "stackoverflow", tmp_path / "a.jsonl"
+    )
 
 
 def test_a_picture_that_is_a_bomb_is_not_unpacked(tmp_path, capsys):
@@ -144,9 +147,24 @@ def test_a_word_list_that_is_a_broken_archive(tmp_path, capsys):
 
 def test_what_a_killed_conversion_left_is_removed(tmp_path):
     data_files.write_json_lines(tmp_path / "a.jsonl", POSTS, "user_id")
-    stale, fresh = tmp_path / "out.fl-epe-part-old", tmp_path / "out.fl-epe-part-new"
-    for folder in (stale, fresh):
-        (folder / "inner").mkdir(parents=True)
-    os.utime(stale, (time.time() - 3600,) * 2)
+    (tmp_path / "out.fl-epe-part" / "inner").mkdir(parents=True)
+    (tmp_path / "out.fl-epe-part.lock").touch()
     assert len(convert("stackoverflow", str(tmp_path / "a.jsonl"), tmp_path / "out")) == 3
-    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "out", "out.fl-epe-part-new"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "out"}
+
+
+def test_processes_that_want_the_same_wait_for_each_other(tmp_path):
+    data_files.write_json_lines(tmp_path / "a.jsonl", POSTS, "user_id")
+    held = threading.Event()
+
+    def somebody_else():
+        with FileLock(tmp_path / "out.fl-epe-part.lock"):
+            held.set()
+            time.sleep(0.2)
+            (tmp_path / "out").mkdir()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(somebody_else)
+        held.wait()
+        with pytest.raises(FileExistsError, match="target="):
+            convert("stackoverflow", str(tmp_path / "a.jsonl"), tmp_path / "out")

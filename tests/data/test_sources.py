@@ -48,18 +48,18 @@ GOOD = ("train", "u", {"tokens": "a b"})
         ),
         pytest.param(
             _text_file("a.jsonl", "{"),
-            r"a.jsonl, line 1, to be JSON",
-            id="a.jsonl,line-1,to-be-JSON",
+            "a.jsonl, rows from 0: Expecting property name",
+            id="json-cut",
         ),
         pytest.param(
             _text_file("a.jsonl", '{"user_id": "u", "tokens": "a"}\n[1]'),
-            "line 2, to be a JSON obj",
-            id="line-2,to-be-a-JSON-obj",
+            "Expected objects in .*a.jsonl, rows from 0",
+            id="json-list",
         ),
         pytest.param(
             _text_file("a.jsonl", '{"user_id": "u"}'),
-            "line 1, to have a column 'tokens', found",
-            id="line-1,to-have-a-column-tokens,found",
+            "rows from 0 to have a column 'tokens', found",
+            id="json-without-tokens",
         ),
         pytest.param(
             _text_file("a.jsonl", '{"tokens": "u"}'),
@@ -68,7 +68,7 @@ GOOD = ("train", "u", {"tokens": "a b"})
         ),
         pytest.param(
             _text_file("a.jsonl", '{"user_id": "u", "tokens": 3}'),
-            "tokens in .* to be text, found",
+            "In .*a.jsonl, rows from 0: Expected tokens to be text, found",
             id="tokens-in-to-be-text,found",
         ),
         pytest.param(
@@ -83,15 +83,19 @@ GOOD = ("train", "u", {"tokens": "a b"})
         ),
         pytest.param(
             _text_file("a.csv", "user_id,tokens\n1\n"),
-            "line 2 has 1 cells, the header 2",
-            id="line-2-has-1-cells,the-header-2",
+            "no missing tokens in .*a.csv, rows from 0, found 1",
+            id="csv-short-row",
         ),
         pytest.param(
             _text_file("a.csv", 'user_id,tokens\n1,"a\n'),
-            "after line 1, to be CSV",
-            id="after-line-1,to-be-CSV",
+            "a.csv, rows from 0: unexpected end of data",
+            id="csv-open-quote",
         ),
-        pytest.param(_text_file("a.csv", b"user_id,tokens\n1,\xff"), "to be CSV", id="to-be-CSV"),
+        pytest.param(
+            _text_file("a.csv", b"user_id,tokens\n1,\xff"),
+            "a.csv, rows from 0: .*decode",
+            id="csv-not-utf-8",
+        ),
         pytest.param(
             _text_file("a.parquet", "PAR1"),
             "a.parquet to be a Parquet file",

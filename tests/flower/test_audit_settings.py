@@ -1,5 +1,7 @@
 """What cannot be audited is refused."""
 
+import inspect
+
 import pytest
 from flower_audits import DELTA, NODES, PLAIN, fixed, run
 from flower_clients import drifting_app, model
@@ -24,12 +26,12 @@ from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid
         pytest.param(lambda: fixed(flower.MultiKrum(**PLAIN)), "drops outliers", id="MultiKrum"),
         pytest.param(
             lambda: CanaryAudit(fixed(), num_canaries=5, delta=DELTA),
-            "not audited already",
+            "does not audit itself already",
             id="CanaryAudit",
         ),
         pytest.param(
             lambda: fixed(DPFedAvg(RunConfig(clients=20, rounds=6, clients_per_round=10))),
-            "DPFedAvg outermost",
+            "got DPFedAvg",
             id="DPFedAvg-inside",
         ),
     ],
@@ -53,7 +55,6 @@ def test_a_legacy_strategy_is_refused_with_the_way_out():
         pytest.param({"unobserved": -1}, "unobserved=-1 >= 0", id="unobserved=-1-at-least-0"),
         pytest.param({"participations": 0}, "participations=0 in", id="participations=0-in"),
         pytest.param({"rounds": 0}, "rounds=0 >= 1", id="rounds=0-at-least-1"),
-        pytest.param({"inject": "both"}, "inject='both'", id="inject=both"),
         pytest.param({"num_examples": 0}, "num_examples=0 in", id="num_examples=0-in"),
         pytest.param({"canary_norm": float("nan")}, "canary_norm=nan in", id="canary_norm=nan-in"),
         pytest.param(
@@ -70,6 +71,14 @@ def test_bad_arguments_are_named(settings, message):
     given = {"num_canaries": 10, "delta": DELTA, **settings}
     with pytest.raises(ValueError, match=message):
         CanaryAudit(flower.FedAvg(**PLAIN), **given)
+
+
+def test_an_argument_that_there_is_not_is_named():
+    with pytest.raises(TypeError, match="'inject'"):
+        CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, inject="add")
+    names = list(inspect.signature(CanaryAudit).parameters)
+    assert names[:3] == ["strategy", "num_canaries", "delta"]
+    assert names[-1] == "canary_secret"
 
 
 def test_more_rounds_than_were_given_are_refused_before_the_first():
@@ -106,12 +115,21 @@ def test_there_are_unobserved_canaries_enough_for_the_null(
     audit = CanaryAudit(
         flower.FedAvg(), num_canaries=num_canaries, delta=1e-5, participations=participations
     )
-    assert audit.unobserved == unobserved
+    assert audit.canary_settings.unobserved == unobserved
 
 
 def test_directions_that_the_server_sends_are_independent():
     sent = {"num_canaries": 10, "delta": DELTA, "clients": 0.1, "canary_secret": "server"}
-    assert CanaryAudit(fixed(), **sent)._settings.canary_kind == "sphere"
-    assert CanaryAudit(fixed(), num_canaries=10, delta=DELTA)._settings.canary_kind == "rotation"
-    with pytest.raises(ValueError, match="canary_kind='sphere' with canary_secret='server'"):
+    assert CanaryAudit(fixed(), **sent).canary_settings.canary_kind == "sphere"
+    plain = CanaryAudit(fixed(), num_canaries=10, delta=DELTA)
+    assert plain.canary_settings.canary_kind == "rotation"
+    with pytest.raises(ValueError, match="to be 'sphere' with canary_secret='server'"):
         CanaryAudit(fixed(), **sent, canary_kind="rotation")
+
+
+def test_the_primary_bound_is_kept_in_the_record_and_one_that_there_is_not_is_refused():
+    audit, _ = run(flower.FedAvg(**PLAIN), rounds=2, num_canaries=4, verdict="final:mean")
+    assert audit.record().design.verdict == "final:mean"
+    for verdict in ("largest", "one-run"):
+        with pytest.raises(ValueError, match="verdict="):
+            CanaryAudit(flower.FedAvg(), num_canaries=4, delta=DELTA, verdict=verdict)

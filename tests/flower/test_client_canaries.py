@@ -1,5 +1,7 @@
 """Canaries that live on clients: `canary_mod`, its orders, and secure aggregation."""
 
+import json
+
 import numpy as np
 import pytest
 import secure_aggregation
@@ -9,8 +11,9 @@ from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import strategy as flower
 
 from fl_epe import CanarySet, epsilon_from_record
-from fl_epe.flower import CanaryAudit, CanaryOrder, ClientCanaries, InProcessGrid, canary_mod
-from fl_epe.flower.client_canaries import Acknowledgement, take_acknowledgement
+from fl_epe.auditing import EVERY_ROUND
+from fl_epe.flower import CanaryAudit, ClientCanaries, InProcessGrid, canary_mod
+from fl_epe.flower.client_canaries import Acknowledgement, CanaryOrder, take_acknowledgement
 from fl_epe.simulation.flower_internals import ensure_task_identity
 
 NODES, ROUNDS, CANARIES, DELTA = 24, 12, 8, 1e-3
@@ -56,7 +59,7 @@ def test_chosen_clients_answer_with_their_canary_in_every_round(strategy, mods, 
     assert record.mechanism.participation == "deployment"
     assert np.all(record.presence)
     assert record.presence.shape == (ROUNDS, CANARIES)
-    assert record.provenance.config["canaries_come_from"] == "clients"
+    assert record.design.canaries_come_from == "clients"
     # The signal in the first round: the canary's share of what is released.
     first = record.observed.means[0] * record.norms.means[0]
     assert abs(first.mean() - length / NODES) < 4 * first.std() / np.sqrt(CANARIES)
@@ -111,7 +114,7 @@ def test_the_server_keeps_the_seed_and_sends_directions():
     kept, _ = run(server_side(), app, clients=[1, 2, 3], canary_secret="server")  # noqa: S106
     told = [order for node, order, names, _ in heard if node in (1, 2, 3)]
     assert told
-    assert {order["canary-order-seed"] for order in told} == {"0"}
+    assert {json.loads(order["canary-order"])["seed"] for order in told} == {0}
     assert all((len(names) == 2) == (node in (1, 2, 3)) for node, _, names, _ in heard)
     assert all(len(inside) == 1 for *_, inside in heard)  # the app sees the model alone
     mod = drifting_app([canary_mod])
@@ -143,11 +146,9 @@ def test_a_direction_of_another_length_is_not_used(caplog):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        pytest.param({"canary_secret": "server"}, "canary_secret='server' to go with", id="server"),
         pytest.param(
-            {"canary_secret": "server"}, "canary_secret='server' without clients", id="server"
-        ),
-        pytest.param(
-            {"canary_secret": "both", "clients": 0.5}, "canary_secret='both' in", id="both"
+            {"canary_secret": "both", "clients": 0.5}, "canary_secret='both' to be", id="both"
         ),
         pytest.param({"canary_kind": "cube"}, "canary_kind='cube' to be one of", id="cube"),
     ],
@@ -268,7 +269,7 @@ def test_canary_clients_that_never_answer_are_counted():
     audit, _ = run(flower.FedAvg(**PLAIN), app, clients=range(1, 9))
     assert audit.record().num_canaries == 6
     assert "6 of 8 canary clients answered with their canary" in audit.faults[-1]
-    assert epsilon_from_record(audit.record(), threat="all").epsilon > 0
+    assert epsilon_from_record(audit.record(), adversary=EVERY_ROUND).epsilon > 0
 
 
 @pytest.mark.parametrize(
@@ -282,9 +283,7 @@ def test_client_mod_and_server_injection_agree(make, mods):
     by_clients, _ = run(
         make(norm=norm), digits_app([*mods, canary_mod]), digits_model(), clients=range(1, 9)
     )
-    by_server, _ = run(
-        make(norm=norm), digits_app(mods), digits_model(), participations=ROUNDS, inject="replace"
-    )
+    by_server, _ = run(make(norm=norm), digits_app(mods), digits_model(), participations=ROUNDS)
     records = [by_clients.record(), by_server.record()]
     for record in records:
         assert np.all(record.presence)
@@ -308,7 +307,7 @@ def test_secure_aggregation_is_audited_without_reading_a_reply():
     # What is released is noise (0.5·C, in each coordinate) and the clients' sum; canaries are
     # half of it, so that a score is at most what noise and canaries alone leave of 1/z.
     assert scores.mean() * np.sqrt(scores.size) > 5
-    estimate = epsilon_from_record(record, threat="all")
+    estimate = epsilon_from_record(record, adversary=EVERY_ROUND)
     assert estimate.low > 0
 
 

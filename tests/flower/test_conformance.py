@@ -19,27 +19,23 @@ from every_app import CASES
 from fl_epe.flower import InProcessGrid
 
 Runs = Callable[[str], tuple[Outcome, Outcome]]
-# One more case of many alike: another of Flower's averages, another DP wrapper.
-ALIKE = {
-    "coordinate_median",
-    "dp_client_adaptive",
-    "dp_room_for_more",
-    "dp_server_fixed",
-    "failing_clients",
-    "fair_weights",
-    "fraction_of_clients",
-    "half_precision",
-    "no_train_metrics",
-    "proximal",
-    "server_adam",
-    "server_momentum",
-    "start_calls_super",
-    "trimmed_mean",
+# One app for each kind of behaviour is tried by default, all others with -m slow.
+TELLING = {
+    "attribute_writes": "the app sets and deletes attributes of its strategy while it runs",
+    "clients_by_node_id": "the strategy fails on nodes that it did not ask",
+    "delta_replies": "clients answer with updates, not models",
+    "drops_replies": "the strategy leaves replies out, canaries' among them",
+    "heavy_clients": "clients have unequal weights, under Flower's DP",
+    "inconsistent_replies": "the run ends with an error",
+    "local_noise": "clients add noise of their own, and nothing can be measured",
+    "nan_replies": "clients answer with NaN, and the strategy drops them",
+    "one_round_starts": "many calls of start are one run",
+    "privacy_spent": "Flower's DP with an accountant: canaries answer in the place of clients",
 }
 
 
 def _apps(names: Iterable[str], marks: Mapping[str, pytest.MarkDecorator]) -> Any:
-    slow = {name: [pytest.mark.slow] for name in ALIKE}
+    slow = {name: [pytest.mark.slow] for name in CASES if name not in TELLING}
     more = {name: [mark] for name, mark in marks.items()}
     return pytest.mark.parametrize(
         "name", [pytest.param(n, marks=[*slow.get(n, []), *more.get(n, [])]) for n in names]

@@ -5,13 +5,13 @@ import re
 
 import numpy as np
 import pytest
-from flower_audits import CANARIES, NODES, PLAIN, ROUNDS, fixed, run
+from flower_audits import CANARIES, NODES, PLAIN, ROUNDS, fixed, plain_record, run
 from flower_clients import drifting_app
 from flwr.app import MetricRecord
 from flwr.serverapp import strategy as flower
 
 from fl_epe import assert_private, epsilon_from_record
-from fl_epe.auditing import NotMeasured
+from fl_epe.auditing import EVERY_ROUND, NotMeasured
 
 
 def test_error_replies_do_not_stop_the_audit():
@@ -32,7 +32,7 @@ def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
     assert record.unobserved.count == CANARIES // 4 + 5
     assert any("released no model" in fault for fault in record.provenance.faults)
     assert np.all(record.observed.means[5] == 0)
-    assert epsilon_from_record(record, threat="all").epsilon > 0
+    assert epsilon_from_record(record, adversary=EVERY_ROUND).epsilon > 0
 
 
 def test_a_round_in_which_everybody_fails():
@@ -96,7 +96,6 @@ def test_a_client_does_not_write_the_report(tmp_path):
 def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
     from fl_epe import RunAuditor
 
-    whole, _ = run(flower.FedAvg(**PLAIN))
     observe = RunAuditor.observe
 
     def fails_once(self, theta, facts, vectors=None):
@@ -111,7 +110,7 @@ def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
     assert failed
     present = audit.record().presence.sum(axis=1)
     assert present.tolist() == [5, 5, 5, 5, 0, *[5] * 7]
-    assert whole.record().rounds == audit.record().rounds
+    assert plain_record().rounds == audit.record().rounds
     assert any("could not be scored: RuntimeError: once" in fault for fault in audit.faults)
 
 

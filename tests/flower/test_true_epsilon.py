@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as flower
 
-from fl_epe.auditing import footprint_fit
+from fl_epe.auditing import EVERY_ROUND, expected_score_fit, seen_by
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
 from fl_epe.reporting import summarize
 
@@ -37,16 +37,17 @@ def _audit(case: Any, tmp_path: Any, rounds: int = ROUNDS) -> CanaryAudit:
 def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
     audit = _audit(heavy_clients.CASE, tmp_path, rounds=30)
     record = audit.record()
-    fit = footprint_fit(record, threat="all", confidence=0.9999)
+    fit = expected_score_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
     assert fit.low < 1 < fit.high
     sizes = heavy_clients.EXAMPLES
-    config, summary = record.provenance.config, summarize(record)
+    heaviest, summary = record.findings.heaviest_share, summarize(record)
+    assert heaviest is not None
     # Two canaries of the smallest weights leave it the largest share
-    assert config["heaviest_share"] <= max(sizes) / (sum(sizes) + 2 * min(sizes))
-    shift = (NODES + A_ROUND) * config["heaviest_share"]  # noise is 1/n of a clip norm
+    assert heaviest <= max(sizes) / (sum(sizes) + 2 * min(sizes))
+    shift = (NODES + A_ROUND) * heaviest  # noise is 1/n of a clip norm
     assert shift > 2
     assert summary.analytical.largest_share == pytest.approx(shift)
-    plain = summarize(record.with_values(config={**config, "heaviest_share": 0.1}))
+    plain = summarize(record.with_values(heaviest_share=0.1))
     limit, without = summary.analytical.epsilon, plain.analytical.epsilon
     assert limit is not None
     assert without is not None
@@ -54,7 +55,7 @@ def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
     text = " ".join(audit.report().split())
     assert "none of" not in text
     assert "leave the same trace" not in text
-    exposed = summary.every_round.random_client.most_exposed
+    exposed = summary.every_round.average_case_client.worst_case
     assert exposed.low < limit
     assert exposed.high > summary.every_round.mean_score.epsilon
 
@@ -66,7 +67,7 @@ def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     weights = audit.record().mechanism.canary_weights
     assert weights is not None
     # every second round a canary has as much; its cosine with the mean is then that of 45°
-    exposed = summarize(audit.record()).every_round.random_client.most_exposed
+    exposed = summarize(audit.record()).every_round.average_case_client.worst_case
     assert exposed.epsilon > 500
     assert summarize(audit.record()).every_round.matched_filter.estimate.epsilon > 500
 
@@ -78,7 +79,7 @@ def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
     assert 10 < left < A_ROUND * ROUNDS
     counts = record.provenance.fault_counts
     assert counts["canary left out by the strategy"] == A_ROUND * ROUNDS - left
-    fit = footprint_fit(record, threat="all", confidence=0.9999)
+    fit = expected_score_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
     assert fit.low < 1 < fit.high
     everybody = record.presence.any(axis=0)
     scores = math.sqrt(record.dim) * record.observed.means[record.presence]

@@ -13,8 +13,8 @@ from fl_epe.mechanism import (
     clip,
     gaussian_noise,
     norm,
-    split_noise_multiplier,
 )
+from fl_epe.mechanism.noise import split_noise_multiplier
 
 RNG = np.random.default_rng(0)
 ODD_UPDATES = {

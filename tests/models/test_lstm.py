@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fl_epe.models import Lstm
+from fl_epe.models import Lstm, bind_parameters
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, bind_parameters, load_task
+from fl_epe.tasks import ClientData, load_task
 from fl_epe.tasks.losses import token_cross_entropy
 
 VOCABULARY, EMBEDDING, HIDDEN, LENGTH = 40, 6, 10, 7
@@ -112,7 +112,7 @@ def test_padding_counts_neither_in_the_loss_nor_in_the_accuracy():
 
 def test_leaving_the_padding_out_changes_neither_loss_nor_gradient():
     model, _ = _model()
-    task, (tokens, targets) = load_task("stackoverflow-twin"), _words()
+    task, (tokens, targets) = load_task("synthetic-stackoverflow"), _words()
     targets[1] = 0  # a sentence without words
     results = [
         task.batch_loss(model, ClientData(tokens, targets)),

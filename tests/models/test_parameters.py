@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fl_epe.tasks import bind_parameters
+from fl_epe.models import bind_parameters
 
 
 def test_parameters_are_views_on_the_flat_vector():

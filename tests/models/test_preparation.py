@@ -8,7 +8,7 @@ import torch
 from own_data import Noisy, Tied, net, normalised
 from torch import nn
 
-from fl_epe.models import SeededDropout, check_trainable, model_notes, prepared, trainable
+from fl_epe.models import SeededDropout, model_notes, prepared, trainable
 from fl_epe.models.preparation import draws_by_itself, training_notes
 
 
@@ -159,10 +159,10 @@ def test_seeded_dropout_is_no_drawing_of_ones_own():
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_parameters_that_make_no_float32_vector_are_refused(build: type[nn.Module], message: str):
     with pytest.raises(ValueError, match=message):
-        check_trainable(prepared(build))
+        model_notes(prepared(build))
 
 
 def test_a_frozen_parameter_may_have_another_type():
     model = nn.Sequential(nn.Linear(2, 2).double().requires_grad_(False), nn.Linear(2, 2))
-    check_trainable(model)
+    model_notes(model)
     assert len(trainable(model)) == 2

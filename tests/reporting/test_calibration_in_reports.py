@@ -24,10 +24,12 @@ def _record(**laws):
     chosen = tuple(laws.get(name.replace("-", "_"), RIGHT) for name in ORDER)
     nulls = [calibration.draw(rng, SIZE, (law,)) for law in chosen]
     return make_record(
-        null_statistics=ORDER,
-        null_means=np.concatenate([null.means for null in nulls]),
-        null_deviations=np.concatenate([null.deviations for null in nulls]),
-        null_counts=np.concatenate([null.counts for null in nulls]),
+        **{
+            "null.statistics": ORDER,
+            "null.means": np.concatenate([null.means for null in nulls]),
+            "null.deviations": np.concatenate([null.deviations for null in nulls]),
+            "null.counts": np.concatenate([null.counts for null in nulls]),
+        }
     )
 
 
@@ -164,14 +166,16 @@ def test_a_misfit_is_marked_in_the_panel(tmp_path):
 def test_overlap_is_explained_and_not_warned_of(tmp_path):
     """Canaries that are much of the displacement, and a null that is as narrow as that makes it."""
     record = _record()
-    record = record.with_values(displacement_norm=0.8)
+    record = record.with_values(**{"norms.displacement": 0.8})
     width = least_deviations(record)["displacement"]
     assert 0.5 < width < 0.95
-    narrow = _record(displacement=calibration.normal(0, width)).with_values(displacement_norm=0.8)
+    narrow = _record(displacement=calibration.normal(0, width)).with_values(
+        **{"norms.displacement": 0.8}
+    )
     assert _warnings(narrow) == []
     write_report(narrow, tmp_path)
     panel = _panel(tmp_path)
     assert "but for the overlap of canaries" in panel
     assert f"({width:.3f} to 1)" in panel
     far = _record(displacement=calibration.normal(0, width - 0.1))
-    assert "spread only" in _warnings(far.with_values(displacement_norm=0.8))[0]
+    assert "spread only" in _warnings(far.with_values(**{"norms.displacement": 0.8}))[0]

@@ -13,8 +13,8 @@ from records import make_record, record_of
 
 import fl_epe.reporting
 from fl_epe.accounting import delta_two_gaussians
-from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import Scores
+from fl_epe.auditing import EVERY_ROUND, Scores, seen_by
+from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize
 from fl_epe.reporting.chart_rounds import by_round, chart_of_rows, run_charts, schedule
 from fl_epe.reporting.chart_scores import by_canary, claimed_misses, error_rates, histogram
@@ -148,7 +148,9 @@ def test_a_cloud_of_many_canaries_is_thinned_out_and_says_so():
         Poisson(6, 0.5), 0.5, 1e-3, num_canaries=3 * MOST_POINTS, unobserved=40
     ).in_order()
     summary = summarize(record)
-    chart = by_canary(record, summary.every_round.matched_filter, "all", "every round's model")
+    chart = by_canary(
+        seen_by(record, EVERY_ROUND), summary.every_round.matched_filter, "every round's model"
+    )
     here = int(record.presence.any(axis=0).sum())
     assert len(chart.rows) == len(chart.traces[0]["x"]) == MOST_POINTS
     assert f"Drawn are 1,000 of {here:,} canaries" in chart.caption
@@ -165,14 +167,16 @@ def test_the_schedule_of_a_large_run_is_drawn_in_blocks(made):
     presence = rng.random((1000, 400)) < 0.1
     zeros = np.zeros((1000, 400))
     large = record_of(0).with_values(
-        observed=zeros,
+        **{"observed.means": zeros},
         presence=presence,
-        observed_final=np.zeros(400),
-        observed_displacement=np.zeros(400),
-        unobserved=np.zeros((1000, 30)),
+        **{
+            "observed.final": np.zeros(400),
+            "observed.displacement": np.zeros(400),
+            "unobserved.means": np.zeros((1000, 30)),
+        },
         clip_norms=np.ones(1000),
-        mean_norms=np.ones(1000),
-        delta_norms=np.ones(1000),
+        learning_rates=np.ones(1000),
+        **{"norms.means": np.ones(1000), "norms.deltas": np.ones(1000)},
         absent=np.zeros(1000, np.int64),
     )
     chart = schedule(large)

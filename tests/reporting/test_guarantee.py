@@ -1,12 +1,11 @@
 """The analytical ε of a report is the guarantee of the run's schedule."""
 
-import dataclasses
-
 import pytest
 
 from fl_epe import RunConfig
 from fl_epe.accounting import gaussian_epsilon, tightest, upper_bounds
-from fl_epe.asymptotics import limit_record
+from fl_epe.auditing import Design
+from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize
 from fl_epe.reporting.notes import notes
 
@@ -25,10 +24,8 @@ def _record(spec, participations=3, with_schedule=True, **changes):
     )
     schedule = config.canary_schedule()
     record = limit_record(schedule, 1.0, 1e-5, num_canaries=50, unobserved=0, population=1000)
-    settings = (config.to_dict() | changes) if with_schedule else {}
-    provenance = dataclasses.replace(record.provenance, config=settings)
-    mechanism = dataclasses.replace(record.mechanism, canary_participations=participations)
-    return schedule, dataclasses.replace(record, provenance=provenance, mechanism=mechanism)
+    design = Design.of(config.to_dict() | changes) if with_schedule else Design()
+    return schedule, record.with_values(design=design, canary_participations=participations)
 
 
 def _note(summary):
@@ -82,9 +79,7 @@ def test_a_schedule_without_a_limit_has_the_law_of_its_participations():
     [
         pytest.param({"participation": "cyclic"}, id="of-another-kind"),
         pytest.param({"participation": "no such"}, id="unknown"),
-        pytest.param({"participation": 3}, id="no-text"),
         pytest.param({"rounds": 10}, id="fewer-rounds"),
-        pytest.param({"canary_participations": "many"}, id="no-number"),
     ],
 )
 def test_settings_that_name_no_schedule_of_the_run(changes):

@@ -1,6 +1,7 @@
 """The top of a report's page: never more certain, nor more private, than what was measured."""
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from records import make_record, record_of
 
 from fl_epe.accounting import delta_two_gaussians
-from fl_epe.auditing import EpsilonEstimate
+from fl_epe.auditing import EarlyStop, EpsilonEstimate
 from fl_epe.reporting import as_text, notes, summarize
 from fl_epe.reporting.headline import LITTLE, SOME, guess_limit, headline
 from fl_epe.reporting.notes import notes_by_weight
@@ -16,9 +17,13 @@ from fl_epe.reporting.notes import notes_by_weight
 LOW, MIDDLE, HIGH = (0.1, 0.0, 0.3), (1.5, 1.2, 2.0), (9.0, 7.0, 12.0)
 
 
+_measured = functools.cache(lambda: summarize(make_record()))
+_unmeasured = functools.cache(lambda: summarize(record_of(0)))
+
+
 def _summary(final, every, **changes):
     """A summary whose headlines have these ε, low and high; ``None`` for not measured."""
-    whole, nothing = summarize(make_record()), summarize(record_of(0))
+    whole, nothing = _measured(), _unmeasured()
     parts = []
     for part, missing, values in (
         (whole.final.displacement, nothing.final.displacement, final),
@@ -28,7 +33,7 @@ def _summary(final, every, **changes):
             parts.append(missing)
         else:
             epsilon, low, high = values
-            found = EpsilonEstimate(epsilon, low, high, 1e-3, 0.95, "made up")
+            found = EpsilonEstimate(epsilon, low, high, 1e-3, 0.95, "synthetic")
             parts.append(dataclasses.replace(part, estimate=found))
     return dataclasses.replace(
         whole,
@@ -39,7 +44,7 @@ def _summary(final, every, **changes):
 
 
 def _no_theorem(epsilon):
-    analytical = summarize(make_record()).analytical
+    analytical = _measured().analytical
     return {"analytical": dataclasses.replace(analytical, epsilon=epsilon)}
 
 
@@ -113,9 +118,9 @@ def test_a_model_that_diverged_is_no_finding():
 
 
 def test_a_stopped_run_has_the_interval_that_holds_after_a_stop():
-    stopped = {"after": 3, "epsilon": 5.5, "low": 4.25, "high": 7.75}
-    config = {"stopped": stopped, "stop_when": "epsilon-all-low > 4", "rounds": 6}
-    text = headline(summarize(make_record(config=config))).finding
+    stopped = EarlyStop(3, 5.5, 4.25, 7.75, 1e-3, 0.95, "m")
+    record = make_record(stopped=stopped, stop_when="epsilon-all-low > 4", num_rounds=6)
+    text = headline(summarize(record)).finding
     assert "5.50, 4.25 to 7.75 with 95% confidence" in text
     assert "less sure than usual as the run was stopped on its scores" in text
 
@@ -146,19 +151,14 @@ def test_a_model_is_not_to_be_published_before_it_is_measured_for_real_clients()
 
 def test_a_run_says_how_often_its_clients_were_to_take_part():
     record = make_record()
-    settings = {
-        "participation": "epochs",
-        "clients": 50,
-        "rounds": 60,
-        "clients_per_round": 20,
-        "canary_participations": 3.0,
-    }
-    with_settings = record.with_values(config=settings)
+    with_settings = record.with_values(
+        schedule="epochs", num_clients=50, num_rounds=60, clients_per_round=20
+    )
     found = summarize(with_settings).analytical
     assert (found.participations, found.client_participations) == (3.0, 24.0)
     assert "real clients took part in about 24 rounds" in headline(summarize(with_settings)).finding
-    without = {name: value for name, value in settings.items() if name != "rounds"}
-    assert summarize(record.with_values(config=without)).analytical.client_participations is None
+    without = with_settings.with_values(num_rounds=None)
+    assert summarize(without).analytical.client_participations is None
 
 
 def test_warnings_stand_beside_the_table_and_the_rest_is_for_reading_on():
@@ -187,16 +187,16 @@ def test_clients_who_take_part_more_often_than_canaries_are_not_told_that_all_is
     analytical = dataclasses.replace(
         summary.analytical, participations=1.0, client_participations=24.0
     )
-    oftener = dataclasses.replace(summary, analytical=analytical)
-    top = headline(oftener)
+    more = dataclasses.replace(summary, analytical=analytical)
+    top = headline(more)
     assert "took part in one round" in top.finding
     assert "real clients took part in about 24 rounds each" in top.finding
     assert "nothing has to change" not in top.finding
     assert "as real ones do" not in " ".join(top.meaning)
-    assert "participations=24 of CanaryAudit" in as_text(oftener, width=1000)
-    commands = ["fl-epe --debug run zoo:t --seed … --rounds 9 --output='x y' --note '$(a); b'"]
-    typed = dataclasses.replace(oftener, run={"commands": commands}, num_canaries=1200)
-    again = "fl-epe run zoo:t --rounds 9 --note '$(a); b' --canary-participations as-clients"
+    assert "participations=24 of CanaryAudit" in as_text(more, width=1000)
+    commands = ["fl-epe --debug run tasks:t --seed … --rounds 9 --output='x y' --note '$(a); b'"]
+    typed = dataclasses.replace(more, run={"commands": commands}, num_canaries=1200)
+    again = "fl-epe run tasks:t --rounds 9 --note '$(a); b' --canary-participations as-clients"
     assert f"{again} --num-canaries 50\n" in as_text(typed, width=40)  # on one line, to be pasted
     for other in ("fl-epe resume x", "rm -r x", "fl-epe run 'x", ""):
         typed = dataclasses.replace(typed, run={"commands": [other]})

@@ -21,7 +21,7 @@ RECORDS = {
     "usual": make_record,
     "one-canary": lambda: record_of(1),
     "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
-    "odd-name": lambda: make_record(config={"task": r"50%_of {a} \task & $more$ #1 ~^"}),
+    "odd-name": lambda: make_record(task=r"50%_of {a} \task & $more$ #1 ~^"),
     "diverged": lambda: make_record(metrics={"train_loss": np.full(6, np.nan)}),
 }
 

@@ -11,7 +11,7 @@ from records import make_record, record_of
 from rich.console import Console
 
 from fl_epe import AuditRecord
-from fl_epe.faults import FaultKind
+from fl_epe.auditing import FaultKind
 from fl_epe.reporting import (
     NOT_MEASURED,
     as_text,
@@ -108,7 +108,12 @@ def test_a_run_without_a_record_is_reported_the_same_way(tmp_path):
 
 def test_one_headline_alone(tmp_path):
     record = make_record(
-        displacement_norm=np.nan, final_norm=np.nan, observed_final=NAN, observed_displacement=NAN
+        **{
+            "norms.displacement": np.nan,
+            "norms.final": np.nan,
+            "observed.final": NAN,
+            "observed.displacement": NAN,
+        }
     )
     summary = write_report(record, tmp_path)
     assert summary.status == "diverged"
@@ -139,9 +144,11 @@ def test_each_card_is_that_of_its_row():
 
 def test_a_row_without_its_comparison_says_so():
     record = make_record(
-        unobserved=np.zeros((6, 1)),
-        unobserved_final=np.zeros(1),
-        unobserved_displacement=np.zeros(1),
+        **{
+            "unobserved.means": np.zeros((6, 1)),
+            "unobserved.final": np.zeros(1),
+            "unobserved.displacement": np.zeros(1),
+        }
     )
     summary = summarize(record)
     assert summary.status == "ok"
@@ -188,7 +195,7 @@ def test_red_is_for_terminals(options, environment, red: bool):
 @pytest.mark.slow
 def test_faults_and_plan_stand_before_the_numbers(tmp_path):
     faults = tuple(f"round {t}, [bold]not audited[/bold] <b>x</b>" for t in range(1, 8))
-    record = make_record(faults=faults, config={"plan": PLAN, "other": "shown"})
+    record = make_record(faults=faults, plan=PLAN, settings={"other": "shown"})
     summary = write_report(record, tmp_path)
     page, text = (tmp_path / "report.html").read_text(), as_text(summary)
     table = text.index("Empirical ε")
@@ -203,7 +210,6 @@ def test_faults_and_plan_stand_before_the_numbers(tmp_path):
     quiet = summarize(make_record())
     assert "Plan" not in as_text(quiet)
     assert "Faults" not in as_text(quiet)
-    assert summarize(make_record(config={"plan": "One line."})).plan == ("One line.",)
 
 
 @pytest.mark.slow

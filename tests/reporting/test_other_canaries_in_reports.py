@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
-from fl_epe.auditing import headline_method, with_others
+from fl_epe.auditing import Adversary
+from fl_epe.auditing.bounds.primary import primary_method
+from fl_epe.auditing.leave_one_out import all_canaries
 from fl_epe.reporting import notes
 from fl_epe.reporting.summary import summarize
 
@@ -14,7 +16,7 @@ DIM, SEED = 2000, 3
 
 
 def audited(count, unobserved=20, rounds=2, server="sgd", times=1):
-    """Every canary in the first ``times`` rounds, as loud as five times the noise along it."""
+    """Every canary in the first ``times`` rounds, of five times the noise along it."""
     settings = {} if server == "sgd" else {"server": server}
     auditor = RunAuditor(count, unobserved, seed=SEED, delta=1e-5, **settings)
     canaries = CanarySet(DIM, count, SEED).vectors(range(count)).astype(float)
@@ -32,9 +34,11 @@ def test_the_headline_is_for_one_canary_and_raw_stands_beside_it():
     record = audited(100)
     summary = summarize(record)
     found = summary.to_dict()
-    for threat, key in (("all", "all"), ("final", "final")):
-        raw = epsilon_from_record(record, threat=threat, raw=True)
-        assert found[key]["epsilon"] == epsilon_from_record(record, threat=threat).epsilon
+    for sees, key in (("all", "all"), ("final", "final")):
+        raw = epsilon_from_record(record, adversary=Adversary(sees), leave_one_out=False)
+        assert (
+            found[key]["epsilon"] == epsilon_from_record(record, adversary=Adversary(sees)).epsilon
+        )
         assert found[key]["raw"]["epsilon"] == raw.epsilon < 0.8 * found[key]["epsilon"]
     # Measured by the mean score, to 2%, and canaries overlap by 3%; both are squared.
     assert found["others_share"] == pytest.approx(100 * 25 / (100 * 25 + DIM), abs=0.1)
@@ -44,7 +48,7 @@ def test_the_headline_is_for_one_canary_and_raw_stands_beside_it():
 
 
 def test_a_record_that_cannot_tell_says_so():
-    summary = summarize(with_others(audited(100)))
+    summary = summarize(all_canaries(audited(100)))
     assert "raw" not in summary.to_dict()["all"]
     assert "ε would be larger for one canary among real clients" in " ".join(notes(summary))
 
@@ -76,7 +80,7 @@ def test_too_few_canaries_to_bound_is_said_where_the_null_is_not_exact():
 def test_the_headline_bound_is_the_one_that_the_design_chooses():
     record = audited(30, unobserved=30, times=2)
     part = summarize(record).every_round.matched_filter
-    assert part.bound_method == headline_method(30, 30, record.delta) == "weighted"
+    assert part.bound_method == primary_method(30, 30, record.delta) == "weighted"
     # Other scores of the same design do not change the choice.
     silent = dataclasses.replace(
         record, observed=dataclasses.replace(record.observed, means=record.observed.means * 0.01)

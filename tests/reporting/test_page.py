@@ -16,7 +16,7 @@ from fl_epe.reporting.page import plotly_script
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     directory = tmp_path_factory.mktemp("page")
-    record = make_record(config={"task": "</script><b>x</b>", "rounds": 6})
+    record = make_record(task="</script><b>x</b>", num_rounds=6)
     record.save(directory / "record.npz")
     write_report(record, directory)
     return (directory / "report.html").read_text()
@@ -52,7 +52,7 @@ def test_the_top_comes_in_order(page):
     assert "<dt>rounds</dt><dd>6</dd>" in page
 
 
-def test_a_date_is_never_made_up(tmp_path):
+def test_a_date_is_never_synthetic(tmp_path):
     write_report(make_record(), tmp_path)  # without its file
     assert "<dt>date</dt><dd>not recorded</dd>" in (tmp_path / "report.html").read_text()
 

@@ -10,15 +10,22 @@ import pytest
 import scipy
 from records import make_record, record_of
 
-from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import epsilon_by_round, footprint_fit, footprints, scores_from_record
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    Adversary,
+    ServerStep,
+    epsilon_by_round,
+    expected_score_fit,
+    seen_by,
+)
+from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize, write_figures
 from fl_epe.reporting.drawing import rgb
 from fl_epe.reporting.figures import FIGURES, PUBLISHED, published
 from fl_epe.schedules import ShuffledEpochs
 
 ALWAYS = {"scores.csv", "table.tex"}
-ALL_BUT_CALIBRATION = set(PUBLISHED) - {"calibration"}  # made-up records measured no null
+ALL_BUT_CALIBRATION = set(PUBLISHED) - {"calibration"}  # synthetic records measured no null
 
 
 def _record():
@@ -103,7 +110,7 @@ def test_the_epsilon_table_has_what_the_report_has(figures):
 def test_histograms_are_densities_of_the_scores(figures):
     directory, _ = figures
     rows = read(directory / "scores_all.csv")
-    scores = scores_from_record(_record(), "all", "matched-filter")
+    scores = seen_by(_record(), EVERY_ROUND).scores()
     for name, group in (("observed", scores.observed), ("unobserved", scores.unobserved)):
         bars = [row for row in rows if (row["panel"], row["series"]) == ("matched filter", name)]
         low, high, density = (
@@ -121,7 +128,7 @@ def test_histograms_are_densities_of_the_scores(figures):
 def test_the_trade_off_counts_errors_of_every_threshold(figures):
     directory, _ = figures
     rows = [row for row in read(directory / "trade_off.csv") if row["panel"] == "every round"]
-    scores = scores_from_record(_record(), "all", "matched-filter")
+    scores = seen_by(_record(), EVERY_ROUND).scores()
     points = {
         (float(row["false_positive_rate"]), float(row["false_negative_rate"]))
         for row in rows
@@ -153,14 +160,16 @@ def test_running_epsilon_is_drawn_with_its_interval(figures):
     assert [int(row["round"]) for row in rows] == list(range(1, 7))
 
 
-def test_footprints_are_those_of_the_regression(figures):
+def test_expected_scores_are_those_of_the_regression(figures):
     directory, _ = figures
-    rows = [row for row in read(directory / "footprints.csv") if row["panel"] == "every round"]
+    rows = [row for row in read(directory / "expected_scores.csv") if row["panel"] == "every round"]
     dots = [row for row in rows if row["series"] == "canaries"]
-    assert [float(r["footprint"]) for r in dots] == footprints(_record(), "all").tolist()
+    assert [float(r["expected_score"]) for r in dots] == seen_by(
+        _record(), EVERY_ROUND
+    ).expected_scores.tolist()
     line = [row for row in rows if row["series"] == "regression"][-1]
-    scale = footprint_fit(_record(), threat="all").scale
-    assert float(line["score"]) / float(line["footprint"]) == pytest.approx(scale)
+    scale = expected_score_fit(seen_by(_record(), EVERY_ROUND)).scale
+    assert float(line["score"]) / float(line["expected_score"]) == pytest.approx(scale)
 
 
 def test_the_schedule_has_every_participation_once(figures):
@@ -188,12 +197,12 @@ def test_scores_have_a_row_for_each_canary(figures):
     assert len(rows) == 70
     assert [int(row["participations"]) for row in rows[:40]] == [3] * 40
     assert {row["observed"] for row in rows[40:]} == {"0"}
-    for name, threat, statistic in (
+    for name, sees, statistic in (
         ("displacement", "final", "displacement"),
         ("matched_filter", "all", "matched-filter"),
         ("maximum_cosine", "all", "maximum"),
     ):
-        scores = scores_from_record(record, threat, statistic)
+        scores = seen_by(record, Adversary(sees)).scores(statistic)
         both = np.concatenate([scores.observed, scores.unobserved])
         assert [float(row[f"score_{name}"]) for row in rows] == both.tolist()
 
@@ -207,7 +216,7 @@ def test_canaries_that_never_took_part_have_no_matched_filter(tmp_path):
     assert rows[3]["score_matched_filter"] == ""
     assert rows[3]["score_displacement"]
     assert rows[4]["score_matched_filter"]
-    assert rows[3]["footprint_all"] == "0.0"
+    assert rows[3]["expected_score_all"] == "0.0"
 
 
 @pytest.mark.slow
@@ -227,21 +236,23 @@ def test_what_was_not_measured_has_no_figure_and_none_of_an_earlier_call(tmp_pat
         ),
         pytest.param({"clip_norms": np.full(6, np.nan)}, marks=pytest.mark.slow),
         pytest.param(
-            {"server": {"name": "adam", "learning_rate": 1.0}, "observed_delta": None},
+            {"server": ServerStep("adam", np.ones(6)), "observed.deltas": None},
             marks=pytest.mark.slow,
         ),
-        {"noise_multiplier": 0.0, "sum_noise_multiplier": 0.0},
-        pytest.param({"displacement_norm": 0.0}, marks=pytest.mark.slow),
+        pytest.param(
+            {"noise_multiplier": 0.0, "sum_noise_multiplier": 0.0}, marks=pytest.mark.slow
+        ),
+        pytest.param({"norms.displacement": 0.0}, marks=pytest.mark.slow),
     ],
     ids=["unknown-noise", "no-clip-norms", "adam", "no-noise", "no-displacement"],
 )
 def test_records_of_every_kind_are_drawn(changes, tmp_path):
     changes = dict(changes)
-    if changes.pop("observed_delta", 0) is None:
+    if changes.pop("observed.deltas", 0) is None:
         means = make_record()
         changes |= {
-            "observed_delta": means.observed.means,
-            "unobserved_delta": means.unobserved.means,
+            "observed.deltas": means.observed.means,
+            "unobserved.deltas": means.unobserved.means,
         }
     record = make_record(**changes)
     written = write_figures(record, tmp_path, ("png",))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from records import make_record
 
-from fl_epe.asymptotics import limit_record
+from fl_epe.limit import limit_record
 from fl_epe.reporting import notes, write_report
 from fl_epe.reporting.rows import table_rows
 from fl_epe.schedules import Poisson, ShuffledEpochs
@@ -32,10 +32,10 @@ class TestReports:
         "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
         "unknown-noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
         "an-empty-round": lambda: make_record(
-            mean_norms=np.array([0.0, *make_record().norms.means[1:]])
+            **{"norms.means": np.array([0.0, *make_record().norms.means[1:]])}
         ),
         "nobody-took-part": lambda: make_record(presence=np.zeros((6, 40), bool)),
-        "nothing-moved": lambda: make_record(displacement_norm=0.0),
+        "nothing-moved": lambda: make_record(**{"norms.displacement": 0.0}),
         "lost-updates": lambda: make_record(absent=np.array([0, 3, 0, 0, 1, 0]), faults=("x",)),
         "coins": lambda: make_record(inclusion="coin"),
     }

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from records import make_record, record_of
 
-from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import RoundFacts, RunAuditor
+from fl_epe.auditing import EarlyStop, RoundFacts, RunAuditor
+from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize, summarize_unmeasured, write_report
 from fl_epe.schedules import Poisson
 
@@ -55,10 +55,12 @@ def _null_record():
     rng = np.random.default_rng(1)
     null = calibration.draw(rng, 20_000, (calibration.normal(0.2, 1.3),))
     return make_record(
-        null_statistics=("displacement",),
-        null_means=null.means,
-        null_deviations=null.deviations,
-        null_counts=null.counts,
+        **{
+            "null.statistics": ("displacement",),
+            "null.means": null.means,
+            "null.deviations": null.deviations,
+            "null.counts": null.counts,
+        }
     )
 
 
@@ -66,8 +68,12 @@ def _known_sum():
     rng = np.random.default_rng(2)
     record = make_record()
     shapes = {"observed": (6, 40), "unobserved": (6, 30)}
-    residuals = {f"{side}_residual": rng.normal(size=shape) / 100 for side, shape in shapes.items()}
-    return record.with_values(**residuals, residual_norms=record.norms.means)
+    residuals = {
+        f"{side}.residuals": rng.normal(size=shape) / 100 for side, shape in shapes.items()
+    }
+    sums = {f"{side}.sums": np.zeros(shape) for side, shape in shapes.items()}
+    norms = {"norms.residuals": record.norms.means, "norms.sums": np.zeros(6)}
+    return record.with_values(**residuals, **sums, **norms)
 
 
 def _agreeing():
@@ -80,21 +86,21 @@ def _agreeing():
     for _ in range(4):
         theta = theta + same + added
         auditor.observe(theta, RoundFacts(everybody, contribution=0.1, clip_norm=1.0))
-    return auditor.record(config={"task": "made up"})
+    return auditor.record(task="synthetic")
 
 
 @pytest.fixture(scope="module")
 def reports():
     found = {"epsilon": 1.0, "low": 0.5, "high": 2.0, "delta": 1e-3, "confidence": 0.95}
-    stopped = {"stopped": {"after": 3, **found, "method": "m"}, "stop_when": "x", "rounds": 6}
-    run = {"started": "2026-01-31T23:59:59Z", "ended": "2026-02-01T00:09:59Z", "commands": ["a"]}
+    stopped = {"stopped": EarlyStop(3, **found, method="m"), "stop_when": "x", "num_rounds": 6}
+    run = {"started": "2026-01-31T23:59:59Z", "ended": "2026-02-01T00:09:59Z", "commands": ("a",)}
     uneven = limit_record(
         Poisson(6, 0.3), 0.5, 1e-3, num_canaries=40, unobserved=40, population=400
     )
-    config = {"clients": 400, "participation": "poisson", "canary_participations": 1.8}
+    settings = {"num_clients": 400, "schedule": "poisson", "canary_participations": 1.8}
     records = {
-        "made up": make_record(config=stopped, run=run),
-        "uneven": uneven.with_values(config={**uneven.provenance.config, **config}),
+        "synthetic": make_record(**stopped, **run),
+        "uneven": uneven.with_values(**settings),
         "null": _null_record(),
         "known sum": _known_sum(),
         "agreeing": _agreeing(),
@@ -107,7 +113,7 @@ def reports():
             }
         ),
         "other metric": make_record(
-            config={"metric": "mean_error"},
+            metric="mean_error",
             metrics={
                 "eval_round": np.array([3.0, 6.0]),
                 "eval_loss": np.array([2.0, 1.0]),
@@ -116,7 +122,8 @@ def reports():
         ),
     }
     summaries = {
-        name: summarize(record, simultaneous=name == "made up") for name, record in records.items()
+        name: summarize(record, simultaneous=name == "synthetic")
+        for name, record in records.items()
     }
     summaries["unmeasured"] = summarize_unmeasured("the model was never seen", delta=1e-3)
     out = {name: summary.to_dict() for name, summary in summaries.items()}
@@ -154,17 +161,17 @@ def test_the_exit_status_is_that_of_the_status(reports, name, status):
 
 
 def test_the_run_is_told_and_unknown_in_old_records(reports, tmp_path):
-    assert reports["made up"]["run"]["commands"] == ["a"]
+    assert reports["synthetic"]["run"]["commands"] == ["a"]
     assert reports["null"]["run"] == {"started": None, "ended": None, "commands": None}
-    record = make_record(run={"started": "2026-01-31T23:59:59Z"})
+    record = make_record(started="2026-01-31T23:59:59Z")
     again = type(record).load(record.save(tmp_path / "record.npz"))
-    assert again.provenance.run == {"started": "2026-01-31T23:59:59Z"}
+    assert again.provenance.started == "2026-01-31T23:59:59Z"
     summary = write_report(again, tmp_path)
     assert dataclasses.asdict(summary)["run"]["started"] == "2026-01-31T23:59:59Z"
 
 
 def test_a_run_that_is_no_table_is_refused(tmp_path):
-    record = make_record(run={"commands": "fl-epe run digits"})
+    record = make_record(commands="fl-epe run digits")
     record.save(tmp_path / "record.npz")
-    with pytest.raises(ValueError, match=r"run\.commands"):
+    with pytest.raises(ValueError, match=r"provenance\.commands"):
         type(record).load(tmp_path / "record.npz")

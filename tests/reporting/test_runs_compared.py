@@ -9,8 +9,8 @@ import pytest
 from records import make_record, record_of
 from rich.console import Console
 
-from fl_epe.asymptotics import limit_record
-from fl_epe.auditing import epsilon_difference, epsilon_from_record
+from fl_epe.auditing import EVERY_ROUND, epsilon_difference, epsilon_from_record
+from fl_epe.limit import limit_record
 from fl_epe.reporting import compare_runs, print_runs_compared, summarize, write_runs_compared
 from fl_epe.reporting.runs_compared import settings_of
 from fl_epe.schedules import ShuffledEpochs
@@ -29,8 +29,8 @@ def two():
     return compare_runs({"loud": limit(0.3, 1), "quiet": limit(1.0, 2)})
 
 
-def pairs(found, threat="all"):
-    return {(p.first, p.second): p for p in found.differences if p.threat == threat}
+def pairs(found, adversary="all"):
+    return {(p.first, p.second): p for p in found.differences if p.adversary == adversary}
 
 
 def test_the_numbers_are_those_of_each_report(two):
@@ -41,11 +41,12 @@ def test_the_numbers_are_those_of_each_report(two):
 def test_a_difference_that_is_larger_than_chance(two):
     pair = pairs(two)["A", "B"]
     one, other = (
-        epsilon_from_record(record, threat="all") for record in (limit(0.3, 1), limit(1.0, 2))
+        epsilon_from_record(record, adversary=EVERY_ROUND)
+        for record in (limit(0.3, 1), limit(1.0, 2))
     )
     assert pair.found == epsilon_difference(one, other)
     assert pair.found.larger_than_chance
-    assert "A gives away more than B" in pair.sentence()
+    assert "A leaks more than B" in pair.sentence()
 
 
 def test_equal_runs_have_no_winner():
@@ -99,7 +100,7 @@ def test_other_deltas_are_said_and_computed_again():
     records = {"loose": limit(0.5, 1, delta=1e-2), "strict": limit(0.5, 2, delta=1e-5)}
     found = compare_runs(records)
     assert found.delta == 1e-5
-    wanted = epsilon_from_record(records["loose"], 1e-5, threat="all").epsilon
+    wanted = epsilon_from_record(records["loose"], 1e-5, adversary=EVERY_ROUND).epsilon
     assert found.runs[0].part("all").estimate.epsilon == wanted
     assert any("different δ (A 0.01, B 1e-05)" in note for note in found.notes)
     asked = compare_runs(records, 1e-3)
@@ -157,7 +158,7 @@ class TestPages:
         assert [run["directory"] for run in values["runs"]] == ["loud", "quiet"]
         assert values["runs"][0]["report"]["status"] == "ok"
         pair = values["differences"][1]
-        assert (pair["threat"], pair["larger_than_chance"]) == ("all", True)
+        assert (pair["adversary"], pair["larger_than_chance"]) == ("all", True)
         assert pair["low"] == pairs(two)["A", "B"].found.low
 
     def test_csv(self, directory, two):
@@ -196,7 +197,7 @@ class TestPages:
         print_runs_compared(console, two)
         text = console.export_text()
         assert text.index("Settings that differ") < text.index("Empirical ε at δ")
-        assert "run A gives away more than run B" in " ".join(text.split())
+        assert "run A leaks more than run B" in " ".join(text.split())
         assert max(map(len, text.splitlines())) <= 80
 
     def test_what_was_not_measured(self, tmp_path):

@@ -4,21 +4,10 @@ import pytest
 from every_schedule import TRACE, T
 from trace_files import ROWS, write_csv
 
-from fl_epe.schedules import (
-    SCHEDULES,
-    BallsInBins,
-    Capped,
-    CheckIn,
-    Cyclic,
-    DeviceClasses,
-    DropOut,
-    FixedSize,
-    MinSeparation,
-    TimeOfDay,
-    Trace,
-    make_schedule,
-    parse_schedule,
-)
+from fl_epe.schedules import SCHEDULES, Capped, DropOut, Trace, make_schedule, parse_schedule
+from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.ordered import BallsInBins, Cyclic
+from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
 
 OPTIONS = {
     "min-separation": {"separation": 4},
@@ -103,13 +92,11 @@ def test_check_in_windows_are_chosen_to_fit(participations):
         ),
         pytest.param(
             lambda: BallsInBins(3, 1.5),
-            "Expected epochs=1.5 to be an integer >= 1 and <= 3",
-            id="epochs=1.5-to-be-an-integer-at-least-1-and-at",
+            "Expected epochs=1.5 to be an integer >= 1",
+            id="epochs=1.5-to-be-an-integer",
         ),
         pytest.param(
-            lambda: BallsInBins(3, 4),
-            "Expected epochs=4 to be an integer >= 1 and <= 3",
-            id="epochs=4-to-be-an-integer-at-least-1-and-at",
+            lambda: BallsInBins(3, 4), r"Expected epochs=4 in \(0, rounds=3\]", id="epochs=4-in-0,3"
         ),
         pytest.param(
             lambda: CheckIn(3, 0),
@@ -151,7 +138,7 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             "Expected per_window=5 <= window=4",
             id="per_window=5-at-most-window=4",
         ),
-        pytest.param(lambda: Trace([], []), r"round_ids.shape=\(0,\)", id="round_ids.shape=0"),
+        pytest.param(lambda: Trace([], []), r"round_ids=\[\] of shape", id="round_ids.shape=0"),
         pytest.param(
             lambda: Trace([1.5], [1]),
             "Expected round_ids to be integers, got float64",
@@ -164,7 +151,7 @@ def test_check_in_windows_are_chosen_to_fit(participations):
         ),
         pytest.param(
             lambda: Trace([1, 2], [1]),
-            r"Expected len\(round_ids\)=2 to equal len\(client_ids\)=1",
+            r"Expected round_ids=\[1 2\] to be as many as the 1 client_ids",
             id="round_ids-2-and-client_ids-1-alike",
         ),
         pytest.param(

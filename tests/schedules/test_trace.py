@@ -5,7 +5,7 @@ import pytest
 from every_schedule import TRACE, T, assert_near
 from trace_files import ROWS, write_csv
 
-from fl_epe.schedules import Trace, presence
+from fl_epe.schedules import Trace, TraceSample, presence
 
 
 def _write_parquet(path, **columns):
@@ -70,8 +70,7 @@ def test_empty_rounds_are_kept_where_they_are_few_or_wanted(tmp_path):
     assert (kept.rounds, kept.rounds_with_clients) == (8, 2)
 
 
-def test_a_trace_that_is_read_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("fl_epe.schedules.trace_file._CHUNK", 2)
+def test_client_ids_are_integers_if_all_are(tmp_path):
     path = write_csv(tmp_path / "a.csv", [(1, 7), (2, 8), (3, "x"), (3, 10), (4, 7)])
     assert Trace.read(path).clients.tolist() == ["10", "7", "8", "x"]
     path = write_csv(tmp_path / "b.csv", [(1, 7), (2, 8), (3, 10)])
@@ -80,7 +79,7 @@ def test_a_trace_that_is_read_in_pieces(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("count", [0, 3, 55, 150])
 def test_a_sample_of_a_trace_has_its_clients(count):
-    seen = TRACE.sampled(count, np.random.default_rng(1))
+    seen = presence(TraceSample(TRACE), count, np.random.default_rng(1))
     assert seen.shape == (T, count)
     assert seen.dtype == bool
     clients = presence(TRACE, TRACE.population, np.random.default_rng(0)).T
@@ -95,7 +94,8 @@ def test_a_sample_of_a_trace_has_its_clients(count):
 def test_any_two_of_a_sample_are_as_likely_to_be_one_client():
     # two clients for three places: one pair of places shares a client, with probability 1/3 each
     trace = Trace([0, 1], ["a", "b"])
-    seen = np.stack([trace.sampled(3, np.random.default_rng(s))[0] for s in range(600)])
+    generators = map(np.random.default_rng, range(600))
+    seen = np.stack([presence(TraceSample(trace), 3, rng)[0] for rng in generators])
     assert_near(seen == np.roll(seen, 1, axis=1), 1 / 3)
 
 

@@ -8,11 +8,11 @@ from tiny import Tiny
 
 from fl_epe.canaries import CanarySet
 from fl_epe.simulation import worker_app
-from fl_epe.simulation.messages import Order
+from fl_epe.simulation.messages import TrainInstruction
 from fl_epe.simulation.worker import execute
 
 TASK = Tiny()
-ORDER = Order(
+ORDER = TrainInstruction(
     theta=TASK.initial(1),
     round_number=1,
     clip_norm=2.0,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tiny import Tiny
 
-from fl_epe import AuditRecord, RunConfig, epsilon_from_record
+from fl_epe import AuditRecord, RunConfig
+from fl_epe.auditing import EVERY_ROUND, average_case_client, epsilon_by_round, seen_by
 from fl_epe.flower import Job, Progress, simulate
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
@@ -40,14 +41,15 @@ def stopped():
 def test_the_run_stops_when_its_rule_is_met(stopped):
     record, progress = stopped
     assert 1 < record.rounds < ROUNDS
-    found = record.provenance.config["stopped"]
-    assert found["after"] == record.rounds == progress[-1].round
-    assert found["low"] > 1.5
+    found = record.findings.stopped
+    assert found.after == record.rounds == progress[-1].round
+    assert found.low > 1.5
     assert "stopping: epsilon-all-low > 1.5" in progress[-1].epsilon
     assert all("more canaries would decide" in p.epsilon for p in progress[2:-1])
-    assert found["epsilon"] == pytest.approx(
-        epsilon_from_record(record, threat="all").epsilon, rel=1e-3
-    )
+    last = epsilon_by_round(record)[-1].estimate
+    assert all(getattr(last, name) == getattr(found, name) for name in ("epsilon", "low", "high"))
+    canary = average_case_client(seen_by(record, EVERY_ROUND)).canaries
+    assert last.epsilon == pytest.approx(canary.epsilon, rel=1e-3)
     # Those whose turn did not come are unobserved.
     assert record.num_canaries == 10 * record.rounds
     assert record.unobserved.count == 240 - record.num_canaries
@@ -59,11 +61,11 @@ def test_up_to_there_it_is_the_run_without_a_rule(stopped):
     record, _ = stopped
     whole = simulate(job(None))
     assert whole.rounds == ROUNDS
-    assert "stopped" not in whole.provenance.config
+    assert whole.findings.stopped is None
     np.testing.assert_array_equal(whole.norms.means[: record.rounds], record.norms.means)
     never = simulate(job("epsilon-all-low > 900"))
     assert never.rounds == ROUNDS
-    assert "stopped" not in never.provenance.config
+    assert never.findings.stopped is None
     np.testing.assert_array_equal(never.observed.final, whole.observed.final)
 
 
@@ -94,23 +96,22 @@ def test_a_run_that_was_killed_stops_where_it_would_have(stopped, tmp_path):
         simulate(job(), checkpoint=path, checkpoint_every=1, on_round=kill)
     again = simulate(job(), checkpoint=path, checkpoint_every=1)
     assert again.rounds == record.rounds
-    assert again.provenance.config["stopped"] == record.provenance.config["stopped"]
+    assert again.findings.stopped == record.findings.stopped
     np.testing.assert_array_equal(again.observed.final, record.observed.final)
     # With the checkpoint of its last round it stops at once.
     once_more = simulate(job(), checkpoint=path)
     assert once_more.rounds == record.rounds
-    assert once_more.provenance.config["stopped"] == record.provenance.config["stopped"]
+    assert once_more.findings.stopped == record.findings.stopped
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"watched.sums": None}, "it has no 'watched.sums'"),
-        ({"watched.sums": np.zeros((2, 3))}, r"watched.sums is float64 of shape \(2, 3\)"),
-        ({"watched.unit": np.array(-1.0)}, "watched.unit=-1.0"),
-        ({"watched.unit": np.array(0.0)}, "watched.unit=0.0"),
+        ({"auditor.gains": None}, "it has no 'auditor.gains'"),
+        ({"auditor.gains": np.zeros((2, 3))}, r"auditor.gains is float64 of shape \(2, 3\)"),
+        ({"auditor.gains": -np.ones((2, 20))}, "energies below 0"),
     ],
-    ids=["missing", "shape", "negative", "zero"],
+    ids=["missing", "shape", "negative"],
 )
 def test_a_checkpoint_without_what_the_rule_needs_is_refused(change, message, tmp_path):
     path = tmp_path / "checkpoint.npz"

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from fl_epe.simulation.messages import Order, PartialSum
+from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 
 
 def test_orders_survive_the_wire():
-    order = Order(
+    order = TrainInstruction(
         np.arange(3, dtype=np.float32),
         2,
         0.5,
@@ -25,8 +25,8 @@ def test_orders_survive_the_wire():
         0.1,
         True,
     )
-    decoded = Order.decode(order.encode())
+    decoded = TrainInstruction.decode(order.encode())
     assert np.array_equal(decoded.theta, order.theta)
     assert dataclasses.replace(decoded, theta=0) == dataclasses.replace(order, theta=0)
     with pytest.raises(ValueError, match="'sums' in the reply"):
-        PartialSum.decode(RecordDict())
+        PartialAggregate.decode(RecordDict())

@@ -8,7 +8,7 @@ from tiny import Tiny
 
 from fl_epe.flower import InProcessGrid, worker_app
 from fl_epe.simulation import pack
-from fl_epe.simulation.nodes import Directory
+from fl_epe.simulation.nodes import NodeRegistry
 
 
 class TestNodes:
@@ -25,12 +25,12 @@ class TestNodes:
                 ValueError, match="share the clients out; node 1: client 0 is on node 2 too"
             ),
         ):
-            Directory(20, 1.0).wait_for_all(grid)
+            NodeRegistry(20, 1.0).wait_for_all(grid)
 
     def test_nodes_that_hold_everyone_share_the_work_by_size(self):
         sizes = np.array([50, 1, 1, 1, 20, 20, 9, 1, 1, 1])
         with InProcessGrid(worker_app(Tiny(clients=10), everyone=True), 3) as grid:
-            directory = Directory(10, 1.0, lambda clients: sizes[clients])
+            directory = NodeRegistry(10, 1.0, lambda clients: sizes[clients])
             directory.wait_for_all(grid)
             assert directory.reachable() == 10
             shares = directory.share(np.arange(10), np.arange(5))
@@ -42,7 +42,7 @@ class TestNodes:
 
     def test_clients_that_nobody_holds_are_waited_for(self):
         with InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid:
-            directory = Directory(20, 0.5)
+            directory = NodeRegistry(20, 0.5)
             while len(directory._held) < 2:  # however slowly they answer
                 directory.refresh(grid)
             with pytest.raises(TimeoutError, match=r"20 clients within 0\.5 s: 2 nodes hold 7"):

@@ -4,12 +4,13 @@ import logging
 
 import numpy as np
 
-from fl_epe.faults import FaultKind
+from fl_epe.auditing import FaultKind
+from fl_epe.simulation.dp_fedavg import Plan
 from fl_epe.simulation.round_log import RoundLog
 
 
 def test_faults_of_one_kind_are_told_once_and_then_by_their_number(caplog):
-    log = RoundLog([np.arange(3)], np.ones((1, 2), bool), np.arange(2))
+    log = RoundLog(Plan([np.arange(3)], np.ones((1, 2), bool), np.arange(2)))
     with caplog.at_level(logging.WARNING):
         for client in range(48):
             log.fault(FaultKind.CLIENT_FAILED, f"client {client}: no memory")

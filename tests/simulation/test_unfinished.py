@@ -14,7 +14,7 @@ from tiny import Tiny
 
 from fl_epe import RunConfig
 from fl_epe.archive import write_archive
-from fl_epe.faults import FaultKind
+from fl_epe.auditing import FaultKind
 from fl_epe.flower import InProcessGrid, Job, run_on_grid, simulate, worker_app
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import RunStoppedError, StopRequest, has_checkpoint, remove_checkpoint
@@ -66,8 +66,8 @@ def check_same(found, expected):
     for name, value in theirs.items():
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(ours[name], value, err_msg=name)
-    assert ours["config"] == theirs["config"]
-    assert ours["faults"] == theirs["faults"]
+    for name in ("design.settings", "design.schedule", "provenance.faults"):
+        assert ours[name] == theirs[name], name
 
 
 def rounds_in(path):
@@ -238,8 +238,8 @@ def test_a_node_that_hangs_loses_that_answer_alone():
 
     began = time.monotonic()
     with InProcessGrid(app, 2) as grid:
-        record = run_on_grid(grid, JOB, round_timeout=5)
-    assert time.monotonic() - began > 5
+        record = run_on_grid(grid, JOB, round_timeout=2)
+    assert time.monotonic() - began > 2
     assert record.provenance.fault_counts == {FaultKind.NO_ANSWER: 1}
     assert record.provenance.faults == ("round 3, node 1: no answer in time",)
     assert record.clients.absent is not None

@@ -13,6 +13,7 @@ from flower_processes import PATIENCE, flwr_start, superlink, supernode
 
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
+from fl_epe.auditing import EVERY_ROUND
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +89,6 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     assert printed.count("'epsilon-all'") == 2 * (ROUNDS - len(lost))
     # Thirteen equal shares: the noise multiplier is what it says, and ε is known. The interval
     # misses it with probability 1e-6.
-    estimate = epsilon_from_record(record, threat="all", confidence=1 - 1e-6)
+    estimate = epsilon_from_record(record, adversary=EVERY_ROUND, confidence=1 - 1e-6)
     known = gaussian_epsilon(SETTINGS["noise-multiplier"], record.delta)
     assert estimate.low < known < estimate.high

@@ -4,6 +4,8 @@ import mixtures
 import numpy as np
 import pytest
 
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL
+
 pytestmark = pytest.mark.slow
 
 
@@ -28,7 +30,7 @@ def test_statements_about_the_largest_hold(name):
 
 def test_intervals_cover():
     schedule = mixtures.SCHEDULES["poisson"]
-    shares = mixtures.cover(schedule, 0.25, "all", 20)
+    shares = mixtures.cover(schedule, 0.25, EVERY_ROUND, 20)
     assert shares["regression"] >= 0.8
     assert shares["sd of regression"] < shares["sd of mean score"]
 
@@ -43,7 +45,7 @@ def test_intervals_cover_where_participations_differ_more(name, capsys):
 
 def test_schedules_do_not_share_randomness():
     poisson, capped = (
-        mixtures._population(mixtures.SCHEDULES[name], 0.5, "final", 0)
+        mixtures._population(mixtures.SCHEDULES[name], 0.5, FINAL_MODEL, 0)
         for name in ("poisson", "capped")
     )
     assert not np.any(poisson.observed.displacement == capped.observed.displacement)

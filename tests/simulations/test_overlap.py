@@ -24,7 +24,7 @@ def test_the_quick_form_prints_what_is_judged():
     assert [len(table) for table in tables] == [5, 5, 2]
     for row in tables[0][1:]:
         share, _, _, _, truth, plain, alone, _, covers, _, given, _, known = row.split()
-        # Medians of 100 runs; ε of 1,000 canaries as loud as ten noises varies by 10% in a run.
+        # Medians of 100 runs; ε of 1,000 canaries at expected score 10 varies by 10% a run.
         assert float(alone) == pytest.approx(float(truth), rel=0.05)
         assert float(given) == pytest.approx(float(truth), rel=0.03)
         if float(share) > 0.05:

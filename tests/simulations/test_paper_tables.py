@@ -11,8 +11,8 @@ from paper_tables import apart
 from stackoverflow import TABLE
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.asymptotics import RealUpdates, limit_record
-from fl_epe.auditing import footprints
+from fl_epe.auditing import seen_by
+from fl_epe.limit import RealUpdates, limit_record
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs
 
@@ -34,7 +34,7 @@ def test_table_2_agrees_with_theory(capsys):
 
 
 def test_table_2_fails_where_theory_is_another(monkeypatch, capsys):
-    monkeypatch.setattr(table2, "expected", lambda *_: (5.0, 0.5))
+    monkeypatch.setattr(table2, "expected_epsilon", lambda *_: (5.0, 0.5))
     with pytest.raises(SystemExit, match="1"):
         table2.main(SMALL)
     assert capsys.readouterr().out.count("PARTS") == 5  # fitted values at z = 1.54 are 4.5
@@ -77,7 +77,7 @@ def growing_clip_norms(updates=0.0):
 def test_final_epsilon_and_its_limit_are_of_the_same_client(monkeypatch):
     record = growing_clip_norms()
     assert paper_runs.check_limit(record) == ("", False)
-    mean = epsilon_two_gaussians(0, 1, footprints(record, "final").mean(), 1, record.delta)
+    mean = epsilon_two_gaussians(0, 1, seen_by(record).expected_scores.mean(), 1, record.delta)
     assert paper_runs.limit_final(record) > 1.5 * mean
     monkeypatch.setattr(paper_runs, "limit_final", lambda _: mean)  # of a client in the middle
     words, parts = paper_runs.check_limit(record)

@@ -6,27 +6,23 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_epe.schedules import (
-    BallsInBins,
     Capped,
-    CheckIn,
-    Cyclic,
-    DeviceClasses,
     DropOut,
-    FixedSize,
-    MinSeparation,
     Poisson,
     Schedule,
     ShuffledEpochs,
-    TimeOfDay,
     Trace,
     TraceSample,
     presence,
 )
+from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.ordered import BallsInBins, Cyclic
+from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
 
 T, CLIENTS, RUNS = 20, 40, 300
 
 
-def _made_up_trace() -> Trace:
+def _synthetic_trace() -> Trace:
     """55 clients, some much busier than others; nobody in the seventh round."""
     rng = np.random.default_rng(4)
     seen = rng.random((T, 55)) < rng.choice([0.05, 0.3], 55)
@@ -35,7 +31,7 @@ def _made_up_trace() -> Trace:
     return Trace(*np.nonzero(seen))
 
 
-TRACE = _made_up_trace()
+TRACE = _synthetic_trace()
 SIMPLE: list[Schedule] = [
     ShuffledEpochs(T, 2.5),
     Poisson(T, 0.2),

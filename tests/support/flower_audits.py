@@ -1,5 +1,6 @@
 """Audits of Flower's strategies, in process."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 
-from fl_epe.flower import CanaryAudit, InProcessGrid, SelfAuditing
+from fl_epe import AuditRecord
+from fl_epe.flower import CanaryAudit, InProcessGrid
 
 NODES, ROUNDS, CANARIES = 10, 12, 60  # 5 canaries a round
 REPLIES = NODES + CANARIES // ROUNDS
@@ -29,14 +31,19 @@ def run(
     **settings: Any,
 ) -> tuple[CanaryAudit, flower.Result]:
     """The audit after a whole run, and Flower's own result."""
-    settings = {"num_canaries": CANARIES, "seed": 1, "delta": DELTA, **settings}
-    if not isinstance(strategy, SelfAuditing):
-        settings.setdefault("max_share", 1)  # few clients, and no model that could be harmed
+    # Few clients, and no model that could be harmed.
+    settings = {"num_canaries": CANARIES, "seed": 1, "delta": DELTA, "max_share": 1, **settings}
     audit = CanaryAudit(strategy, **settings)
     np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
     with InProcessGrid(app or drifting_app(), nodes) as grid:
         result = audit.start(grid, model() if arrays is None else arrays, num_rounds=rounds)
     return audit, result
+
+
+@functools.cache
+def plain_record() -> AuditRecord:
+    """Of FedAvg without DP, for every test that compares with it."""
+    return run(flower.FedAvg(**PLAIN))[0].record()
 
 
 def fixed(

@@ -153,8 +153,7 @@ def signed(content: bytes, random: random.Random) -> bytes:
     else:
         members[name] = _npy(_odd_array(np.load(io.BytesIO(members[name])), random))
     digests = {n.removesuffix(".npy"): hashlib.sha256(members[n]).hexdigest() for n in names}
-    of_list = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
-    listed = {"algorithm": "sha256", "members": digests, "list": of_list}
+    listed = {"schema": 1, "sha256": digests}
     members["checksums.npy"] = _npy(np.frombuffer(json.dumps(listed).encode(), np.uint8))
     return _zipped(members)
 

@@ -16,7 +16,6 @@ import argparse
 import collections
 import contextlib
 import dataclasses
-import functools
 import gc
 import io
 import os
@@ -35,7 +34,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import fuzz_damage
 from fuzz_seeds import Seed, call, cheap_commands, seeds
@@ -83,11 +81,7 @@ def _alarm(number: int, frame: types.FrameType | None) -> None:
 @contextlib.contextmanager
 def fuzzing(folder: Path) -> Iterator[Fuzzer]:
     """A fuzzer whose files are in ``folder``."""
-    from fl_epe.cli import main
-
-    module = sys.modules[main.__module__]
-    parser = functools.cache(module._parser)
-    with cheap_commands(), mock.patch.object(module, "_parser", parser):
+    with cheap_commands():
         yield Fuzzer(folder)
 
 

@@ -90,23 +90,6 @@ def _convert(kind: str) -> Command:
     return lambda path, folder: ["data", "convert", kind, str(path), str(folder / "out")]
 
 
-def without_checksums(content: bytes) -> bytes:
-    """A record or checkpoint as schema 1 had it."""
-    with np.load(io.BytesIO(content)) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    arrays.pop("checksums")
-    name = "meta" if "meta" in arrays else "job"
-    about = json.loads(arrays[name].tobytes())
-    if name == "meta":
-        about |= {"schema": 1, "seeds": json.loads(arrays.pop("seeds").tobytes())}
-    else:
-        about.pop("schema")
-    arrays[name] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
-    return file.getvalue()
-
-
 def tiny_task(name: str, **options: Any) -> Tiny:
     """The task of the checkpoint, which the package does not know."""
     if name != "tiny":
@@ -176,15 +159,12 @@ def seeds(folder: Path) -> list[Seed]:
 
     json_text = json.dumps({"observed": observed.tolist(), "unobserved": unobserved.tolist()})
     npy = _bytes_of(lambda path: np.save(path, observed), folder / "a.npy")
-    old = without_checksums(checkpoint)
     scored = _bytes_of(table(long), folder / "b.parquet")
     record_file, checkpoint_file = "record.npz", "checkpoint.npz"
     return [
         Seed("record", record_file, whole, _beside("report"), _report, checked=True),
         Seed("record-like", record_file, whole, _advise_noise, _printed, checked=True),
-        Seed("record-old", record_file, without_checksums(whole), _beside("report"), _report),
         Seed("checkpoint", checkpoint_file, checkpoint, _beside("resume"), _report, checked=True),
-        Seed("checkpoint-old", checkpoint_file, old, _beside("resume"), _report),
         Seed("scores-npz", "a.npz", _bytes_of(npz, folder / "a.npz"), _estimate, _printed),
         Seed("scores-npy", "a.npy", npy, _estimate, _printed),
         Seed("scores-csv", "a.csv", _csv(list(columns), wide), _estimate, _printed),
@@ -267,9 +247,9 @@ def cheap_commands() -> Iterator[None]:
 
     with (
         mock.patch("fl_epe.reporting.report.summarize", summarize_once),
-        mock.patch("fl_epe.simulation.run.load_task", tiny_task),
+        mock.patch("fl_epe.simulation.job.load_task", tiny_task),
         mock.patch("fl_epe.reporting.report.shown", return_value=[]),
-        mock.patch("fl_epe.compare.carry_out", carried_out),
+        mock.patch("fl_epe.limit.carry_out", carried_out),
     ):
         yield
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing import lower_bound_by
+from fl_epe.auditing.bounds.by_name import lower_bound_by
 
 DELTA = 1e-5
 DIM = 10_000

@@ -1,4 +1,4 @@
-"""A made-up record of a large run, for tests of what must not grow with it."""
+"""A synthetic record of a large run, for tests of what must not grow with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from records import make_record
 
 from fl_epe import AuditRecord
+from fl_epe.auditing import ServerStep
 
 
 def large_record(canaries: int = 100_000, rounds: int = 12) -> AuditRecord:
@@ -25,17 +26,21 @@ def large_record(canaries: int = 100_000, rounds: int = 12) -> AuditRecord:
         dim=dim,
         cohort_size=cohort,
         canary_participations=1,
-        server={"name": "sgd", "learning_rate": 1.0, "momentum": 0.0},
-        observed=noise(rounds, canaries) + shift * presence,
-        unobserved=noise(rounds, unobserved),
+        server=ServerStep("sgd", np.ones(rounds)),
+        **{
+            "observed.means": noise(rounds, canaries) + shift * presence,
+            "unobserved.means": noise(rounds, unobserved),
+        },
         presence=presence,
         clip_norms=np.ones(rounds),
-        mean_norms=norms,
-        delta_norms=norms,
-        observed_final=noise(canaries) + shift / np.sqrt(rounds),
-        unobserved_final=noise(unobserved),
-        observed_displacement=noise(canaries) + shift / np.sqrt(rounds),
-        unobserved_displacement=noise(unobserved),
-        displacement_norm=float(norms[0] * np.sqrt(rounds)),
+        **{
+            "norms.means": norms,
+            "norms.deltas": norms,
+            "observed.final": noise(canaries) + shift / np.sqrt(rounds),
+            "unobserved.final": noise(unobserved),
+            "observed.displacement": noise(canaries) + shift / np.sqrt(rounds),
+            "unobserved.displacement": noise(unobserved),
+            "norms.displacement": float(norms[0] * np.sqrt(rounds)),
+        },
         absent=np.zeros(rounds, np.int64),
     )

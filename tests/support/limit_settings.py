@@ -1,11 +1,11 @@
-"""Settings of the limit of a large model, and a made-up log."""
+"""Settings of the limit of a large model, and a synthetic log."""
 
 from typing import Any
 
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.asymptotics import RealUpdates
+from fl_epe.limit import RealUpdates
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Trace
 
@@ -24,7 +24,7 @@ def epsilon_of_shift(shift: float) -> float:
     return float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
 
 
-def made_up_log(seed: int = 0, rounds: int = T, clients: int = 40) -> Trace:
+def synthetic_log(seed: int = 0, rounds: int = T, clients: int = 40) -> Trace:
     """A log in which some take part far more often than others."""
     rng = np.random.default_rng(seed)
     there = rng.random((rounds, clients)) < rng.beta(0.5, 1.5, clients)

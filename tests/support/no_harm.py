@@ -233,7 +233,7 @@ def _update(case: AppCase, answer: Answer, exchange: Exchange) -> NDArray[np.flo
     """What a client's answer adds to the arrays that it holds."""
     names = list(answer.weights)
     found = _flat(answer.weights, names)
-    return found if case.deltas else found - _flat(exchange.model, names)
+    return found if case.updates else found - _flat(exchange.model, names)
 
 
 def _fits(answer: Answer, model: Weights) -> bool:

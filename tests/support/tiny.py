@@ -1,4 +1,4 @@
-"""A small real task for fast tests: linear softmax regression on made-up clusters."""
+"""A small real task for fast tests: linear softmax regression on synthetic clusters."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _learn(task: DatasetTask, steps: int = 3, rate: float = 0.3) -> tuple[float,
         for client in range(task.num_clients):
             local = LocalTraining(rate, 1, 4)
             update = trainer.train(theta, client, local, seed=0, round_number=number)
-            theta = theta + update.delta / 4
+            theta = theta + update.values / 4
     return before, task.evaluate(theta)["loss"]
 
 

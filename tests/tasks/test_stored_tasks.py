@@ -74,7 +74,7 @@ def test_stackoverflow_without_data_says_where_to_get_it():
     task = load_task("stackoverflow")
     with pytest.raises(FileNotFoundError) as caught:
         task.client(0)
-    for part in ("stackoverflow.sqlite.lzma", "fl-epe data convert", "stackoverflow-twin"):
+    for part in ("stackoverflow.sqlite.lzma", "fl-epe data convert", "synthetic-stackoverflow"):
         assert part in str(caught.value)
 
 
@@ -102,7 +102,7 @@ def test_options_are_checked(kind: str, option: str):
 
 @pytest.mark.parametrize(
     ("name", "clients", "participations"),
-    [("emnist-twin", 3383, 15), ("stackoverflow-twin", 342_477, 1)],
+    [("synthetic-emnist", 3383, 15), ("synthetic-stackoverflow", 342_477, 1)],
 )
 def test_defaults_are_the_papers_runs(name: str, clients: int, participations: int):
     config = RunConfig(clients=clients, **load_task(name).defaults)
@@ -126,5 +126,5 @@ def test_training_on_shakespeares_windows_lowers_the_loss_by_a_nat(tmp_path: pat
     for round_number in range(3):
         local = LocalTraining(learning_rate=1.0)
         update = trainer.train(theta, 1, local, seed=0, round_number=round_number)
-        theta = theta + update.delta
+        theta = theta + update.values
     assert update.loss_sum / update.examples < np.log(len(ALPHABET)) - 1

@@ -67,7 +67,7 @@ def test_an_update_is_that_of_plain_torch(case: str, batch_size: int):
     expected = _by_hand(model(), theta, data, local, generator(7, 2, client))
     update = Trainer(task).train(theta, client, local, seed=7, round_number=2)
     assert np.abs(expected).max() > 1e-3
-    np.testing.assert_allclose(update.delta, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(update.values, expected, rtol=0, atol=1e-6)
 
 
 def test_frozen_parameters_stay_as_they_are():
@@ -132,7 +132,7 @@ def test_a_client_of_one_example_learns_nothing_with_batch_norm():
         task.initial(0), 0, LocalTraining(0.2, 2, 4), seed=0, round_number=1
     )
     assert (update.examples, update.loss_sum) == (0, 0)
-    assert not update.delta.any()
+    assert not update.values.any()
 
 
 @pytest.mark.parametrize("first", [None, 5])
@@ -145,10 +145,10 @@ def test_a_model_that_draws_by_itself_repeats_whatever_was_drawn_before(first: i
         trainer = Trainer(task)
         if first is not None:
             trainer.train(theta, first, local, seed=0, round_number=1)
-        updates.append(trainer.train(theta, 3, local, seed=4, round_number=1).delta)
+        updates.append(trainer.train(theta, 3, local, seed=4, round_number=1).values)
     np.testing.assert_array_equal(*updates)
     assert updates[0].any()
-    other = Trainer(task).train(theta, 3, local, seed=5, round_number=1).delta
+    other = Trainer(task).train(theta, 3, local, seed=5, round_number=1).values
     assert not np.array_equal(updates[0], other)
 
 

@@ -13,24 +13,17 @@ from gpu_run import Prepared
 from tiny import Tiny
 from torch import nn
 
-from fl_epe.faults import FaultKind
+from fl_epe.auditing import FaultKind
 from fl_epe.mechanism import ClippedSum
-from fl_epe.models import Cnn, Lstm, SeededDropout
+from fl_epe.models import Cnn, Lstm, SeededDropout, bind_parameters
 from fl_epe.seeding import generator
-from fl_epe.simulation.messages import Order
+from fl_epe.simulation.messages import TrainInstruction
 from fl_epe.simulation.worker import execute
-from fl_epe.tasks import (
-    ClientData,
-    LossSum,
-    Task,
-    bind_parameters,
-    from_datasets,
-    load_task,
-    task_names,
-)
+from fl_epe.tasks import ClientData, LossSum, Task, from_datasets, load_task
+from fl_epe.tasks.by_name import task_names
 from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
-from fl_epe.training import CohortTrainer, Counts, Execution, LocalTraining, Trainer
-from fl_epe.training.cohort import _Total
+from fl_epe.training import CohortTrainer, Execution, LocalTraining, Trainer
+from fl_epe.training.cohort import Counts, _Total
 from fl_epe.training.vectorized import Member, Together
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
@@ -243,7 +236,7 @@ def test_chunks_are_halved_when_memory_ends(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_worker_trains_in_chunks_too():
     task = _Smooth()
-    order = Order(
+    order = TrainInstruction(
         theta=task.initial(0),
         round_number=1,
         clip_norm=0.1,
@@ -322,8 +315,8 @@ def test_every_task_trains_in_the_chunk_that_was_asked_for(name: str):
 @pytest.mark.parametrize(
     "task",
     [
-        pytest.param(load_task("stackoverflow-twin", max_examples=1), id="lstm"),
-        pytest.param(load_task("emnist-twin", max_examples=2), id="cnn"),
+        pytest.param(load_task("synthetic-stackoverflow", max_examples=1), id="lstm"),
+        pytest.param(load_task("synthetic-emnist", max_examples=2), id="cnn"),
         pytest.param(_rows(_Attention), id="transformer"),
     ],
 )
@@ -415,4 +408,4 @@ def test_a_gpu_is_near_with_less_precision(precision: str):
 def test_a_trainer_computes_on_the_cpu_by_default():
     theta = _Smooth().initial(0)
     update = Trainer(_Smooth()).train(theta, 1, LOCAL, seed=0, round_number=0)
-    assert update.delta.dtype == np.float32
+    assert update.values.dtype == np.float32

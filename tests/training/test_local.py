@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from fl_epe.models import bind_parameters
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, LossSum, Task, bind_parameters
+from fl_epe.tasks import ClientData, LossSum, Task
 from fl_epe.tasks.digits import Digits
 from fl_epe.tasks.losses import cross_entropy
 from fl_epe.training import Execution, LocalTraining, Trainer
@@ -51,7 +52,7 @@ def theta() -> np.ndarray:
 
 def _delta(theta: np.ndarray, client_id: int, trainer: Trainer | None = None) -> bytes:
     trainer = trainer or Trainer(Digits())
-    return trainer.train(theta, client_id, LOCAL, seed=1, round_number=2).delta.tobytes()
+    return trainer.train(theta, client_id, LOCAL, seed=1, round_number=2).values.tobytes()
 
 
 def _keep(random: np.random.Generator, shape: tuple[int, ...], dropped: int) -> torch.Tensor:
@@ -90,7 +91,7 @@ def test_the_update_is_that_of_a_plain_torch_loop(theta: np.ndarray):
     update = Trainer(task).train(theta, client_id, LOCAL, seed=1, round_number=2)
     naive = _naive_update(theta, task.client(client_id), LOCAL, generator(1, 2, client_id))
     assert np.abs(naive).max() > 1e-2
-    np.testing.assert_allclose(update.delta, naive, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(update.values, naive, rtol=0, atol=1e-6)
 
 
 def test_one_step_on_a_linear_model_is_the_gradient_in_numpy():
@@ -103,7 +104,7 @@ def test_one_step_on_a_linear_model_is_the_gradient_in_numpy():
     share = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     error = (share - np.eye(4)[data.targets.numpy()]) / 5
     expected = -0.5 * np.concatenate([(error.T @ x).ravel(), error.sum(0)])
-    np.testing.assert_allclose(update.delta, expected, atol=1e-6)
+    np.testing.assert_allclose(update.values, expected, atol=1e-6)
     assert update.loss_sum == pytest.approx(-np.log(share[range(5), data.targets]).sum(), rel=1e-5)
     assert update.correct == np.sum(logits.argmax(1) == data.targets.numpy())
     assert update.examples == 5
@@ -133,7 +134,7 @@ def test_another_process_with_other_threads_gives_the_same_bits(theta: np.ndarra
         "local = LocalTraining(learning_rate=0.1, epochs=2, batch_size=8)\n"
         "theta = Digits().initial(0)\n"
         "update = Trainer(Digits()).train(theta, 11, local, seed=1, round_number=2)\n"
-        "print(hashlib.sha256(update.delta.tobytes()).hexdigest())"
+        "print(hashlib.sha256(update.values.tobytes()).hexdigest())"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == hashlib.sha256(_delta(theta, 11)).hexdigest()
@@ -152,16 +153,16 @@ def test_training_leaves_the_global_model_and_torchs_state_alone(theta: np.ndarr
 def test_an_update_does_not_change_when_the_trainer_goes_on(theta: np.ndarray):
     trainer = Trainer(Digits())
     update = trainer.train(theta, 0, LOCAL, seed=1, round_number=2)
-    before = update.delta.copy()
+    before = update.values.copy()
     trainer.train(theta, 1, LOCAL, seed=1, round_number=2)
-    np.testing.assert_array_equal(update.delta, before)
+    np.testing.assert_array_equal(update.values, before)
 
 
 @pytest.mark.parametrize("changed", [{"seed": 5}, {"round_number": 3}])
 def test_seed_and_round_draw_other_randomness(theta: np.ndarray, changed: dict[str, int]):
     trainer, usual = Trainer(Digits()), {"seed": 1, "round_number": 2}
-    one = trainer.train(theta, 0, LOCAL, **usual).delta
-    other = trainer.train(theta, 0, LOCAL, **(usual | changed)).delta
+    one = trainer.train(theta, 0, LOCAL, **usual).values
+    other = trainer.train(theta, 0, LOCAL, **(usual | changed)).values
     assert not np.array_equal(one, other)
 
 
@@ -178,14 +179,10 @@ def test_the_loss_falls_with_local_epochs(theta: np.ndarray):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        pytest.param({"batch_size": 0}, "batch_size=0 to be an integer >= 1", id="batch_size"),
+        pytest.param({"epochs": 0}, "epochs=0 to be an integer >= 1", id="epochs"),
         pytest.param(
-            {"batch_size": 0}, r"Expected batch_size=0 >= 1\.", id="batch_size=0-at-least-1"
-        ),
-        pytest.param({"epochs": 0}, r"Expected epochs=0 >= 1\.", id="epochs=0-at-least-1"),
-        pytest.param(
-            {"learning_rate": 0.0},
-            r"Expected learning_rate=0\.0 > 0 and finite\.",
-            id="learning_rate=0.0-above-0-and-finite",
+            {"learning_rate": 0.0}, r"Expected learning_rate=0\.0 in \(0, inf\)", id="learning_rate"
         ),
         pytest.param({"learning_rate": float("inf")}, "learning_rate=inf", id="learning_rate=inf"),
         pytest.param({"learning_rate": float("nan")}, "learning_rate=nan", id="learning_rate=nan"),
@@ -198,12 +195,12 @@ def test_impossible_local_training_is_refused(options: dict[str, float], message
 
 @pytest.mark.parametrize("bad", [np.zeros(7, np.float32), np.zeros(16), np.zeros((1, 16), "f4")])
 def test_a_model_of_another_shape_or_type_is_refused(bad: np.ndarray):
-    with pytest.raises(ValueError, match=r"theta.dtype=float"):
+    with pytest.raises(ValueError, match=r"to be float32 of shape"):
         Trainer(_Line()).train(bad, 0, LOCAL, seed=0, round_number=0)
 
 
 def test_an_unknown_client_is_refused():
-    with pytest.raises(ValueError, match="client_id=2 < 2"):
+    with pytest.raises(ValueError, match="client_id=2 in"):
         Trainer(_Line()).train(_Line().initial(0), 2, LOCAL, seed=0, round_number=0)
 
 
@@ -252,7 +249,7 @@ def test_the_cnn_takes_images_that_lie_in_any_way_in_memory():
 def test_bf16_on_a_cpu_is_near():
     task, theta = Digits(), Digits().initial(0)
     exact, near = (
-        Trainer(task, execution).train(theta, 3, LOCAL, seed=1, round_number=2).delta
+        Trainer(task, execution).train(theta, 3, LOCAL, seed=1, round_number=2).values
         for execution in (Execution(device="cpu"), Execution(device="cpu", precision="bf16"))
     )
     assert 1e-4 < np.linalg.norm(near - exact) / np.linalg.norm(exact) < 0.1

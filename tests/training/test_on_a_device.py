@@ -1,4 +1,4 @@
-"""Training on a device that is not the CPU, without one: costs and agreement.
+"""Training on a device that is not the CPU, without one: costs and correlation.
 
 It needs a module ``ghostdev`` in the folder ``FL_EPE_GHOST``, whose import makes a torch device
 "ghost": real values, no tensors of two devices in one operation, and counts of launches, copies and
@@ -50,19 +50,17 @@ class Attention(nn.Module):
         return self.output(self.encoder(self.embedding(tokens) + places).mean(1))
 
 
-def transformer() -> Task:
+def transformer(model: type[nn.Module] = Attention) -> Task:
     random, rows = np.random.default_rng(0), CLIENTS * 24
     columns = {"x": random.integers(0, 400, (rows, 32)), "y": random.integers(0, 10, rows)}
     rows = datasets.Dataset.from_dict({**columns, "owner": np.repeat(np.arange(CLIENTS), 24)})
     held = rows.select(range(16))
-    return from_datasets(
-        Attention, rows, inputs="x", targets="y", partition="by:owner", held_out=held
-    )
+    return from_datasets(model, rows, inputs="x", targets="y", partition="by:owner", held_out=held)
 
 
 TASKS = {
-    "cnn": lambda: load_task("emnist-twin", num_clients=60, max_examples=20),
-    "lstm": lambda: load_task("stackoverflow-twin", num_clients=60, max_examples=16),
+    "cnn": lambda: load_task("synthetic-emnist", num_clients=60, max_examples=20),
+    "lstm": lambda: load_task("synthetic-stackoverflow", num_clients=60, max_examples=16),
     "transformer": transformer,
 }
 
@@ -125,5 +123,15 @@ def test_a_single_client_comes_back_to_the_host(ghost: ModuleType):
         Trainer(task, Execution(device)).train(task.initial(1), 2, local, seed=1, round_number=1)
         for device in ("cpu", "ghost")
     ]
-    np.testing.assert_allclose(updates[1].delta, updates[0].delta, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(updates[1].values, updates[0].values, rtol=0, atol=1e-5)
     assert updates[1].examples == updates[0].examples
+
+
+def test_a_model_with_random_numbers_of_its_own_trains_at_once_by_default(ghost: ModuleType):
+    class Drawing(Attention):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(super().forward(tokens), 0.1)
+
+    task = transformer(Drawing)
+    _, used, _ = train(task, Execution("ghost"), ghost)
+    assert used == 32

@@ -23,21 +23,18 @@ import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.auditing.bounds import guessing, lifted, thresholds, weighted
+from fl_epe.auditing.bounds import all_thresholds, bayesian, guessing
+from fl_epe.auditing.bounds.clopper_pearson import clopper_pearson
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
-from fl_epe.auditing.bounds.thresholds import gdp_epsilon
+from fl_epe.auditing.bounds.gdp import gdp
+from fl_epe.auditing.bounds.katz_log import katz_log
+from fl_epe.auditing.bounds.lifted import lifted
+from fl_epe.auditing.bounds.mean import mean
+from fl_epe.auditing.bounds.weighted import weighted
 from fl_epe.auditing.scores import Scores, in_moderate_units
-from fl_epe.auditing.shifted_cosines import fitted_shift
-from fl_epe.checks import check_probability, check_scores
-
-_FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
-_FEW_IN_GROUPS = 12  # up to here "clopper-pearson" is the sharper one with two groups of scores
-_LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
-_MOST_NEEDED = 10_000  # to look for the least number of canaries
-_LARGEST_T = 1e3  # above, SciPy's inverse of the noncentral t is inexact or does not return
+from fl_epe.checks import check_probability, check_scores, raise_invalid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +130,10 @@ def lower_bound_by(
     """
     bound = BOUNDS.get(method)
     if bound is None:
-        raise ValueError(f"Expected method={method!r} to be one of {', '.join(BOUNDS)}.")
+        raise_invalid("method", method, f"to be one of {', '.join(BOUNDS)}")
     check_probability("confidence", confidence)
     if seed < 0:
-        raise ValueError(f"Expected seed={seed} >= 0.")
+        raise_invalid("seed", seed, ">= 0")
     check_delta(delta, method)
     members = check_scores("observed", observed)
     others = None if unobserved is None else check_scores("unobserved", unobserved)
@@ -155,12 +152,10 @@ def lower_bound_by(
 def check_delta(delta: float, method: str) -> None:
     """Refuse a δ outside [0, 1), or one at which ``method`` bounds nothing."""
     if method == "katz-log" and delta != 0:
-        raise ValueError(f"Expected delta={delta} to be 0 for method='katz-log'.")
+        raise_invalid("delta", delta, "to be 0 for method='katz-log'")
     if BOUNDS[method].gaussian and delta == 0:
-        raise ValueError(
-            f"Expected delta={delta} > 0 for method={method!r}: Gaussian noise has no finite ε at"
-            " δ = 0."
-        )
+        wanted = f"> 0 for method={method!r}: Gaussian noise has no finite ε at δ = 0"
+        raise_invalid("delta", delta, wanted)
     if delta != 0:
         check_probability("delta", delta)
 
@@ -181,114 +176,20 @@ def lower_bound(
     else:
         members, others, dim = scores.cosines, None, scores.dim
     if others is None and dim is None and scores.dim is not None:
-        raise ValueError(f"Expected unobserved scores for method={method!r}, got unobserved=None.")
+        raise_invalid("unobserved", None, f"to be scores for method={method!r}")
     return lower_bound_by(
         method, members, others, delta, dim=dim, confidence=confidence, spread=scores.spread
     )
 
 
-def headline_method(
-    observed: int, unobserved: int | None, delta: float, *, confidence: float = 0.95
-) -> str | None:
-    """The bound for a report's headline: of those for scores of any distribution, the sharpest.
-
-    It is chosen from the design alone, so that it keeps its confidence. How close it comes to the
-    best method for each design: docs/notes/lower-bounds.md.
-
-    Args:
-        observed: number of observed canaries.
-        unobserved: number of unobserved canaries; ``None`` for the exact null of cosines.
-        delta: target δ in (0, 1).
-        confidence: one-sided.
-
-    Returns:
-        A key of `BOUNDS`, or ``None`` if the bound would be 0 even if every unobserved score were
-        below every observed one. `least_canaries` in each group are enough.
-    """
-    if unobserved is None:
-        few = observed <= _FEW_FOR_WEIGHTS
-        return "simultaneous" if few or observed * delta > _LEAKS_EXACT else "weighted"
-    if not _flawless(observed, unobserved, delta, confidence):
-        return None
-    pairs = min(observed, unobserved)
-    alike = 3 * pairs >= 2 * max(observed, unobserved)
-    weights_win = alike and pairs > _FEW_IN_GROUPS and pairs * delta <= _LEAKS_IN_GROUPS
-    return "weighted" if weights_win else "clopper-pearson"
-
-
-@functools.cache
-def _flawless(observed: int, unobserved: int, delta: float, confidence: float) -> float:
-    """The bound "clopper-pearson" if no score is on the wrong side of the threshold."""
-    sample = Sample(np.ones(observed), np.zeros(unobserved), None, delta, 1 - confidence, 0)
-    return thresholds.clopper_pearson(sample)
-
-
-@functools.cache
-def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
-    """How many observed, and as many unobserved, canaries a bound above 0 needs at least.
-
-    With fewer, "clopper-pearson" is 0 even if no score is on the wrong side of the threshold. With
-    the exact null of cosines two observed canaries are enough.
-
-    Raises:
-        ValueError: if 10,000 are not enough.
-    """
-    check_probability("confidence", confidence)
-    check_probability("delta", delta)
-    for count in range(2, _MOST_NEEDED + 1):
-        if _flawless(count, count, delta, confidence) > 0:
-            return count
-    raise ValueError(f"Expected delta={delta} and confidence={confidence} to allow a bound.")
-
-
-def mean(sample: Sample) -> float:
-    """ε of the lower confidence limit of the shift between two Gaussians of equal variance.
-
-    With the exact null the mean of `normal_deviates` is N(0, 1/k) at the true μ. With two groups of
-    scores the t statistic of their means has a noncentral t distribution, which is solved for its
-    noncentrality.
-    """
-    shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
-    return gdp_epsilon(max(shift, 0.0), sample.delta)
-
-
-def _known_shift(sample: Sample) -> float:
-    deviation = sample.spread / np.sqrt(sample.observed.size)
-    mean = -float(scipy.special.ndtri(sample.alpha)) * deviation
-    return fitted_shift(sample.observed, sample.known_dim(), mean)
-
-
-def _pooled_shift(sample: Sample) -> float:
-    observed, unobserved = sample.both()
-    freedom = observed.size + unobserved.size - 2
-    error = np.sqrt(1 / observed.size + 1 / unobserved.size)
-    difference = observed.mean() - unobserved.mean()
-    squares = _squares(observed) + _squares(unobserved)
-    if difference <= 0 or squares == 0:
-        return np.inf if difference > 0 else 0.0  # without any noise
-    t = difference / (np.sqrt(squares / freedom) * error)
-    # For large t noncentrality / t rises with t, so the ratio at the cap is a lower bound.
-    capped = min(t, _LARGEST_T)
-    noncentrality = scipy.special.nctdtrinc(freedom, 1 - sample.alpha, capped)
-    shift = float(noncentrality * (t / capped) * error)
-    wider = np.sqrt(sample.spread**2 / observed.size + 1 / unobserved.size) / error
-    return float(t * error - wider * (t * error - shift)) if wider > 1 else shift
-
-
-def _squares(scores: FloatArray) -> float:
-    """Sum of squared deviations from the mean; exactly 0 for tied scores."""
-    shifted = scores - scores[0]
-    return float(np.sum((shifted - shifted.mean()) ** 2))
-
-
 def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
     if dim is None:
-        raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
+        raise_invalid("unobserved", None, "to be scores, or dim=None to be a number of dimensions")
     if dim < 2:
-        raise ValueError(f"Expected dim={dim} >= 2.")
+        raise_invalid("dim", dim, ">= 2")
     largest = cosines[np.argmax(np.abs(cosines))]
     if abs(largest) > 1 + 1e-6:
-        raise ValueError(f"Expected observed={largest} in [-1, 1]: with dim, scores are cosines.")
+        raise_invalid("observed", largest, "in [-1, 1]: with dim, scores are cosines")
 
 
 _FREE = "independent scores, of any distribution"
@@ -301,50 +202,50 @@ _PRIOR = "Jeffreys prior on the error rates"
 BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
     {
         "jeffreys": Bound(
-            thresholds.jeffreys,
+            all_thresholds.jeffreys,
             "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
             valid=False,
             assumption="a threshold chosen in advance",
         ),
         "clopper-pearson": Bound(
-            thresholds.clopper_pearson,
+            clopper_pearson,
             "Clopper–Pearson limits at a held-out threshold",
             valid=True,
             assumption=_FREE,
         ),
         "simultaneous": Bound(
-            thresholds.simultaneous,
+            all_thresholds.simultaneous,
             "best threshold of all with a confidence band for the whole ROC curve",
             valid=True,
             assumption=_FREE,
         ),
         "weighted": Bound(
-            weighted.weighted,
+            weighted,
             "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries",
             valid=True,
             assumption=_FREE,
         ),
         "katz-log": Bound(
-            thresholds.katz_log,
+            katz_log,
             "Katz-log interval of TPR/FPR at a held-out threshold, pure DP (δ = 0)",
             valid=False,
             assumption="asymptotic: tens of true and false positives",
         ),
         "bayesian": Bound(
-            thresholds.bayesian,
+            bayesian.bayesian,
             "credible limit at a held-out threshold (Zanella-Béguelin et al. 2023)",
             valid=False,
             assumption=_PRIOR,
         ),
         "gdp": Bound(
-            thresholds.gdp,
+            gdp,
             "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
             valid=True,
             assumption=_GDP,
             gaussian=True,
         ),
         "bayesian-gdp": Bound(
-            thresholds.bayesian_gdp,
+            bayesian.bayesian_gdp,
             "credible limit at a held-out threshold, read as μ-GDP",
             valid=False,
             assumption=f"{_PRIOR}; {_GDP}",
@@ -358,7 +259,7 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
             gaussian=True,
         ),
         "lifted": Bound(
-            lifted.lifted,
+            lifted,
             "a run counted as one trial (lifted DP, Pillutla et al. 2023); see lifted_lower_bound",
             valid=True,
             assumption=_RANDOM,

@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from fl_epe.checks import raise_invalid
+
 FloatArray = npt.NDArray[np.float64]
 UpperLimit = Callable[[FloatArray, int, float], FloatArray]
 
@@ -78,7 +80,7 @@ class Sample:
             ValueError: if there are no unobserved scores.
         """
         if self.unobserved is None:
-            raise ValueError("Expected unobserved scores for this method, got unobserved=None.")
+            raise_invalid("unobserved", None, "to be scores for this method")
         return self.observed, self.unobserved
 
     def known_dim(self) -> int:
@@ -88,7 +90,7 @@ class Sample:
             ValueError: if ``dim`` is ``None``.
         """
         if self.dim is None:
-            raise ValueError("Expected unobserved scores or dim, got unobserved=None and dim=None.")
+            raise_invalid("dim", None, "to be a number of dimensions, as unobserved=None")
         return self.dim
 
     def split(self, share: float) -> tuple[Sample, Sample]:

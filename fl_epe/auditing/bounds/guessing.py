@@ -18,7 +18,7 @@ import numpy.typing as npt
 import scipy
 
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
-from fl_epe.auditing.bounds.thresholds import gdp_epsilon
+from fl_epe.auditing.bounds.gdp import gdp_epsilon
 
 _TOLERANCE = 1e-4
 _LARGEST = 1e6

@@ -23,7 +23,7 @@ import scipy
 
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample, log_null_tail
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import check_probability
+from fl_epe.checks import check_probability, raise_invalid
 
 _BETS = np.arange(1, 9) / 8  # shares of the capital that are bet, if there are several runs
 _LARGEST_SHARE = 0.5  # of the canaries whose scores are to exceed a threshold
@@ -58,13 +58,11 @@ def lifted_lower_bound(runs: Sequence[Scores], delta: float, *, confidence: floa
         check_probability("delta", delta)
     check_probability("confidence", confidence)
     if not runs:
-        raise ValueError("Expected runs=[] to hold the scores of at least one run.")
+        raise_invalid("runs", [], "to hold the scores of at least one run")
     for number, scores in enumerate(runs):
         if not scores.boundable:
-            raise ValueError(
-                f"Expected unobserved scores or an exact null in runs[{number}], got "
-                "unobserved=None and dim=None."
-            )
+            wanted = "to be scores, or dim=None to be a number of dimensions"
+            raise_invalid(f"runs[{number}].unobserved", None, wanted)
     return _from_samples([_sample(scores, delta, 1 - confidence) for scores in runs])
 
 
@@ -87,7 +85,7 @@ def _log_p_values(sample: Sample) -> FloatArray:
 
 
 def _from_samples(samples: list[Sample]) -> float:
-    """The largest bound over a few shares of loud canaries, each at its part of the level."""
+    """The largest bound over a few shares of high-scoring canaries, each at a part of the level."""
     runs, delta = [_log_p_values(sample) for sample in samples], samples[0].delta
     ranks = any(sample.unobserved is not None for sample in samples)
     count = 1 if ranks and len(runs) == 1 else _SHARES  # a rank is at least 1 of u + 1

@@ -21,6 +21,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.checks import raise_invalid
 from fl_epe.seeding import generator
 
 Vector = NDArray[np.float64]
@@ -34,7 +35,7 @@ class Canary:
         name: in words.
         dim: number of entries d.
         vector: from the number of the step, counted from 0 through the whole game, to the update,
-            float64 of shape (d,); zero in a step in which it does not take part, see `once`.
+            float64 of shape (d,); zero in a step in which it does not take part.
     """
 
     name: str
@@ -50,9 +51,9 @@ def fixed(vector: ArrayLike, name: str = "fixed") -> Canary:
     """
     kept = np.array(vector, np.float64)
     if kept.ndim != 1 or not np.all(np.isfinite(kept)):
-        raise ValueError(f"Expected canary.shape={kept.shape} to be (d,), finite.")
+        raise_invalid("canary.shape", kept.shape, "to be (d,), finite")
     if not np.any(kept):
-        raise ValueError("Expected canary of norm=0.0 > 0, with some entry that is not 0.")
+        raise_invalid("norm", 0.0, "> 0, with some entry of the canary that is not 0")
     return Canary(name, kept.size, lambda _: kept.copy())
 
 
@@ -64,28 +65,10 @@ def dirac(dim: int, norm: float = 1.0, index: int = 0) -> Canary:
     """
     _check(dim, norm)
     if not 0 <= index < dim:
-        raise ValueError(f"Expected index={index} in [0, dim={dim}).")
+        raise_invalid("index", index, f"in [0, dim={dim})")
     vector = np.zeros(dim)
     vector[index] = norm
     return fixed(vector, f"Dirac, coordinate {index}")
-
-
-def random_coordinate(dim: int, norm: float = 1.0, *, seed: int) -> Canary:
-    """All of the norm on one coordinate, drawn anew in each step.
-
-    Raises:
-        ValueError: if ``dim`` < 1, ``norm`` is not above 0, or ``seed`` is negative.
-    """
-    _check(dim, norm)
-    if seed < 0:
-        raise ValueError(f"Expected seed={seed} >= 0.")
-
-    def drawn(step: int) -> Vector:
-        vector = np.zeros(dim)
-        vector[generator(seed, step).integers(dim)] = norm
-        return vector
-
-    return Canary("Dirac, redrawn in each step", dim, drawn)
 
 
 def constant(dim: int, norm: float = 1.0) -> Canary:
@@ -106,7 +89,7 @@ def random_direction(dim: int, norm: float = 1.0, *, seed: int, redrawn: bool = 
     """
     _check(dim, norm)
     if seed < 0:
-        raise ValueError(f"Expected seed={seed} >= 0.")
+        raise_invalid("seed", seed, ">= 0")
 
     def drawn(step: int) -> Vector:
         vector = generator(seed, step).standard_normal(dim)
@@ -117,23 +100,8 @@ def random_direction(dim: int, norm: float = 1.0, *, seed: int, redrawn: bool = 
     return fixed(drawn(0), "random")
 
 
-def once(canary: Canary, steps: int, at: int = 0) -> Canary:
-    """``canary`` in step ``at`` of every ``steps`` steps alone, and zero in the others.
-
-    Raises:
-        ValueError: if ``at`` is not one of the ``steps`` steps.
-    """
-    if not 0 <= at < steps:
-        raise ValueError(f"Expected at={at} in [0, steps={steps}).")
-
-    def vector(step: int) -> Vector:
-        return canary.vector(step) * (step % steps == at)
-
-    return Canary(f"{canary.name}, in step {at} of {steps}", canary.dim, vector)
-
-
 def _check(dim: int, norm: float) -> None:
     if dim < 1:
-        raise ValueError(f"Expected dim={dim} >= 1.")
+        raise_invalid("dim", dim, ">= 1")
     if not 0 < norm < math.inf:
-        raise ValueError(f"Expected norm={norm} > 0, finite.")
+        raise_invalid("norm", norm, "> 0, finite")

@@ -1,16 +1,12 @@
 """What a mechanism is given in the canary's place: in the world with it, and in the one without.
 
-The two worlds are two neighbouring data sets, so a game is an adjacency. Its ``distance`` is how
-far the sums of the two worlds are apart, in norms of the canary: the sensitivity that noise must
-cover.
+The two worlds are two neighbouring data sets, so a game is an adjacency.
 
 Examples:
     >>> import numpy as np
     >>> canary = np.array([0.0, 2.0])
-    >>> SUBSTITUTE.absent(canary), SUBSTITUTE.distance(canary)
-    ([array([-0., -2.])], 2.0)
-    >>> ADD_OR_REMOVE.absent(canary), ADD_OR_REMOVE.distance(canary)
-    ([], 1.0)
+    >>> SUBSTITUTE.absent(canary), ADD_OR_REMOVE.absent(canary)
+    ([array([-0., -2.])], [])
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
@@ -37,15 +33,6 @@ class Game:
     name: str
     absent: Callable[[Vector], list[Vector]]
 
-    def present(self, canary: Vector) -> list[Vector]:
-        """The updates in the canary's place where it takes part: the canary."""
-        return [canary]
-
-    def distance(self, canary: Vector) -> float:
-        """How far the sums of the two worlds are apart, in norms of the canary."""
-        apart = canary - sum(self.absent(canary), np.zeros_like(canary))
-        return float(np.linalg.norm(apart) / np.linalg.norm(canary))
-
 
 ADD_OR_REMOVE = Game("add-or-remove", lambda canary: [])
 """The canary's record is there, or it is not."""
@@ -55,9 +42,3 @@ ZERO_OUT = Game("zero-out", lambda canary: [0 * canary])
 
 SUBSTITUTE = Game("substitute", lambda canary: [-canary])
 """The canary's record is there, or the one that is farthest from it (Pradhan et al.)."""
-
-
-def replaced_by(baseline: ArrayLike) -> Game:
-    """The canary's record is there, or one whose update is ``baseline``, shape (d,)."""
-    other = np.array(baseline, np.float64)
-    return Game("replace-one", lambda canary: [other.copy()])

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import gaussian_noise
 
 Vector = NDArray[np.float64]
@@ -27,7 +27,7 @@ Updates = NDArray[np.float64]
 """The updates, or gradients of examples, of one step before they are clipped, shape (n, d)."""
 
 
-class Mechanism(abc.ABC):
+class AuditedMechanism(abc.ABC):
     """What is audited: one step, from updates to what is released."""
 
     @abc.abstractmethod
@@ -47,7 +47,7 @@ class Mechanism(abc.ABC):
         """Forget earlier steps, as at the beginning of a run."""
 
 
-class NoisySum(Mechanism):
+class NoisySum(AuditedMechanism):
     """Clip each update, add them up, add Gaussian noise, divide: right DP-SGD or DP-FedAvg.
 
     Its sensitivity is the clip norm for add-or-remove and zero-out, twice that for substitute.
@@ -64,9 +64,9 @@ class NoisySum(Mechanism):
     def __init__(self, clip_norm: float, noise_multiplier: float, denominator: float = 1.0) -> None:
         for name, value in (("clip_norm", clip_norm), ("denominator", denominator)):
             if not 0 < value < math.inf:
-                raise ValueError(f"Expected {name}={value} > 0, finite.")
+                raise_invalid(name, value, "> 0, finite")
         if not 0 <= noise_multiplier < math.inf:
-            raise ValueError(f"Expected noise_multiplier={noise_multiplier} >= 0, finite.")
+            raise_invalid("noise_multiplier", noise_multiplier, ">= 0, finite")
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self.denominator = denominator
 
@@ -81,16 +81,3 @@ def clipped(updates: Updates, clip_norm: float) -> Updates:
     """Each row of ``updates``, shape (n, d), scaled down to ``clip_norm`` if it is longer."""
     norms = np.linalg.norm(updates, axis=1, keepdims=True)
     return np.asarray(updates * (clip_norm / np.maximum(norms, clip_norm)))
-
-
-def of_function(aggregate: Callable[[list[Vector]], ArrayLike]) -> Mechanism:
-    """A mechanism from a function of updates that draws its own, fresh noise in every call."""
-    return _OfFunction(aggregate)
-
-
-class _OfFunction(Mechanism):
-    def __init__(self, aggregate: Callable[[list[Vector]], ArrayLike]) -> None:
-        self._aggregate = aggregate
-
-    def release(self, updates: Updates, rng: np.random.Generator) -> ArrayLike:
-        return self._aggregate([update.copy() for update in updates])

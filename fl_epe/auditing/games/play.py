@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.games.canary import Canary, fixed
-from fl_epe.auditing.games.game import Game, replaced_by
-from fl_epe.auditing.games.mechanism import Mechanism, of_function
+from fl_epe.auditing.games.game import Game
+from fl_epe.auditing.games.mechanism import AuditedMechanism
 from fl_epe.auditing.games.statistic import ALONG_CANARY, Statistic, Transcript
 from fl_epe.auditing.scores import Scores
+from fl_epe.checks import raise_invalid
 from fl_epe.seeding import generator
 
 Matrix = NDArray[np.float64]
@@ -30,7 +31,7 @@ _ORDER, _NOISE, _SAMPLING = (), (1,), (2,)  # streams of a game's seed
 
 
 def play_game(
-    mechanism: Mechanism,
+    mechanism: AuditedMechanism,
     game: Game,
     canary: Canary,
     *,
@@ -59,59 +60,22 @@ def play_game(
         ValueError: if an argument is out of range, or an update or what was released has another
             shape or is not finite.
     """
-    (scores,) = play_statistics(
-        mechanism,
-        game,
-        canary,
-        [statistic],
-        observations=observations,
-        steps=steps,
-        sampling_rate=sampling_rate,
-        others=others,
-        seed=seed,
-    )
-    return scores
-
-
-def play_statistics(
-    mechanism: Mechanism,
-    game: Game,
-    canary: Canary,
-    statistics: Sequence[Statistic],
-    *,
-    observations: int,
-    steps: int = 1,
-    sampling_rate: float = 1.0,
-    others: Others = (),
-    seed: int = 0,
-) -> list[Scores]:
-    """`play_game` once, scored by each of ``statistics``: the same observations for all of them.
-
-    Arguments and errors are those of `play_game`. A bound holds for one statistic that was chosen
-    in advance, not for the largest of several.
-
-    Returns:
-        Scores by each statistic, in order.
-    """
     if observations < 2:
-        raise ValueError(f"Expected observations={observations} >= 2.")
+        raise_invalid("observations", observations, ">= 2")
     if steps < 1:
-        raise ValueError(f"Expected steps={steps} >= 1.")
+        raise_invalid("steps", steps, ">= 1")
     player = _Player(mechanism, game, canary, others, sampling_rate, seed)
     takes_part = generator(seed, *_ORDER).permutation(2 * observations) < observations
-    scores = np.empty((len(statistics), takes_part.size))
+    scores = np.empty(takes_part.size)
     for i, here in enumerate(takes_part):
         mechanism.reset()
         seen = _seen([player.step(bool(here), i * steps + s) for s in range(steps)])
-        scores[:, i] = [statistic.score(seen) for statistic in statistics]
-    return [
-        Scores(row[takes_part], row[~takes_part], statistic=statistic.name)
-        for statistic, row in zip(statistics, scores, strict=True)
-    ]
+        scores[i] = statistic.score(seen)
+    return Scores(scores[takes_part], scores[~takes_part], statistic=statistic.name)
 
 
 def play_two_runs(
-    mechanism: Mechanism,
+    mechanism: AuditedMechanism,
     game: Game,
     canary: Canary,
     *,
@@ -127,7 +91,7 @@ def play_two_runs(
     step, and starts anew for the second run.
     """
     if steps < 2:
-        raise ValueError(f"Expected steps={steps} >= 2.")
+        raise_invalid("steps", steps, ">= 2")
     player = _Player(mechanism, game, canary, others, sampling_rate, seed)
 
     def run(here: bool, first: int) -> Matrix:
@@ -165,10 +129,10 @@ def play(
         ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
     if trials < 2:
-        raise ValueError(f"Expected trials={trials} >= 2.")
+        raise_invalid("trials", trials, ">= 2")
     present = _vector("canary", canary)
     if not (norm := float(np.linalg.norm(present))):
-        raise ValueError(f"Expected canary of norm={norm} > 0, with some entry that is not 0.")
+        raise_invalid("norm", norm, "> 0, with some entry of the canary that is not 0")
     absent = _vector("baseline", 0 * present if baseline is None else baseline, present.size)
     others = [_vector(f"updates[{i}]", vector, present.size) for i, vector in enumerate(updates)]
 
@@ -176,13 +140,23 @@ def play(
         return _vector("aggregate(...)", aggregate(vectors), present.size)
 
     return play_game(
-        of_function(release),
-        replaced_by(absent),
+        _OfFunction(release),
+        Game("replace-one", lambda _: [absent.copy()]),
         fixed(present),
         observations=trials,
         others=others,
         seed=seed,
     )
+
+
+class _OfFunction(AuditedMechanism):
+    """A function of updates that draws fresh noise of its own in every call."""
+
+    def __init__(self, aggregate: Callable[[list[Matrix]], ArrayLike]) -> None:
+        self._aggregate = aggregate
+
+    def release(self, updates: Matrix, rng: np.random.Generator) -> ArrayLike:
+        return self._aggregate([update.copy() for update in updates])
 
 
 Step = tuple[Matrix, Matrix]
@@ -195,7 +169,7 @@ def _seen(steps: list[Step]) -> Transcript:
 
 @dataclasses.dataclass
 class _Player:
-    mechanism: Mechanism
+    mechanism: AuditedMechanism
     game: Game
     canary: Canary
     others: Others
@@ -204,7 +178,7 @@ class _Player:
 
     def __post_init__(self) -> None:
         if not 0 < self.sampling_rate <= 1:
-            raise ValueError(f"Expected sampling_rate={self.sampling_rate} in (0, 1].")
+            raise_invalid("sampling_rate", self.sampling_rate, "in (0, 1]")
         self._noise = generator(self.seed, *_NOISE)
         self._sampling = generator(self.seed, *_SAMPLING)
         if not callable(self.others):
@@ -216,7 +190,7 @@ class _Player:
         others = self._rows(self.others(number)) if callable(self.others) else self._fixed
         rows = list(others)
         if self.sampling_rate == 1 or self._sampling.random() < self.sampling_rate:
-            own = self.game.present(canary) if here else self.game.absent(canary)
+            own = [canary] if here else self.game.absent(canary)
             rows += [row if row is canary else self._vector("baseline", row) for row in own]
         updates = np.array(rows).reshape(len(rows), self.canary.dim)
         released = self.mechanism.release(updates, self._noise)
@@ -227,21 +201,18 @@ class _Player:
         if rows.size == 0:
             return np.empty((0, self.canary.dim))
         if rows.ndim != 2 or rows.shape[1] != self.canary.dim or not np.all(np.isfinite(rows)):
-            raise ValueError(
-                f"Expected others.shape={rows.shape} to be (n, {self.canary.dim}), finite."
-            )
+            raise_invalid("others.shape", rows.shape, f"to be (n, {self.canary.dim}), finite")
         return rows
 
     def _vector(self, name: str, values: ArrayLike) -> Matrix:
         vector = np.array(values, np.float64)
         if vector.shape != (self.canary.dim,) or not np.isfinite(vector).all():
-            expected = f"({self.canary.dim},), finite"
-            raise ValueError(f"Expected {name}.shape={vector.shape} to be {expected}.")
+            raise_invalid(f"{name}.shape", vector.shape, f"to be ({self.canary.dim},), finite")
         return vector
 
 
 def _vector(name: str, values: ArrayLike, size: int | None = None) -> Matrix:
     vector = np.array(values, np.float64)
     if vector.ndim != 1 or size not in (None, vector.size) or not np.all(np.isfinite(vector)):
-        raise ValueError(f"Expected {name}.shape={vector.shape} to be ({size or 'd'},), finite.")
+        raise_invalid(f"{name}.shape", vector.shape, f"to be ({size or 'd'},), finite")
     return vector

@@ -4,17 +4,22 @@ Most of the mistakes that they list are of one kind: the noise is right for the 
 code believes in, and the sensitivity is wrong. That takes no statistics to find.
 
 Examples:
-    Gradients of 256 examples, each at most 1 long, were averaged, and then each clipped to 1:
+    Gradients of 256 examples were averaged, and the average was clipped to 1. Its noise is for a
+    sensitivity of 1/256:
 
-    >>> sensitivity_is_possible(sensitivity=1 / 256, batch_size=256, norm=1.0)
-    True
-    >>> sensitivity_is_possible(sensitivity=1 / 256, batch_size=256, norm=256.0)  # measured
-    False
+    >>> from fl_epe.auditing import games
+    >>> class ClipsTheMean(games.AuditedMechanism):
+    ...     def release(self, updates, rng):
+    ...         mean = updates.sum(axis=0, keepdims=True) / 256
+    ...         return games.clipped(mean, 1.0)[0] + rng.normal(0, 1 / 256, mean.size)
+    >>> games.measured_sensitivity(
+    ...     ClipsTheMean(), games.ADD_OR_REMOVE, [games.dirac(dim=4, norm=1000.0)]
+    ... )
+    1.0
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -22,40 +27,16 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing.games.canary import Canary, Vector
 from fl_epe.auditing.games.game import Game
-from fl_epe.auditing.games.mechanism import Mechanism, Updates
+from fl_epe.auditing.games.mechanism import AuditedMechanism, Updates
+from fl_epe.checks import raise_invalid
 from fl_epe.seeding import generator
 
-_ROUNDING = 1e-9
 _STREAMS = 4  # of random numbers, each of which noise must cancel with
 _NOISE_LEFT = 1e-6  # of what is released: rounding to float32
 
 
-def sensitivity_is_possible(sensitivity: float, batch_size: float, norm: float) -> bool:
-    """Whether a batch of ``batch_size`` examples can change what is released by ``norm``.
-
-    If one example changes it by at most s, then B of them change it by at most B·s (triangle
-    inequality), so that B·s ≥ L (Tramèr et al. 2022, section 4). False says that the claimed
-    sensitivity is wrong; true proves nothing.
-
-    Args:
-        sensitivity: s, that is claimed for one example, add-or-remove or zero-out.
-        batch_size: B.
-        norm: L, how long what is released of a batch can be, noise aside. For the mean of a batch
-            it is the bound on one example, which B examples that are alike reach; or it is
-            measured (`measured_batch`).
-
-    Raises:
-        ValueError: if an argument is not above 0 or not finite.
-    """
-    given = {"sensitivity": sensitivity, "batch_size": batch_size, "norm": norm}
-    for name, value in given.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"Expected {name}={value} > 0, finite.")
-    return batch_size * sensitivity >= norm * (1 - _ROUNDING)
-
-
 def measured_sensitivity(
-    mechanism: Mechanism,
+    mechanism: AuditedMechanism,
     game: Game,
     canaries: Iterable[Canary],
     *,
@@ -88,37 +69,16 @@ def measured_sensitivity(
     found = []
     for canary in canaries:
         vector, dim = canary.vector(0), canary.dim
-        present, absent = game.present(vector), game.absent(vector)
-        found.append(_change(mechanism, updates(present, dim), updates(absent, dim), seed))
+        absent = game.absent(vector)
+        found.append(_change(mechanism, updates([vector], dim), updates(absent, dim), seed))
     if not found:
-        raise ValueError("Expected canaries=[] to hold at least one canary.")
+        raise_invalid("canaries", [], "to hold at least one canary")
     if not (largest := max(found)):
         raise ValueError("Expected canaries of which one changes what is released, got none.")
     return largest
 
 
-def measured_batch(
-    mechanism: Mechanism, canary: Canary, batch_size: int, *, seed: int = 0
-) -> float:
-    """How far a whole batch of updates that are alike moves what one step releases, noise aside.
-
-    Args:
-        mechanism: reset before each step.
-        canary: whose update in step 0 all of the batch have; a long one.
-        batch_size: number of updates in the batch, at least 1.
-        seed: of the random numbers, the same with the batch and without it.
-
-    Returns:
-        The norm, for `sensitivity_is_possible`.
-
-    Raises:
-        ValueError: if noise does not cancel.
-    """
-    batch = np.tile(canary.vector(0), (batch_size, 1))
-    return _change(mechanism, batch, batch[:0], seed)
-
-
-def _change(mechanism: Mechanism, one: Updates, other: Updates, seed: int) -> float:
+def _change(mechanism: AuditedMechanism, one: Updates, other: Updates, seed: int) -> float:
     """Norm of the change of what is released, which must not depend on the random numbers."""
 
     def released(updates: Updates, stream: int) -> Updates:

@@ -1,0 +1,327 @@
+"""The law of one client's expected score under a schedule, and the largest of many clients.
+
+An expected score is what a client's rounds add up to: Σ w_t over its rounds for an adversary who
+sees the final model, √Σ w_t for one who sees every round's. Where a schedule states the law of one
+client's rounds (`Schedule.client_law`), the law of the sum is computed by convolution on a
+lattice. Weights are rounded up to the lattice, by 0.05% of a mean participation on average, so
+that expected scores are never too small. Derivation: docs/notes/mixtures.md.
+
+Examples:
+    >>> from fl_epe.schedules import Poisson
+    >>> law = expected_score_law(Poisson(rounds=60, rate=0.05), np.ones(60), clients=10**6)
+    >>> round(float(law.expected_scores @ law.shares), 6)  # three participations on average
+    3.0
+    >>> law.largest(10**6)  # 95% of the time nobody of a million takes part more often
+    15.0
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.accounting.mixtures import rounded_up
+from fl_epe.checks import check_count, check_probability, raise_invalid
+from fl_epe.schedules import Capped, ClientType, Schedule, Trace, TraceSample, trace_of
+from fl_epe.seeding import generator
+
+Floats = NDArray[np.float64]
+
+_CELLS = 1000  # of the lattice, for a mean participation
+_FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
+_MOST_ROWS = 1e8  # of simulated participations: half a minute
+_ROWS_A_ROUND = 150  # as long as a round takes to draw
+_FEW = 10_000  # clients that are drawn where all of them would take minutes
+_MANY, _COARSE = 20_000, 2e-4  # a law of more expected scores is rounded, by so much at most
+_SEED = 13
+_MOST_WORK = 4e9  # cells times rows: half a minute
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExpectedScoreLaw:
+    """Expected scores of clients and their probabilities, computed or of clients that were drawn.
+
+    Attributes:
+        expected_scores: distinct and ascending, ``(values,)``.
+        shares: probability of each, ``(values,)``; they add up to 1.
+        drawn: number of clients that were drawn; 0 where the law is computed.
+        whole: whether all clients of a population were drawn together.
+    """
+
+    expected_scores: Floats
+    shares: Floats
+    drawn: int = 0
+    whole: bool = True
+
+    @classmethod
+    def of(cls, expected_scores: ArrayLike, shares: ArrayLike | None = None) -> ExpectedScoreLaw:
+        """From values in any order; without ``shares`` all are equally likely."""
+        given = np.asarray(expected_scores, np.float64).ravel()
+        weights = np.ones(len(given)) if shares is None else np.asarray(shares, np.float64).ravel()
+        values, places = np.unique(given, return_inverse=True)
+        summed = np.asarray(np.bincount(places, weights / weights.sum()), np.float64)
+        return cls(values[summed > 0], summed[summed > 0])
+
+    def scaled(self, factor: float) -> ExpectedScoreLaw:
+        """The law of ``factor`` times the expected score, for a factor ≥ 0."""
+        law = ExpectedScoreLaw.of(factor * self.expected_scores, self.shares)
+        return dataclasses.replace(law, drawn=self.drawn, whole=self.whole)
+
+    def root(self) -> ExpectedScoreLaw:
+        """The law of the expected score's square root."""
+        return dataclasses.replace(self, expected_scores=np.sqrt(self.expected_scores))
+
+    def coarse(self, distance: float) -> ExpectedScoreLaw:
+        """With each expected score rounded up, by a factor of at most ``1 + distance``."""
+        return ExpectedScoreLaw.of(rounded_up(self.expected_scores, distance), self.shares)
+
+    @property
+    def mean(self) -> float:
+        """The mean expected score."""
+        return float(self.expected_scores @ self.shares)
+
+    @property
+    def equal(self) -> bool:
+        """Whether expected scores differ by less than 1%."""
+        return bool(
+            self.expected_scores[-1] - self.expected_scores[0] <= 0.01 * self.expected_scores[-1]
+        )
+
+    def largest(self, clients: int, confidence: float = 0.95) -> float | None:
+        """What none of ``clients`` clients exceeds, with probability ``confidence``.
+
+        Guarantee: the probability that any of them exceeds it is at most ``1 - confidence``. It is
+        at most ``clients`` times that of one client, however the clients depend on each other.
+
+        Returns:
+            The largest of clients that were drawn; ``None`` if those were not whole populations.
+
+        Raises:
+            ValueError: if an argument is out of range.
+        """
+        check_count("clients", clients)
+        check_probability("confidence", confidence)
+        if self.drawn:
+            return float(self.expected_scores[-1]) if self.whole else None
+        beyond = np.append(np.cumsum(self.shares[:0:-1])[::-1], 0.0)  # P[expected score > value]
+        return float(self.expected_scores[np.argmax(beyond * clients <= 1 - confidence)])
+
+
+def expected_score_law(
+    schedule: Schedule, weights: ArrayLike, clients: int
+) -> ExpectedScoreLaw | None:
+    """The law of Σ w_t over the rounds of one client.
+
+    Args:
+        schedule: the participation schedule. Of a trace, one of its clients is drawn at random.
+        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
+        clients: number of clients that the schedule is for; cohorts of fixed size depend on it.
+
+    Returns:
+        ``None`` if no law in closed form is known, or if it would take minutes.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    check_count("clients", clients)
+    added = np.asarray(weights, np.float64)
+    if added.shape != (schedule.rounds,) or not np.all((added >= 0) & np.isfinite(added)):
+        raise_invalid("weights", added, f">= 0, one for each of {schedule.rounds}")
+    trace = trace_of(schedule)
+    if isinstance(schedule, Trace | TraceSample) and trace is not None:
+        sums = np.bincount(trace.client_ids, added[trace.round_ids], minlength=trace.population)
+        return ExpectedScoreLaw.of(sums)
+    if trace is not None and _replays(schedule):
+        return ExpectedScoreLaw.of(_sums(schedule, added, trace.population, generator(_SEED, 0)))
+    kinds = schedule.client_law(clients)
+    if kinds is None:
+        return None
+    found = [_of_type(kind, added) for kind in kinds]
+    if any(part is None for part in found):
+        return None
+    values, shares = zip(*(part for part in found if part is not None), strict=True)
+    return ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
+
+
+def simulated_law(
+    schedule: Schedule,
+    weights: ArrayLike,
+    clients: int,
+    *,
+    confidence: float = 0.95,
+    replicates: int = 1,
+    seed: int = _SEED,
+) -> ExpectedScoreLaw | None:
+    """Expected scores Σ w_t of all clients in simulated runs; ``None`` if that would take minutes.
+
+    Args:
+        schedule: the participation schedule.
+        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
+        clients: how many clients there are.
+        confidence: so many populations are drawn (59 for 95%) that the largest expected score of
+            all of them is above this quantile of one population's largest, with this probability.
+        replicates: so many times as many.
+        seed: of the draws, the same for all weights.
+    """
+    check_probability("confidence", confidence)
+    runs = math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9) * replicates
+    rows = clients * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
+    if runs * rows > _MOST_ROWS:
+        return None
+    rng, added = generator(seed, 0), np.asarray(weights, np.float64)
+    law = ExpectedScoreLaw.of([_sums(schedule, added, clients, rng) for _ in range(runs)])
+    return dataclasses.replace(law, drawn=runs * clients)
+
+
+def clients_law(
+    schedule: Schedule,
+    weights: ArrayLike,
+    clients: int,
+    *,
+    confidence: float = 0.95,
+    replicates: int = 1,
+    seed: int = 0,
+) -> ExpectedScoreLaw | None:
+    """The law of Σ w_t over a client's rounds: computed, or else of all clients, or of 10,000.
+
+    A law of more than 20,000 values is rounded up, by 0.02% at most. Arguments are as in
+    `simulated_law`.
+    """
+    law = expected_score_law(schedule, weights, clients)
+    if law is not None:
+        return law if len(law.expected_scores) < _MANY else law.coarse(_COARSE)
+    for many in (clients, min(clients, _FEW)):
+        law = simulated_law(
+            schedule, weights, many, confidence=confidence, replicates=replicates, seed=seed
+        )
+        if law is not None:
+            return dataclasses.replace(law, whole=many == clients)
+    return None
+
+
+def _replays(schedule: Schedule) -> bool:
+    """Whether nothing is random: a trace, or caps on one."""
+    return isinstance(schedule, Trace) or (
+        isinstance(schedule, Capped) and _replays(schedule.schedule)
+    )
+
+
+def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator) -> Floats:
+    """Expected scores of all clients in one draw of the schedule."""
+    sums = np.zeros(clients)
+    for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
+        sums[cohort] += weight
+    return sums
+
+
+def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
+    """Expected scores of a type of clients, and their probabilities times the type's share."""
+    inside = added[kind.rounds]
+    if np.all(kind.chances == 1) and kind.keep == 1 and kind.most is None and kind.rest == 1:
+        return np.array([inside.sum()]), np.array([kind.share])
+    expected = float(kind.chances.sum())
+    if expected == 0 or not np.any(inside > 0):
+        return np.zeros(1), np.array([kind.share])
+    if kind.most is not None and kind.most > expected:  # Chernoff: does anybody come so often?
+        log_tail = kind.most - expected - kind.most * math.log(kind.most / expected)
+        if log_tail < math.log(_FORGOTTEN):
+            kind = dataclasses.replace(kind, most=None)
+    step = _step(inside, kind.chances)
+    places = np.ceil(inside / step * (1 - 1e-12)).astype(np.int64)
+    most = _most(kind)
+    rows = 1 if kind.most is None else kind.most + 1
+    if rows * kind.rest * len(places) * (expected + 20) * places.mean() > _MOST_WORK:
+        return None
+    mass, lost = _walk(kind, places, rows)
+    values = step * np.arange(float(len(mass)))
+    ends = np.sort(inside)[::-1][:most].sum()  # nobody has more
+    values = np.append(np.minimum(values, ends), ends)
+    return values, np.append(mass, lost) * kind.share
+
+
+def _step(inside: Floats, chances: Floats) -> float:
+    """Distance of the lattice's points; exact where all rounds add the same."""
+    largest = float(inside.max())
+    positive = inside[inside > 0]
+    if positive.min() >= largest * (1 - 1e-12):
+        return largest
+    cell = float(inside @ chances / chances.sum()) / _CELLS
+    return largest / math.ceil(largest / cell)  # most rounds add the same, but for momentum
+
+
+def _most(kind: ClientType) -> int:
+    """The most participations of a client of this type."""
+    events = len(np.unique(kind.events))
+    return events if kind.most is None else min(events, kind.most)
+
+
+def _walk(kind: ClientType, places: NDArray[np.int64], rows: int) -> tuple[Floats, float]:
+    """Probability of each lattice point after all events, and what was cut off above."""
+    free = np.zeros((rows, 1))  # by participations so far where there is a cap, by lattice point
+    free[0, 0] = 1.0
+    resting: collections.deque[Floats] = collections.deque()
+    lost = 0.0
+    for kernel in _kernels(kind, places):
+        moved = np.zeros_like(free)
+        if kernel is not None:
+            able = free if rows == 1 else free[:-1]
+            gone = _convolved(able, kernel * kind.keep)
+            if kind.keep < 1:
+                gone[:, : able.shape[1]] += (1 - kind.keep) * kernel.sum() * able
+            absent = 1 - kernel.sum()
+            stay = free * (absent if absent > 1e-12 else 0.0)  # rounding is nobody's absence
+            if rows == 1:
+                moved = gone
+            else:
+                stay[-1] = free[-1]
+                moved = np.vstack([np.zeros((1, gone.shape[1])), gone])
+            free = stay
+        resting.append(moved)
+        if len(resting) >= kind.rest:
+            free = _sum(free, resting.popleft())
+        free, cut = _cut(free)
+        lost += cut
+    for moved in resting:
+        free = _sum(free, moved)
+    return free.sum(axis=0), lost
+
+
+def _kernels(kind: ClientType, places: NDArray[np.int64]) -> Iterator[Floats | None]:
+    """For each event the chance of each step on the lattice; ``None`` for an event without any."""
+    ends = np.searchsorted(kind.events, np.arange(kind.events[-1] + 1), side="right")
+    start = 0
+    for end in ends.tolist():
+        chances = np.bincount(places[start:end], kind.chances[start:end])
+        yield np.asarray(chances, np.float64) if end > start else None
+        start = end
+
+
+def _convolved(mass: Floats, kernel: Floats) -> Floats:
+    out = np.zeros((len(mass), mass.shape[1] + len(kernel) - 1))
+    for place in np.flatnonzero(kernel).tolist():  # few: no more than an event has rounds
+        out[:, place : place + mass.shape[1]] += kernel[place] * mass
+    return out
+
+
+def _sum(first: Floats, second: Floats) -> Floats:
+    if first.shape[1] < second.shape[1]:
+        first, second = second, first
+    total = first.copy()
+    total[:, : second.shape[1]] += second
+    return total
+
+
+def _cut(mass: Floats) -> tuple[Floats, float]:
+    """Without the lattice points whose tail is too small to matter, and that tail."""
+    if mass.shape[1] < 2 * _CELLS:
+        return mass, 0.0
+    tails = np.cumsum(mass.sum(axis=0)[::-1])
+    dropped = int(np.searchsorted(tails, _FORGOTTEN, side="right"))
+    if dropped == 0:
+        return mass, 0.0
+    return mass[:, : mass.shape[1] - dropped], float(tails[dropped - 1])

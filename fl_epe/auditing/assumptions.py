@@ -1,0 +1,225 @@
+"""Whether scores are as estimates and bounds take them to be: Gaussian, and independent.
+
+The Anderson–Darling test is that of appendix B of Andrew et al. (2024). Lower bounds count canaries
+as independent trials. The unobserved ones are, given the model, if their directions were drawn
+independently; `dependence` measures it, from the score of every canary in every round. Dependence
+that is common to all rounds of a run looks like a larger or smaller ε and cannot be told from it by
+one run: docs/notes/lifted.md.
+
+Examples:
+    >>> anderson_darling(np.arange(20.0)).p_value > 0.05
+    True
+    >>> found = dependence_of(np.random.default_rng(0).normal(size=(100, 50)))
+    >>> found.p_value > 0.01
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.auditing.adversary import EVERY_ROUND
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.scores import in_moderate_units
+from fl_epe.auditing.shifted_cosines import shift_scores
+from fl_epe.auditing.view import seen_by
+from fl_epe.checks import ArgumentError, raise_invalid
+
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianFit:
+    """Anderson–Darling test of normality with fitted mean and variance.
+
+    Attributes:
+        statistic: A² without correction for the sample size, as in the paper.
+        p_value: probability of a larger A² for Gaussian scores.
+        count: number of scores.
+    """
+
+    statistic: float
+    p_value: float
+    count: int
+
+
+def anderson_darling(scores: ArrayLike) -> GaussianFit:
+    """Test that ``scores``, shape ``(k,)``, come from some Gaussian.
+
+    The p-value is the approximation of D'Agostino and Stephens (1986), Table 4.9, for unknown
+    mean and variance.
+
+    Raises:
+        ValueError: for fewer than eight scores, or scores that are all equal or not finite.
+    """
+    values = np.sort(np.asarray(scores, np.float64))
+    count = len(values)
+    if values.ndim != 1 or count < 8:
+        raise_invalid("scores.shape", values.shape, "to be (k,) with k >= 8")
+    if not np.all(np.isfinite(values)):
+        raise ArgumentError("Expected scores to be finite.")
+    if values[0] == values[-1]:
+        raise_invalid("scores", values[0], "not to be all the same")
+    (values,) = in_moderate_units(values)
+    standard = (values - values.mean()) / values.std(ddof=1)
+    weights = 2 * np.arange(1, count + 1) - 1
+    below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])
+    statistic = float(-count - np.mean(weights * (below + above)))
+    return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)), count)
+
+
+def gaussian_by_group(scores: ArrayLike, groups: ArrayLike) -> dict[int, GaussianFit]:
+    """`anderson_darling` of each group with at least eight scores that are not all equal.
+
+    Scores of canaries with different participations are a mixture of Gaussians, which is no
+    Gaussian, so that only those with equal participations are tested together.
+
+    Args:
+        scores: shape (k,).
+        groups: the number of each score's group, shape (k,).
+    """
+    values, numbers = np.asarray(scores, np.float64), np.asarray(groups, np.int64)
+    if values.shape != numbers.shape:
+        raise_invalid("groups.shape", numbers.shape, f"to be {values.shape}")
+    members = {int(number): values[numbers == number] for number in np.unique(numbers)}
+    tests = {number: gaussian_test(group) for number, group in members.items()}
+    return {number: test for number, test in tests.items() if test is not None}
+
+
+def gaussian_test(scores: Floats) -> GaussianFit | None:
+    """`anderson_darling`; ``None`` for fewer than eight scores or scores that are all equal."""
+    return None if len(scores) < 8 or np.ptp(scores) == 0 else anderson_darling(scores)
+
+
+def combined_p_value(tests: Collection[GaussianFit]) -> float:
+    """The least p-value times the number of tests (Bonferroni); 1 without a test."""
+    return min([1.0, *(len(tests) * test.p_value for test in tests)])
+
+
+def _p_value(a: float) -> float:
+    if a >= 10:
+        return 0.0
+    if a >= 0.6:
+        return math.exp(1.2937 - 5.709 * a + 0.0186 * a**2)
+    if a >= 0.34:
+        return math.exp(0.9177 - 4.279 * a - 1.38 * a**2)
+    if a >= 0.2:
+        return 1 - math.exp(-8.318 + 42.796 * a - 59.938 * a**2)
+    return 1 - math.exp(-13.436 + 101.14 * a - 223.73 * a**2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dependence:
+    """What the scores of k canaries in T rounds say about their dependence.
+
+    Attributes:
+        canaries: mean number k of canaries in a round.
+        rounds: number T of rounds with at least two canaries.
+        independent_rounds: how many independent rounds they are worth.
+        mean_variance: variance of a round's mean score, times k: 1 for independent scores.
+        correlation: mean correlation of two canaries.
+        standard_error: of the correlation, if the scores are independent.
+        p_value: probability of at least this ``mean_variance`` for independent scores.
+        detectable: the least correlation that would be found with 80% power at a level of 5%.
+    """
+
+    canaries: float
+    rounds: int
+    independent_rounds: float
+    mean_variance: float
+    correlation: float
+    standard_error: float
+    p_value: float
+    detectable: float
+
+
+def dependence_of(scores: Floats, present: NDArray[np.bool_] | None = None) -> Dependence | None:
+    """Dependence of canaries from scores of mean 0 and variance 1 in every round.
+
+    Args:
+        scores: of every canary in every round, shape (T, k).
+        present: which scores count, shape (T, k); all by default.
+
+    Returns:
+        ``None`` without a round of two canaries.
+    """
+    here = np.ones(scores.shape, bool) if present is None else present
+    counts = here.sum(axis=1)
+    rows = counts >= 2
+    if not rows.any():
+        return None
+    values, counts = np.where(here, scores, 0.0)[rows], counts[rows]
+    square = float((values**2).sum() / counts.sum())
+    if square == 0:
+        return None
+    pairs = counts * (counts - 1.0)
+    covariances = values.sum(axis=1) ** 2 - (values**2).sum(axis=1)
+    correlation = float(covariances.sum() / pairs.sum()) / square
+    worth = _independent_rounds(values, complete=bool(here[rows].all()))
+    # Each round's sum over pairs has variance 2·pairs if scores are independent.
+    error = math.sqrt(2.0 / float(pairs.sum()) * len(counts) / worth)
+    count = float(pairs.sum() / counts.sum()) + 1  # such that 1 + (k − 1)·ρ is the variance
+    variance = 1 + (count - 1) * correlation
+    return Dependence(
+        canaries=float(counts.mean()),
+        rounds=len(counts),
+        independent_rounds=worth,
+        mean_variance=variance,
+        correlation=correlation,
+        standard_error=error,
+        p_value=float(scipy.stats.chi2.sf(max(variance, 0.0) * worth, worth)),
+        detectable=_detectable(worth, count),
+    )
+
+
+def _independent_rounds(values: Floats, *, complete: bool) -> float:
+    """T²/tr(G²) for the correlations G of the rounds' scores, of which the noise is taken out.
+
+    Where canaries are not in the same rounds, G is not seen; the rounds then count as independent,
+    as they are where each canary is in one of them.
+    """
+    rounds, count = values.shape
+    if not complete or rounds == 1:
+        return float(rounds)
+    scale = np.sqrt((values**2).sum(axis=1) / count)
+    standard = values / np.where(scale > 0, scale, 1.0)[:, np.newaxis]
+    # tr((SSᵀ)²) is tr((SᵀS)²): the smaller product is enough.
+    product = standard @ standard.T if rounds <= count else standard.T @ standard
+    raw = float((product**2).sum()) / count**2
+    energy = (raw - rounds**2 / count) / (1 + 1 / count)
+    return float(rounds**2 / np.clip(energy, rounds, rounds**2))
+
+
+def _detectable(worth: float, count: float) -> float:
+    threshold, found = scipy.stats.chi2.isf(0.05, worth), scipy.stats.chi2.ppf(0.2, worth)
+    return float(max(threshold / found - 1, 0.0) / (count - 1))
+
+
+def dependence(record: AuditRecord) -> dict[str, Dependence]:
+    """Dependence of the unobserved and of the observed canaries of a run.
+
+    "unobserved" has their scores (`shift_scores`) with every round's mean. "observed" has the
+    scores of the canaries that take part in a round, less what they are expected to be, with one
+    strength fitted to all; it is left out where the signal is not known.
+
+    Returns:
+        Only those with a round of two canaries.
+    """
+    view = seen_by(record, EVERY_ROUND)
+    record = view.alone
+    dim, moved = record.dim, record.norms.means > 0
+    found = {"unobserved": dependence_of(shift_scores(record.unobserved.means[moved], dim))}
+    if record.signal_known():
+        signal = view.signals
+        scores = shift_scores(record.observed.means, dim)
+        energy = float((signal**2).sum())
+        strength = float((signal * scores).sum()) / energy if energy else 0.0
+        residuals = scores - strength * signal
+        found["observed"] = dependence_of(residuals[moved], record.presence[moved])
+    return {name: result for name, result in found.items() if result is not None}

@@ -1,0 +1,318 @@
+"""ε of the attack on an average-case client, and of the worst case of many.
+
+Canaries leave expected scores of different size where participations or clip norms differ. The few
+large ones decide δ, so the ε of the mean expected score says little about the attack on an
+average-case client. Here the expected scores are put together
+(`fl_epe.accounting.known_expected_score_epsilon`), times the scale κ that the scores show
+(`expected_score_fit`). Clients in general follow the law of the schedule; where none is known, the
+canaries stand for them. Derivation and coverage: docs/notes/mixtures.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from fl_epe.accounting import (
+    ExpectedScoreLaw,
+    expected_score_law,
+    known_expected_score_delta,
+    known_expected_score_epsilon,
+    simulated_law,
+    unknown_expected_score_epsilon,
+)
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, estimate_at
+from fl_epe.auditing.estimators import ExpectedScoreFit, expected_score_fit
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.view import View
+from fl_epe.schedules import Schedule, make_schedule, parse_schedule
+
+Floats = NDArray[np.float64]
+
+_UNKNOWN_POPULATION = 10**6  # where nobody says how many clients: only rounding depends on it
+_FEW = 30  # canaries that carry δ; with fewer, those that were not seen may matter more
+
+
+@dataclasses.dataclass(frozen=True)
+class ExposedOfMany:
+    """The worst case of many clients who follow the schedule.
+
+    Attributes:
+        clients: how many there are.
+        estimate: ε of the largest expected score that any of them has, with probability 97.5% where
+            ``confidence`` is 95%; with the interval of κ. So with ``confidence`` none of the
+            clients has an ε above ``estimate.high``.
+        simulated: whether populations were simulated, as the schedule has no law in closed form.
+    """
+
+    clients: int
+    estimate: EpsilonEstimate
+    simulated: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class AverageCaseClient:
+    """ε of the attack on an average-case client.
+
+    Attributes:
+        source: whose expected scores: "schedule", clients whose rounds the schedule draws, or
+            "canaries", clients from whom the canaries are a random sample.
+        known: of an adversary who knows the client's rounds, and so its expected score. The
+            interval has κ's error and, without a schedule, that of the sample of expected scores.
+        unknown: of an adversary who does not know the expected score; interval of κ alone.
+        mean: of a client with the mean expected score; interval as for ``known``.
+        canaries: as ``known``, for one of the canaries that took part, drawn at random.
+        canaries_unknown: as ``unknown``, for one of them.
+        worst_case: of the canary with the largest expected score.
+        largest: of the worst case of the real clients; ``None`` without a schedule.
+        equal: whether all expected scores are equal, up to 1%: then all of this is one number.
+        few: whether fewer than 30 canaries carry δ, so that without a schedule the upper end is
+            that of clients who took part in every round and were not seen.
+    """
+
+    source: Literal["schedule", "canaries"]
+    known: EpsilonEstimate
+    unknown: EpsilonEstimate
+    mean: EpsilonEstimate
+    canaries: EpsilonEstimate
+    canaries_unknown: EpsilonEstimate
+    worst_case: EpsilonEstimate
+    largest: ExposedOfMany | None
+    equal: bool
+    few: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSchedules:
+    """Who takes part when in a run.
+
+    Attributes:
+        canaries: the canaries' schedule.
+        clients: the real clients' schedule.
+        population: number of real clients; ``None`` if it is not known.
+    """
+
+    canaries: Schedule
+    clients: Schedule
+    population: int | None = None
+
+    @classmethod
+    def of(cls, record: AuditRecord) -> RunSchedules | None:
+        """From the settings in a record; ``None`` if they do not tell, as for deployments."""
+        design, participations = record.design, record.mechanism.canary_participations
+        clients, rounds, each = design.num_clients, design.num_rounds, design.clients_per_round
+        if design.schedule is not None and clients is not None:
+            if rounds is None or each is None:
+                return None
+            with contextlib.suppress(OSError, ValueError):  # an edited file
+                kind, options = parse_schedule(design.schedule)
+                return cls(
+                    make_schedule(kind, rounds, participations, **options),
+                    make_schedule(kind, rounds, rounds * each / clients, **options),
+                    clients,
+                )
+            return None
+        kind = record.mechanism.participation
+        with contextlib.suppress(ValueError):  # another kind, or one that needs options
+            schedule = make_schedule(kind, record.rounds, participations)
+            return cls(schedule, schedule)
+        return None
+
+
+def average_case_client(
+    view: View,
+    delta: float | None = None,
+    *,
+    confidence: float = 0.95,
+    schedules: RunSchedules | None = None,
+    clients: int | None = None,
+) -> AverageCaseClient:
+    """ε of the attack on an average-case client of a run.
+
+    Args:
+        view: of an adversary on the record of the run.
+        delta: target δ; the record's by default.
+        confidence: of the intervals, and of the statement about the worst-case client.
+        schedules: the participation schedule; by default the one in the record's settings.
+        clients: of how many clients to tell the worst case; the run's by default.
+
+    Raises:
+        ValueError: as `expected_score_fit`.
+    """
+    record = view.record
+    delta = record.delta if delta is None else delta
+    fit = expected_score_fit(view, delta, confidence=confidence)
+    weights, realised = view.weights, view.all_expected_scores
+    of_canary = record.findings.heaviest_canary_share or math.inf
+    heavier = (record.findings.heaviest_share or 0) > 1.1 * of_canary
+    if heavier or record.mechanism.canary_weights is not None:
+        schedules = None  # clients differ by more than their rounds
+    else:
+        schedules = schedules or RunSchedules.of(record)
+    client = _Client(fit, delta, confidence, view)
+    sample = ExpectedScoreLaw.of(realised)
+    law = None
+    if schedules is not None:
+        law = client.law(schedules.canaries, weights, schedules.population)
+    if schedules is None or law is None:
+        found = client.from_canaries(sample, len(realised), view.of_sum(weights.sum()))
+        return dataclasses.replace(found, equal=found.equal and not heavier)
+    many = clients or schedules.population or _UNKNOWN_POPULATION
+    largest = client.largest(schedules.clients, weights, many)
+    return client.from_law(law, sample, largest)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Client:
+    """What all results for one adversary share."""
+
+    fit: ExpectedScoreFit
+    delta: float
+    confidence: float
+    view: View
+
+    def law(
+        self, schedule: Schedule, weights: Floats, clients: int | None
+    ) -> ExpectedScoreLaw | None:
+        """Law of a client's expected score; simulated where there is none in closed form."""
+        added = _padded(weights, schedule.rounds)
+        if added is None:
+            return None
+        found = expected_score_law(schedule, added, clients or _UNKNOWN_POPULATION)
+        if found is None:
+            found = simulated_law(schedule, added, min(clients or 10_000, 10_000))
+        return found.root() if found is not None and self.view.adversary.sees == "all" else found
+
+    def largest(self, schedule: Schedule, weights: Floats, clients: int) -> ExposedOfMany | None:
+        padded = _padded(weights, schedule.rounds)
+        half = (1 + self.confidence) / 2  # the other half of the risk is κ's
+        law = None
+        if padded is not None:
+            law = expected_score_law(schedule, padded, clients) or simulated_law(
+                schedule, padded, clients, confidence=half
+            )
+        if law is None or (largest := law.largest(clients, half)) is None:
+            return None
+        words = f"largest expected score of {clients:,} clients"
+        return ExposedOfMany(clients, self.single(self.view.of_sum(largest), words), law.drawn > 0)
+
+    def from_law(
+        self, law: ExpectedScoreLaw, sample: ExpectedScoreLaw, largest: ExposedOfMany | None
+    ) -> AverageCaseClient:
+        canaries, canaries_unknown = self.of_canaries(sample)
+        return AverageCaseClient(
+            "schedule",
+            known=self.mixture(
+                law, known_expected_score_epsilon, "known expected scores of the schedule"
+            ),
+            unknown=self.mixture(
+                law, unknown_expected_score_epsilon, "expected scores of the schedule"
+            ),
+            mean=self.single(law.mean, "mean expected score of the schedule"),
+            canaries=canaries,
+            canaries_unknown=canaries_unknown,
+            worst_case=self.fit.worst_case,
+            largest=largest,
+            equal=law.equal,
+        )
+
+    def from_canaries(self, sample: ExpectedScoreLaw, count: int, most: float) -> AverageCaseClient:
+        canaries, canaries_unknown = self.of_canaries(sample)
+        known, few = self.with_spread(canaries, sample, count, most)
+        spread = np.sqrt(sample.shares @ (sample.expected_scores - sample.mean) ** 2)
+        wide = self.quantile * self.fit.scale * float(spread) / np.sqrt(count)
+        down, up = (np.hypot((e - self.fit.scale) * sample.mean, wide) for e in self.ends)
+        shift = self.fit.scale * sample.mean
+        ends = np.array([shift, shift - down, shift + up])
+        return AverageCaseClient(
+            "canaries",
+            known=known,
+            unknown=canaries_unknown,
+            mean=self.at(ends, "mean expected score of the canaries"),
+            canaries=canaries,
+            canaries_unknown=canaries_unknown,
+            worst_case=self.fit.worst_case,
+            largest=None,
+            equal=sample.equal,
+            few=few,
+        )
+
+    def of_canaries(self, sample: ExpectedScoreLaw) -> tuple[EpsilonEstimate, EpsilonEstimate]:
+        """Of one of the canaries: with a known expected score, and with an unknown one."""
+        return (
+            self.mixture(
+                sample, known_expected_score_epsilon, "known expected scores of the canaries"
+            ),
+            self.mixture(sample, unknown_expected_score_epsilon, "expected scores of the canaries"),
+        )
+
+    def with_spread(
+        self, plain: EpsilonEstimate, sample: ExpectedScoreLaw, count: int, most: float
+    ) -> tuple[EpsilonEstimate, bool]:
+        """The interval with the error of the sample of expected scores, and whether few carry δ."""
+        if plain.epsilon == 0 or not np.isfinite(plain.epsilon):
+            return plain, False
+        sizes = self.fit.scale * sample.expected_scores
+        each = np.array([known_expected_score_delta([m], plain.epsilon) for m in sizes])
+        mean = float(sample.shares @ each)
+        step = 1e-4 * plain.epsilon
+        ends = [
+            known_expected_score_delta(sizes, plain.epsilon + s, weights=sample.shares)
+            for s in (-step, step)
+        ]
+        slope = (ends[0] - ends[1]) / (2 * step)
+        error = self.quantile * float(np.sqrt(sample.shares @ (each - mean) ** 2 / count))
+        wide = error / slope if slope > 0 else (np.inf if error > 0 else 0.0)
+        low = max(plain.epsilon - float(np.hypot(plain.epsilon - plain.low, wide)), 0.0)
+        high = plain.epsilon + float(np.hypot(plain.high - plain.epsilon, wide))
+        few = not sample.equal and count * mean**2 / float(sample.shares @ each**2) < _FEW
+        if few:
+            unseen = 1 - ((1 - self.confidence) / 2) ** (1 / count)
+            both = self.fit.high * np.array([sample.expected_scores[-1], most])
+            high = known_expected_score_epsilon(both, self.delta, weights=[1 - unseen, unseen])
+        return dataclasses.replace(plain, low=low, high=high), few
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lower and upper end of κ."""
+        return self.fit.low, self.fit.high
+
+    @property
+    def quantile(self) -> float:
+        return float(scipy.special.ndtri((1 + self.confidence) / 2))
+
+    def mixture(
+        self, law: ExpectedScoreLaw, epsilon_of: Callable[..., float], words: str
+    ) -> EpsilonEstimate:
+        """ε at κ and at both ends of its interval."""
+        known = epsilon_of is known_expected_score_epsilon
+        adversary = dataclasses.replace(self.view.adversary, knows_rounds=known)
+        middle, low, high = (
+            epsilon_of(max(scale, 0.0) * law.expected_scores, self.delta, weights=law.shares)
+            for scale in (self.fit.scale, *self.ends)
+        )
+        method = f"expected score regression, {words}"
+        return EpsilonEstimate(middle, low, high, self.delta, self.confidence, method, adversary)
+
+    def single(self, expected_score: float, words: str) -> EpsilonEstimate:
+        scales = np.array([self.fit.scale, *self.ends])
+        return self.at(scales * expected_score, words)
+
+    def at(self, shifts: Floats, words: str) -> EpsilonEstimate:
+        """ε at a shift and both ends of its interval."""
+        method = f"expected score regression, {words}"
+        return estimate_at(shifts, self.delta, self.confidence, method, self.view.adversary)
+
+
+def _padded(weights: Floats, rounds: int) -> Floats | None:
+    """Weights of all rounds of a schedule; rounds that a stopped run never reached add nothing."""
+    if len(weights) > rounds:
+        return None
+    return np.append(weights, np.zeros(rounds - len(weights)))

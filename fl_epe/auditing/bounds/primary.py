@@ -1,0 +1,71 @@
+"""The primary bound of a report, chosen from the design before any score is seen."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from fl_epe.auditing.bounds.clopper_pearson import clopper_pearson
+from fl_epe.auditing.bounds.error_rates import Sample
+from fl_epe.checks import check_probability, raise_invalid
+
+_FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
+_FEW_IN_GROUPS = 12  # up to here "clopper-pearson" is the sharper one with two groups of scores
+_LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
+_MOST_NEEDED = 10_000  # to look for the least number of canaries
+
+
+def primary_method(
+    observed: int, unobserved: int | None, delta: float, *, confidence: float = 0.95
+) -> str | None:
+    """The primary bound of a report: of those for scores of any distribution, the sharpest.
+
+    It is chosen from the design alone, so that it keeps its confidence. How close it comes to the
+    best method for each design: docs/notes/lower-bounds.md.
+
+    Args:
+        observed: number of observed canaries.
+        unobserved: number of unobserved canaries; ``None`` for the exact null of cosines.
+        delta: target δ in (0, 1).
+        confidence: one-sided.
+
+    Returns:
+        A key of `BOUNDS`, or ``None`` if the bound would be 0 even if every unobserved score were
+        below every observed one. `least_canaries` in each group are enough.
+    """
+    if unobserved is None:
+        few = observed <= _FEW_FOR_WEIGHTS
+        return "simultaneous" if few or observed * delta > _LEAKS_EXACT else "weighted"
+    if not _flawless(observed, unobserved, delta, confidence):
+        return None
+    pairs = min(observed, unobserved)
+    alike = 3 * pairs >= 2 * max(observed, unobserved)
+    weights_win = alike and pairs > _FEW_IN_GROUPS and pairs * delta <= _LEAKS_IN_GROUPS
+    return "weighted" if weights_win else "clopper-pearson"
+
+
+@functools.cache
+def _flawless(observed: int, unobserved: int, delta: float, confidence: float) -> float:
+    """The bound "clopper-pearson" if no score is on the wrong side of the threshold."""
+    sample = Sample(np.ones(observed), np.zeros(unobserved), None, delta, 1 - confidence, 0)
+    return clopper_pearson(sample)
+
+
+@functools.cache
+def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
+    """How many observed, and as many unobserved, canaries a bound above 0 needs at least.
+
+    With fewer, "clopper-pearson" is 0 even if no score is on the wrong side of the threshold. With
+    the exact null of cosines two observed canaries are enough.
+
+    Raises:
+        ValueError: if 10,000 are not enough.
+    """
+    check_probability("confidence", confidence)
+    check_probability("delta", delta)
+    counts = range(2, _MOST_NEEDED + 1)
+    enough = (count for count in counts if _flawless(count, count, delta, confidence) > 0)
+    if (least := next(enough, None)) is None:
+        raise_invalid("delta", delta, f"and confidence={confidence} to allow a bound")
+    return least

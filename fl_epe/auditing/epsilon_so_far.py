@@ -1,0 +1,227 @@
+"""ε after each round of a run, for an adversary who sees every round's model and knows the rounds.
+
+`EpsilonSoFar` is the only implementation. A `RunAuditor` adds each round's scores to one during the
+run and keeps them in the record, from which `epsilon_by_round` says the same numbers again.
+
+Examples:
+    >>> so_far = EpsilonSoFar(dim=10_000, count=2, planned=4.0)
+    >>> so_far.add(np.array([3.0, 2.5]), np.ones(2))
+    >>> so_far.estimate(1e-5).epsilon < so_far.estimate(1e-9).epsilon
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy
+
+from fl_epe.accounting import (
+    ExpectedScoreLaw,
+    known_expected_score_delta,
+    known_expected_score_epsilon,
+)
+from fl_epe.auditing.adversary import EVERY_ROUND
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.measured import NotMeasured, check_measured
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.record_parts import Floats, RunningScores
+from fl_epe.auditing.round_correlation import EXACT, Width
+from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
+from fl_epe.auditing.shifted_cosines import shift_scores
+from fl_epe.auditing.view import seen_by
+from fl_epe.checks import check_count, check_positive, check_probability
+
+METHOD = "matched filter so far, average-case canary, interval valid at every round at once"
+"""The method of an estimate after a round."""
+
+_PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
+
+
+class EpsilonSoFar:
+    """ε of an average-case canary of those that took part so far.
+
+    The scores are those of the matched filter of `epsilon_from_record`: each canary's is κ times
+    its expected score plus N(0, 1). κ is fitted over all canaries, and ε is that of
+    `average_case_client` for one of them, drawn at random.
+
+    The interval is a confidence sequence: with the stated probability those of *all* rounds hold.
+    It is for κ, which in a round of weight a moves the expected score to κ·a; if κ changes, for its
+    mean over the participations so far. See docs/notes/watching.md.
+
+    Args:
+        dim: dimension d of the model.
+        count: number of canaries.
+        planned: participations of all canaries together that the run is planned for, at which the
+            intervals are tightest; ``None`` if nobody knows. It is no promise.
+    """
+
+    def __init__(self, dim: int, count: int, planned: float | None = None) -> None:
+        if planned is not None:
+            check_positive("planned", planned)
+        self._dim, self._planned = dim, planned
+        self._totals, self._energies = np.zeros(count), np.zeros(count)
+        self._variance = self._first = 0.0  # of the sum of totals, and of its first participation
+        self._unit = 0.0  # energy of the first participation
+        self._width = EXACT
+
+    def add(self, gains: Floats, energies: Floats, width: Width = EXACT) -> None:
+        """Note a round.
+
+        All scores of a round share the random norm of its residual, so they are correlated. The
+        norm's relative variance is at most 1/(2d), as of noise alone (`scores.mean_spread`).
+
+        Args:
+            gains: signal times score of each canary, ``(count,)``; 0 for one that took no part.
+            energies: squared signal of each, likewise.
+            width: standard deviation of scores without the canary, over all rounds so far.
+        """
+        here = energies > 0
+        if not here.any():
+            return
+        energy = math.fsum(energies[here])  # exact sums do not depend on the canaries' order
+        variance = energy + math.fsum(gains[here]) ** 2 / (2 * self._dim)
+        self._totals += gains
+        self._energies += energies
+        self._variance += variance
+        self._first = self._first or variance / int(here.sum())
+        self._unit = self._unit or energy / int(here.sum())
+        self._width = width
+
+    @property
+    def energy(self) -> float:
+        """Sum of all energies so far."""
+        return math.fsum(self._energies)
+
+    def scale(self, confidence: float = 0.95) -> WatchedMean | None:
+        """κ with its confidence sequence; ``None`` before two canaries took part."""
+        if np.count_nonzero(self._energies) < 2:
+            return None
+        length = UNPLANNED if self._planned is None else _PLAN_MARGIN * self._planned
+        return WatchedMean(
+            math.fsum(self._totals) / self._width.value,
+            self.energy,
+            length * self._first,
+            planned=self._planned is not None,
+            confidence=confidence,
+            variance=self._variance,
+            width=self._width,
+        )
+
+    def _law(self) -> ExpectedScoreLaw:
+        return ExpectedScoreLaw.of(np.sqrt(self._energies[self._energies > 0]))
+
+    def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
+        """ε at ``delta``; ``None`` before two canaries took part."""
+        scale = self.scale(confidence)
+        if scale is None:
+            return None
+        law = self._law()
+        epsilon, low, high = (
+            known_expected_score_epsilon(
+                max(value, 0.0) * law.expected_scores, delta, weights=law.shares
+            )
+            for value in (scale.mean, *scale.interval())
+        )
+        method = METHOD if scale.width.value == 1 else f"{METHOD}, measured width"
+        return EpsilonEstimate(epsilon, low, high, delta, confidence, method, EVERY_ROUND)
+
+    def more_canaries(self, epsilon: float, delta: float, confidence: float = 0.95) -> float:
+        """How many participations more would show that ε exceeds ``epsilon``, or that it does not.
+
+        If κ and the expected scores stay as they are; 0 if it is shown already, infinite if it
+        never will be, or nothing is known yet.
+        """
+        scale = self.scale(confidence)
+        if scale is None:
+            return math.inf
+        law = self._law()
+
+        def excess(value: float) -> float:
+            scores = value * law.expected_scores
+            return known_expected_score_delta(scores, epsilon, weights=law.shares) - delta
+
+        high = 1.0
+        while excess(high) <= 0:
+            high *= 2
+        target = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
+        more = min(scale.more_until_above(target), scale.more_until_below(target))
+        return more / self._unit
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundEstimate:
+    """ε so far, after one of a run's rounds.
+
+    Attributes:
+        round: counted from 1.
+        estimate: its interval is one of a confidence sequence.
+        participations: most rounds so far in which one observed canary took part.
+    """
+
+    round: int
+    estimate: EpsilonEstimate
+    participations: int
+
+
+def epsilon_by_round(
+    record: AuditRecord, delta: float | None = None, *, confidence: float = 0.95, most: int = 200
+) -> list[RoundEstimate]:
+    """ε so far after each round: what `RunAuditor.epsilon_so_far` said during the run.
+
+    Of a record that nobody watched, such as that of independent canaries without a rule to stop,
+    it is what would have been said, from the scores of `epsilon_from_record`.
+
+    Args:
+        record: the audit record of a run.
+        delta: target δ; the record's by default.
+        confidence: of all intervals together.
+        most: number of rounds to return at most; of longer runs they are evenly spread, with the
+            last one.
+
+    Returns:
+        In the order of the rounds, from the first after which two canaries had taken part; empty if
+        nothing was measured.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    check_count("most", most)
+    delta = record.delta if delta is None else delta
+    check_probability("delta", delta)
+    check_probability("confidence", confidence)
+    try:
+        check_measured(record, EVERY_ROUND)
+    except NotMeasured:
+        return []
+    running = record.running if record.running.gains is not None else _unwatched(record)
+    assert running.gains is not None  # noqa: S101
+    assert running.energies is not None  # noqa: S101
+    widths = [EXACT] * record.rounds
+    if running.widths is not None:
+        widths = [Width(*row) for row in running.widths.tolist()]
+    chosen = set(np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round()))
+    so_far = EpsilonSoFar(record.dim, record.num_canaries, running.planned)
+    counts, found = np.zeros(record.num_canaries, np.int64), []
+    for t, width in enumerate(widths):
+        so_far.add(running.gains[t], running.energies[t], width)
+        counts += record.presence[t]
+        if t + 1 in chosen and (estimate := so_far.estimate(delta, confidence)) is not None:
+            found.append(RoundEstimate(t + 1, estimate, int(counts.max())))
+    return found
+
+
+def _unwatched(record: AuditRecord) -> RunningScores:
+    """The scores of the matched filter, round by round."""
+    view = seen_by(record, EVERY_ROUND)
+    signals = view.signals if record.signal_known() else record.presence * 1.0
+    scores = shift_scores(view.alone.observed.means, record.dim)
+    run = record.mechanism
+    planned = run.participation != "deployment"  # else nobody knew how often
+    return RunningScores(
+        gains=np.where(record.presence, signals * scores, 0.0),
+        energies=np.where(record.presence, signals**2, 0.0),
+        planned=record.num_canaries * run.canary_participations if planned else None,
+    )

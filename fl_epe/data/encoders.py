@@ -1,0 +1,317 @@
+"""How rows of the three published data sets become examples: vectors of whole numbers.
+
+An encoder names the columns that it reads, and encodes a batch of rows, a dictionary of Arrow
+arrays by these names.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fl_epe.archive import UNREADABLE, one_line
+from fl_epe.data.examples import (
+    ALPHABET,
+    BOS,
+    CLASSES,
+    EOS,
+    LENGTH,
+    OOV,
+    PIXELS,
+    SIDE,
+    WINDOW,
+    WORDS,
+)
+from fl_epe.data.places import optional
+
+Rows = Mapping[str, pa.Array]
+"""Some rows of a source: Arrow arrays of one length, by the names of `Encoder.columns`."""
+
+CLIENT = "client"
+WORD_COUNT = "stackoverflow.word_count"
+
+_MOST_COUNTED = 2_000_000
+_LARGEST = 256 << 20  # bytes of a list of words; TFF's has 90 million
+_BORDER = np.ones((SIDE, SIDE), bool)
+_BORDER[1:-1, 1:-1] = False
+
+
+class Encoder:
+    """Turns rows into examples, each a vector of ``width`` integers of type ``dtype``.
+
+    Attributes:
+        kind: name of the data set.
+        columns: the columns that it needs, the client's among them, and the names that sources
+            give them.
+        width: integers of an example.
+        dtype: NumPy name of their type.
+        overlap: an example shares text with that many later ones of its client, so that a
+            held-out part must be the end of a client's rows; 0 if they are independent.
+        facts: what a reader of the examples should know besides, as JSON.
+    """
+
+    kind: ClassVar[str]
+    columns: ClassVar[Mapping[str, tuple[str, ...]]]
+    width: ClassVar[int]
+    dtype: ClassVar[str]
+    overlap: ClassVar[int] = 0
+    facts: Mapping[str, Any] = {}
+
+    def encode(self, rows: Rows) -> np.ndarray:
+        """Examples of shape (rows, width) and type ``dtype``.
+
+        Raises:
+            ValueError: for columns that hold something else.
+        """
+        raise NotImplementedError
+
+
+class Images(Encoder):
+    """EMNIST: 784 bytes of ink, 0 for paper and 255 for full ink, and a label from 0 to 61.
+
+    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. Sources differ in
+    what is bright: TFF's have 1.0 for paper, MNIST has it for ink. So the borders of the first
+    rows, which are nearly all paper, decide whether all images are inverted.
+    """
+
+    kind = "emnist"
+    columns: ClassVar = {
+        CLIENT: ("writer_id", "client_id", "user_id"),
+        "image": ("image", "pixels"),
+        "label": ("character", "label"),
+    }
+    width = PIXELS + 1
+    dtype = "uint8"
+
+    def __init__(self) -> None:
+        self._inverted: bool | None = None
+
+    def encode(self, rows: Rows) -> np.ndarray:
+        """See `Encoder.encode`: shape (rows, 785), the label last."""
+        images = _pixels(rows["image"])
+        if self._inverted is None and len(images):
+            self._inverted = _paper_is_bright(images)
+        out = np.empty((len(images), self.width), np.uint8)
+        out[:, :PIXELS] = ~images if self._inverted else images
+        out[:, PIXELS] = _labels(rows["label"])
+        return out
+
+
+def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
+    brightness = float(images.reshape(-1, SIDE, SIDE)[:, _BORDER].mean() / 255)
+    if 0.25 < brightness < 0.75:
+        raise ValueError(
+            "Expected the images' borders to be dark or bright, "
+            f"mean brightness {brightness:.2f} of 1."
+        )
+    return brightness > 0.5
+
+
+def _pixels(column: pa.Array) -> NDArray[np.uint8]:
+    """Images of shape (rows, 784), 0 to 255, as the source has them."""
+    kind = column.type
+    if pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        pictures = [_decode_picture(value) for value in column.to_pylist()]
+        return np.array(pictures, np.uint8).reshape(-1, PIXELS)
+    numbers = _flat(column)
+    if len(numbers) != len(column) * PIXELS or numbers.dtype.kind not in "fiu":
+        raise ValueError(
+            f"Expected {PIXELS} numbers an image, "
+            f"found {len(numbers)} of type {kind} in {len(column)} rows."
+        )
+    top = 1 if numbers.dtype.kind == "f" else 255
+    if len(numbers) and not (numbers.min() >= 0 and numbers.max() <= top):
+        raise ValueError(
+            f"Expected pixels in [0, {top}], found {numbers.min()} to {numbers.max()}."
+        )
+    scaled = np.rint(numbers * 255) if top == 1 else numbers
+    return np.asarray(scaled.astype(np.uint8).reshape(-1, PIXELS))
+
+
+def _decode_picture(picture: Any) -> np.ndarray:
+    """The pixels of a file's bytes, or of what the datasets library has: bytes, or a path."""
+    pil = optional("PIL.Image")
+    content, path = (
+        (picture["bytes"], picture["path"]) if isinstance(picture, dict) else (picture, "")
+    )
+    try:
+        with pil.open(io.BytesIO(content or b"") if content or not path else path) as image:
+            shape = image.size[::-1]  # before anything is unpacked
+            pixels = np.asarray(image.convert("L")) if shape == (SIDE, SIDE) else None
+    except (*UNREADABLE, pil.DecompressionBombError) as error:
+        raise ValueError(f"Expected images: {one_line(error)}.") from error
+    if pixels is None:
+        raise ValueError(f"Expected images.shape={shape} == ({SIDE}, {SIDE}).")
+    return pixels
+
+
+def _labels(column: pa.Array) -> NDArray[np.uint8]:
+    labels = _flat(column)
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"Expected labels to be integers, found {column.type}.")
+    if len(outside := labels[(labels < 0) | (labels >= CLASSES)]):
+        raise ValueError(f"Expected labels in [0, {CLASSES}), found {outside[0]}.")
+    return np.asarray(labels.astype(np.uint8))
+
+
+def _flat(values: pa.Array) -> np.ndarray:
+    """All numbers in a column, or in its lists, which have one length."""
+    while hasattr(values.type, "value_type"):
+        lengths = pc.list_value_length(values).unique().to_pylist()
+        if len(lengths) > 1:
+            raise ValueError(f"Expected images of one size, found {lengths[:2]}.")
+        values = values.flatten()
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+class Words(Encoder):
+    """StackOverflow, with TensorFlow Federated's preprocessing: 21 ids, see `fl_epe.data.examples`.
+
+    A sentence is split at single spaces and cut to 20 words. BOS comes before it, EOS after it if
+    it has fewer than 20 words, then PAD. An empty text is one empty word, which is out of the
+    vocabulary, as in TFF.
+
+    Args:
+        vocabulary: words by falling frequency; those after the first 10,000 are not used.
+
+    Raises:
+        ValueError: for an empty vocabulary or one that has a word twice.
+    """
+
+    kind = "stackoverflow"
+    columns: ClassVar = {CLIENT: ("user_id", "client_id"), "tokens": ("tokens",)}
+    width = LENGTH + 1
+    dtype = "uint16"
+
+    def __init__(self, vocabulary: list[bytes]) -> None:
+        words = vocabulary[:WORDS]
+        if not words or len(set(words)) < len(words):
+            raise ValueError(
+                f"Expected a vocabulary of distinct words, got {len(words)} words, "
+                f"{len(set(words))} distinct."
+            )
+        self._words = pa.array(words, pa.large_binary())
+        self.facts = {"vocabulary": [word.decode(errors="replace") for word in words]}
+
+    def encode(self, rows: Rows) -> np.ndarray:
+        """See `Encoder.encode`: shape (rows, 21)."""
+        words, lengths = _split(rows["tokens"], LENGTH)
+        found = pc.index_in(words, value_set=self._words)
+        ids = pc.fill_null(pc.add(found, 1), OOV).to_numpy(zero_copy_only=False)
+        out = np.zeros((len(lengths), self.width), np.uint16)
+        out[:, 0] = BOS
+        place = np.arange(LENGTH)
+        out[:, 1:][place < lengths[:, None]] = ids
+        out[:, 1:][place == lengths[:, None]] = EOS
+        return out
+
+
+def _split(column: pa.Array, most: int | None) -> tuple[pa.Array, NDArray[np.int64]]:
+    """All words of all rows one after another, at most ``most`` of a row; how many of each row."""
+    if hasattr(column.type, "value_type"):  # split already
+        lists = column
+    else:
+        try:
+            lists = pc.split_pattern(column.cast(pa.large_binary()), " ")
+        except pa.ArrowNotImplementedError as error:
+            raise ValueError(f"Expected tokens to be text, found {column.type}.") from error
+    lists = lists if most is None else pc.list_slice(lists, 0, most)
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lists.flatten().cast(pa.large_binary()), lengths
+
+
+def all_words(rows: Rows) -> pa.Array:
+    """All words of some rows, one after another."""
+    return _split(rows["tokens"], None)[0]
+
+
+def count_words(batches: Iterable[pa.Array]) -> list[bytes]:
+    """The 10,000 most frequent words of `all_words`, of equal ones the alphabetically first.
+
+    Every word counts, also those after the 20th of a sentence. (TFF's list counts users who have
+    the word.) Memory is bounded: past two million different words the rarer half is forgotten.
+    """
+    counts: collections.Counter[bytes] = collections.Counter()
+    for words in batches:
+        for item in pc.value_counts(words).to_pylist():
+            counts[item["values"]] += item["counts"]
+        if len(counts) > _MOST_COUNTED:
+            counts = collections.Counter(dict(counts.most_common(_MOST_COUNTED // 2)))
+    del counts[b""]
+    return sorted(counts, key=lambda word: (-counts[word], word))[:WORDS]
+
+
+def read_vocabulary(path: Path) -> list[bytes]:
+    """The first 10,000 words of TFF's ``stackoverflow.word_count``: lines of a word and its count.
+
+    Args:
+        path: the file, or the archive (``.tar.bz2``) in which it is published.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: for a file without such lines.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected vocabulary={str(path)!r} to be a file.")
+    try:
+        lines = [line.split() for line in _lines(path)[:WORDS]]
+        if not lines or not all(len(line) == 2 and line[1].isdigit() for line in lines):
+            raise ValueError("found others or none")
+    except (*UNREADABLE, tarfile.TarError) as error:
+        raise ValueError(
+            f"Expected {path} to be lines 'word count', or an archive of them: {one_line(error)}."
+        ) from error
+    return [word for word, _ in lines]
+
+
+def _lines(path: Path) -> list[bytes]:
+    if not tarfile.is_tarfile(path):
+        with path.open("rb") as plain:
+            return plain.read(_LARGEST).splitlines()
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if member.name.endswith(WORD_COUNT) and (file := archive.extractfile(member)):
+                return file.read(_LARGEST).splitlines()
+    raise ValueError(f"it does not contain {WORD_COUNT}")
+
+
+class Characters(Encoder):
+    """Shakespeare: 81 ids, 80 characters and the next; what is not in the alphabet is a space.
+
+    Two windows of a speaker that are less than 80 rows apart share text.
+    """
+
+    kind = "shakespeare"
+    columns: ClassVar = {CLIENT: ("character_id", "client_id", "user_id"), "x": ("x",), "y": ("y",)}
+    width = WINDOW + 1
+    dtype = "uint8"
+    overlap = WINDOW
+
+    def encode(self, rows: Rows) -> np.ndarray:
+        """See `Encoder.encode`: shape (rows, 81)."""
+        return np.concatenate([_ids(rows["x"], WINDOW), _ids(rows["y"], 1)], axis=1)
+
+
+# The id of each Unicode character.
+_TABLE = np.full(0x110000, ALPHABET.index(" "), np.uint8)
+_TABLE[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
+
+
+def _ids(column: pa.Array, length: int) -> NDArray[np.uint8]:
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise ValueError(f"Expected texts, found {column.type}.")
+    texts = column.to_pylist()
+    for text in texts:
+        if len(text) != length:
+            raise ValueError(f"Expected texts of {length} characters, found {text!r:.100}.")
+    codes = np.frombuffer("".join(texts).encode("utf-32-le", "replace"), "<u4")
+    return np.asarray(_TABLE[codes].reshape(-1, length))

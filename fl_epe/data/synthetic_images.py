@@ -1,0 +1,161 @@
+"""Synthetic EMNIST by writer: characters drawn with strokes, with each writer's own hand.
+
+What is like the real data: 3,383 writers with 241 characters on average (814,000 in all), the 62
+classes, half of them digits by number, ink 1 on paper 0, characters that look alike (0 O o, 1 l I).
+What is not: each character has one model (`distances`), which a writer slants, turns,
+stretches, bends and draws with a pen of some width, every time a little differently.
+
+    >>> images, labels = drawings(seed=0, writer=7, most=5)
+    >>> images.shape, labels.shape
+    ((5, 1, 28, 28), (5,))
+
+How long it takes: see ``docs/notes/data-sets.md``.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.data.examples import CHARACTERS, SIDE
+from fl_epe.seeding import generator
+
+WRITERS = 3383
+
+_MEAN, _SPREAD, _FEWEST, _MOST = 240.6, 89.0, 20, 461
+_REACH, _RESOLUTION = 20, 3
+_SHARES = np.repeat([0.5 / 10, 0.27 / 26, 0.23 / 26], [10, 26, 26])
+
+# The strokes of each character: polylines through points "xy", x from 0 to 6 rightwards, y from 0
+# (top of capitals) by 6 (the line that is written on) to 8 (what hangs below) downwards.
+_STROKES = """
+0 204052544626141220 | 1 123036 | 2 12204052531656 | 3 1120405152335455462615 | 4 46401454
+5 501012425355462615 | 6 5030131526465554432314 | 7 105026 | 8 23121120405152432314152646555443
+9 52432312112040515346 | A 063066 1454 | B 1016 104051524313 4354554616 | C 6140200204264665
+D 1016 103052543616 | E 50101656 1343 | F 501016 1343 | G 61402002042646656434 | H 1016 5056 1353
+I 3036 1050 1656 | J 5054462614 | K 1016 501356 | L 101656 | M 0600346066 | N 16105650
+O 204062644626040220 | P 161040515243 4313 | Q 204062644626040220 4466 | R 161040515243 4313 3356
+S 514020111223435455462615 | T 0060 3036 | U 101526465550 | V 003660 | W 0016325660 | X 0066 6006
+Y 003360 3336 | Z 00600666 | a 5342221315264655 5256 | b 1016 1322425355462615
+c 5342221315264655 | d 5056 5342221315264655 | e 14545342221315264655 | f 51403136 1353
+g 5342221315264655 5257482817 | h 1016 1322425356 | i 3236 3030 | j 42473818 4040 | k 1016 521456
+l 3036 | m 0206 0312223336 3342526366 | n 1216 1322425356 | o 224253554626151322
+p 1218 1322425355462615 | q 5258 5342221315264655 | r 1216 14224253 | s 53422213244455462615
+t 30354656 1252 | u 1215264655 5256 | v 123652 | w 0216335662 | x 1256 5216 | y 1236 5218
+z 12521656
+"""
+_PIXELS_PER_UNIT = 2.6
+_MIDDLE = np.array([3.0, 3.8])
+
+
+def drawings(
+    seed: int, writer: int, most: int = 0
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The examples of a writer.
+
+    Args:
+        seed: of the whole data set.
+        writer: any integer >= 0.
+        most: how many to draw at most; 0 for as many as the writer has.
+
+    Returns:
+        Images of shape (n, 1, 28, 28) with ink 1 and paper 0, and labels of shape (n,).
+    """
+    random = generator(seed, 1, writer)
+    return _draw(random, _count(random, most))
+
+
+def size(seed: int, writer: int, most: int = 0) -> int:
+    """How many `drawings` a writer has, without making them."""
+    return _count(generator(seed, 1, writer), most)
+
+
+def _count(random: np.random.Generator, most: int) -> int:
+    count = int(np.clip(round(_MEAN + _SPREAD * random.standard_normal()), _FEWEST, _MOST))
+    return min(count, most) if most else count
+
+
+def held_out_drawings(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """``count`` examples of other writers, ten of each."""
+    random = generator(seed, 2)
+    parts = [_draw(random, min(10, count - done)) for done in range(0, count, 10)]
+    images, labels = zip(*parts, strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def _draw(random: np.random.Generator, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Characters by one writer, whose hand is drawn first."""
+    hand = random.standard_normal(6, np.float32)
+    labels = random.choice(len(_SHARES), count, p=_SHARES)
+    own = random.standard_normal((6, count, 1, 1), np.float32)
+    x, y = _points(hand, own, random.random((4, count, 1, 1), np.float32))
+    glyphs, side = (
+        distances(_REACH, _RESOLUTION).reshape(len(CHARACTERS), -1),
+        2 * _REACH * _RESOLUTION,
+    )
+    rows = _nearest(y, side)
+    columns = _nearest(x, side)
+    distance = glyphs[labels[:, None, None], rows * (side + 1) + columns]
+    width = 1.2 + 0.3 * np.tanh(hand[5]) + 0.1 * np.tanh(own[5])
+    images = np.clip((width - distance) / 1.2 + 0.5, 0, 1).astype(np.float32)
+    return images[:, None], labels.astype(np.int64)
+
+
+def _points(
+    hand: NDArray[np.float32], own: NDArray[np.float32], phase: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Where on the model each pixel of each image lies: x and y, shape (n, 28, 28)."""
+    slant, turn, wide, high = (
+        size * (np.tanh(hand[i]) + 0.4 * np.tanh(own[i]))
+        for i, size in enumerate((0.35, 0.15, 0.18, 0.18))
+    )
+    bend = 0.5 + 0.4 * np.tanh(hand[4])
+    axis = np.arange(SIDE, dtype=np.float32) - np.float32((SIDE - 1) / 2)
+    x, y = axis[None, None, :], axis[None, :, None]
+    x, y = x - own[3] * 0.7, y - own[4] * 0.7
+    x, y = x + turn * y, y - turn * x
+    x = x + slant * y + bend * np.sin(2 * np.pi * (y / (14 + 14 * phase[2]) + phase[0]))
+    y = y + bend * np.sin(2 * np.pi * (x / (14 + 14 * phase[3]) + phase[1]))
+    return x * (1 + wide), y * (1 + high)
+
+
+def _nearest(values: NDArray[np.float32], last: int) -> NDArray[np.int32]:
+    scaled = values * _RESOLUTION + np.float32(last / 2 + 0.5)
+    result: NDArray[np.int32] = np.clip(scaled, 0, last).astype(np.int32)
+    return result
+
+
+@functools.lru_cache(maxsize=2)
+def distances(reach: int, resolution: int) -> NDArray[np.float32]:
+    """The distance of points to the strokes of each character, in pixels of a 28×28 picture.
+
+    Args:
+        reach: the points go from ``-reach`` to ``reach`` pixels around the picture's middle.
+        resolution: points a pixel.
+
+    Returns:
+        Shape (62, 2·reach·resolution + 1, the same): character, y, x.
+    """
+    axis = np.arange(-reach * resolution, reach * resolution + 1) / resolution
+    points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
+    lines = dict(line.split(maxsplit=1) for line in _STROKES.strip().replace("\n", "|").split("|"))
+    glyphs = [_distance(points, lines[character]) for character in CHARACTERS]
+    return np.stack(glyphs).astype(np.float32)
+
+
+def _distance(points: NDArray[np.float64], strokes: str) -> NDArray[np.float64]:
+    """To the nearest of the segments of all strokes."""
+    nearest = np.full(points.shape[:-1], np.inf)
+    for stroke in strokes.split():
+        corners = np.array([int(digit) for digit in stroke], float).reshape(-1, 2)
+        corners = (corners - _MIDDLE) * _PIXELS_PER_UNIT
+        for start, end in itertools.pairwise(corners):
+            along = end - start
+            length = max(float(along @ along), 1e-9)
+            share = np.clip((points - start) @ along / length, 0, 1)
+            gap = points - start - share[..., None] * along
+            nearest = np.minimum(nearest, np.hypot(gap[..., 0], gap[..., 1]))
+    return nearest

@@ -1,0 +1,114 @@
+"""Synthetic StackOverflow: sentences of as many users, drawn from a seed when they are asked for.
+
+What is like the real data (TFF's figures): 342,477 users with at least 100 sentences and 397 on
+average, few with very many; 10,000 words with Zipf frequencies and a few percent of others;
+sentences of 1 to 20 and more words. What is not: the language. Each word has three likely
+successors, the same for all, and one that depends on the sentence's topic; every user has topics of
+their own. So a model first learns frequencies, then pairs of words.
+
+    >>> sentences(seed=0, user=7, most=5).shape
+    (5, 21)
+
+How long it takes: see ``docs/notes/data-sets.md``.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.data.examples import BOS, EOS, LENGTH, OOV, VOCABULARY, WORDS
+from fl_epe.seeding import generator
+
+USERS = 342_477
+
+_FEWEST = 100
+_LOG_MEDIAN, _LOG_SPREAD = 4.70, 1.41  # beyond the fewest: mean 297
+_TOPICS = 16
+_TOPIC_CONCENTRATION = 0.1
+_COMMON = 50  # words that have the same frequency in every topic
+_ZIPF = 1.0
+_UNKNOWN = 0.04
+_FRESH = 4
+_SLOTS = np.repeat(np.arange(5, dtype=np.uint8), [90, 42, 20, 56, 48])  # of 256
+_LOG_WORDS, _LOG_WORDS_SPREAD = 2.4, 0.6  # words of a sentence: median 11
+_DRAWS = 1 << 17
+
+
+def sentences(seed: int, user: int, most: int = 0) -> NDArray[np.uint16]:
+    """The examples of a user.
+
+    Args:
+        seed: of the whole data set.
+        user: any integer >= 0.
+        most: how many to make at most; 0 for as many as the user has.
+
+    Returns:
+        Ids of shape (sentences, 21), see `fl_epe.data.examples`.
+    """
+    random = generator(seed, 1, user)
+    return _write(seed, random, _count(random, most))
+
+
+def size(seed: int, user: int, most: int = 0) -> int:
+    """How many `sentences` a user has, without making them."""
+    return _count(generator(seed, 1, user), most)
+
+
+def _count(random: np.random.Generator, most: int) -> int:
+    spread = np.exp(_LOG_MEDIAN + _LOG_SPREAD * random.standard_normal())
+    count = _FEWEST + int(min(spread, 1e6))
+    return min(count, most) if most else count
+
+
+def held_out_sentences(seed: int, count: int) -> NDArray[np.uint16]:
+    """``count`` examples of other users, one of each."""
+    random = generator(seed, 2)
+    return np.concatenate([_write(seed, random, 1) for _ in range(count)])
+
+
+def _write(seed: int, random: np.random.Generator, count: int) -> NDArray[np.uint16]:
+    """Sentences of one user, who first draws topics."""
+    successors, frequent = _language(seed)
+    shares = random.dirichlet(np.full(_TOPICS, _TOPIC_CONCENTRATION))
+    topics = np.searchsorted(np.cumsum(shares[:-1]), random.random(count))
+    lengths = np.exp(random.normal(_LOG_WORDS, _LOG_WORDS_SPREAD, count)).astype(np.int64) + 1
+    slots = _SLOTS[random.integers(0, 256, (LENGTH, count), np.uint8)]
+    fresh = _of_topic(frequent[random.integers(0, _DRAWS, (LENGTH, count))], topics)
+    out = np.empty((LENGTH + 1, count), np.uint16)
+    out[0] = BOS
+    for place in range(LENGTH):
+        following = successors[topics, out[place], slots[place]]
+        out[place + 1] = np.where(slots[place] == _FRESH, fresh[place], following)
+    places = np.arange(1, LENGTH + 1)[:, None]
+    out[1:][places == lengths + 1] = EOS
+    out[1:][places > lengths + 1] = 0
+    return np.ascontiguousarray(out.T)
+
+
+@functools.lru_cache(maxsize=2)
+def _language(seed: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+    """Successors of shape (topics, ids, slots), and a word for every one of 2^17 equal draws."""
+    random = generator(seed, 0)
+    weights = np.arange(1, WORDS + 1) ** -_ZIPF
+    weights *= (1 - _UNKNOWN) / weights.sum()
+    counts = np.diff(np.rint(np.cumsum(np.append(0, weights)) * _DRAWS).astype(np.int64))
+    known = np.repeat(np.arange(1, WORDS + 1), counts)
+    frequent = np.append(known, np.full(_DRAWS - len(known), OOV)).astype(np.uint16)
+    shape = (_TOPICS, VOCABULARY, len(np.unique(_SLOTS)))
+    successors = np.broadcast_to(
+        frequent[random.integers(0, _DRAWS, (1, *shape[1:]))], shape
+    ).copy()
+    own = frequent[random.integers(0, _DRAWS, shape[:2])]
+    successors[:, :, _FRESH - 1] = _of_topic(own.T, np.arange(_TOPICS)).T
+    return successors, frequent
+
+
+def _of_topic(words: NDArray[np.uint16], topics: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
+    rare = WORDS - _COMMON
+    moved = (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
+    own = np.where((words > _COMMON) & (words <= WORDS), moved, words)
+    return own.astype(np.uint16)

@@ -1,0 +1,159 @@
+"""What an audit leaves behind: the record, and why its ε is in doubt."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import scipy
+
+from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
+from fl_epe.flower.run_state import RunState
+from fl_epe.flower.server_canaries import ServerCanaries
+from fl_epe.mechanism import ServerSGD
+
+_RARE = 1e-3
+_WEAK = 0.5  # of what canaries should add
+_OFTEN = 0.1  # of the rounds with canaries
+_ON_THE_SERVER = (
+    "Canaries are made on the server: what clients do to their own updates before they send them,"
+    " such as adding noise, is not in them (it is with canary_mod)."
+)
+
+
+def must_watch(run: RunState) -> bool:
+    """Whether it is not known how the strategy averages, unless one looks."""
+    return not (run.settings.averages or run.wrapped.averages())
+
+
+def _averages(run: RunState) -> bool:
+    """Whether the innermost strategy is said, or was seen, to average and do nothing else."""
+    seen = must_watch(run) and bool(run.averaged) and None not in run.averaged.values()
+    return run.settings.averages or seen
+
+
+def make_record(run: RunState) -> AuditRecord:
+    """What the run leaves behind so far.
+
+    Raises:
+        ValueError: if no model was seen.
+    """
+    averages = _averages(run)
+    if averages and run.wrapped.plain_layers():
+        run.auditor.learn_server(ServerSGD())
+    if run.layout is not None:
+        run.catch_up(run.index)
+    claimed, of_sum = run.wrapped.noise_multipliers(averages=averages)
+    if (z := run.settings.noise_multiplier) is not None:
+        claimed = of_sum = z
+    facts: dict[str, Any] = {
+        "noise_multiplier": claimed,
+        "sum_noise_multiplier": of_sum,
+        "participation": run.known_source.participation if run.known_source else "deployment",
+        "faults": tuple(all_faults(run)),
+        "fault_counts": run.log.fault_counts,
+        "design": _design(run),
+        "findings": _findings(run),
+    }
+    losses = [loss for loss in run.losses if loss is not None]
+    if losses and len(losses) == run.index:
+        facts["metrics"] = {"train_loss": np.array(losses)}
+    if run.index == run.rounds and isinstance(run.known_source, ServerCanaries):
+        facts["canary_participations"] = float(run.settings.participations)
+    record = run.auditor.record(**facts)
+    return record.with_values(doubts=tuple(doubts(record)))
+
+
+def config(run: RunState) -> dict[str, Any]:
+    """What the report says about the set-up where there is no record."""
+    return {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
+
+
+def _design(run: RunState) -> Design:
+    settings, by_server = run.settings, run.settings.clients is None
+    same = ("num_canaries", "unobserved", "num_examples", "canary_norm", "max_share", "verdict")
+    found = {
+        **{name: getattr(settings, name) for name in (*same, "canary_kind")},
+        "task": run.wrapped.description,
+        "participations": settings.participations if by_server else None,
+        "canaries_come_from": "server" if by_server else "clients",
+        "caveat": run.wrapped.caveat(averages=_averages(run)),
+        "noise_is_for": run.wrapped.expected_replies(),
+    }
+    return Design.of(found)
+
+
+def _findings(run: RunState) -> Findings:
+    shares = np.array([*run.log.heaviest.values()] or [(math.nan, math.nan)]).max(axis=0)
+    heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
+    on_the_server = isinstance(run.known_source, ServerCanaries)
+    return Findings(
+        plan=(*(run.plan.sentences() if run.plan else ()), *([_ON_THE_SERVER] * on_the_server)),
+        not_measured=_missing(run) or run.log.first_failure,
+        last_model_is_finite=run.last_is_finite,
+        client_participations=run.log.participations(),
+        heaviest_share=heaviest,
+        heaviest_canary_share=canary,
+        arrays_left_out=tuple(run.layout.left_out) if run.layout else (),
+        resumed_after=tuple(run.resumed),
+    )
+
+
+def all_faults(run: RunState) -> list[str]:
+    """What went wrong so far, in sentences."""
+    missing = _missing(run)
+    return [*run.log.faults, *([missing] if missing else [])]
+
+
+def _missing(run: RunState) -> str | None:
+    """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
+    return run.known_source.reason() if run.known_source else None
+
+
+def doubts(record: AuditRecord) -> list[str]:
+    """Why the ε of a run is in doubt, in sentences without a full stop; empty if it is not.
+
+    Canaries of one round differ by chance alone, and by their weights: more than that, and some do
+    not show up. Where it is known what they add, it is compared. Of 1,000 right runs one is in
+    doubt by either.
+    """
+    if not record.presence.any() or not np.any(record.norms.means):
+        return []
+    found, view = [], seen_by(record, EVERY_ROUND)
+    known = record.signal_known()
+    expected = view.signals if known else record.shares() * 1.0
+    scores = math.sqrt(record.dim) * view.alone.observed.means * record.presence
+    energy, along = (expected**2).sum(axis=1), (expected * scores).sum(axis=1)
+    scale = np.divide(along, energy, out=np.zeros_like(energy), where=energy > 0)
+    usable = (energy > 0) & (record.presence.sum(axis=1) > 1)
+    rest = ((scores - scale[:, None] * expected) * record.presence)[usable]
+    freedom = float(record.presence[usable].sum() - usable.sum())
+    square = float((rest**2).sum())
+    if freedom and square > scipy.stats.chi2.isf(_RARE, freedom):
+        found.append(
+            f"scores of canaries of the same round differ {math.sqrt(square / freedom):.2f} times"
+            " as much as by chance: some of them do not show up in the model, or add less than"
+            " others, and ε of those that show up is larger"
+        )
+    whole = float(energy.sum())
+    if known and whole > 0:
+        strength, error = float(along.sum()) / whole, -scipy.special.ndtri(_RARE) / math.sqrt(whole)
+        if strength + error < _WEAK:
+            found.append(
+                f"canaries show up {max(strength, 0.0):.2f} times as strongly as what they added to"
+                " the mean should: they may have been left out, or taken out again"
+            )
+    if record.provenance.fault_counts.get(FaultKind.NOT_MOVED):
+        found.append(
+            "clients came to answer with arrays that they kept to themselves at first, which no"
+            " canary moves: ε is what the other arrays alone leak"
+        )
+    dominated = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
+    if dominated > _OFTEN * record.presence.any(axis=1).sum():
+        found.append(
+            "in many rounds one client's update was most of the energy of all: it hides the others"
+            " from everybody who cannot subtract it, and ε is not that of a client without it"
+        )
+    return found

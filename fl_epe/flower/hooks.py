@@ -1,0 +1,222 @@
+"""An audit's hooks on a strategy's own instance, and how a failed call is undone."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+
+class Attachment:
+    """Puts functions of the audit in front of a strategy's own, on that one instance.
+
+    So a strategy's own ``start``, whatever it looks like, runs with the audit: what it calls on
+    ``self`` is hooked. `call` reaches the strategy's own functions. An error that is not the
+    strategy's own never leaves a hook: the strategy's result is returned, without the audit.
+
+    Args:
+        strategy: which one.
+        audit: has a function of the same name for each of the strategy's that is hooked.
+        names: of these functions.
+        rescue: told the name and the error when a hook fails; returns more replies for the
+            strategy, of clients that were not asked.
+        note: told an error of the strategy's own, which goes on to whoever called it.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        audit: object,
+        names: Sequence[str],
+        rescue: Callable[[str, Exception], list[Any]],
+        note: Callable[[Exception], None],
+    ) -> None:
+        self._strategy, self._audit, self._names = strategy, audit, tuple(names)
+        self._rescue, self._note = rescue, note
+        self._calling: set[str] = set()
+        self._own: dict[str, Callable[..., Any]] = {}
+        self._places: dict[str, str] = {}
+        self._shadowed: dict[str, Any] = {}
+        self._results: list[Any] = []
+        self._errors: list[Exception] = []
+
+    def attach(self) -> None:
+        """Put the hooks in place.
+
+        Raises:
+            AttributeError: if the instance takes no attributes (``__slots__``).
+        """
+        if self._own:
+            return
+        own = {name: getattr(self._strategy, name) for name in self._names}
+        mine = dict(vars(self._strategy))
+        methods = {key: value for key, value in mine.items() if inspect.ismethod(value)}
+        kept = {key: name for key, m in methods.items() for name in own if m == own[name]}
+        self._places = {name: name for name in self._names} | kept  # by name, or under another
+        self._shadowed = {key: mine[key] for key in self._places if key in mine}
+        self._own = own
+        try:
+            for key, name in self._places.items():
+                setattr(self._strategy, key, StandIn(self._guarded(name, own[name]), own[name]))
+        except Exception:
+            self.detach()
+            raise
+
+    def _guarded(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            # What can be read only once is kept; no function of ours here, which could fail.
+            given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
+            named = {k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()}
+            self._results, self._errors = [], []
+            try:
+                return getattr(self._audit, name)(*given, **named)
+            except Exception as error:
+                if error in self._errors:  # the strategy's own
+                    self._note(error)
+                    raise
+                late = self._rescue(name, error)
+                if self._results:
+                    return self._results[-1]
+                if late and "replies" in named:
+                    named["replies"] = [*named["replies"], *late]
+                elif late:
+                    given[-1] = [*given[-1], *late]
+                return own(*given, **named)
+
+        return call
+
+    def detach(self) -> None:
+        """Leave the strategy as it was."""
+        for key in self._places if self._own else ():
+            if not isinstance(vars(self._strategy).get(key), StandIn):
+                continue  # somebody else's by now
+            if key in self._shadowed:
+                setattr(self._strategy, key, self._shadowed[key])
+            else:
+                delattr(self._strategy, key)
+        self._own, self._shadowed = {}, {}
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """The strategy's own function of that name."""
+        own = self._own[name] if name in self._own else getattr(self._strategy, name)
+        self._calling.add(name)
+        try:
+            result = own(*arguments)
+        except Exception as error:
+            self._errors.append(error)
+            raise
+        finally:
+            self._calling.discard(name)
+        self._results.append(result)
+        return result
+
+    def replaced(self, name: str) -> Callable[..., Any] | None:
+        """The function of the strategy's type, if `call` of that name is under way.
+
+        Then the strategy's own function is one that was put in its place, and calls the audit.
+        """
+        if name not in self._calling:
+            return None
+        function: Callable[..., Any] = getattr(type(self._strategy), name)
+        return functools.partial(function, self._strategy)
+
+
+@contextlib.contextmanager
+def stand_in(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
+    """While this lasts, ``call`` stands in the place of ``owner``'s function of that name."""
+    own, is_attribute = getattr(owner, name), name in vars(owner)
+    setattr(owner, name, StandIn(call, own))
+    try:
+        yield
+    finally:
+        if is_attribute:
+            setattr(owner, name, own)
+        else:
+            delattr(owner, name)
+
+
+class StandIn:
+    """Calls one function in the place of another, as which it is copied and pickled."""
+
+    def __init__(self, call: Callable[..., Any], own: Callable[..., Any]) -> None:
+        self._call, self._own = call, own
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """See above."""
+        return self._call(*arguments, **named)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self._own,)
+
+
+def _itself(own: Callable[..., Any]) -> Callable[..., Any]:
+    return own
+
+
+def argument(function: Callable[..., Any], name: str, given: Sequence[Any], named: Any) -> Any:
+    """The value that an argument has in a call; ``None`` if it has none, or cannot be told."""
+    with contextlib.suppress(TypeError, ValueError):
+        bound = inspect.signature(function).bind(*given, **named)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        for value in bound.arguments.values():
+            if isinstance(value, dict) and name not in values:  # **more
+                values.update(value)
+        return values.get(name)
+    return None
+
+
+class Undo:
+    """The attributes of strategies, so that a call that failed leaves no trace.
+
+    Args:
+        strategies: whose attributes.
+        deep: whether to copy all that the attributes hold, where that can be copied; else only
+            which objects they are, and the entries of lists, dictionaries and sets.
+    """
+
+    def __init__(self, strategies: Sequence[Strategy], *, deep: bool) -> None:
+        self._saved = []
+        memo: dict[int, Any] = {id(strategy): strategy for strategy in strategies}
+        for strategy in strategies:
+            values = dict(vars(strategy)) if hasattr(strategy, "__dict__") else {}
+            copies = {name: _copied(value, deep, memo) for name, value in values.items()}
+            self._saved.append((strategy, values, copies))
+
+    def restore(self) -> None:
+        """Bring them back."""
+        for strategy, values, copies in self._saved:
+            if not values:
+                continue
+            for name in vars(strategy).keys() - values.keys():
+                delattr(strategy, name)
+            for name, value in values.items():
+                vars(strategy)[name] = _brought_back(value, copies[name])
+
+
+def _copied(value: Any, deep: bool, memo: dict[int, Any]) -> Any:
+    if isinstance(value, Strategy) or callable(value):
+        return value
+    if deep:
+        with contextlib.suppress(Exception):  # a lock, a file, a generator
+            return copy.deepcopy(value, memo)
+    return copy.copy(value) if isinstance(value, (list, dict, set)) else value
+
+
+def _brought_back(value: Any, saved: Any) -> Any:
+    """The same list, dictionary or set with its old entries; else the saved object."""
+    if value is saved:
+        return value
+    if isinstance(value, list):
+        value[:] = saved
+    elif isinstance(value, (dict, set)):
+        value.clear()
+        value.update(saved)
+    else:
+        return saved
+    return value

@@ -1,0 +1,181 @@
+"""The arguments of `CanaryAudit`: what each means, its default, and which go together."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fl_epe.auditing import LEAST_FOR_NULL, PrimaryBound
+from fl_epe.canaries import SCORE_MEMORY, CanaryKind
+from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
+from fl_epe.flower.client_canaries import CanarySecret, ClientCanaries
+
+ReplyKind = Literal["model", "update"]
+"""What clients answer with: a model, or its difference from the model that they were sent."""
+
+_DERIVED: Any = None  # a default that follows from the other arguments
+_OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CanaryAuditSettings:
+    """What an audit is asked for: the keyword arguments of `CanaryAudit`.
+
+    Attributes:
+        num_canaries: canaries that take part, each ``participations`` times. Real clients that
+            take part more often leak more: μ, the distance between the two Gaussians, grows
+            with the square root of the participations.
+        delta: target δ.
+        seed: of the canaries. Fresh from the operating system by default, and a deployment needs
+            that: anyone who guesses it can subtract the canaries.
+        unobserved: canaries that are scored and never take part. By default a quarter of
+            ``num_canaries`` where each takes part once, as the null is then exact; else as many,
+            and at least 20, as their scores then say how wide the null is.
+        participations: how often a canary takes part, at most once in a round.
+        rounds: of the run; needed where ``start`` has no ``num_rounds``, is called more than once,
+            or has a single round.
+        clients: let clients answer through `canary_mod`, in place of synthetic replies: a share in
+            (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
+            whenever the strategy asks them.
+        identity: what stays the same about a client (a partition id), from its node id; for
+            ``clients``, and to count how often a client took part.
+        num_examples: weight of a canary in averages; by default drawn from those of the round's
+            real replies.
+        canary_norm: norm of a canary's update where nothing clips; without the noise, where
+            clients add some themselves.
+        noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
+        leave_out: names or patterns of arrays that canaries leave alone, such as
+            ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
+        score_memory: bytes for model updates that wait to be scored together, with
+            ``canary_kind="sphere"``; 384 MiB by default.
+        replies: "model" or "update", the difference from the model; by default the first replies
+            show which, and where they do not no canary takes part.
+        averages: whether the strategy averages its replies by weight and does nothing else. By
+            default it is seen in every round what it does.
+        max_share: largest share of a round's replies that canaries may have. By default 0.1, as
+            more harms the model; with ``clients`` 0.5. Where there would be more, fewer canaries
+            than ``num_canaries`` take part, and a warning says how many: at least one a round if
+            that is at most twice the share, and up to half of a round where ``num_sampled_clients``
+            of a DP wrapper has room for them.
+        checkpoint: a folder in which the audit is kept after every round, so that a server app
+            that was killed goes on with it: start again with the same arguments, the model after
+            some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
+            The model says after which round; later ones, which are not in it, are forgotten.
+            ``seed=None`` takes the seed that is kept, other arguments must be as they were. With
+            another model it is another run: what is in the folder is moved aside, and a new audit
+            begins. One folder for one run at a time.
+        verdict: the primary lower bound of the report: "auto" (the default, by the number of
+            canaries and ``delta``), or a method such as "weighted", for every round's model;
+            "final:weighted" is for the final model.
+        canary_kind: "rotation" (the default) or "sphere", see `CanarySet`; with
+            ``canary_secret="server"`` always "sphere", as one rotated canary leaks the others.
+        canary_secret: for ``clients``: "seed" (the default) sends the seed of all canaries to the
+            clients that play one; "server" sends each its own direction, as long as the model, in
+            every round, and keeps the seed.
+        fresh_seed: whether the seed was drawn here.
+
+    Raises:
+        ArgumentError: a `ValueError`, for an argument out of range, or that goes with no other.
+    """
+
+    num_canaries: int
+    delta: float
+    seed: int = dataclasses.field(default=_DERIVED, repr=False)
+    unobserved: int = _DERIVED
+    participations: float = 1
+    rounds: int | None = None
+    clients: float | Collection[int] | None = None
+    identity: Callable[[int], int] | None = None
+    num_examples: float | None = None
+    canary_norm: float | None = None
+    noise_multiplier: float | None = None
+    leave_out: Sequence[str] = ()
+    score_memory: int = SCORE_MEMORY
+    replies: ReplyKind | None = None
+    averages: bool = False
+    max_share: float = _DERIVED
+    checkpoint: str | Path | None = None
+    verdict: str = "auto"
+    canary_kind: CanaryKind = _DERIVED
+    canary_secret: CanarySecret = "seed"  # noqa: S105 - which one, not one
+    fresh_seed: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fresh_seed", self.seed is None)
+        for name, value in self._defaults().items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        object.__setattr__(self, "leave_out", tuple(self.leave_out))
+        self._check_ranges()
+        self._check_together()
+
+    def _defaults(self) -> dict[str, Any]:
+        """The values of those arguments that follow from others."""
+        once = self.participations <= 1 and self.clients is None
+        few, many = max(2, self.num_canaries // 4), max(LEAST_FOR_NULL, self.num_canaries)
+        return {
+            "seed": secrets.randbits(128),
+            "unobserved": few if once else many,  # few are enough where the null is exact
+            "max_share": 0.1 if self.clients is None else 0.5,
+            "canary_kind": "rotation" if self.canary_secret == "seed" else "sphere",  # noqa: S105
+        }
+
+    def _check_ranges(self) -> None:
+        check_probability("delta", self.delta)
+        for name, least in {"num_canaries": 2, "seed": 0, "unobserved": 0, "rounds": 1}.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise_invalid(name, value, f">= {least}")
+        for name in ("num_examples", "canary_norm", "participations"):
+            if (value := getattr(self, name)) is not None:
+                check_positive(name, value)
+        if self.noise_multiplier is not None:
+            check_noise("noise_multiplier", self.noise_multiplier)
+        check_rate("max_share", self.max_share)
+        words = {"canary_kind": CanaryKind, "canary_secret": CanarySecret, "replies": ReplyKind}
+        for name, kind in words.items():
+            value = getattr(self, name)
+            if value is not None and value not in get_args(kind):
+                raise_invalid(name, value, f"to be one of {get_args(kind)}")
+        PrimaryBound.parse(self.verdict).check_inclusion("fixed")
+
+    def _check_together(self) -> None:
+        if self.clients is None:
+            if self.canary_secret == "server":  # noqa: S105
+                raise_invalid("canary_secret", "server", "to go with clients=…")
+            return
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in _OF_SERVER_CANARIES:
+            if (value := getattr(self, name)) != defaults[name]:
+                why = "with clients, who answer whenever they are asked, with their own weight"
+                raise_invalid(name, value, f"to be left out {why}")
+        if self.canary_secret == "server" and self.canary_kind == "rotation":  # noqa: S105
+            raise_invalid(
+                "canary_kind",
+                self.canary_kind,
+                "to be 'sphere' with canary_secret='server': from one rotated canary a client can"
+                " compute the others, see docs/notes/rotation.md",
+            )
+        self.client_canaries()
+
+    def client_canaries(self) -> ClientCanaries | None:
+        """Which clients answer with which canary; ``None`` where the server makes the replies.
+
+        Raises:
+            ArgumentError: for a share outside (0, 1], or an empty or repeating list.
+        """
+        if self.clients is None:
+            return None
+        return ClientCanaries(
+            self.num_canaries,
+            self.unobserved,
+            self.seed,
+            self.clients,
+            self.identity,
+            tuple(self.leave_out),
+            acknowledge=True,
+            kind=self.canary_kind,
+        )

@@ -1,0 +1,86 @@
+"""The high-dimensional limit, in which an audit is drawn from its exact law without any training.
+
+It predicts the scores of a schedule, calibrates noise to a target ε, finds the clients that are
+worst case, and compares participation schedules: write a `ComparisonPlan`, measure its cells with
+`carry_out`, gather them with `rows_of` and write tables, pictures and a page with
+`write_comparison`. The command ``fl-epe compare`` does all four.
+
+Examples:
+    >>> from fl_epe.limit import limit_record
+    >>> from fl_epe.auditing import EVERY_ROUND, epsilon_from_record
+    >>> from fl_epe.schedules import ShuffledEpochs
+    >>> record = limit_record(ShuffledEpochs(rounds=8, epochs=1), noise_multiplier=1.0, delta=1e-5)
+    >>> 4 < epsilon_from_record(record, adversary=EVERY_ROUND).epsilon < 5  # the theory says 4.38
+    True
+    >>> from fl_epe.limit import ComparisonPlan
+    >>> plan = ComparisonPlan(schedules=("epochs", "poisson"), noise_multipliers=(0.2, 0.4))
+    >>> len(list(plan.cells()))
+    12
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fl_epe import lazy_names
+from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
+from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
+from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, caps, exposure
+from fl_epe.limit.expected_scores import RealUpdates, limit_expected_scores, limit_weights
+from fl_epe.limit.like import CHECKPOINT, RECORD, limit_like, load_run, rounds_like, server_like
+from fl_epe.limit.measure import record_path
+from fl_epe.limit.plan import (
+    CLIENTS,
+    DEFAULT_SCHEDULES,
+    ROUNDS,
+    Cell,
+    ComparisonPlan,
+    read_plan,
+    with_log,
+)
+from fl_epe.limit.rows import Epsilon, Row, rows_of
+from fl_epe.limit.runner import carry_out
+from fl_epe.limit.simulated_record import limit_record
+
+if TYPE_CHECKING:
+    from fl_epe.limit.page import print_comparison, write_comparison
+
+__all__ = [
+    "CHECKPOINT",
+    "CLIENTS",
+    "DEFAULT_SCHEDULES",
+    "RECORD",
+    "ROUNDS",
+    "CanaryAdvice",
+    "CapEffect",
+    "Cell",
+    "ComparisonPlan",
+    "Epsilon",
+    "ExposedClient",
+    "Exposure",
+    "NoiseAdvice",
+    "RealUpdates",
+    "Row",
+    "canaries_for_epsilon",
+    "caps",
+    "carry_out",
+    "exposure",
+    "limit_expected_scores",
+    "limit_like",
+    "limit_record",
+    "limit_weights",
+    "load_run",
+    "noise_for_epsilon",
+    "print_comparison",
+    "read_plan",
+    "record_path",
+    "rounds_like",
+    "rows_of",
+    "server_like",
+    "with_log",
+    "write_comparison",
+]
+
+__getattr__, __dir__ = lazy_names(  # what draws
+    __name__, {"fl_epe.limit.page": ("print_comparison", "write_comparison")}
+)

@@ -1,0 +1,281 @@
+"""What to compare: a grid of schedules × noise × participations, each a few times."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fl_epe.archive import one_line
+from fl_epe.checks import (
+    ArgumentError,
+    argument_context,
+    check_count,
+    check_noise,
+    check_probability,
+    check_rate,
+    check_types,
+    checked_type,
+    raise_invalid,
+    rename_arguments,
+)
+from fl_epe.config import RunConfig
+from fl_epe.mechanism import ServerSGD
+from fl_epe.schedules import log_of, parse_schedule
+
+ROUNDS = 512
+"""Rounds of a plan in the limit that does not say how many."""
+
+CLIENTS = 10_000
+"""Clients of a plan in the limit that does not say how many."""
+
+DEFAULT_SCHEDULES = (
+    "epochs",
+    "cyclic",
+    "balls-in-bins",
+    "min-separation:separation=24",
+    "poisson",
+    "fixed-size",
+    "check-in",
+    "time-of-day:rounds_per_day=24",
+    'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}',
+    "capped:of=poisson,per_run=8",
+    "drop-out:of=epochs,rate=0.2",
+)
+"""One of each kind that needs no file."""
+
+_FORMAT = 2  # of a result; those of another one are not found
+_OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
+COMMON = ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
+"""Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One thing to measure.
+
+    Attributes:
+        schedule: as `fl_epe.schedules.parse_schedule` reads it.
+        noise_multiplier: z.
+        participations: how often a client is expected to take part.
+        replicate: number of the replicate, from 0.
+    """
+
+    schedule: str
+    noise_multiplier: float
+    participations: float
+    replicate: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonPlan:
+    """A comparison, in the limit or by training.
+
+    Attributes:
+        schedules: specifications such as epochs, poisson, min-separation:separation=5 or
+            trace:path=log.csv, see `fl_epe.schedules.parse_schedule` (default: one of each kind
+            that needs no file).
+        noise_multipliers: z, the standard deviations of the DP noise on the sum over the clip
+            norm; 0 only with a task.
+        participations: expected numbers of rounds in which a client takes part.
+        replicates: trainings of each combination, with fresh seeds, which are pooled; without a
+            task so many times the clients are drawn, for schedules that have no law.
+        task: what to train, such as digits (default: the limit, where nothing is trained and
+            noise outweighs the updates).
+        rounds: number T of rounds (default: 512; with a task, the task's).
+        clients: number m of clients, without a task (default: 10000).
+        num_canaries: observed canaries, which take part, with a task (default: the task's).
+        delta: target δ (default: clients^-1.1).
+        server_learning_rate: step size of the server (default: 1; with a task, the task's).
+        server_momentum: momentum of the server's sgd (default: 0.9).
+        decay: factor of the server's step size from one round to the next, without a task.
+        like: directory of a run whose clip norms, server, real updates and number of rounds are
+            taken over, without a task.
+        settings: other settings of `RunConfig` by name, with a task.
+        task_options: options of the task by name.
+        confidence: of the intervals, and of what no client exceeds, a share in (0, 1).
+        seed: of everything; trainings do not share randomness.
+    """
+
+    schedules: tuple[str, ...] = DEFAULT_SCHEDULES
+    noise_multipliers: tuple[float, ...] = (0.5, 1, 2)
+    participations: tuple[float, ...] = (1, 4, 16)
+    replicates: int = 1
+    task: str | None = None
+    rounds: int | None = None
+    clients: int | None = None
+    num_canaries: int | None = None
+    delta: float | None = None
+    server_learning_rate: float | None = None
+    server_momentum: float | None = None
+    decay: float = 1.0
+    like: str | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("schedules", "noise_multipliers", "participations"):
+            values = getattr(self, name)
+            if not isinstance(values, tuple | list) or not len(values):
+                raise_invalid(name, values, "to be a list that is not empty")
+            for value in values:
+                checked_type(name, value, str if name == "schedules" else float)
+            kind = str if name == "schedules" else float
+            object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
+        check_types(self)
+        for spec in self.schedules:
+            with argument_context("schedules", spec):
+                parse_schedule(spec)
+        for name in ("noise_multipliers", "participations"):
+            for value in getattr(self, name):
+                without_noise = name == "noise_multipliers" and self.task is not None
+                if not (0 < value < math.inf or (without_noise and value == 0)):
+                    raise_invalid(name, value, "> 0 and finite")
+                if name == "noise_multipliers":
+                    check_noise(name, value)
+        for name in ("replicates", "rounds", "clients", "num_canaries"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        check_probability("confidence", self.confidence)
+        if self.delta is not None:
+            check_probability("delta", self.delta)
+        check_rate("decay", self.decay)
+        if self.seed < 0:
+            raise ArgumentError("Expected {seed} >= 0.", seed=self.seed)
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        """Settings that only the limit, or only training, has."""
+        allowed = {field.name for field in dataclasses.fields(RunConfig)} - _OWN - set(COMMON)
+        if unknown := set(self.settings) - allowed:
+            raise ValueError(f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}.")
+        kinds = typing.get_type_hints(RunConfig)
+        for name, value in self.settings.items():
+            checked_type(name, value, kinds[name])
+        with rename_arguments(learning_rate="server_learning_rate", momentum="server_momentum"):
+            ServerSGD(
+                1.0 if self.server_learning_rate is None else self.server_learning_rate,
+                0.0 if self.server_momentum is None else self.server_momentum,
+            )
+        if self.task is None and self.num_canaries is not None:
+            raise ArgumentError(
+                "Expected {num_canaries} only with a task: without one, ε is computed.",
+                num_canaries=self.num_canaries,
+            )
+        if self.task is None and (self.settings or self.task_options):
+            raise ArgumentError(
+                "Expected {settings} and {task_options} only with a task to train.",
+                settings=dict(self.settings),
+                task_options=dict(self.task_options),
+            )
+        if self.task is not None and (self.like is not None or self.decay != 1):
+            raise ArgumentError(
+                "Expected {like} and {decay} only without a task.", like=self.like, decay=self.decay
+            )
+        if self.task is not None and self.clients is not None:
+            raise ArgumentError(
+                "Expected {clients} only without a task, which has its own (num_clients among "
+                "its options).",
+                clients=self.clients,
+            )
+
+    def cells(self) -> Iterator[Cell]:
+        """All that is to be measured."""
+        replicates = range(1 if self.task is None else self.replicates)
+        grid = itertools.product(
+            self.schedules, self.noise_multipliers, self.participations, replicates
+        )
+        return (Cell(*values) for values in grid)
+
+    def key(self, cell: Cell) -> str:
+        """Names a measurement: the same key, the same result, whatever else the plan holds."""
+        common = self.to_dict()
+        others = ["schedules", "noise_multipliers", "participations"]
+        if self.task is not None:
+            others += ["replicates", "confidence"]
+        for name in others:
+            del common[name]
+        text = json.dumps([common, dataclasses.asdict(cell), _FORMAT], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, as JSON values."""
+        values = dataclasses.asdict(self)
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ComparisonPlan:
+        """The inverse of `to_dict`; dashes may stand for underscores in names.
+
+        Raises:
+            ValueError: for unknown names or values out of range.
+        """
+        plain = {name.replace("-", "_"): v for name, v in values.items()}
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := set(plain) - known:
+            raise ValueError(f"Unknown names {sorted(unknown)}: expected {sorted(known)}.")
+        for name in ("settings", "task_options"):
+            if name in plain:
+                given = plain[name]
+                if not isinstance(given, Mapping):
+                    raise_invalid(name, given, "to be a table")
+                plain[name] = {key.replace("-", "_"): value for key, value in given.items()}
+        return cls(**plain)
+
+
+def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a plan, completed by the log that one of its schedules replays.
+
+    The log says how many rounds there are, how often a client takes part and how many clients
+    there are; the other schedules are then measured at the same numbers.
+
+    Raises:
+        ArgumentError: if ``rounds`` or ``participations`` are given and differ from the log's.
+        FileNotFoundError: if there is no such log.
+        ValueError: if a file holds no log.
+    """
+    found: dict[str, Any] = {}
+    given = dict(values)
+    for spec in values.get("schedules", ()):
+        with argument_context("schedules", spec):
+            log = log_of(*parse_schedule(spec))
+        if log is None:
+            continue
+        trace, participations = log
+        if given.get("rounds") not in (None, trace.rounds):
+            raise_invalid(
+                "rounds", given["rounds"], f"to be left out, or {trace.rounds} as in {spec}"
+            )
+        asked = given.get("participations", ())
+        if asked and not any(math.isclose(p, participations, rel_tol=1e-6) for p in asked):
+            wanted = f"to be left out, or to hold {participations:g} as in {spec}"
+            raise_invalid("participations", list(asked), wanted)
+        found |= {"rounds": trace.rounds, "clients": trace.population}
+        found["participations"] = (*found.get("participations", ()), participations)
+    if given.get("task") is not None:
+        found = {}
+    return found | {name: value for name, value in given.items() if value is not None}
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """The fields of a plan from a TOML file, for `ComparisonPlan.from_dict`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not TOML.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected path={str(path)!r} to be a TOML file.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Expected {path} to be TOML: {one_line(error)}.") from error

@@ -1,0 +1,143 @@
+"""DP-FedAvg with canaries on a page (McMahan et al. 2018; adaptive clipping: Andrew et al. 2021).
+
+State in, state out: `draw_plan` chooses the cohort of every round; clients train, and their clipped
+updates are summed, on any node (`fl_epe.simulation.worker`); `next_round` adds noise, takes the
+server optimizer's step and moves the clip norm. `DPFedAvg` does that over Flower, and its canaries
+are scored by a `RunAuditor`. The same in plain NumPy: docs/notes/dp_fedavg.md.
+
+Examples:
+    >>> config = RunConfig(
+    ...     clients=4, rounds=3, clients_per_round=2, num_canaries=2, unobserved=0,
+    ...     clipping="fixed", clip_norm=1.0)
+    >>> seeds = Seeds.derive(1)
+    >>> plan, state = draw_plan(config, seeds), initial_state(config, np.zeros(5, np.float32))
+    >>> for cohort in plan.cohorts:
+    ...     sums = ClippedSums(total=np.full(5, 0.1 * len(cohort)), clients=len(cohort))
+    ...     state, released = next_round(config, seeds, state, sums)
+    >>> state.rounds_done, state.clip_norm, list(released)
+    (3, 1.0, ['mean'])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe import schedules
+from fl_epe.config import RunConfig
+from fl_epe.mechanism import gaussian_noise
+from fl_epe.schedules import Cohort
+from fl_epe.seeding import Seeds, generator
+
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """Who takes part in which round.
+
+    Attributes:
+        cohorts: the clients of each round.
+        presence: ``(T, k)``, which observed canary is in which round.
+        observed_ids: the canaries of its columns; all others are only scored.
+    """
+
+    cohorts: list[Cohort]
+    presence: NDArray[np.bool_]
+    observed_ids: NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ServerState:
+    """What the server knows after a round.
+
+    Attributes:
+        theta: the model, float32 of shape ``(dim,)``.
+        clip_norm: of the next round.
+        optimizer: state of the server optimizer.
+        rounds_done: rounds so far.
+    """
+
+    theta: NDArray[np.float32]
+    clip_norm: float
+    optimizer: dict[str, Floats]
+    rounds_done: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClippedSums:
+    """What the clients and canaries of a round send: sums of clipped updates, and counts.
+
+    Attributes:
+        total: sum of all clipped updates, float64 of shape ``(dim,)``; whoever is absent adds 0.
+        clients_total: that of the clients alone, with full knowledge.
+        clients: clients in the sum.
+        unclipped: those of them whose update was no longer than the clip norm.
+        canaries: canaries in the sum; all are clipped.
+    """
+
+    total: Floats
+    clients_total: Floats | None = None
+    clients: int = 0
+    unclipped: int = 0
+    canaries: int = 0
+
+
+def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
+    """Choose the cohorts and the canaries of all rounds, before the first one."""
+    cohorts = config.client_schedule().cohorts(config.clients, generator(seeds.participation, 0))
+    observed = np.arange(config.num_canaries)
+    if config.inclusion == "coin":
+        everyone = config.num_canaries + config.unobserved
+        observed = np.flatnonzero(generator(seeds.participation, 2).random(everyone) < 0.5)
+    rng = generator(seeds.participation, 1)
+    presence = schedules.presence(config.canary_schedule(), len(observed), rng)
+    return Plan(list(cohorts), presence, observed)
+
+
+def initial_state(config: RunConfig, theta: NDArray[np.float32]) -> ServerState:
+    """The state before the first round.
+
+    Raises:
+        ValueError: if the model is no float32 vector.
+    """
+    if theta.ndim != 1 or theta.dtype != np.float32:
+        raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
+    return ServerState(theta, config.clip_rule().init(), config.optimizer().init(len(theta)))
+
+
+def next_round(
+    config: RunConfig, seeds: Seeds, state: ServerState, sums: ClippedSums
+) -> tuple[ServerState, dict[str, Floats]]:
+    """Add noise, divide by the *expected* cohort size, step, and move the clip norm.
+
+    Returns:
+        The next state, and the vectors that an adversary may see, see `RunAuditor`.
+    """
+    t, n, dim = state.rounds_done, config.cohort_size, len(state.theta)
+    deviation = config.sum_noise_multiplier() * state.clip_norm
+    mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
+    mean += sums.total
+    mean /= n
+    released = {"mean": mean}
+    if sums.clients_total is not None:
+        released["residual"] = mean - sums.clients_total / n
+
+    optimizer, step = config.optimizer().update(state.optimizer, mean)
+    if config.optimizer().weights(1) is None:  # the model's updates do not follow from the means
+        released["delta"] = step
+    theta = (step + state.theta).astype(np.float32)
+
+    voters = sums.clients + (sums.canaries if config.canaries_vote else 0)
+    clip_norm = config.clip_rule().update(
+        state.clip_norm, sums.unclipped, voters, generator(seeds.noise, t, 1)
+    )
+    return ServerState(theta, clip_norm, optimizer, t + 1), released
+
+
+def released_series(config: RunConfig) -> tuple[str, ...]:
+    """Names of the vectors that `next_round` returns."""
+    residual = ("residual",) if config.full_knowledge else ()
+    return ("mean", *residual, *(("delta",) if config.optimizer().weights(1) is None else ()))

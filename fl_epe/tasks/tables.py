@@ -1,0 +1,267 @@
+"""Rows of a data set: where they come from, and their columns as tensors that a model takes.
+
+Whole numbers become int64, real numbers float32, and images float32 of shape (channels, height,
+width) in [0, 1]. Rows must be alike: what differs in length has to be padded first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.models import Inputs
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+Source: TypeAlias = "str | os.PathLike[str] | Dataset | DatasetDict | Callable[[], Any]"
+"""A data set, one with splits, a function that returns one, or where one is."""
+
+Columns = str | Sequence[str] | Mapping[str, str]
+"""One column; several that are features of one tensor; or columns by the model's arguments."""
+
+_HELD_OUT_SPLITS = ("test", "validation", "valid", "dev")
+_HELD_OUT_SHARE = 0.1
+_TEXTS = ("string", "large_string")
+
+
+@contextlib.contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """While it lasts, `datasets` draws no progress bars."""
+    import datasets
+
+    were_off = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_off:
+            datasets.enable_progress_bars()
+
+
+def absolute(source: Source) -> Source:
+    """A local path as an absolute one, as workers start in other folders; others as they are."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(source).expanduser()
+        if path.exists() or isinstance(source, os.PathLike):
+            return str(path.absolute())
+    return source
+
+
+def open_source(
+    source: Source, held_out: str | float | Dataset | None, seed: int
+) -> tuple[Dataset, Dataset]:
+    """The rows that clients have, and the held-out ones.
+
+    Args:
+        source: see `from_datasets`.
+        held_out: see `from_datasets`.
+        seed: draws the held-out share.
+
+    Raises:
+        FileNotFoundError: for a path that does not exist.
+        ConnectionError: if a hub cannot be reached.
+        ValueError: for a split that does not exist, or data without rows.
+    """
+    rows = _opened(source)
+    if isinstance(rows, Mapping):
+        rows, held_out = _by_split(rows, held_out)
+    if isinstance(held_out, str):
+        raise_invalid("held_out", held_out, "to be a share or a data set: the data have no splits")
+    if held_out is None or isinstance(held_out, float | int):
+        if len(rows) < 2:
+            raise ValueError(f"Expected data with at least 2 rows, got {len(rows)}.")
+        order = np.random.default_rng(seed).permutation(len(rows))
+        count = max(1, round((_HELD_OUT_SHARE if held_out is None else held_out) * len(rows)))
+        return rows.select(np.sort(order[count:])), rows.select(np.sort(order[:count]))
+    if not len(rows) or not len(held_out):
+        raise ValueError(f"Expected data with rows, got {len(rows)} and {len(held_out)} held out.")
+    return rows, held_out
+
+
+def _by_split(
+    splits: Mapping[str, Dataset], held_out: str | float | Dataset | None
+) -> tuple[Dataset, float | Dataset | None]:
+    """The training split, and what is held out; ``None`` if there is no split for that."""
+    if "train" not in splits and len(splits) != 1:
+        raise ValueError(f"Expected a split 'train' among {', '.join(splits)}.")
+    train = "train" if "train" in splits else next(iter(splits))
+    others = [name for name in splits if name != train]
+    if held_out is None:
+        held_out = next((name for name in _HELD_OUT_SPLITS if name in others), None)
+    if not isinstance(held_out, str):
+        return splits[train], held_out
+    if held_out not in others:
+        known = ", ".join(others) or "none"
+        raise_invalid("held_out", held_out, f"to be one of the other splits: {known}")
+    return splits[train], splits[held_out]
+
+
+def _opened(source: Source) -> Any:
+    if isinstance(source, str | os.PathLike):
+        return _read_path(os.fspath(source))
+    if callable(source) and not hasattr(source, "column_names"):
+        source = source()
+    if not hasattr(source, "column_names"):
+        raise ValueError(
+            f"Expected dataset to be a datasets.Dataset or DatasetDict, got {type(source).__name__}"
+        )
+    return source
+
+
+def _read_path(text: str) -> Any:
+    """A data set of a file, a folder or a hub. No copy of a file is left in a cache."""
+    import datasets
+    from pyarrow import ArrowException, csv, json, parquet
+
+    path = Path(text).expanduser()
+    tabs = csv.ParseOptions(delimiter="\t")
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".csv": csv.read_csv,
+        ".tsv": functools.partial(csv.read_csv, parse_options=tabs),
+        ".json": json.read_json,
+        ".jsonl": json.read_json,
+        ".parquet": parquet.read_table,
+    }
+    if path.is_file():
+        if path.suffix not in readers:
+            raise_invalid("dataset", text, f"to end in one of {', '.join(readers)}")
+        try:
+            table = readers[path.suffix](path)
+        except ArrowException as error:
+            raise_invalid("dataset", text, f"to be a table: {error}")
+        return datasets.Dataset(datasets.table.InMemoryTable(table))
+    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+        return datasets.load_from_disk(str(path))
+    local = path.is_absolute() or text.startswith((".", "~")) or path.suffix in readers
+    if not path.is_dir() and (local or "/" not in text or path.parent.is_dir()):
+        raise FileNotFoundError(
+            f"No file or folder at dataset={text!r} (the id of a hub's data set is OWNER/NAME)."
+        )
+    return datasets.load_dataset(text if not path.is_dir() else str(path))
+
+
+def check_columns(dataset: Dataset, argument: str, columns: Columns) -> None:
+    """Refuse columns that a data set does not have.
+
+    Raises:
+        ValueError: names the argument, the column and those that there are.
+    """
+    named = columns.values() if isinstance(columns, Mapping) else columns
+    for name in [columns] if isinstance(columns, str) else named:
+        if name not in dataset.column_names:
+            known = ", ".join(dataset.column_names)
+            raise_invalid(argument, name, f"to be a column of the data: {known}")
+
+
+def number_columns(dataset: Dataset) -> list[str]:
+    """The columns with a name that hold one number a row; row numbers of pandas are left out."""
+    kinds = {name: getattr(feature, "dtype", "") for name, feature in dataset.features.items()}
+    return [
+        name
+        for name, kind in kinds.items()
+        if kind.startswith(("int", "uint", "float", "bool"))
+        and name
+        and not name.startswith(("Unnamed: ", "__index_level_"))
+    ]
+
+
+def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
+    """The inputs of every row.
+
+    Raises:
+        ValueError: if a column holds text, rows of different lengths, or numbers that are missing.
+    """
+    if isinstance(columns, str):
+        return read_column(dataset, columns, "inputs")
+    if isinstance(columns, Mapping):
+        return {name: read_column(dataset, column, "inputs") for name, column in columns.items()}
+    features = [read_column(dataset, column, "inputs").float() for column in columns]
+    return torch.cat([part[:, None] if part.dim() == 1 else part for part in features], -1)
+
+
+def read_targets(dataset: Dataset, column: str, classes: Sequence[Any] | None) -> torch.Tensor:
+    """The targets of every row; if ``classes`` are given, as the numbers of the classes."""
+    if classes is None:
+        return read_column(dataset, column, "targets")
+    numbers = {value: number for number, value in enumerate(classes)}
+    return torch.tensor([numbers[value] for value in dataset[column]], dtype=torch.int64)
+
+
+def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
+    """The classes of a column of text, sorted; ``None`` if it holds numbers."""
+    if getattr(parts[0].features[column], "dtype", "") not in _TEXTS:
+        return None
+    with no_progress_bars():
+        found = {value for part in parts for value in part.unique(column)}
+    if None in found:
+        raise_invalid("targets", column, "to have a value in every row")
+    return sorted(found)
+
+
+def class_count(parts: Sequence[Dataset], column: str) -> int | None:
+    """How many outputs a classifier of a column needs; ``None`` for real numbers.
+
+    Raises:
+        ValueError: if the column holds numbers below 0, or neither numbers nor text.
+    """
+    if (classes := classes_of(parts, column)) is not None:
+        return len(classes)
+    values = torch.cat([read_column(part, column, "targets").flatten() for part in parts])
+    if values.is_floating_point():
+        return None
+    if (least := int(values.min())) < 0:
+        text = (
+            f"to count classes from 0, got {least}: make it text, or real numbers to predict them"
+        )
+        raise_invalid("targets", column, text)
+    return 1 + int(values.max())
+
+
+def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
+    """One column as a tensor, first axis the rows."""
+    from datasets import Image
+
+    feature = dataset.features[name]
+    if isinstance(feature, Image):
+        images = _alike([np.asarray(image) for image in dataset[name]], name, argument)
+        images = images[..., None] if images.ndim == 3 else images
+        scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(255)
+        return torch.from_numpy(np.ascontiguousarray(scaled))
+    if getattr(feature, "dtype", "") in _TEXTS:
+        text = (
+            f"to hold numbers, got text such as {dataset[0][name]!r:.40}: turn it into numbers "
+            "first, e.g. with a tokenizer and datasets.Dataset.map"
+        )
+        raise_invalid(argument, name, text)
+    values = dataset.with_format("numpy", columns=[name])[:][name] if len(dataset) else np.empty(0)
+    values = _alike(values, name, argument)
+    if values.dtype.kind in "iub":
+        return torch.from_numpy(values.astype(np.int64))
+    if values.dtype.kind != "f":
+        raise_invalid(argument, name, f"to hold numbers, got {values.dtype}")
+    if bad := int(np.count_nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))):
+        text = f"to be finite: {bad} of {len(values)} rows have a missing or infinite value"
+        raise_invalid(argument, name, f"{text}. Fill them in, or leave these rows out")
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def _alike(values: Any, name: str, argument: str) -> np.ndarray:
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return values
+    shapes = sorted({np.shape(row) for row in values})
+    if len(shapes) > 1:
+        raise ArgumentError(
+            f"Expected the rows of {{{argument}}} to have one shape, got {shapes[0]} and "
+            f"{shapes[-1]}: pad or cut them, e.g. with datasets.Dataset.map.",
+            **{argument: name},
+        )
+    return np.stack([np.asarray(row) for row in values]) if len(values) else np.empty(0)

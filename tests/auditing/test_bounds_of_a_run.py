@@ -1,0 +1,138 @@
+"""Many bounds of one run: what each rests on, which one counts, and all at once."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_epe import RunConfig
+from fl_epe.auditing import (
+    COIN_METHODS,
+    Scores,
+    applicable_methods,
+    assert_private,
+    ceiling,
+    combined_p_value,
+    find_evidence,
+    gaussian_by_group,
+    lifted_lower_bound,
+    method_by_design,
+    simultaneous_bounds,
+    theorem,
+)
+from fl_epe.auditing.primary_bound import PrimaryBound
+
+DELTA = 1e-5
+
+
+def _groups(shift, count, seed):
+    rng = np.random.default_rng(seed)
+    return Scores(rng.normal(shift, 1, count), rng.normal(0, 1, count))
+
+
+def test_a_rule_is_read():
+    assert PrimaryBound.parse("auto") == PrimaryBound("all", "auto")
+    assert PrimaryBound.parse("final:mean") == PrimaryBound("final", "mean")
+    for text in ("jeffreys", "every:mean", "final:", "", "largest"):
+        with pytest.raises(ValueError, match="verdict="):
+            PrimaryBound.parse(text)
+
+
+def test_a_run_keeps_its_verdict_and_refuses_one_that_it_cannot_give():
+    assert RunConfig(clients=100).verdict == "auto"
+    config = RunConfig(clients=100, verdict="final:lifted")
+    assert RunConfig.from_dict(config.to_dict()).verdict == "final:lifted"
+    with pytest.raises(ValueError, match=r"one-run.*inclusion='coin'"):
+        RunConfig(clients=100, verdict="one-run")
+    assert RunConfig(clients=100, verdict="one-run", inclusion="coin").verdict == "one-run"
+
+
+def test_the_theorem_is_that_of_the_design():
+    assert "Steinke" in theorem("one-run", coins=True)
+    assert "2305.18447" in theorem("lifted", coins=False)
+    assert theorem("weighted", coins=True).startswith("no theorem")
+
+
+def test_methods_that_apply():
+    scores = _groups(1.0, 30, 0)
+    assert set(applicable_methods(scores, coins=True)) - set(COIN_METHODS) == set(
+        applicable_methods(scores, coins=False)
+    )
+    assert applicable_methods(Scores(np.arange(5.0)), coins=True) == ()
+    assert method_by_design(Scores(np.arange(5.0)), DELTA, 0.95) is None
+
+
+def test_the_ceiling_is_that_of_a_perfect_attack():
+    scores = _groups(1.0, 50, 1)
+    for method in applicable_methods(scores, coins=False):
+        loud = Scores(scores.observed + 1e6, scores.unobserved)
+        most = ceiling(scores, DELTA, 0.95, method)
+        assert most >= ceiling(loud, DELTA, 0.95, method) * (1 - 1e-9)
+    assert ceiling(scores, DELTA, 0.95, "clopper-pearson") < 3.0
+
+
+@pytest.mark.slow
+def test_bounds_hold_all_at_once():
+    """At ε = 0 any positive bound is wrong; without correction more than 5% of runs have one."""
+    wrong = plain = 0
+    trials = 100
+    for seed in range(trials):
+        scores = {"final": _groups(0.0, 40, (2, seed)), "all": _groups(0.0, 40, (3, seed))}
+        wrong += simultaneous_bounds(scores, DELTA).largest > 0
+        each = 1 - 0.05 * 12  # as if each had the whole level
+        plain += simultaneous_bounds(scores, DELTA, confidence=each).largest > 0
+    assert wrong <= stats.binom.ppf(0.999, trials, 0.05)
+    assert plain > wrong
+
+
+def test_the_correction_is_for_all_valid_bounds_of_all_adversaries():
+    found = simultaneous_bounds({"final": _groups(2.0, 40, 0), "all": _groups(3.0, 40, 1)}, DELTA)
+    number = sum(len(rows) for rows in found.rows.values())
+    assert number == 2 * len(applicable_methods(_groups(2.0, 40, 0), coins=False))
+    assert found.each == pytest.approx(1 - 0.05 / number)
+    assert found.largest == max(row.epsilon for rows in found.rows.values() for row in rows)
+    assert all(row.valid for rows in found.rows.values() for row in rows)
+
+
+def test_a_claim_is_tested_on_several_runs():
+    runs = [_groups(5.0, 300, (4, seed)) for seed in range(8)]
+    evidence = find_evidence(runs, 0.5, DELTA)
+    assert evidence.method == "lifted"
+    assert evidence.lower_bound == lifted_lower_bound(runs, DELTA, confidence=0.99)
+    assert evidence.observed == 2400
+    assert evidence.lower_bound <= evidence.ceiling
+    assert "8 independent runs" in str(evidence)
+    with pytest.raises(AssertionError, match="8 independent runs"):
+        assert_private(runs, 0.5, DELTA)
+    for given, message in (([], "run="), ([runs[0], Scores.from_cosines([0.1, 0.2], 99)], "dim=")):
+        with pytest.raises(ValueError, match=message):
+            find_evidence(given, 1.0, DELTA)
+    with pytest.raises(ValueError, match="method='weighted' to be 'lifted'"):
+        find_evidence(runs, 1.0, DELTA, method="weighted")
+
+
+def test_scores_of_canaries_with_other_participations_are_tested_apart():
+    """Together they are a mixture, which the test finds not to be Gaussian."""
+    rng = np.random.default_rng(5)
+    counts = np.repeat([1, 16], 300)
+    scores = rng.normal(2.0 * np.sqrt(counts), 1)
+    together = gaussian_by_group(scores, np.zeros(600))
+    assert together[0].p_value < 1e-6
+    apart = gaussian_by_group(scores, counts)
+    assert set(apart) == {1, 16}
+    assert combined_p_value(apart.values()) > 0.01
+    assert gaussian_by_group(scores[:7], counts[:7]) == {}
+    assert combined_p_value([]) == 1.0
+    with pytest.raises(ValueError, match="groups"):
+        gaussian_by_group(scores, counts[:5])
+
+
+def test_a_corrected_p_value_keeps_its_level():
+    found = 0
+    for seed in range(300):
+        rng = np.random.default_rng((6, seed))
+        tests = gaussian_by_group(rng.normal(size=120), np.repeat(range(6), 20))
+        found += combined_p_value(tests.values()) < 0.05
+    assert found <= stats.binom.ppf(0.999, 300, 0.05)
+    assert not math.isnan(found)

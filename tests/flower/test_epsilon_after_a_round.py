@@ -1,0 +1,93 @@
+"""ε after a round is said once: every engine's record and report have what the run said."""
+
+import numpy as np
+import pytest
+from flower_audits import run
+from flwr.serverapp import strategy as flower
+from tiny import Tiny
+
+from fl_epe import RoundFacts, RunAuditor, RunConfig, audit_dp_sgd
+from fl_epe.auditing import epsilon_by_round
+from fl_epe.dp_sgd import PlainDPSGD
+from fl_epe.flower import Job, simulate
+from fl_epe.reporting import summarize
+from fl_epe.reporting.chart_rounds import by_round
+from fl_epe.seeding import Seeds
+
+CONFIG = RunConfig(
+    clients=20,
+    rounds=6,
+    clients_per_round=8,
+    num_canaries=20,
+    unobserved=20,
+    canary_participations=2,
+    noise_multiplier=0.5,
+)
+
+
+def own_loop():
+    rng, theta, said = np.random.default_rng(1), np.zeros(2000, np.float32), []
+    auditor = RunAuditor(20, 20, seed=1, delta=1e-5, planned=30.0)
+    auditor.begin(theta)
+    for t in range(6):
+        present = [i for i in range(20) if (i + t) % 4 == 0]
+        mean = auditor.canaries.combine(np.ones((1, len(present))), numbers=present)[0]
+        theta = (theta + mean + rng.standard_normal(2000) / 50).astype(np.float32)
+        auditor.observe(theta, RoundFacts(present, contribution=1.0))
+        said.append(auditor.epsilon_so_far())
+    return auditor.record(participation="epochs"), said
+
+
+def in_process():
+    said = []
+    record = simulate(
+        Job(Tiny(), CONFIG, Seeds.derive(7)), on_round=lambda now: said.append(now.estimate)
+    )
+    return record, said
+
+
+def _in_metrics(result):
+    rounds = result.train_metrics_clientapp
+    names = ("epsilon-all", "epsilon-all-low", "epsilon-all-high")
+    return [tuple(rounds[t][name] for name in names) for t in rounds if names[0] in rounds[t]]
+
+
+def around_a_strategy():
+    strategy = flower.FedAvgM(
+        fraction_evaluate=0, min_train_nodes=2, min_available_nodes=2, server_momentum=0.9
+    )
+    audit, result = run(strategy, participations=3, num_canaries=20)
+    return audit.record(), _in_metrics(result)
+
+
+def dp_sgd():
+    optimizer = PlainDPSGD(
+        np.zeros(2000),
+        learning_rate=0.1,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=8,
+        seed=0,
+    )
+    said, rng = [], np.random.default_rng(2)
+    with audit_dp_sgd(optimizer, num_canaries=40, delta=1e-5, sample_rate=0.2, seed=1) as audit:
+        for _ in range(10):
+            optimizer.step(rng.standard_normal((8, 2000)))
+            said.append(audit._scored.auditor.epsilon_so_far())
+    return audit.record(), said
+
+
+@pytest.mark.parametrize("engine", [own_loop, in_process, around_a_strategy, dp_sgd])
+def test_it_is_the_same_during_the_run_and_in_the_record_and_the_report(engine):
+    record, said = engine()
+    said = [e if e is None or isinstance(e, tuple) else (e.epsilon, e.low, e.high) for e in said]
+    found = epsilon_by_round(record)
+    kept = [(e.estimate.epsilon, e.estimate.low, e.estimate.high) for e in found]
+    assert len(kept) >= 4
+    assert kept == [values for values in said if values is not None][-len(kept) :]
+    summary = summarize(record)
+    chart = by_round(record, summary)
+    assert chart is not None
+    drawn = next(trace for trace in chart.traces if trace["name"] == "ε so far")
+    # A page keeps five digits.
+    np.testing.assert_allclose(drawn["y"], [epsilon for epsilon, _, _ in kept], rtol=1e-4)

@@ -1,0 +1,34 @@
+"""Every example in a docstring of `simulations/audits` is run, and audits print as text."""
+
+import doctest
+import importlib
+
+import pytest
+from audit_script import Result, Table
+
+WITH_EXAMPLES = (
+    "broken_examples",
+    "cancelling_statistics",
+    "composed",
+    "exchangeable",
+    "hidden_substitute",
+    "sampled_gaussian",
+    "subsampled_bounds",
+    "two_layer",
+)
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_an_example_gives_what_it_shows(name):
+    module = importlib.import_module(name)
+    names = vars(module) | {"np": importlib.import_module("numpy")}
+    result = doctest.testmod(module, extraglobs=names)
+    assert result.attempted
+    assert not result.failed
+
+
+def test_tables_are_aligned():
+    table = Table("bounds", ("bound", "ε ≥", "held"), [("gdp", 0.75, True), ("mean", None, False)])
+    lines = ["bounds", "bound   ε ≥  held", "gdp    0.75   yes", "mean      –    no"]
+    assert str(table) == "\n".join(lines)
+    assert str(Result("All hold.", [table], ["a note"])).endswith("\n\nNote: a note")
