@@ -53,6 +53,16 @@ def no_waiting_for_the_disk():
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_code_in_the_garbage_collector():
+    """Hypothesis times collections with a function of Python's.
+
+    In it another thread may take over, and if both read an array's header just then, CPython 3.11
+    raises "AST constructor recursion depth mismatch" in one of them.
+    """
+    gc.callbacks.clear()
+
+
 _drawn = {"wanted": False}
 
 

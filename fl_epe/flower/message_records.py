@@ -86,8 +86,8 @@ def _parsed(array: Array) -> NDArray[Any]:
 class DecodedArray(Array):
     """An `Array` that was decoded beforehand, so that threads need not do it.
 
-    NumPy reads a header with Python's parser, which fails in one of some hundred thousand calls
-    ("AST constructor recursion depth mismatch", CPython 3.11) if threads do so at once.
+    NumPy reads a header with Python's parser, which fails now and then ("AST constructor recursion
+    depth mismatch", CPython 3.11) if threads do so at once and a collection of garbage runs code.
     """
 
     def __init__(self, array: Array) -> None:
