@@ -60,9 +60,10 @@ class Whitener:
     def add(self, null: NDArray[np.floating], scores: Floats, shapes: Floats) -> None:
         """Add a round: null scores ``(M,)``, the canaries' scores and what they added, ``(k,)``."""
         t, count = self.rounds, len(null)
-        known, rest = self._null[:t], null.astype(np.float32)
+        known = self._null[:t]
+        rest: NDArray[np.float32] = null.astype(np.float32)
         along = known @ rest / count
-        rest = rest - along @ known
+        rest -= along @ known
         length = np.sqrt(np.mean(rest**2))
         self._null[t] = rest / length
         self._scores[t] = (scores - along @ self._scores[:t]) / length
