@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError, check_count, check_positive
 from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
 from fl_epe.cli.errors import FAILED, on_one_line, say
@@ -48,7 +47,7 @@ class _Machine:
         backend: threads of this process, or Flower's Ray simulation.
         workers: nodes that share the clients out; no influence on the result.
         checkpoint_every: how often a checkpoint is kept, from which 'fl-epe resume' goes on: a
-            number of rounds (10), or a time (30s, 5min, 2h). There is always one before the first
+            number of rounds. There is always one before the first
             round, after the last one, and when a run is stopped.
         round_timeout: seconds to wait for the answers of a round; a client that has not answered
             by then counts as absent.
@@ -57,15 +56,13 @@ class _Machine:
 
     backend: Literal["in-process", "ray"] = "in-process"
     workers: int = min(os.cpu_count() or 1, 8)
-    checkpoint_every: str = "10"
+    checkpoint_every: int = 10
     round_timeout: float = 3600.0
     save_model: bool = False
 
     def __post_init__(self) -> None:
-        from fl_epe.simulation import CheckpointEvery
-
         check_count("workers", self.workers)
-        CheckpointEvery.parse(self.checkpoint_every)
+        check_count("checkpoint_every", self.checkpoint_every)
         check_positive("round_timeout", self.round_timeout)
 
     def _carry_out(self, job: Job, output: Path, words: Sequence[str]) -> int:
@@ -160,9 +157,6 @@ class Run(_Machine):
             (default: the operating system's entropy, because whoever guesses the seed knows the
             canaries and the noise).
         evaluate_every: rounds between evaluations on held-out data.
-        score_memory: MiB for rounds that wait to be scored together, with --canary-kind sphere:
-            every canary is made anew for each such block, so raise it for large models and many
-            rounds; 'fl-epe resume' keeps it.
         settings: training and audit (a task may have defaults of its own).
         task_options: options of the task.
     """
@@ -171,7 +165,6 @@ class Run(_Machine):
     output: Path | None = None
     seed: int | None = None
     evaluate_every: int = 5
-    score_memory: int = SCORE_MEMORY >> 20
     settings: Annotated[Mapping[str, Any], Group(RunConfig, without=("clients",))] = (
         dataclasses.field(default_factory=dict)
     )
@@ -182,7 +175,6 @@ class Run(_Machine):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("evaluate_every", self.evaluate_every)
-        check_count("score_memory", self.score_memory)
 
     def __call__(self, words: Sequence[str]) -> int:
         """Train, and report."""
@@ -191,10 +183,9 @@ class Run(_Machine):
         with task_errors(self.task):
             task = find_task(self.task).task(**self.task_options)
             settings = {"clients": task.num_clients, **task.defaults, **self.settings}
-            memory = self.score_memory << 20
             config = RunConfig.from_dict(settings)
-            check_training(config, task.dim, memory, self.workers, self.backend)
-            job = Job(task, config, Seeds.derive(self.seed), self.evaluate_every, memory)
+            check_training(config, task.dim, self.workers, self.backend)
+            job = Job(task, config, Seeds.derive(self.seed), self.evaluate_every)
             notes = task.notes()
         output = output_directory(self.output, self.task.replace(":", "-"))
         with locked(output):
@@ -235,7 +226,7 @@ class Resume(_Machine):
             if ":" in (self.task or ""):  # a module of one's own
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task)
-            check_training(job.config, job.task.dim, job.score_memory, self.workers, self.backend)
+            check_training(job.config, job.task.dim, self.workers, self.backend)
             return self._carry_out(job, self.run_dir, words)
 
 
@@ -287,10 +278,10 @@ def _text(progress: Progress) -> str:
         left = "scoring"
     else:
         left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
-    if progress.epsilon:
-        left = f"{left}  {progress.epsilon}"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
-    clip = "" if progress.epsilon else f"clip {progress.clip_norm:.3g}  "  # a line is short
+    found, clip = progress.estimate, f"clip {progress.clip_norm:.3g}  "
+    if found is not None:  # a line is short
+        clip, left = "", f"{left}  ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
     return f"{loss}{_metric(progress)}{clip}canaries {progress.canaries_seen}  {left}"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError
 
 if TYPE_CHECKING:
@@ -62,20 +63,15 @@ def _refuse(reason: str, arguments: Mapping[str, Any]) -> NoReturn:
     raise ArgumentError(f"Expected smaller numbers than {listed}: {reason}.", **arguments)
 
 
-def check_training(
-    config: RunConfig, dim: int, score_memory: int, workers: int, backend: str
-) -> None:
+def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> None:
     """Refuse a training run that cannot fit, or would never end.
 
     Args:
         config: of the run.
         dim: parameters of the model.
-        score_memory: bytes for rounds that wait to be scored.
         workers: nodes.
         backend: "ray", if each of them is a process.
     """
-    waiting, mebibytes = "the rounds that wait to be scored", f"{score_memory >> 20} MiB"
-    check_memory(score_memory, waiting, score_memory=mebibytes)
     each = 4 * dim + (300 << 20 if backend == "ray" else 64 << 10)
     check_memory(workers * each, "a model for each worker", workers=workers)
     check_memory(24 * config.clients, "the clients' order", clients=config.clients)
@@ -86,7 +82,7 @@ def check_training(
     check_memory(kept, "scores and cohorts of all rounds", **sizes)
     blocks = 1  # rotated canaries are scored together
     if config.canary_kind == "sphere":
-        blocks = -(-rounds * 4 * dim // max(1, score_memory))
+        blocks = -(-rounds * 4 * dim // SCORE_MEMORY)
     passes = rounds * cohort * config.local_epochs + (canaries + unobserved) * blocks
     sizes = {"rounds": rounds, "clients_per_round": cohort, "local_epochs": config.local_epochs}
     sizes |= {"num_canaries": canaries, "unobserved": unobserved}

@@ -91,7 +91,7 @@ def signals_ask(stop: StopRequest) -> Iterator[list[int]]:
 
     def handle(number: int, frame: types.FrameType | None) -> None:
         came.append(number)
-        if len(came) > 1 or stop.may_raise() or not stop.ask():
+        if len(came) > 1 or not stop.ask():
             raise Stopped(number)
 
     usable = (signal.SIG_IGN, None)

@@ -38,7 +38,6 @@ from fl_epe.auditing import (
     finite,
     seen_by,
 )
-from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import rename_arguments
 from fl_epe.limit import limit_weights
 from fl_epe.limit.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
@@ -57,13 +56,7 @@ def record_path(plan: ComparisonPlan, cell: Cell, directory: Path) -> Path:
     return directory / "cells" / plan.key(cell) / RECORD
 
 
-def measure(
-    plan: ComparisonPlan,
-    cell: Cell,
-    directory: Path,
-    nodes: int = 1,
-    score_memory: int = SCORE_MEMORY,
-) -> dict[str, Any]:
+def measure(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int = 1) -> dict[str, Any]:
     """Measure one cell of a plan.
 
     Returns JSON values, or ``{"skipped": reason}`` if the combination is impossible, or
@@ -75,14 +68,13 @@ def measure(
         directory: of the comparison; a training run keeps its record there, and its checkpoint
             while it runs.
         nodes: threads of a training run.
-        score_memory: bytes for a training's rounds that wait to be scored together.
     """
     try:
         if plan.task is None:
             return _in_the_limit(plan, cell)
         seed = int(plan.key(cell), 16) % 2**63
         path = record_path(plan, cell, directory)
-        schedule, population, record = _by_training(plan, cell, seed, path, nodes, score_memory)
+        schedule, population, record = _by_training(plan, cell, seed, path, nodes)
         found: dict[str, Any] = {
             adversary.sees: _of_record(seen_by(record, adversary), schedule, population, plan)
             for adversary in (FINAL_MODEL, EVERY_ROUND)
@@ -216,7 +208,7 @@ def _error_of(law: ExpectedScoreLaw, delta: float) -> float:
 
 
 def _by_training(
-    plan: ComparisonPlan, cell: Cell, seed: int, path: Path, nodes: int, score_memory: int
+    plan: ComparisonPlan, cell: Cell, seed: int, path: Path, nodes: int
 ) -> tuple[Schedule, int, AuditRecord]:
     """Train, or go on where an earlier attempt was stopped."""
     from fl_epe.config import RunConfig
@@ -239,7 +231,7 @@ def _by_training(
     config = RunConfig.from_dict({"clients": task.num_clients, **settings})
     if path.exists():
         return config.canary_schedule(), task.num_clients, AuditRecord.load(path)
-    job = Job(task, config, Seeds.derive(seed), config.rounds, score_memory)
+    job = Job(task, config, Seeds.derive(seed), config.rounds)
     checkpoint = path.with_name(CHECKPOINT)
     record = simulate(job, workers=nodes, checkpoint=checkpoint)
     record.save(path)

@@ -15,7 +15,6 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import check_count
 from fl_epe.files import no_link, write_text
 from fl_epe.limit.measure import measure
@@ -33,7 +32,6 @@ def carry_out(
     *,
     workers: int = 1,
     nodes: int = 1,
-    score_memory: int = SCORE_MEMORY,
     on_cell: Callable[[int, int], None] | None = None,
 ) -> Results:
     """Measure every cell of a plan that ``directory`` does not hold yet.
@@ -45,7 +43,6 @@ def carry_out(
         directory: made if it is missing.
         workers: processes; with 1, everything happens in this one.
         nodes: threads of each training run; no influence on the result.
-        score_memory: bytes for a training's rounds that wait to be scored together; no influence.
         on_cell: called with how many cells are done, and of how many.
 
     Raises:
@@ -62,9 +59,7 @@ def carry_out(
     report = on_cell or (lambda done, total: None)
     report(len(results), len(cells))
     with open(path, "a", encoding="utf-8", opener=no_link) as file:
-        one = functools.partial(
-            measure, plan, directory=directory, nodes=nodes, score_memory=score_memory
-        )
+        one = functools.partial(measure, plan, directory=directory, nodes=nodes)
         for cell, result in _measured(plan, missing, one, workers):
             line = {"key": plan.key(cell), "cell": dataclasses.asdict(cell), "result": result}
             file.write(json.dumps(line, allow_nan=False) + "\n")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import one_line
 from fl_epe.auditing import ClientLog, FaultKind
-from fl_epe.simulation.checkpoint import COUNTS, KINDS
+from fl_epe.simulation.checkpoint import check_arrays
 from fl_epe.simulation.dp_fedavg import Plan
 from fl_epe.simulation.messages import TrainInstruction
 
@@ -131,19 +131,37 @@ class RoundLog:
         return history | {
             "rounds_done": np.array(self.rounds_done),
             "faults": np.array(self.faults, dtype=np.str_),
-            KINDS: np.array(list(self.fault_counts), dtype=np.str_),
-            COUNTS: np.array(list(self.fault_counts.values()), np.int64),
+            "fault_kinds": np.array(list(self.fault_counts), dtype=np.str_),
+            "fault_counts": np.array(list(self.fault_counts.values()), np.int64),
             "presence": self.presence,
             "client_ids": np.concatenate(self.cohorts),
             "client_offsets": self._offsets(),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up what `state` returned."""
-        self.rounds_done = int(state["rounds_done"])
-        self.presence = state["presence"]
-        self.cohorts = np.split(state["client_ids"], state["client_offsets"][1:-1])
-        self.faults = [str(fault) for fault in state["faults"]]
-        counted = zip(state[KINDS].tolist(), state[COUNTS].tolist(), strict=True)
-        self.fault_counts = Counter(dict(counted))
+        """Take up what `state` returned.
+
+        Raises:
+            ValueError: if it is of another plan.
+        """
+        (rounds, _), done = self.presence.shape, int(state["rounds_done"])
+        if not 1 <= done <= rounds:
+            raise ValueError(f"rounds_done={done} is not in [1, {rounds}]")
+        wanted: dict[str, tuple[str, tuple[int, ...]]] = {
+            "rounds_done": ("i", ()),
+            "presence": ("b", self.presence.shape),
+            "faults": ("U", (-1,)),
+            "fault_kinds": ("U", (-1,)),
+            "fault_counts": ("i", (-1,)),
+            "client_ids": ("i", (-1,)),
+            "client_offsets": ("i", (rounds + 1,)),
+        }
+        check_arrays(state, wanted | {f"history.{name}": ("if", (done,)) for name in _PER_ROUND})
+        ids, offsets = state["client_ids"], state["client_offsets"]
+        if offsets[0] != 0 or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
+            raise ValueError(f"client_offsets do not rise from 0 to {len(ids)}")
+        counts = zip(state["fault_kinds"].tolist(), state["fault_counts"].tolist(), strict=True)
+        self.rounds_done, self.presence = done, state["presence"]
+        self.cohorts = np.split(ids, offsets[1:-1])
+        self.faults, self.fault_counts = state["faults"].tolist(), Counter(dict(counts))
         self.history = {name: state[f"history.{name}"].tolist() for name in _PER_ROUND}

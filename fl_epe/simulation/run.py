@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import math
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,120 +17,144 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_epe.archive import UnreadableFileError
-from fl_epe.auditing import SKETCH_PARTS, AuditRecord, Design, EarlyStop, EpsilonEstimate, FaultKind
-from fl_epe.checks import ArgumentError, check_positive
-from fl_epe.flower import pack, read_only
+from fl_epe.auditing import AuditRecord, Design, EarlyStop, EpsilonEstimate, FaultKind
+from fl_epe.checks import ArgumentError, check_count, check_positive
+from fl_epe.flower import pack
 from fl_epe.simulation.checkpoint import (
-    Shape,
-    check_state,
+    check_arrays,
     from_newest,
     has_checkpoint,
-    read_job,
-    read_state,
+    read_checkpoint,
+    values_of,
     write_checkpoint,
 )
-from fl_epe.simulation.checkpoint_every import CheckpointEvery
-from fl_epe.simulation.dp_fedavg import released_series
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
 from fl_epe.simulation.job import Job
-from fl_epe.simulation.run_options import Progress, RunOptions
-from fl_epe.simulation.stopping import AskedError, RunStoppedError, WatchedGrid
+from fl_epe.simulation.stopping import EndedError, RunStoppedError, StopRequest, WatchedGrid
 from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
 
 logger = logging.getLogger(__name__)
 
-ROUND_TIMEOUT = 3600.0
-"""Seconds to wait for the answers of a round, as in Flower."""
-
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
 
 
-class _EnoughError(Exception):
-    """The run may stop, with this model."""
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a round.
 
-    def __init__(self, arrays: ArrayRecord) -> None:
-        super().__init__()
-        self.arrays = arrays
+    Attributes:
+        round: rounds done.
+        rounds: rounds in all.
+        loss: mean training loss of the round's clients.
+        accuracy: the last accuracy on held-out data, or the task's other metric; NaN without one.
+        clip_norm: clip norm of the round.
+        canaries_seen: observed canaries that have taken part at least once.
+        seconds_left: expected time until the last round is done.
+        estimate: ε of every round so far, its interval for all rounds at once; ``None`` where
+            nothing is known yet.
+        metric: what ``accuracy`` is, see `fl_epe.tasks.Task.metric`.
+        evaluated: how many rounds were done at the last evaluation.
+        eval_loss: loss of the last evaluation, on held-out data.
+        kept: rounds in the newest checkpoint.
+        faults: the first messages about what went wrong.
+        fault_counts: how often each kind of fault happened.
+    """
+
+    round: int
+    rounds: int
+    loss: float
+    accuracy: float
+    clip_norm: float
+    canaries_seen: int
+    seconds_left: float
+    metric: str = "accuracy"
+    estimate: EpsilonEstimate | None = None
+    evaluated: int = 0
+    eval_loss: float = math.nan
+    kept: int = 0
+    faults: Sequence[str] = ()
+    fault_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class _Session:
     """One pass through `DPFedAvg.start`, with evaluation and checkpoints between rounds."""
 
-    def __init__(self, job: Job, options: RunOptions) -> None:
-        self.job = job
-        self._checkpoint = options.get("checkpoint")
-        self._every = CheckpointEvery.parse(options.get("checkpoint_every", 10))
-        self.stop = options.get("stop")
-        self.round_timeout = options.get("round_timeout", ROUND_TIMEOUT)
-        check_positive("round_timeout", self.round_timeout)
-        self._on_round = options.get("on_round")
-        self._on_model = options.get("on_model")
-        self.strategy = DPFedAvg(
-            job.config, job.seeds, score_memory=job.score_memory, client_sizes=job.task.sizes
-        )
+    def __init__(
+        self,
+        job: Job,
+        checkpoint: Path | None,
+        every: int,
+        stop: StopRequest,
+        on_round: Callable[[Progress], None] | None,
+    ) -> None:
+        check_count("checkpoint_every", every)
+        self.job, self.stop = job, stop
+        self._checkpoint, self._every, self._on_round = checkpoint, every, on_round
+        self.strategy = self._new_strategy()
         self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
         self._began = time.monotonic()
         self._before = 0  # rounds done before this session
         self._kept = 0  # rounds in the newest checkpoint
-        self._kept_at = self._began
-        self._last: ArrayRecord | None = None  # the model after the rounds that are whole
-        self._whole = 0  # how many that are
+
+    def _new_strategy(self) -> DPFedAvg:
+        return DPFedAvg(self.job.config, self.job.seeds, client_sizes=self.job.task.sizes)
 
     def initial(self) -> ArrayRecord:
         """The initial model, or that of the checkpoint."""
-        checkpoint, task = self._checkpoint, self.job.task
-        begun = checkpoint is not None and has_checkpoint(checkpoint)
-        if checkpoint is not None and begun:
-            state = from_newest(checkpoint, self._read)
-            if state:
-                self.strategy.restore(state)
-                self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
-                self._before = self._kept = self.strategy.rounds_done
-                return pack(theta=state["theta"])
+        path, task = self._checkpoint, self.job.task
         theta = task.initial(self.job.seeds.initial)
-        if checkpoint is not None and not begun:
+        if path is not None and has_checkpoint(path):
+            return pack(theta=from_newest(path, lambda place: self._restored(place, theta)))
+        if path is not None:
             task.held_out()  # if data or a package is missing, it fails before a file is written
-            write_checkpoint(checkpoint, self.job.to_json(), {})
+            write_checkpoint(path, self.job.to_dict(), {})
         return pack(theta=theta)
 
-    def _read(self, path: Path) -> dict[str, NDArray[Any]]:
-        """The state in a checkpoint of this very job; empty if it is that before the first round.
+    def _restored(self, path: Path, initial: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Take up a checkpoint of this very job; returns its model.
 
         Raises:
             UnreadableFileError: if it is damaged, or of another job.
         """
-        if differ := self.job.differences(read_job(path)):
+        job, state = read_checkpoint(path)
+        if differ := self.job.differences(job):
             raise UnreadableFileError(
                 f"Expected path={str(path)!r} to be a checkpoint of this run, but it has other "
                 f"values of {', '.join(differ)}. Name another file."
             )
-        state = read_state(path)
-        if state:
-            check_state(path, state, self._shape())
-        return state
+        if not state:  # before the first round
+            return initial
+        self.strategy = self._new_strategy()
+        with values_of(path):
+            evaluations = {
+                f"series.{n}": ("if", state["series.eval_round"].shape) for n in _EVALUATED
+            }
+            check_arrays(state, {"theta": ("f", initial.shape), **evaluations})
+            self.strategy.restore(state)
+        self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
+        self._before = self._kept = self.strategy.rounds_done
+        return state["theta"]
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate, save a checkpoint and report progress. Also called before the first round."""
         done, rounds = self.strategy.rounds_done, self.job.config.rounds
-        metrics, enough = None, done < rounds and self._may_stop()
-        self._last, self._whole = arrays, done
+        metrics, ends = None, done == rounds or self.decided()
         if done > self._before or not done:
-            if done % self.job.evaluate_every == 0 or done == rounds or enough:
+            if done % self.job.evaluate_every == 0 or ends:
                 metrics = self._evaluate(done, arrays)
-            waited = time.monotonic() - self._kept_at
-            if enough or done == rounds or self._every.due(done - self._kept, waited):
+            if ends or done - self._kept >= self._every:
                 self.keep()
         if self._on_round is not None:
             self._on_round(self._progress(done, rounds))
-        if enough:
-            raise _EnoughError(arrays)
-        if self.stop is not None and done < rounds:
+        if done < rounds:
+            if ends:
+                raise EndedError
             self.stop.raise_if_asked()
         return metrics
 
-    def _may_stop(self) -> bool:
+    def decided(self) -> bool:
         """Whether the rule `RunConfig.stop_when` is met."""
         rule, found = self.job.config.stop_rule(), self.strategy.epsilon_so_far()
         return rule is not None and found is not None and rule.met(found.low, found.high)
@@ -150,17 +174,14 @@ class _Session:
         path, done = self._checkpoint, self.strategy.rounds_done
         if path is None or done == self._kept:
             return path is not None
-        if self._last is None or self._whole != done:
-            return False  # during a round
         series = {f"series.{name}": np.array(values) for name, values in self._series.items()}
-        state = {"theta": read_only(self._last["theta"]), **series, **self.strategy.state()}
         try:
-            write_checkpoint(path, self.job.to_json(), state)
+            write_checkpoint(path, self.job.to_dict(), {**series, **self.strategy.state()})
         except OSError as error:
             text = f"the checkpoint could not be written: {error}"
             self.strategy.log.fault(FaultKind.NOT_SAVED, text, done)
             return False
-        self._kept, self._kept_at = done, time.monotonic()
+        self._kept = done
         return True
 
     def stopped(self) -> RunStoppedError:
@@ -168,69 +189,32 @@ class _Session:
         kept = self.keep()
         return RunStoppedError(self.strategy.rounds_done, self.job.config.rounds, kept=kept)
 
-    def _shape(self) -> Shape:
-        config, task = self.job.config, self.job.task
-        dim = len(task.initial(self.job.seeds.initial))
-        return Shape(
-            dim=dim,
-            rounds=config.rounds,
-            clients=config.clients,
-            observed=len(self.strategy.log.observed_ids),
-            canaries=config.num_canaries + config.unobserved,
-            series=released_series(config),
-            optimizer=config.optimizer().init(dim),
-            evaluated=_EVALUATED,
-            history=tuple(self.strategy.log.history),
-            sketch=min(dim, SKETCH_PARTS),
-        )
-
     def _progress(self, done: int, rounds: int) -> Progress:
         elapsed = time.monotonic() - self._began
-        history, found = self.strategy.log.history, self.strategy.epsilon_so_far()
+        log = self.strategy.log
         return Progress(
             round=done,
             rounds=rounds,
-            loss=history["loss"][-1] if done else np.nan,
+            loss=log.history["loss"][-1] if done else np.nan,
             accuracy=self._series["eval_accuracy"][-1],
-            clip_norm=history["clip_norm"][-1] if done else self.job.config.clip_norm,
-            canaries_seen=self.strategy.log.canaries_seen(),
+            clip_norm=log.history["clip_norm"][-1] if done else self.job.config.clip_norm,
+            canaries_seen=log.canaries_seen(),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
             metric=self.job.task.metric,
-            epsilon=self._epsilon_text(found),
-            estimate=found,
+            estimate=self.strategy.epsilon_so_far(),
             evaluated=int(self._series["eval_round"][-1]),
             eval_loss=self._series["eval_loss"][-1],
             kept=self._kept,
-            faults=tuple(self.strategy.log.faults),
-            fault_counts=dict(self.strategy.log.fault_counts),
+            faults=tuple(log.faults),
+            fault_counts=dict(log.fault_counts),
         )
-
-    def _epsilon_text(self, found: EpsilonEstimate | None) -> str:
-        """ε so far, and how many canaries more would decide."""
-        rule = self.job.config.stop_rule()
-        if found is None:
-            return ""
-        text = f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
-        if rule is None:
-            return text
-        if self._may_stop():
-            return f"{text}, stopping: {rule}"
-        assert self.strategy.auditor is not None  # noqa: S101 - it found something
-        more = self.strategy.auditor.more_canaries(rule.limit)
-        if math.isinf(more):
-            return f"{text}, no number of canaries would decide"
-        return f"{text}, {math.ceil(more)} more canaries would decide"
 
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
         """Score what is left and make the record."""
-        if self._on_model is not None:
-            self._on_model(arrays["theta"].numpy())
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
-        done, stopped = self.strategy.rounds_done, None
-        if self.job.config.stop_when is not None and done < self.job.config.rounds:
-            found = self.strategy.epsilon_so_far()
-            assert found is not None  # noqa: S101 - it is why the run stopped
+        done, found, stopped = self.strategy.rounds_done, self.strategy.epsilon_so_far(), None
+        if found is not None and self.job.config.stop_when and done < self.job.config.rounds:
             facts = {f.name: getattr(found, f.name) for f in dataclasses.fields(EarlyStop)[1:]}
             stopped = EarlyStop(done, **facts)
         task = {
@@ -244,54 +228,78 @@ class _Session:
         return record.with_values(design=design, stopped=stopped)
 
 
-def run_on_grid(grid: Grid, job: Job, **options: Unpack[RunOptions]) -> AuditRecord:
+def run_on_grid(
+    grid: Grid,
+    job: Job,
+    *,
+    checkpoint: Path | None = None,
+    checkpoint_every: int = 10,
+    stop: StopRequest | None = None,
+    round_timeout: float = 3600.0,
+    on_round: Callable[[Progress], None] | None = None,
+    on_model: Callable[[NDArray[np.float32]], None] | None = None,
+) -> AuditRecord:
     """Train ``job`` on the nodes of a grid that run `worker_app`, and audit it.
+
+    Only the job changes the result.
 
     Args:
         grid: in process, Ray or SuperLink.
         job: what to do.
-        options: checkpoints and progress, see `RunOptions`.
-
-    Returns:
-        The record; the checkpoint file is left for the caller to delete once that is safe.
+        checkpoint: where to keep the state of an unfinished run, from before the first round on,
+            and the state before that beside it. If the file exists, the run goes on from there, or
+            from the one before if it is broken. Both hold the canary seed and are readable by their
+            owner alone; they are left for the caller to delete once that is safe. A disk that is
+            full is a fault, and the run goes on.
+        checkpoint_every: rounds from one checkpoint to the next. Whatever it is, there is one after
+            the last round, before the scoring, and one when the run ends while it waits for
+            clients: by a `StopRequest`, a signal or an error.
+        stop: asks the run to stop.
+        round_timeout: seconds to wait for the answers of a round; who has not answered by then
+            counts as absent.
+        on_round: called after every round.
+        on_model: called with the final model, float32 of shape (dim,), after the last round.
 
     Raises:
-        TypeError: for an option that is none of `RunOptions`.
-        ValueError: if an option is out of range, or no checkpoint can be used.
+        ValueError: if an argument is out of range, or no checkpoint can be used.
         RunStoppedError: if the run was asked to stop.
     """
-    if unknown := sorted(options.keys() - RunOptions.__annotations__.keys()):
-        raise TypeError(f"Expected the options of RunOptions, got {unknown}.")
+    check_positive("round_timeout", round_timeout)
     quiet_flower()
-    session = _Session(job, options)
-    return session.finish(_train(grid, session, session.initial()))
+    session = _Session(job, checkpoint, checkpoint_every, stop or StopRequest(), on_round)
+    model = _train(grid, session, session.initial(), round_timeout)
+    if on_model is not None:
+        on_model(model["theta"].numpy())
+    return session.finish(model)
 
 
-def _train(grid: Grid, session: _Session, arrays: ArrayRecord) -> ArrayRecord:
+def _train(grid: Grid, session: _Session, arrays: ArrayRecord, timeout: float) -> ArrayRecord:
     """The final model; if the training ends early, the rounds done are kept."""
-    watched = WatchedGrid(grid, session.stop, session.round_timeout)
-    left = session.job.config.rounds - session.strategy.rounds_done
-    listening = session.stop.listening() if session.stop else contextlib.nullcontext()
+    strategy, stop = session.strategy, session.stop
+    watched: Any = WatchedGrid(grid, stop)
+    left = session.job.config.rounds - strategy.rounds_done
+    stop.listens = True
     try:
-        with listening:
-            result = session.strategy.start(watched, arrays, left, evaluate_fn=session.after_round)
-    except _EnoughError as enough:
-        return enough.arrays
-    except AskedError as asked:
-        raise session.stopped() from asked
+        result = strategy.start(watched, arrays, left, timeout, evaluate_fn=session.after_round)
+    except EndedError as end:
+        if session.decided():
+            return strategy.model()
+        raise session.stopped() from end
     except BaseException as error:
-        if watched.was_waiting:
+        if stop.waits_in is not None:
             session.keep()
-            if session.stop is not None and isinstance(error, KeyboardInterrupt):
+            if stop.asked and isinstance(error, KeyboardInterrupt):
                 raise session.stopped() from error
         raise
+    finally:
+        stop.listens, stop.waits_in = False, None
     return result.arrays if left else arrays
 
 
 def simulate(
-    job: Job, *, backend: str = "in-process", workers: int = 2, **options: Unpack[RunOptions]
+    job: Job, *, backend: str = "in-process", workers: int = 2, **options: Any
 ) -> AuditRecord:
-    """Run a job on this machine; see `run_on_grid`.
+    """Run a job on this machine.
 
     Args:
         job: what to do.
@@ -299,7 +307,7 @@ def simulate(
         workers: nodes, which share the clients out between them. Clipped sums are exact: on a CPU
             the model and every score are the same to the last bit with any number of workers. Only
             the mean training loss, a sum of rounded numbers, may differ in its last bits.
-        options: checkpoints and progress, see `RunOptions`.
+        options: checkpoints and progress, see `run_on_grid`.
 
     Raises:
         ValueError: for an unknown backend or fewer than one worker.
@@ -315,7 +323,7 @@ def simulate(
     raise ArgumentError("Expected {backend} to be 'in-process' or 'ray'.", backend=backend)
 
 
-def _simulate_with_ray(job: Job, workers: int, options: RunOptions) -> AuditRecord:
+def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> AuditRecord:
     server_app, records, stops = ServerApp(), list[AuditRecord](), list[RunStoppedError]()
 
     @server_app.main()

@@ -6,12 +6,12 @@ a run that ends there can keep the state after the last whole round.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fl_epe.simulation.in_process_grid import InProcessGrid
@@ -19,8 +19,8 @@ from fl_epe.simulation.in_process_grid import InProcessGrid
 _PULL = 0.1  # seconds between looks for answers where a request to stop is listened to
 
 
-class AskedError(Exception):
-    """The run was asked to stop, and a round ends or is dropped; `run_on_grid` catches it."""
+class EndedError(Exception):
+    """A run ends before its last round; `run_on_grid` catches it."""
 
 
 class RunStoppedError(Exception):
@@ -43,121 +43,64 @@ class StopRequest:
 
     A run that is asked drops the round under way, keeps a checkpoint of the rounds before and
     raises a `RunStoppedError`.
+
+    Attributes:
+        asked: whether it was asked.
+        listens: whether a run looks at the request, which is from its first round to its last.
+        waits_in: the thread in which that run waits for answers, if it does.
     """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
-        self._listens = False
-        self._waits_in: int | None = None  # a thread
-
-    @property
-    def asked(self) -> bool:
-        """Whether it was asked."""
-        return self._asked.is_set()
-
-    def raise_if_asked(self) -> None:
-        """Raise an `AskedError` if it was asked."""
-        if self.asked:
-            raise AskedError
+        self.asked = self.listens = False
+        self.waits_in: int | None = None
 
     def ask(self) -> bool:
-        """Ask; returns whether a run listens, which is from its first round to its last."""
-        self._asked.set()
-        return self._listens
+        """Ask; returns whether a run will see to it.
 
-    def may_raise(self) -> bool:
-        """Whether an exception in this thread would end the run between two rounds.
-
-        So that a signal handler may raise instead of asking, which ends the waiting at once.
+        If not, a signal handler may raise, which ends the waiting in its thread at once.
         """
-        return self._waits_in == threading.get_ident()
+        self.asked = True
+        return self.listens and self.waits_in != threading.get_ident()
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """While a run looks at the request."""
-        self._listens = True
-        try:
-            yield
-        finally:
-            self._listens = False
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """While this thread waits for answers."""
-        self._waits_in = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._waits_in = None
+    def raise_if_asked(self) -> None:
+        """Raise an `EndedError` if it was asked."""
+        if self.asked:
+            raise EndedError
 
 
-class WatchedGrid(Grid):
-    """A grid whose waiting can be ended, and that says whether a run ended while it waited.
+class WatchedGrid:
+    """A grid whose waiting can be ended; whatever else it is asked for, the grid itself answers.
 
     Args:
         grid: does the work.
-        request: ends the waiting; ``None`` if nobody asks.
-        timeout: seconds to wait for the answers of a round, at most.
-
-    Attributes:
-        was_waiting: whether the last call of `send_and_receive` did not return.
+        request: ends the waiting.
     """
 
-    def __init__(self, grid: Grid, request: StopRequest | None, timeout: float) -> None:
-        self._grid, self._timeout = grid, timeout
-        self._request = request or StopRequest()
-        # Elsewhere than in the main thread no signal handler can raise.
-        self._polls = request is not None and not isinstance(grid, InProcessGrid)
-        self.was_waiting = False
+    def __init__(self, grid: Grid, request: StopRequest) -> None:
+        self._grid, self._request = grid, request
 
-    def set_run(self, *arguments: object) -> None:
-        """See `Grid`."""
-        self._grid.set_run(*arguments)  # type: ignore[arg-type]
-
-    @property
-    def run(self) -> object:  # type: ignore[override]
-        """See `Grid`."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """See `Grid`."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """See `Grid`."""
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See `Grid`."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See `Grid`."""
-        return self._grid.pull_messages(message_ids)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send, and wait for answers until they came, the time is up or the run shall stop."""
+        """Send, and wait for answers until they came, the time is up or the run shall stop.
+
+        ``request.waits_in`` stays set if this raises.
+        """
         messages = list(messages)
         if not messages:  # as for an evaluation by clients, which stands during a round
             return []
-        limit = self._timeout if timeout is None else min(timeout, self._timeout)
-        self.was_waiting = True
-        with self._request.waiting():
-            self._request.raise_if_asked()
-            if self._polls and threading.current_thread() is not threading.main_thread():
-                replies = self._poll(messages, limit)
-            else:
-                replies = list(self._grid.send_and_receive(messages, timeout=limit))
-        self.was_waiting = False
+        self._request.waits_in = threading.get_ident()
+        self._request.raise_if_asked()
+        # Elsewhere than in the main thread no signal handler can raise.
+        main = threading.current_thread() is threading.main_thread()
+        if main or isinstance(self._grid, InProcessGrid):
+            replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        else:
+            replies = self._poll(messages, float("inf") if timeout is None else timeout)
+        self._request.waits_in = None
         return replies
 
     def _poll(self, messages: Iterable[Message], limit: float) -> list[Message]:

@@ -24,13 +24,12 @@ from fl_epe.auditing import (
     ServerStep,
     installed_versions,
 )
-from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.config import RunConfig
 from fl_epe.flower import pack, read_only
-from fl_epe.mechanism import ServerSGD, norm
+from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
-from fl_epe.simulation.checkpoint import AUDITOR
+from fl_epe.simulation.checkpoint import check_arrays
 from fl_epe.simulation.dp_fedavg import (
     ServerState,
     draw_plan,
@@ -56,7 +55,6 @@ class DPFedAvg(Strategy):
         config: everything that decides the result.
         seeds: the random streams; fresh ones from the operating system by default.
         node_timeout: seconds to wait for nodes that hold all clients.
-        score_memory: bytes for released means that wait to be scored, for independent canaries.
         client_sizes: examples of each client of a cohort, to balance the work of nodes that hold
             all clients; by default all are alike. No influence on the result.
 
@@ -73,12 +71,10 @@ class DPFedAvg(Strategy):
         seeds: Seeds | None = None,
         *,
         node_timeout: float = 120.0,
-        score_memory: int = SCORE_MEMORY,
         client_sizes: Callable[[Cohort], NDArray[Any]] | None = None,
     ) -> None:
         self.config = config
         self.seeds = seeds or Seeds.derive(None)
-        self._score_memory = score_memory
         self._nodes = NodeRegistry(config.clients, node_timeout, client_sizes)
         self.log = RoundLog(draw_plan(config, self.seeds))
         self._instructions: dict[int, TrainInstruction] = {}
@@ -91,6 +87,16 @@ class DPFedAvg(Strategy):
     def rounds_done(self) -> int:
         """Rounds aggregated so far."""
         return self.log.rounds_done
+
+    def model(self) -> ArrayRecord:
+        """The model after the rounds done.
+
+        Raises:
+            ValueError: before the first round.
+        """
+        if self._state is None:
+            raise ValueError("Expected a model after at least one round.")
+        return pack(theta=self._state.theta)
 
     def summary(self) -> None:
         """Log what will be done."""
@@ -105,7 +111,6 @@ class DPFedAvg(Strategy):
             seed=self.seeds.canary,
             delta=config.target_delta,
             server=server if isinstance(server, ServerSGD) else config.server_optimizer,
-            score_memory=self._score_memory,
             planned=observed * config.canary_schedule().participations(),
             kind=config.canary_kind,
             series=released_series(config),
@@ -182,8 +187,7 @@ class DPFedAvg(Strategy):
             replies=n,
         )
         auditor.observe(theta, facts, released=released)
-        moved = norm(theta - before.theta)
-        row = {**counts, "clip_norm": before.clip_norm, "update_norm": moved}
+        row = {**counts, "clip_norm": before.clip_norm}
         self.log.close_round(row)
         shown = {name.replace("_", "-"): value for name, value in row.items()}
         return pack(theta=theta), MetricRecord({**shown, "canaries-seen": self.log.canaries_seen()})
@@ -275,25 +279,51 @@ class DPFedAvg(Strategy):
         """Everything but the seeds that a resumed run needs, as named arrays."""
         if self.auditor is None or self._state is None:
             return {}
-        clip_norm = np.array(self._state.clip_norm)
-        out = self.log.state() | {"clip_norm": clip_norm, "start": self._start}
-        out |= {f"optimizer.{name}": value for name, value in self._state.optimizer.items()}
-        auditor = self.auditor.state(keep_waiting=True)
-        return out | {AUDITOR + name: value for name, value in auditor.items()}
+        return {
+            "theta": self._state.theta,
+            "start": self._start,
+            "clip_norm": np.array(self._state.clip_norm),
+            **self.log.state(),
+            **{f"optimizer.{name}": value for name, value in self._state.optimizer.items()},
+            **{f"auditor.{n}": value for n, value in self.auditor.state(keep_waiting=True).items()},
+        }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up what `state` returned, and the model "theta" after the rounds done.
+        """Take up what `state` returned; `Strategy.start` then runs the rounds that are left.
 
-        `Strategy.start` then runs the rounds that are left.
+        Raises:
+            ValueError: if it is of another run.
         """
-        self._start, theta = state["start"], state["theta"]
         self.log.restore(state)
-        optimizer = _under(state, "optimizer.")
-        clip_norm = float(state["clip_norm"])
-        self._state = ServerState(theta, clip_norm, optimizer, self.rounds_done)
+        theta, done, config = state["theta"], self.rounds_done, self.config
+        before = config.optimizer().init(len(theta))
+        auditor, optimizer = _under(state, "auditor."), _under(state, "optimizer.")
+        waiting = auditor["waiting.names"].tolist()
+        wanted = {
+            "theta": ("f", theta.shape),
+            "start": ("f", theta.shape),
+            "clip_norm": ("f", ()),
+            **{f"optimizer.{name}": ("f", value.shape) for name, value in before.items()},
+            "auditor.waiting.vectors": ("f", (len(waiting), len(theta))),
+        }
+        for name in released_series(config):
+            scored = done - waiting.count(name), config.num_canaries + config.unobserved
+            wanted |= {
+                f"auditor.norms.{name}": ("f", (done,)),
+                f"auditor.dots.{name}": ("f", scored),
+            }
+        check_arrays(state, wanted)
+        ids, clip_norm = state["client_ids"], float(state["clip_norm"])
+        if np.any((ids < 0) | (ids >= config.clients)):
+            raise ValueError(f"client_ids are not in [0, {config.clients})")
+        if clip_norm <= 0:
+            raise ValueError(f"clip_norm={clip_norm} is not > 0")
+        self._start = state["start"]
+        self._state = dataclasses.replace(
+            initial_state(config, theta), clip_norm=clip_norm, optimizer=optimizer, rounds_done=done
+        )
         self.auditor = self._new_auditor()
-        kept = _under(state, AUDITOR)
-        self.auditor.restore(kept, self.rounds_done, start=self._start, last=theta)
+        self.auditor.restore(auditor, done, start=self._start, last=theta)
 
 
 def _under(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

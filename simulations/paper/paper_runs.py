@@ -109,9 +109,6 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
     )
     parser.add_argument("--workers", type=int, default=1, help="rows trained at the same time")
     parser.add_argument("--nodes", type=int, default=2, help="threads of each run")
-    parser.add_argument(
-        "--score-memory", type=int, default=384, help="MiB for rounds that wait to be scored"
-    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--set",
@@ -179,7 +176,6 @@ def run(table: PaperTable, doc: str) -> None:
         options.output,
         workers=options.workers,
         nodes=options.nodes,
-        score_memory=options.score_memory << 20,
         on_cell=lambda done, total: print(
             f"{done}/{total} rows after {(time.monotonic() - began) / 60:.1f} min", flush=True
         ),

@@ -20,7 +20,7 @@ a small scale, and the column "limit, final" has both:
 The full size has not been run, for lack of a GPU. Training takes about 3.3e16 floating-point
 operations: 86 hours of one core, or an hour on a GPU that sustains 10 TFLOP/s. Canaries
 are the paper's, independent, and made again for each block of rounds, which takes 74 s for 2,000 of
-them; ``--score-memory`` allows larger blocks, and ``--set canary_kind=rotation`` needs none.
+them; ``--set canary_kind=rotation`` needs no blocks.
 
 At scale 1/32 with at most 64 sentences a user (``--task-option max_examples=64``), five minutes of
 one core for both rows, seed 0: 64 rounds of 5 users, 31 + 31 canaries::

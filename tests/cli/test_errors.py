@@ -226,7 +226,6 @@ class TestSizes:
             [*RUN, "--num-canaries", "1000000000"],
             [*RUN, "--unobserved", "1000000000"],
             [*RUN, "--num-clients", "99999999999"],
-            [*RUN, "--score-memory", "99999999"],
             [*RUN, "--local-epochs", "10000000000"],
             [*RUN, "--participation", "time-of-day:rounds_per_day=60,zones=90000000000"],
             [*LIMIT, "--rounds", "100000000"],

@@ -1,7 +1,6 @@
 """The file of an unfinished run: private, checked, and refused by the name of what is wrong."""
 
 import dataclasses
-import json
 import stat
 
 import numpy as np
@@ -12,7 +11,7 @@ from fl_epe.archive import read_archive
 from fl_epe.cli.main import main
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import load_job
-from fl_epe.simulation.checkpoint import previous_of, read_job, read_state, write_checkpoint
+from fl_epe.simulation.checkpoint import previous_of, read_checkpoint, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def _refused(path, capsys):
 
 def test_a_checkpoint_is_for_its_owner_alone(path):
     path.chmod(0o644)
-    write_checkpoint(path, read_job(path), read_state(path))
+    write_checkpoint(path, *read_checkpoint(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -55,30 +54,29 @@ def test_a_checkpoint_that_lost_its_checksums_is_refused(path, capsys):
 
 STREAMS = tuple(field.name for field in dataclasses.fields(Seeds))
 JOBS = {
-    "task": ({"task": 3}, "evaluate_every=2|task"),
-    "config": ({"config": []}, r"config=\[\] to be a table"),
-    "rounds": ({"config": {"clients": 20, "rounds": "six"}}, "config.rounds='six' <= "),
+    "task": ({"task": 3}, "task"),
+    "config": ({"config": []}, "must be a mapping, not list"),
+    "rounds": ({"config": {"clients": 20, "rounds": "six"}}, "rounds='six' to be an integer"),
     "seeds": ({"seeds": dict.fromkeys(STREAMS, "x")}, "canary='x' to be an integer"),
-    "seeds-list": ({"seeds": [1]}, r"seeds=\[1\] to be a table"),
+    "seeds-list": ({"seeds": [1]}, "must be a mapping, not list"),
     "seeds-huge": ({"seeds": dict.fromkeys(STREAMS, 2**129)}, "canary=[0-9]* <= "),
-    "memory-huge": ({"score_memory": 10**400}, "score_memory=1000"),
-    "every": ({"evaluate_every": 0}, "evaluate_every=0 >= 1"),
+    "every": ({"evaluate_every": 0}, "evaluate_every=0 to be an integer >= 1"),
 }
 
 
 @pytest.mark.parametrize(("changes", "message"), JOBS.values(), ids=JOBS)
 def test_a_job_that_is_none(changes, message, path):
-    _put(path, json.dumps(json.loads(read_job(path)) | changes), {})
+    _put(path, read_checkpoint(path)[0] | changes, {})
     with pytest.raises(ValueError, match=message) as refusal:
         load_job(path)
     assert str(path) in str(refusal.value)
 
 
 def test_a_job_without_a_part(path):
-    values = json.loads(read_job(path))
+    values = read_checkpoint(path)[0]
     del values["config"]
-    _put(path, json.dumps(values), {})
-    with pytest.raises(ValueError, match="'job' has no 'config'"):
+    _put(path, values, {})
+    with pytest.raises(ValueError, match="it has no 'config'"):
         load_job(path)
 
 
@@ -88,14 +86,14 @@ STATES = {
     "theta-missing": ("theta", None, "it has no 'theta'"),
     "theta-short": ("theta", np.zeros(3, np.float32), r"theta is float32 of shape \(3,\)"),
     "theta-nan": ("theta", np.full(105, np.nan, np.float32), "theta is not finite"),
-    "theta-double": ("theta", np.zeros(105), "theta is float64, not float32"),
+    "theta-double": ("theta", np.zeros(105), "flat float32 model, got float64"),
     "clip-norm": ("clip_norm", np.array(-1.0), "clip_norm=-1.0 is not > 0"),
     "velocity": ("optimizer.velocity", np.zeros(2), "optimizer.velocity is float64 of shape"),
     "presence": ("presence", np.zeros((4, 6)), "presence is float64"),
     "clients": ("client_ids", np.full(20, 99), r"client_ids are not in \[0, 20\)"),
     "offsets": ("client_offsets", np.array([0, 9, 5, 15, 20]), "client_offsets do not rise"),
     "history": ("history.loss", np.zeros(9), "history.loss is float64 of shape"),
-    "series": ("series.eval_loss", np.zeros(9), "series.eval_round and the others"),
+    "series": ("series.eval_loss", np.zeros(9), "series.eval_loss is float64 of shape"),
     "scores": ("auditor.dots.mean", np.zeros((1, 99)), "auditor.dots.mean is float64 of shape"),
     "names": ("auditor.waiting.names", np.array(["x"] * 3), "auditor.waiting.vectors is float32"),
 }
@@ -103,11 +101,11 @@ STATES = {
 
 @pytest.mark.parametrize(("name", "value", "message"), STATES.values(), ids=STATES)
 def test_a_state_that_does_not_fit_is_refused_by_name(name, value, message, path, capsys):
-    state = read_state(path)
+    state = read_checkpoint(path)[1]
     del state[name]
     if value is not None:
         state[name] = value
-    _put(path, read_job(path), state)
+    _put(path, read_checkpoint(path)[0], state)
     printed = _refused(path, capsys)
     import re
 

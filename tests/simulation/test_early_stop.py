@@ -11,7 +11,7 @@ from fl_epe.auditing import EVERY_ROUND, average_case_client, epsilon_by_round, 
 from fl_epe.flower import Job, Progress, simulate
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
-from fl_epe.simulation.checkpoint import previous_of, read_job, read_state, write_checkpoint
+from fl_epe.simulation.checkpoint import previous_of, read_checkpoint, write_checkpoint
 
 ROUNDS = 20
 CONFIG = RunConfig(
@@ -44,8 +44,8 @@ def test_the_run_stops_when_its_rule_is_met(stopped):
     found = record.findings.stopped
     assert found.after == record.rounds == progress[-1].round
     assert found.low > 1.5
-    assert "stopping: epsilon-all-low > 1.5" in progress[-1].epsilon
-    assert all("more canaries would decide" in p.epsilon for p in progress[2:-1])
+    assert progress[-1].estimate.low == found.low
+    assert all(p.estimate.low <= 1.5 for p in progress[2:-1])
     last = epsilon_by_round(record)[-1].estimate
     assert all(getattr(last, name) == getattr(found, name) for name in ("epsilon", "low", "high"))
     canary = average_case_client(seen_by(record, EVERY_ROUND)).canaries
@@ -107,9 +107,9 @@ def test_a_run_that_was_killed_stops_where_it_would_have(stopped, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"auditor.gains": None}, "it has no 'auditor.gains'"),
-        ({"auditor.gains": np.zeros((2, 3))}, r"auditor.gains is float64 of shape \(2, 3\)"),
-        ({"auditor.gains": -np.ones((2, 20))}, "energies below 0"),
+        ({"auditor.gains": None}, "it has no 'gains'"),
+        ({"auditor.gains": np.zeros((2, 3))}, "to be those of present and gains"),
+        ({"auditor.gains": -np.ones((2, 20))}, "energies >= 0"),
     ],
     ids=["missing", "shape", "negative"],
 )
@@ -122,9 +122,9 @@ def test_a_checkpoint_without_what_the_rule_needs_is_refused(change, message, tm
 
     with pytest.raises(KilledError):
         simulate(job(), checkpoint=path, checkpoint_every=1, on_round=kill)
-    state = {**read_state(path), **change}
+    state = {**read_checkpoint(path)[1], **change}
     kept = {name: value for name, value in state.items() if value is not None}
-    write_checkpoint(path, read_job(path), kept)
+    write_checkpoint(path, read_checkpoint(path)[0], kept)
     previous_of(path).unlink()
     with pytest.raises(ValueError, match=message):
         simulate(job(), checkpoint=path)

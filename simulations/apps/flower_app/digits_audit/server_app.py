@@ -37,7 +37,7 @@ def main(grid: Grid, context: Context) -> None:
     seeds = Seeds.derive(int(settings["seed"]))
     job = Job(task, config, seeds, int(settings["evaluate-every"]))
     output = Path(str(settings["output"]))
-    checkpoint, every = output / "checkpoint.npz", str(settings["checkpoint-every"])
+    checkpoint, every = output / "checkpoint.npz", int(settings["checkpoint-every"])
     record = run_on_grid(grid, job, checkpoint=checkpoint, checkpoint_every=every)
     record.save(output / "record.npz")
     remove_checkpoint(checkpoint)
