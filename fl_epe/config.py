@@ -203,7 +203,7 @@ class RunConfig:
                 stop_when=self.stop_when,
                 inclusion=self.inclusion,
             )
-        PrimaryBound.parse(self.verdict).check_inclusion(self.inclusion)
+        PrimaryBound.parse(self.verdict, inclusion=self.inclusion)
 
     @property
     def target_delta(self) -> float:

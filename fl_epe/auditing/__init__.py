@@ -22,9 +22,16 @@ from fl_epe.auditing.assumptions import (
     gaussian_test,
 )
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, epsilon_lower_bound, lower_bound
-from fl_epe.auditing.bounds.lifted import lifted_lower_bound
-from fl_epe.auditing.bounds.primary import least_canaries
+from fl_epe.auditing.bounds import (
+    BOUNDS,
+    PrimaryBound,
+    applicable_methods,
+    epsilon_lower_bound,
+    least_canaries,
+    lifted_lower_bound,
+    lower_bound,
+    method_by_design,
+)
 from fl_epe.auditing.difference import EpsilonDifference, epsilon_difference
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
@@ -55,14 +62,6 @@ from fl_epe.auditing.measured_null import (
     scorer_with_null,
 )
 from fl_epe.auditing.one_release import LARGE_OVERLAP
-from fl_epe.auditing.primary_bound import (
-    PrimaryBound,
-    SimultaneousBounds,
-    applicable_methods,
-    method_by_design,
-    simultaneous_bounds,
-    theorem,
-)
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import OTHERS, record_from_scorer
 from fl_epe.auditing.record_parts import (
@@ -95,7 +94,6 @@ from fl_epe.auditing.view import STATISTICS, View, scores_for_claim, seen_by
 
 __all__ = [
     "BOUNDS",
-    "COIN_METHODS",
     "EVERY_ROUND",
     "FINAL_MODEL",
     "LARGE_OVERLAP",
@@ -135,7 +133,6 @@ __all__ = [
     "ScoreSummary",
     "Scores",
     "ServerStep",
-    "SimultaneousBounds",
     "View",
     "all_bounds",
     "anderson_darling",
@@ -177,9 +174,7 @@ __all__ = [
     "scorer_with_null",
     "scores_for_claim",
     "seen_by",
-    "simultaneous_bounds",
     "summarize_checked",
-    "theorem",
     "unknown_rounds_estimate",
     "wider_than_known",
 ]

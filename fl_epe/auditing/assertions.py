@@ -104,8 +104,8 @@ def assert_private(
             f"to go with Gaussian scores: Anderson–Darling has p = {evidence.gaussian_p:.2g}. "
             "Leave out method, for a bound without that assumption",
         )
-    scores, others = f"{evidence.observed} + {evidence.unobserved}", "'gdp' or 'mean'"
-    _check_can_be_disproved(epsilon, evidence, scores, others)
+    scores = f"{evidence.observed} + {evidence.unobserved}"
+    _check_can_be_disproved(epsilon, evidence, scores, "'gdp'")
     return evidence
 
 

@@ -1,7 +1,7 @@
 """What a run says about a claim of (ε, δ)-DP: a lower bound, what it assumes, an estimate.
 
-Methods without an assumption show gross violations only; "gdp" and "mean" show finer ones, if the
-noise is Gaussian. Scores that are not Gaussian refute that, and then nothing is called violated;
+Methods without an assumption show gross violations only; "gdp" shows finer ones, if the noise
+is Gaussian. Scores that are not Gaussian refute that, and then nothing is called violated;
 too few cannot, so the evidence says what it assumes.
 
 Examples:
@@ -20,9 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_epe.auditing.assumptions import anderson_darling
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, check_delta, lower_bound
+from fl_epe.auditing.bounds import BOUNDS, lifted_lower_bound, lower_bound
 from fl_epe.auditing.bounds.error_rates import normal_scores
-from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
 from fl_epe.auditing.measured import NotMeasured
@@ -269,7 +268,7 @@ def _check_claim(epsilon: float, delta: float, confidence: float, method: str | 
     valid = [name for name, bound in BOUNDS.items() if bound.valid]
     if method not in (None, *valid):
         raise_invalid("method", method, f"to be valid, one of {', '.join(valid)}")
-    check_delta(delta, method or "weighted")
+    BOUNDS[method or "weighted"].check_delta(delta)
 
 
 def _check_measured(scores: Scores, method: str) -> None:
@@ -307,7 +306,7 @@ def _default_method(scores: Scores, delta: float) -> str:
 
 def _compared_with(scores: Scores, method: str) -> int:
     """Number of unobserved scores that a bound uses; 0 with the exact null."""
-    exact = scores.dim is not None and method not in COIN_METHODS
+    exact = scores.dim is not None and not BOUNDS[method].needs_coins
     return 0 if exact or scores.unobserved is None else scores.unobserved.size
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.assumptions import GaussianFit, gaussian_test
-from fl_epe.auditing.bounds.by_name import BOUNDS, COIN_METHODS, NEED_GAUSSIAN, lower_bound
+from fl_epe.auditing.bounds import BOUNDS, applicable_methods, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.one_release import check_together, epsilon_together, overlap
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, check_sign
+from fl_epe.auditing.scores import Scores, check_sign
 from fl_epe.checks import check_scores, raise_invalid
 
 Floats = NDArray[np.float64]
@@ -242,16 +242,11 @@ def all_bounds(
         confidence: one-sided, of each bound on its own.
         coins: whether the canaries were included by independent fair coins.
     """
-    if not scores.boundable:
-        return ()
-    guesses = coins and scores.unobserved is not None
     rows = []
-    for method, bound in BOUNDS.items():
-        gaussian = method in NEED_GAUSSIAN and scores.statistic == UNKNOWN_ROUNDS
-        if not gaussian and (guesses or method not in COIN_METHODS):
-            at = 0.0 if method == "katz-log" else delta
-            epsilon = lower_bound(scores, at, confidence=confidence, method=method)
-            rows.append(BoundRow(method, epsilon, bound.valid, bound.assumption, bound.description))
+    for method in applicable_methods(scores, coins=coins):
+        bound = BOUNDS[method]
+        epsilon = lower_bound(scores, delta, confidence=confidence, method=method)
+        rows.append(BoundRow(method, epsilon, bound.valid, bound.assumption, bound.description))
     return tuple(rows)
 
 

@@ -36,7 +36,6 @@ class Report:
 
     Attributes:
         run_dirs: holds record.npz; several are compared.
-        simultaneous: also all valid lower bounds at once, corrected for their number (Bonferroni).
         figures: also write every figure in the style of a paper into RUN_DIR/figures, as any of
             pdf, svg and png, beside it what it draws as CSV, scores.csv and the table for LaTeX.
         delta: of several runs, compare at this target δ (default: that of the runs; if they
@@ -48,7 +47,6 @@ class Report:
     NAMES: ClassVar = {"run_dir": "RUN_DIR"}
 
     run_dirs: Annotated[tuple[Path, ...], "RUN_DIR"]
-    simultaneous: bool = False
     figures: tuple[Literal["pdf", "svg", "png"], ...] = ()
     delta: float | None = None
     output: Path | None = None
@@ -56,12 +54,11 @@ class Report:
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         several = len(self.run_dirs) > 1
-        for name in ("simultaneous", "figures") if several else ("delta", "output"):
-            if (value := getattr(self, name)) not in (None, False, ()):
+        for name in ("figures",) if several else ("delta", "output"):
+            if (value := getattr(self, name)) not in (None, ()):
                 why = "one run; report each of them on its own"
                 why = why if several else "two or more runs that are compared; one was named"
-                shown = value if isinstance(value, bool) else str(value)
-                raise ArgumentError(f"{{{name}}} is for {why}.", **{name: shown})
+                raise ArgumentError(f"{{{name}}} is for {why}.", **{name: str(value)})
         return self._compare() if several else self._report(self.run_dirs[0])
 
     def _report(self, directory: Path) -> int:
@@ -69,7 +66,7 @@ class Report:
         if self.figures and (directory / FIGURES).is_symlink():
             raise ValueError(f"Expected {directory / FIGURES} to be a folder: it is a link.")
         console = terminal()
-        summary = print_and_write(console, record, directory, simultaneous=self.simultaneous)
+        summary = print_and_write(console, record, directory)
         if self.figures:
             from fl_epe.reporting import write_figures
 
@@ -116,13 +113,11 @@ def _records(directories: Sequence[Path]) -> dict[str, AuditRecord]:
     return records
 
 
-def print_and_write(
-    console: Console, record: AuditRecord, directory: Path, *, simultaneous: bool = False
-) -> RunSummary:
+def print_and_write(console: Console, record: AuditRecord, directory: Path) -> RunSummary:
     """Write the report of a record into a directory and print its table and notes."""
     from fl_epe.reporting import print_report, write_report
 
-    summary = write_report(record, directory, simultaneous=simultaneous)
+    summary = write_report(record, directory)
     console.print()
     print_report(console, summary)
     for name, value in summary.metrics.held_out():

@@ -140,7 +140,7 @@ class CanaryAuditSettings:
             value = getattr(self, name)
             if value is not None and value not in get_args(kind):
                 raise_invalid(name, value, f"to be one of {get_args(kind)}")
-        PrimaryBound.parse(self.verdict).check_inclusion("fixed")
+        PrimaryBound.parse(self.verdict, inclusion="fixed")
 
     def _check_together(self) -> None:
         if self.clients is None:

@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, COIN_METHODS, Scores, ceiling, lower_bound, method_by_design
+from fl_epe.auditing import BOUNDS, Scores, ceiling, lower_bound, method_by_design
 from fl_epe.checks import check_probability, raise_invalid
 
 MOST_CANARIES = 8_192
@@ -120,7 +120,7 @@ def canaries_for_epsilon(
     """
     check_probability("confidence", confidence)
     check_probability("power", power)
-    valid = ["auto", *(n for n, b in BOUNDS.items() if b.valid and n not in COIN_METHODS)]
+    valid = ["auto", *(n for n, b in BOUNDS.items() if b.valid and not b.needs_coins)]
     if method not in valid:
         raise_invalid("method", method, f"to be one of {', '.join(valid)}")
     if not 0 <= claimed < math.inf:

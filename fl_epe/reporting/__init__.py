@@ -29,7 +29,7 @@ from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
 from fl_epe.reporting.tables import Terminal, plain_table
-from fl_epe.reporting.verdict import most_text, simultaneous_lines
+from fl_epe.reporting.verdict import most_text
 
 __all__ = [
     "NOT_MEASURED",
@@ -55,7 +55,6 @@ __all__ = [
     "render_page",
     "score_notes",
     "score_tables",
-    "simultaneous_lines",
     "summarize",
     "summarize_unmeasured",
     "write_figures",

@@ -28,7 +28,7 @@ from fl_epe.reporting.rows import bound_cells, interval, table_rows
 from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, fault_rows, status_line
 from fl_epe.reporting.still import still
 from fl_epe.reporting.summary_types import RunSummary, Unmeasured
-from fl_epe.reporting.verdict import simultaneous_lines, statement_cells, verdict_text
+from fl_epe.reporting.verdict import statement_cells, verdict_text
 
 _MADE_WITH = (
     ("task", "task"),
@@ -91,7 +91,6 @@ def report_page(
         written=written,
         made_with=_made_with(config),
         statements=statement_cells(summary),
-        at_once=simultaneous_lines(summary.claims.simultaneous),
         headlines=headlines(summary),
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
         bounds=bound_cells(summary),

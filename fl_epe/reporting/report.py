@@ -30,10 +30,10 @@ from fl_epe.reporting.status import fault_lines, fault_rows, status_line
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary
 from fl_epe.reporting.tables import Terminal, plain_table
-from fl_epe.reporting.verdict import simultaneous_lines, statement_lines, verdict_text
+from fl_epe.reporting.verdict import statement_lines, verdict_text
 
 
-def write_report(record: AuditRecord, directory: Path, *, simultaneous: bool = False) -> RunSummary:
+def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     """Write ``report.json``, ``report.html`` and its pictures as PNG files; returns the summary.
 
     A picture that would show nothing is left out, and one of an earlier report is removed.
@@ -41,10 +41,9 @@ def write_report(record: AuditRecord, directory: Path, *, simultaneous: bool = F
     Args:
         record: the audit record of a run.
         directory: where to write; created if it is missing.
-        simultaneous: also compute all valid bounds at once, corrected for their number.
     """
     record = record.in_order()
-    summary = summarize(record, simultaneous=simultaneous)
+    summary = summarize(record)
     images = {}
     for name in shown(record, summary):
         draw = FIGURES[name][1]
@@ -162,7 +161,7 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     console.print(epsilon_table(summary))
     if calibration := calibration_line(summary.null, summary.least_deviations):
         say(f"{bullet} {calibration}")
-    for text in (*statement_lines(summary), *simultaneous_lines(summary.claims.simultaneous)):
+    for text in statement_lines(summary):
         say(f"{bullet} {text}")
     first, rest = notes_by_weight(summary)
     for note in (*first, *rest):

@@ -67,11 +67,7 @@ PAPER_METHOD = "jeffreys"
 
 
 def summarize(
-    record: AuditRecord,
-    delta: float | None = None,
-    confidence: float = 0.95,
-    *,
-    simultaneous: bool = False,
+    record: AuditRecord, delta: float | None = None, confidence: float = 0.95
 ) -> RunSummary:
     """Every number of the report, from the record alone.
 
@@ -79,7 +75,6 @@ def summarize(
         record: the audit record of a run.
         delta: target δ; the record's by default.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
-        simultaneous: also compute all valid bounds at once, corrected for their number.
     """
     record = record.in_order()
     delta = record.delta if delta is None else delta
@@ -121,8 +116,7 @@ def summarize(
         run=_made_by(made),
         heavier=_heavier(showed),
     )
-    found = claims(record, summary, coins=_coins(record), simultaneous=simultaneous)
-    return dataclasses.replace(summary, claims=found)
+    return dataclasses.replace(summary, claims=claims(record, summary))
 
 
 def summarize_unmeasured(

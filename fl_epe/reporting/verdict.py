@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Mapping
 
 from fl_epe.auditing import (
     BOUNDS,
@@ -12,14 +10,10 @@ from fl_epe.auditing import (
     Dependence,
     PrimaryBound,
     Scores,
-    SimultaneousBounds,
     applicable_methods,
     ceiling,
     dependence,
     method_by_design,
-    scores_for_claim,
-    simultaneous_bounds,
-    theorem,
 )
 from fl_epe.checks import ArgumentError
 from fl_epe.reporting.numbers import number
@@ -29,7 +23,6 @@ from fl_epe.reporting.verdict_types import SEES, Claims, Role, Statement, Verdic
 _SUSPECT = 0.001  # of a test in every report
 _NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
 
-_MODELS = {"final": "final model", "all": "every round"}
 _KNOWS = {
     "displacement": "the first model and every other canary",
     "matched filter": "the client's rounds, the server's optimizer and every other canary",
@@ -67,24 +60,19 @@ def chosen_method(
     return rule.method if rule.method in applicable_methods(scores, coins=coins) else None
 
 
-def claims(
-    record: AuditRecord, summary: RunSummary, *, coins: bool, simultaneous: bool = False
-) -> Claims:
+def claims(record: AuditRecord, summary: RunSummary) -> Claims:
     """All that a report says about its bounds, besides their numbers.
 
     Args:
         record: the audit record of a run.
         summary: of the record.
-        coins: whether fair coins decided who took part.
-        simultaneous: whether to compute all bounds at once, which takes as long as all bounds.
     """
     rule, named, recorded = rule_of(record)
     unknown = _unknown_rule(record)
     rows = summary.rows()
     at = 0 if rule.adversary == "final" else 1  # the first two rows are the headlines
     statements = tuple(
-        _statement(record, summary, row, verdict=place == at, coins=coins)
-        for place, row in enumerate(rows)
+        _statement(record, summary, row, verdict=place == at) for place, row in enumerate(rows)
     )
     part = rows[at].part
     if isinstance(part, Unmeasured):
@@ -94,18 +82,7 @@ def claims(
         verdict = Verdict(
             named, recorded, rule.adversary, part.lower_bound, statements[at], why, unknown
         )
-    parts = {"final": summary.final.displacement, "all": summary.every_round.matched_filter}
-    scores = {
-        name: found.scores for name, found in parts.items() if isinstance(found, StatisticSummary)
-    }
-    if "all" in scores and summary.every_round.known_rounds is not None:
-        scores["all"] = scores_for_claim(record)
-    at_once = None
-    if simultaneous:
-        at_once = simultaneous_bounds(
-            scores, summary.delta, confidence=summary.confidence, coins=coins
-        )
-    return Claims(verdict, statements, dependence(record), at_once)
+    return Claims(verdict, statements, dependence(record))
 
 
 def _no_bound(rule: PrimaryBound, part: StatisticSummary) -> str:
@@ -115,7 +92,7 @@ def _no_bound(rule: PrimaryBound, part: StatisticSummary) -> str:
 
 
 def _statement(
-    record: AuditRecord, summary: RunSummary, row: TableRow, *, verdict: bool, coins: bool
+    record: AuditRecord, summary: RunSummary, row: TableRow, *, verdict: bool
 ) -> Statement:
     part = row.part
     method = part.bound_method if isinstance(part, StatisticSummary) else None
@@ -134,7 +111,7 @@ def _statement(
         unit=record.design.unit,
         method=method,
         assumption=BOUNDS[method].assumption if method else "Gaussian scores, for the estimate",
-        theorem=theorem(method, coins=coins) if role != "not a bound" and method else "no theorem",
+        theorem=BOUNDS[method].theorem if role != "not a bound" and method else "no theorem",
         role=role,
         ceiling=most,
     )
@@ -255,27 +232,3 @@ def _seen_by(found: Dependence) -> str:
         f"In {rounds} a correlation of {found.detectable:.1g} or more would probably (in 4 of 5 "
         "runs) have been noticed."
     )
-
-
-def simultaneous_lines(
-    found: SimultaneousBounds | None, names: Mapping[str, str] = _MODELS
-) -> list[str]:
-    """All valid bounds at once; none unless they were asked for.
-
-    Args:
-        found: the bounds by adversary.
-        names: what each adversary is called, if it has another name here.
-    """
-    if found is None:
-        return []
-    number_of = sum(len(rows) for rows in found.rows.values())
-    lines = [
-        f"All {number_of} valid bounds at once, at {100 * found.confidence:.6g}% confidence "
-        f"together and {100 * found.each:.5g}% each (Bonferroni):"
-    ]
-    for adversary, rows in found.rows.items():
-        shown = ", ".join(f"{row.method} {number(row.epsilon)}" for row in rows)
-        lines.append(f"{names.get(adversary, adversary)}: ε ≥ {shown}")
-    if math.isfinite(found.largest):
-        lines.append(f"So ε ≥ {number(found.largest)}, if the assumptions of all hold.")
-    return lines

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any, Literal
 
-from fl_epe.auditing import Dependence, SimultaneousBounds, finite
+from fl_epe.auditing import Dependence, finite
 
 JSON = dict[str, Any]
 
@@ -97,17 +97,15 @@ class Claims:
         verdict: the one that was named; ``None`` without a record.
         statements: one for each row of the table.
         dependence: of "unobserved" and "observed" canaries, as far as it was measured.
-        simultaneous: all valid bounds at once, corrected; ``None`` unless asked for.
     """
 
     verdict: Verdict | None = None
     statements: tuple[Statement, ...] = ()
     dependence: dict[str, Dependence] = dataclasses.field(default_factory=dict)
-    simultaneous: SimultaneousBounds | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, by the keys of ``report.json``."""
-        out: JSON = {
+        return {
             "verdict": self.verdict.to_dict() if self.verdict else None,
             "rows": [statement.to_dict() for statement in self.statements],
             "dependence": {
@@ -115,13 +113,6 @@ class Claims:
                 for name, found in self.dependence.items()
             },
         }
-        if (found := self.simultaneous) is not None:
-            out["simultaneous"] = {
-                "confidence": found.confidence,
-                "each": found.each,
-                **{name: [row.to_dict() for row in rows] for name, rows in found.rows.items()},
-            }
-        return out
 
     def with_roles(self, adversary: str, values: JSON) -> JSON:
         """The results for an adversary, each of its bounds marked "verdict" or "exploratory"."""

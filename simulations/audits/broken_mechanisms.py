@@ -66,6 +66,7 @@ import numpy as np
 from audit_script import Result, Settings, Table, run
 from broken_examples import EXAMPLES, Example
 from numpy.typing import ArrayLike, NDArray
+from other_bounds import any_lower_bound
 from sensitivity_bugs import AdaptiveSum, strays_from
 
 from fl_epe.auditing import Scores, games, lower_bound
@@ -145,7 +146,7 @@ def detect(
     def disproved(bound: str, scores: Scores, n: int) -> bool:
         observed, unobserved = scores.both()
         first = Scores(observed[:n], unobserved[:n])
-        return bool(lower_bound(first, delta, confidence=confidence, method=bound) > claim)
+        return bool(any_lower_bound(first, delta, confidence=confidence, method=bound) > claim)
 
     needed: dict[Method, int | None] = {}
     alarms: dict[Method, int] = {}

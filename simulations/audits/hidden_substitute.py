@@ -30,8 +30,8 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing import Scores, games
-from fl_epe.auditing.bounds.error_rates import Sample
-from fl_epe.auditing.bounds.gdp import gdp_rates
+from fl_epe.auditing.bounds.error_rates import Sample, clopper_pearson_upper, upper_rates
+from fl_epe.auditing.bounds.thresholds import held_out, joint_alpha, mu_limits
 from fl_epe.checks import check_probability
 from fl_epe.seeding import generator
 
@@ -157,13 +157,7 @@ def _ratios(pair: HiddenSubstitute, sign: int, count: int, rng: np.random.Genera
 
 
 def hidden_substitute_lower_bound(
-    scores: Scores,
-    sampling_rate: float,
-    rounds: int,
-    delta: float,
-    *,
-    confidence: float = 0.95,
-    seed: int = 0,
+    scores: Scores, sampling_rate: float, rounds: int, delta: float, *, confidence: float = 0.95
 ) -> float:
     """ε at ``delta`` exceeds this at the stated confidence, if the mechanism is of the family.
 
@@ -181,7 +175,6 @@ def hidden_substitute_lower_bound(
         rounds: number T of steps, at least 1.
         delta: in (0, 1).
         confidence: one-sided.
-        seed: of the random split of the scores, a tenth of which choose the threshold.
 
     Returns:
         The bound in nats, at least 0; infinite if the rates rule out any noise at all.
@@ -194,9 +187,10 @@ def hidden_substitute_lower_bound(
     HiddenSubstitute(1.0, sampling_rate, rounds)  # checks the others
     if scores.unobserved is None:
         raise ValueError("Expected scores of the other world, got unobserved=None.")
-    sample = Sample(scores.observed, scores.unobserved, None, delta, 1 - confidence, seed)
-    log_fpr, fnr = gdp_rates(sample)
-    fpr = math.exp(log_fpr)
+    sample = Sample(scores.observed, scores.unobserved, 0, delta, 1 - confidence)
+    errors = held_out(sample, mu_limits(sample))
+    limits = upper_rates(errors, clopper_pearson_upper, joint_alpha(sample))
+    fpr, fnr = math.exp(float(limits[0][0])), float(limits[1][0])
     if fpr + fnr >= 1:
         return 0.0
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from other_bounds import any_lower_bound
 
-from fl_epe.auditing import Scores, lower_bound
-from fl_epe.auditing.bounds.clopper_pearson import epsilon_limits
+from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds.error_rates import Sample, count_errors
-from fl_epe.auditing.bounds.gdp import gdp_epsilon, mu_limits
+from fl_epe.auditing.bounds.thresholds import epsilon_limits, gdp_epsilon, mu_limits
 
 Floats = NDArray[np.float64]
 
@@ -40,10 +40,7 @@ NOT_VALID = (
 def bounds(scores: Scores, delta: float, confidence: float) -> dict[str, float]:
     """The lower bound by each of `METHODS`; "katz-log" at δ = 0."""
     return {
-        name: lower_bound(
-            scores, 0.0 if name == "katz-log" else delta, confidence=confidence, method=name
-        )
-        for name in METHODS
+        name: any_lower_bound(scores, delta, confidence=confidence, method=name) for name in METHODS
     }
 
 
@@ -76,7 +73,7 @@ def lower_bounds_at(
         confidence: one-sided.
         method: one of `VALID`.
     """
-    sample = Sample(*scores.both(), None, delta, 1 - confidence, 0)
+    sample = Sample(*scores.both(), 0, delta, 1 - confidence)
     errors = count_errors(sample, thresholds)
     if method == "clopper-pearson":
         return epsilon_limits(sample)(errors)

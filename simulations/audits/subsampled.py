@@ -36,6 +36,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from other_bounds import any_lower_bound
 from sampled_gaussian import poisson_epsilon_below
 from subsampled_bounds import subsampled_lower_bound
 
@@ -114,7 +115,7 @@ def credible(count: int, audits: int) -> dict[str, Found]:
             return sampled_runs(1.0, 1.0, 1, count, rng)
 
         def bound(scores: Scores, method: str = method, delta: float = delta) -> float:
-            return lower_bound(scores, delta, method=method)
+            return any_lower_bound(scores, delta, method=method)
 
         found[name] = share(truth, audits, draw, bound)
     return found

@@ -37,8 +37,7 @@ from fl_epe.auditing.bounds.error_rates import (
     count_errors,
     upper_rates,
 )
-from fl_epe.auditing.bounds.gdp import gdp_mu
-from fl_epe.auditing.bounds.held_out import held_out, joint_alpha
+from fl_epe.auditing.bounds.thresholds import held_out, joint_alpha, mu_limits
 from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.checks import check_probability
 
@@ -136,7 +135,8 @@ def noise_multiplier_limit(
     if sample is None:
         return math.inf
     if sampling_rate == 1:
-        mu = gdp_mu(sample)
+        limits = mu_limits(sample)
+        mu = float(limits(held_out(sample, limits))[0])
         return math.sqrt(steps) / mu if mu > 0 else math.inf
     return _limit(sample, sampling_rate, steps)
 
@@ -146,11 +146,11 @@ def _sample(scores: Scores, alpha: float) -> Sample | None:
     if not scores.boundable:
         raise ValueError("Expected unobserved scores or an exact null, got unobserved=None.")
     if scores.dim is not None:
-        return Sample(scores.cosines, None, scores.dim, 0.5, alpha, 0)
+        return Sample(scores.cosines, None, scores.dim, 0.5, alpha)
     observed, unobserved = in_moderate_units(*scores.both())
     if np.ptp(np.concatenate([observed, unobserved])) == 0:
         return None
-    return Sample(observed, unobserved, None, 0.5, alpha, 0)
+    return Sample(observed, unobserved, 0, 0.5, alpha)
 
 
 def _limit(sample: Sample, rate: float, steps: int) -> float:

@@ -54,7 +54,6 @@ the promise for known rounds.
     ε zero-out 4.377, substitute 9.997
     gdp          mean 5.575; above zero-out 19, above substitute 0
     weighted     mean 2.227; above zero-out 0, above substitute 0
-    one-run-fdp  mean 4.066; above zero-out 11, above substitute 0
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ def federated_table(size: Size) -> None:
     print(f"Clients of +c or −c, z = 1, 120 canaries, {size.federated_seeds} runs of 6 rounds")
     print(f"ε zero-out {apart:.3f}, substitute {substitute:.3f}")
     played = [signed_run(1.0, 120, 6, DELTA, seed) for seed in range(size.federated_seeds)]
-    for method in ("gdp", "weighted", "one-run-fdp"):
+    for method in ("gdp", "weighted"):
         bounds = [lower_bound(scores, DELTA, method=method) for scores in played]
         mean = math.fsum(bounds) / len(bounds)
         over = [sum(bound > limit for bound in bounds) for limit in (apart, substitute)]

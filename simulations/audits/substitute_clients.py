@@ -29,7 +29,7 @@ _CLIENTS = 40
 _ROUNDS, _QUICK_ROUNDS = 20, 6
 _NOISE = (0.5, 1.0)
 _WORKERS = 2
-_METHODS = ("gdp", "weighted", "one-run-fdp")
+_METHODS = ("gdp", "weighted")
 _SIGNS = 9  # stream of the coins
 _COLUMNS = (
     "noise multiplier",
@@ -79,9 +79,9 @@ def audit(settings: Settings) -> Result:
         "adjacency."
     )
     notes = [
-        f"Each bound holds on its own at {settings.confidence:.0%} confidence: 'gdp' and "
-        "'one-run-fdp' of Gaussian mechanisms, 'weighted' for independent scores of any kind. 'ε "
-        "measured' fits two Gaussians of one spread, and is no bound.",
+        f"Each bound holds on its own at {settings.confidence:.0%} confidence: 'gdp' of Gaussian "
+        "mechanisms, 'weighted' for independent scores of any kind. 'ε measured' fits two "
+        "Gaussians of one spread, and is no bound.",
         f"{_CLIENTS} clients of scikit-learn's digits train softmax regression with a fixed clip "
         "norm. Each canary takes part in one round, with its direction or the opposite by a "
         "secret coin; the adversary sees every round's model and knows the rounds. The paper does "

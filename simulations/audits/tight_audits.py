@@ -55,11 +55,12 @@ import numpy as np
 from audit_script import Result, Settings, Table, run
 from composed import noise_of_epsilon
 from numpy.typing import NDArray
+from other_bounds import any_lower_bound
 from sampled_gaussian import poisson_epsilon_below
 from step_bounds import METHODS, NOT_VALID, VALID, bounds, gaussian_scores, lower_bounds_at, sure
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.auditing import Scores, games, lower_bound
+from fl_epe.auditing import Scores, games
 
 Floats = NDArray[np.float64]
 
@@ -133,7 +134,9 @@ def _means(
             _at(scores, np.quantile(np.concatenate(scores.both()), _GRID), settings, name).max()
             for name in _BEST
         ]
-        ours = lower_bound(scores, settings.delta, confidence=settings.confidence, method="mean")
+        ours = any_lower_bound(
+            scores, settings.delta, confidence=settings.confidence, method="mean"
+        )
         found.append([*(every[name] for name in _METHODS), *best, ours])
     return tuple(float(mean) for mean in np.mean(found, axis=0))
 

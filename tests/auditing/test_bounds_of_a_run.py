@@ -1,4 +1,4 @@
-"""Many bounds of one run: what each rests on, which one counts, and all at once."""
+"""Many bounds of one run: what each rests on, and which one counts."""
 
 import math
 
@@ -8,7 +8,8 @@ from scipy import stats
 
 from fl_epe import RunConfig
 from fl_epe.auditing import (
-    COIN_METHODS,
+    BOUNDS,
+    PrimaryBound,
     Scores,
     applicable_methods,
     assert_private,
@@ -18,10 +19,7 @@ from fl_epe.auditing import (
     gaussian_by_group,
     lifted_lower_bound,
     method_by_design,
-    simultaneous_bounds,
-    theorem,
 )
-from fl_epe.auditing.primary_bound import PrimaryBound
 
 DELTA = 1e-5
 
@@ -33,8 +31,8 @@ def _groups(shift, count, seed):
 
 def test_a_rule_is_read():
     assert PrimaryBound.parse("auto") == PrimaryBound("all", "auto")
-    assert PrimaryBound.parse("final:mean") == PrimaryBound("final", "mean")
-    for text in ("jeffreys", "every:mean", "final:", "", "largest"):
+    assert PrimaryBound.parse("final:gdp") == PrimaryBound("final", "gdp")
+    for text in ("jeffreys", "every:gdp", "final:", "", "largest"):
         with pytest.raises(ValueError, match="verdict="):
             PrimaryBound.parse(text)
 
@@ -49,16 +47,15 @@ def test_a_run_keeps_its_verdict_and_refuses_one_that_it_cannot_give():
 
 
 def test_the_theorem_is_that_of_the_design():
-    assert "Steinke" in theorem("one-run", coins=True)
-    assert "2305.18447" in theorem("lifted", coins=False)
-    assert theorem("weighted", coins=True).startswith("no theorem")
+    assert "Steinke" in BOUNDS["one-run"].theorem
+    assert "2305.18447" in BOUNDS["lifted"].theorem
+    assert BOUNDS["weighted"].theorem.startswith("no theorem")
 
 
 def test_methods_that_apply():
     scores = _groups(1.0, 30, 0)
-    assert set(applicable_methods(scores, coins=True)) - set(COIN_METHODS) == set(
-        applicable_methods(scores, coins=False)
-    )
+    assert set(applicable_methods(scores, coins=True)) == set(BOUNDS)
+    assert set(applicable_methods(scores, coins=False)) == BOUNDS.keys() - {"one-run"}
     assert applicable_methods(Scores(np.arange(5.0)), coins=True) == ()
     assert method_by_design(Scores(np.arange(5.0)), DELTA, 0.95) is None
 
@@ -70,29 +67,6 @@ def test_the_ceiling_is_that_of_a_perfect_attack():
         most = ceiling(scores, DELTA, 0.95, method)
         assert most >= ceiling(loud, DELTA, 0.95, method) * (1 - 1e-9)
     assert ceiling(scores, DELTA, 0.95, "clopper-pearson") < 3.0
-
-
-@pytest.mark.slow
-def test_bounds_hold_all_at_once():
-    """At ε = 0 any positive bound is wrong; without correction more than 5% of runs have one."""
-    wrong = plain = 0
-    trials = 100
-    for seed in range(trials):
-        scores = {"final": _groups(0.0, 40, (2, seed)), "all": _groups(0.0, 40, (3, seed))}
-        wrong += simultaneous_bounds(scores, DELTA).largest > 0
-        each = 1 - 0.05 * 12  # as if each had the whole level
-        plain += simultaneous_bounds(scores, DELTA, confidence=each).largest > 0
-    assert wrong <= stats.binom.ppf(0.999, trials, 0.05)
-    assert plain > wrong
-
-
-def test_the_correction_is_for_all_valid_bounds_of_all_adversaries():
-    found = simultaneous_bounds({"final": _groups(2.0, 40, 0), "all": _groups(3.0, 40, 1)}, DELTA)
-    number = sum(len(rows) for rows in found.rows.values())
-    assert number == 2 * len(applicable_methods(_groups(2.0, 40, 0), coins=False))
-    assert found.each == pytest.approx(1 - 0.05 / number)
-    assert found.largest == max(row.epsilon for rows in found.rows.values() for row in rows)
-    assert all(row.valid for rows in found.rows.values() for row in rows)
 
 
 def test_a_claim_is_tested_on_several_runs():

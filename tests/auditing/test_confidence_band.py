@@ -7,7 +7,7 @@ import pytest
 from gaussian_scores import ALPHA
 from scipy import stats
 
-from fl_epe.auditing.bounds.confidence_band import band_upper, local_level
+from fl_epe.auditing.bounds.thresholds import band_upper, local_level
 
 
 def _probability_of_band(limits):

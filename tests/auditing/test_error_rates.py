@@ -39,7 +39,7 @@ def test_null_tail(dim):
 
 
 def test_count_errors_counts():
-    sample = Sample(np.array([1.0, 2.0, 2.0]), np.array([0.0, 2.0]), None, DELTA, ALPHA, 0)
+    sample = Sample(np.array([1.0, 2.0, 2.0]), np.array([0.0, 2.0]), 0, DELTA, ALPHA)
     errors = count_errors(sample, np.array([0.0, 2.0, 3.0]))
     assert errors.missed.tolist() == [0, 1, 3]
     assert errors.false_alarms.tolist() == [2, 1, 0]

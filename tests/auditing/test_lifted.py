@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import Scores, lifted_lower_bound
-from fl_epe.auditing.bounds.by_name import lower_bound_by
+from fl_epe.auditing import BOUNDS, Scores, lifted_lower_bound
 from fl_epe.auditing.bounds.lifted import log_capital, mean_limit_factor
 
 DIM, DELTA = 10**4, 1e-5
@@ -65,11 +64,11 @@ def test_ranks_hold_where_all_canaries_of_a_run_share_a_shift(runs):
 
 def test_one_run_is_worth_what_the_note_says():
     """ln((α/2 − δ)·(u + 1)) for flawless ranks."""
-    bound = lower_bound_by("lifted", np.full(40, 1.0), np.zeros(999), DELTA)
+    bound = BOUNDS["lifted"](np.full(40, 1.0), np.zeros(999), DELTA)
     assert bound == pytest.approx(math.log((0.025 - DELTA) * 1000))
     scores = np.random.default_rng(0).normal(4, 1, 1000) / 1000
-    exact = lower_bound_by("lifted", scores, None, DELTA, dim=10**6)
-    weighted = lower_bound_by("weighted", scores, None, DELTA, dim=10**6)
+    exact = BOUNDS["lifted"](scores, None, DELTA, dim=10**6)
+    weighted = BOUNDS["weighted"](scores, None, DELTA, dim=10**6)
     assert 0.7 * weighted < exact < weighted
 
 
@@ -79,15 +78,15 @@ def test_more_runs_show_more():
     bounds = [lifted_lower_bound(runs[:n], DELTA) for n in (1, 4, 16)]
     assert bounds == sorted(bounds)
     assert bounds[0] + 1 < bounds[-1] < epsilon_two_gaussians(0, 1, 3, 1, DELTA)
-    assert lifted_lower_bound(runs[:1], DELTA) == lower_bound_by(
-        "lifted", runs[0].observed, runs[0].unobserved, DELTA
+    assert lifted_lower_bound(runs[:1], DELTA) == BOUNDS["lifted"](
+        runs[0].observed, runs[0].unobserved, DELTA
     )
 
 
 def test_confidence_costs():
     scores = np.random.default_rng(1).normal(4, 1, 300) / 100
     more, less = (
-        lower_bound_by("lifted", scores, None, DELTA, dim=DIM, confidence=c) for c in (0.999, 0.9)
+        BOUNDS["lifted"](scores, None, DELTA, dim=DIM, confidence=c) for c in (0.999, 0.9)
     )
     assert 0 < more < less
 

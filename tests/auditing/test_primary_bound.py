@@ -4,19 +4,23 @@ import numpy as np
 import pytest
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, least_canaries
-from fl_epe.auditing.bounds.by_name import lower_bound_by
-from fl_epe.auditing.bounds.primary import primary_method
+from fl_epe.auditing import BOUNDS, Scores, least_canaries, method_by_design
 
 DIM = 10**6
 DESIGNS = [(4, None, 1e-5), (16, None, 1e-2), (64, None, 1e-3), (9, 9, 1e-3), (64, 16, 1e-3)]
 
 
+def primary_method(observed, unobserved, delta):
+    if unobserved is None:
+        return method_by_design(Scores(np.ones(observed), dim=DIM), delta, 0.95)
+    return method_by_design(Scores(np.ones(observed), np.zeros(unobserved)), delta, 0.95)
+
+
 def bound(method, count, others, delta, mu, rng):
     observed = rng.normal(mu, 1, count)
     if others is None:
-        return lower_bound_by(method, observed / np.sqrt(DIM), None, delta, dim=DIM)
-    return lower_bound_by(method, observed, rng.normal(0, 1, others), delta)
+        return BOUNDS[method](observed / np.sqrt(DIM), None, delta, dim=DIM)
+    return BOUNDS[method](observed, rng.normal(0, 1, others), delta)
 
 
 @pytest.mark.parametrize(("count", "others", "delta"), DESIGNS)
@@ -65,7 +69,7 @@ def test_too_few_canaries_have_no_bound():
     assert least_canaries(1e-5) == 7
     assert primary_method(4, 4, 1e-5) is None
     assert primary_method(7, 7, 1e-5) == "clopper-pearson"
-    flawless = {k: lower_bound_by("clopper-pearson", [9.0] * k, [0.0] * k, 1e-5) for k in (6, 7)}
+    flawless = {k: BOUNDS["clopper-pearson"]([9.0] * k, [0.0] * k, 1e-5) for k in (6, 7)}
     assert flawless[6] == 0 < flawless[7]
     assert primary_method(2, None, 1e-5) == "simultaneous"
     with pytest.raises(ValueError, match="confidence"):

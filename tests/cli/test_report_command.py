@@ -105,10 +105,9 @@ def test_a_link_in_a_folder_that_somebody_sent_leads_nowhere(runs):
         (["one", "--delta", "0.1"], "--delta"),
         (["one", "--output", "side"], "--output"),
         (["one", "two", "--figures", "pdf"], "--figures"),
-        (["one", "two", "--simultaneous"], "--simultaneous"),
         (["one", "two", "--delta", "2"], "--delta=2.0"),
     ],
-    ids=["nowhere", "twice", "delta", "output", "figures", "simultaneous", "large-delta"],
+    ids=["nowhere", "twice", "delta", "output", "figures", "large-delta"],
 )
 def test_what_is_refused(runs, words, said, capsys):
     assert main(["report", *words]) == 2

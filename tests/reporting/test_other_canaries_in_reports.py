@@ -7,7 +7,6 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.auditing import Adversary
-from fl_epe.auditing.bounds.primary import primary_method
 from fl_epe.auditing.leave_one_out import all_canaries
 from fl_epe.reporting import notes
 from fl_epe.reporting.summary import summarize
@@ -80,7 +79,7 @@ def test_too_few_canaries_to_bound_is_said_where_the_null_is_not_exact():
 def test_the_headline_bound_is_the_one_that_the_design_chooses():
     record = audited(30, unobserved=30, times=2)
     part = summarize(record).every_round.matched_filter
-    assert part.bound_method == primary_method(30, 30, record.delta) == "weighted"
+    assert part.bound_method == "weighted"
     # Other scores of the same design do not change the choice.
     silent = dataclasses.replace(
         record, observed=dataclasses.replace(record.observed, means=record.observed.means * 0.01)

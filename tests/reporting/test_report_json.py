@@ -121,10 +121,7 @@ def reports():
             },
         ),
     }
-    summaries = {
-        name: summarize(record, simultaneous=name == "synthetic")
-        for name, record in records.items()
-    }
+    summaries = {name: summarize(record) for name, record in records.items()}
     summaries["unmeasured"] = summarize_unmeasured("the model was never seen", delta=1e-3)
     out = {name: summary.to_dict() for name, summary in summaries.items()}
     return json.loads(json.dumps(out, allow_nan=False))

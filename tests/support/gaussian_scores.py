@@ -4,15 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing.bounds.by_name import lower_bound_by
+from fl_epe.auditing import BOUNDS
 
 DELTA = 1e-5
 DIM = 10_000
 ALPHA = 0.05
-
-
-def delta_for(method: str) -> float:
-    return 0.0 if method == "katz-log" else DELTA
 
 
 def gaussian_scores(
@@ -23,4 +19,4 @@ def gaussian_scores(
 
 
 def bound_of(method: str, observed: np.ndarray, unobserved: np.ndarray, **options: Any) -> float:
-    return lower_bound_by(method, observed, unobserved, delta_for(method), **options)
+    return BOUNDS[method](observed, unobserved, DELTA, **options)

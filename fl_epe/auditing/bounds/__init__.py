@@ -1,4 +1,24 @@
-"""Lower bounds on ε that hold at a stated confidence, one file a bound.
+"""Lower bounds on ε that hold at a stated confidence.
 
-A new bound is a function of a ``Sample`` in a file here, and one entry in ``by_name.BOUNDS``.
+A new bound is a function of a ``Sample`` in a file here, and one entry in ``methods.BOUNDS``.
 """
+
+from fl_epe.auditing.bounds.lifted import lifted_lower_bound
+from fl_epe.auditing.bounds.methods import (
+    BOUNDS,
+    applicable_methods,
+    epsilon_lower_bound,
+    lower_bound,
+)
+from fl_epe.auditing.bounds.primary import PrimaryBound, least_canaries, method_by_design
+
+__all__ = [
+    "BOUNDS",
+    "PrimaryBound",
+    "applicable_methods",
+    "epsilon_lower_bound",
+    "least_canaries",
+    "lifted_lower_bound",
+    "lower_bound",
+    "method_by_design",
+]

@@ -35,20 +35,16 @@ class Sample:
             depends on their order.
         unobserved: scores of unobserved canaries, shape (u,), sorted, or ``None`` for the exact
             null.
-        dim: dimension of the exact null; used only if ``unobserved`` is ``None``.
+        dim: dimension of the exact null; not used if ``unobserved`` is given.
         delta: δ of the ε that is bounded.
         alpha: one minus the one-sided confidence.
-        seed: of the random splits that some bounds make; see `rng`.
-        spread: standard deviation of √k times the mean observed score, in units of one score's.
     """
 
     observed: FloatArray
     unobserved: FloatArray | None
-    dim: int | None
+    dim: int
     delta: float
     alpha: float
-    seed: int
-    spread: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("observed", "unobserved"):
@@ -71,7 +67,7 @@ class Sample:
             data = np.array([np.bincount(group, minlength=place.max() + 1) for group in groups])
             data = data.astype("<u4")
         digest = hashlib.sha256(data.tobytes()).digest()
-        return np.random.default_rng((self.seed, stream, int.from_bytes(digest[:16], "big")))
+        return np.random.default_rng((0, stream, int.from_bytes(digest[:16], "big")))
 
     def both(self) -> tuple[FloatArray, FloatArray]:
         """Observed and unobserved scores, for a bound that needs both.
@@ -83,24 +79,12 @@ class Sample:
             raise_invalid("unobserved", None, "to be scores for this method")
         return self.observed, self.unobserved
 
-    def known_dim(self) -> int:
-        """The dimension of the exact null, for a bound that needs it.
-
-        Raises:
-            ValueError: if ``dim`` is ``None``.
-        """
-        if self.dim is None:
-            raise_invalid("dim", None, "to be a number of dimensions, as unobserved=None")
-        return self.dim
-
     def split(self, share: float) -> tuple[Sample, Sample]:
         """Two disjoint random parts, the first with about ``share`` of each group of scores."""
         rng = self.rng(0)
         first, second = _split(self.observed, share, rng)
-        if self.unobserved is None:
-            left = right = None
-        else:
-            left, right = _split(self.unobserved, share, rng)
+        others = self.unobserved
+        left, right = (None, None) if others is None else _split(others, share, rng)
         return (
             dataclasses.replace(self, observed=first, unobserved=left),
             dataclasses.replace(self, observed=second, unobserved=right),
@@ -131,7 +115,7 @@ def count_errors(sample: Sample, thresholds: FloatArray) -> Errors:
     """Errors of the attack at each of ``thresholds``, shape (j,)."""
     missed = _count_below(sample.observed, thresholds)
     if sample.unobserved is None:
-        log_fpr = log_null_tail(thresholds, sample.known_dim())
+        log_fpr = log_null_tail(thresholds, sample.dim)
         return Errors(missed, sample.observed.size, None, 0, log_fpr)
     total = sample.unobserved.size
     false_alarms = total - _count_below(sample.unobserved, thresholds)

@@ -18,12 +18,10 @@ import numpy.typing as npt
 import scipy
 
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
-from fl_epe.auditing.bounds.gdp import gdp_epsilon
 
 _TOLERANCE = 1e-4
 _LARGEST = 1e6
-_REACH, _NODES = 6.5, 161  # of the trapezoidal rule over normal quantiles
-_QUADRATURE_ERROR = 1e-9  # more than it errs, and than the 8e-11 that it leaves out
+_CELL = 0.1  # of the values that one test is for; above 2 a twentieth of the value
 
 Margin = Callable[[float], float]
 Labels = npt.NDArray[np.bool_]
@@ -41,33 +39,7 @@ def one_run(sample: Sample) -> float:
             steinke_p_value(value, labels.size, guesses, right, sample.delta) - sample.alpha
         )
 
-    return first_accepted(at, width=0.1)
-
-
-def one_run_fdp(sample: Sample) -> float:
-    """μ-GDP, read at δ, from the number of right guesses (Mahloujifar et al. 2024)."""
-    labels = sorted_labels(sample)
-
-    def at(mu: float) -> Margin:
-        guesses = _even(labels.size * min(0.15 + 0.15 * mu, 1.0))
-        right = right_guesses(labels, guesses)
-        return lambda value: fdp_margin(value, labels.size, guesses, right, sample.alpha)
-
-    return gdp_epsilon(first_accepted(at, width=0.1), sample.delta)
-
-
-def order_statistic(sample: Sample) -> float:
-    """μ-GDP, read at δ, from the errors of the most confident guesses (Xiang et al. 2025)."""
-    labels = sorted_labels(sample)
-
-    def at(mu: float) -> Margin:
-        guesses = _even(labels.size * min(0.6 + 0.1 * mu, 1.0))
-        wrong = guesses - right_guesses(labels, guesses)
-        return lambda value: (
-            order_statistic_p_value(value, labels.size, guesses, wrong) - sample.alpha
-        )
-
-    return gdp_epsilon(first_accepted(at, width=0.1), sample.delta)
+    return first_accepted(at)
 
 
 def steinke_p_value(
@@ -86,61 +58,14 @@ def steinke_p_value(
     return float(min(1.0, tail[0] + 2 * num_canaries * delta * by_leaks))
 
 
-def fdp_margin(mu: float, num_canaries: int, guesses: int, right: int, alpha: float) -> float:
-    """Negative where μ-GDP is rejected at level α by ``right`` guesses (Mahloujifar et al. 2024).
-
-    A recursion gives the smallest share of canaries on which a μ-GDP mechanism must be guessed to
-    have so many right with probability α. The margin is the share guessed minus this one.
-    """
-    inside = alpha * right / num_canaries
-    outside = alpha * (guesses - right) / num_canaries
-    for i in range(right - 1, -1, -1):
-        blown_up = scipy.special.ndtr(scipy.special.ndtri(inside) - mu)
-        if blown_up <= outside:
-            break
-        inside = min(1.0, inside + i / (guesses - i) * (blown_up - outside))
-        outside = blown_up
-    return float(guesses / num_canaries - inside - outside)
-
-
-def order_statistic_p_value(mu: float, num_canaries: int, guesses: int, wrong: int) -> float:
-    """The largest probability of at most ``wrong`` wrong ``guesses`` under μ-GDP.
-
-    Xiang et al. 2025: given the share of less confident canaries, each guess is wrong as often as
-    the best attack on N(0, 1) against N(μ, 1) is beyond that confidence. Rounded up, by at most
-    2·10⁻⁹.
-    """
-    if guesses == num_canaries:
-        return float(scipy.special.bdtr(wrong, num_canaries, scipy.special.ndtr(-mu / 2)))
-    error = wrong_share(confidence_quantile(_more_confident(num_canaries, guesses), mu), mu)
-    found = _normal_weights() @ scipy.special.bdtr(wrong, guesses, error)
-    return float(min(1.0, found + _QUADRATURE_ERROR))
-
-
-@functools.lru_cache
-def _more_confident(num_canaries: int, guesses: int) -> FloatArray:
-    """Share of the scores that are as confident as the last guess, at each normal quantile."""
-    quantiles = np.linspace(-_REACH, _REACH, _NODES)
-    return np.asarray(
-        scipy.special.betaincinv(guesses + 1, num_canaries - guesses, scipy.special.ndtr(quantiles))
-    )
-
-
-@functools.lru_cache
-def _normal_weights() -> FloatArray:
-    quantiles, step = np.linspace(-_REACH, _REACH, _NODES, retstep=True)
-    return np.asarray(np.exp(-(quantiles**2) / 2) * step / np.sqrt(2 * np.pi))
-
-
-def first_accepted(at: Callable[[float], Margin], width: float) -> float:
+def first_accepted(at: Callable[[float], Margin]) -> float:
     """The end of the range of rejected values that starts at 0.
 
     Args:
         at: gives the test designed for a value: an increasing function that is negative at the
             values that it rejects. Each cell of values uses the test of its upper end.
-        width: of the first cells; later cells are a twentieth of their start.
     """
-    for low, high in itertools.pairwise(_cells(width)):
+    for low, high in itertools.pairwise(_cells()):
         margin = at(high)
         if margin(high) < 0:
             continue
@@ -198,7 +123,7 @@ class GuessDesign:
 def guess_design(num_canaries: int, alpha: float) -> GuessDesign:
     """The design for a number of canaries and a level; see `GuessDesign`."""
     shifts = np.geomspace(0.02, 40.0, 120)
-    guesses = np.unique([_even(count) for count in np.geomspace(2, num_canaries, 60)])
+    guesses = np.unique([even(count) for count in np.geomspace(2, num_canaries, 60)])
     confident = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
     right = guesses * (1 - wrong_share(confident, shifts[:, np.newaxis]))
     limits = scipy.special.logit(scipy.special.betaincinv(right, guesses - right + 1, alpha))
@@ -231,12 +156,13 @@ def wrong_share(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
     return np.asarray(scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right))
 
 
-def _even(count: float) -> int:
+def even(count: float) -> int:
+    """The largest even number up to ``count``, at least 2."""
     return max(2, 2 * int(count / 2))
 
 
-def _cells(width: float) -> Iterator[float]:
+def _cells() -> Iterator[float]:
     edge = 0.0
     while edge < _LARGEST:
         yield edge
-        edge += max(width, edge / 20)
+        edge += max(_CELL, edge / 20)

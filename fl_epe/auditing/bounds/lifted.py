@@ -68,8 +68,8 @@ def lifted_lower_bound(runs: Sequence[Scores], delta: float, *, confidence: floa
 
 def _sample(scores: Scores, delta: float, alpha: float) -> Sample:
     if scores.dim is None:
-        return Sample(*scores.both(), None, delta, alpha, 0)
-    return Sample(scores.cosines, None, scores.dim, delta, alpha, 0)
+        return Sample(*scores.both(), 0, delta, alpha)
+    return Sample(scores.cosines, None, scores.dim, delta, alpha)
 
 
 def _log_p_values(sample: Sample) -> FloatArray:
@@ -78,7 +78,7 @@ def _log_p_values(sample: Sample) -> FloatArray:
     Against u unobserved scores it is the rank (1 + those not below it) / (u + 1).
     """
     if sample.unobserved is None:
-        return np.sort(log_null_tail(sample.observed, sample.known_dim()))
+        return np.sort(log_null_tail(sample.observed, sample.dim))
     others = np.sort(sample.unobserved)
     below = np.searchsorted(others, sample.observed, side="left")
     return np.sort(np.log((1 + others.size - below) / (others.size + 1)))

@@ -1,13 +1,25 @@
-"""The primary bound of a report, chosen from the design before any score is seen."""
+"""The primary bound of a run: the one lower bound that is named before any score is seen.
+
+A run has many lower bounds, and the largest of several is not a bound. So one is named in advance,
+and the others are exploratory: "weighted" is that method for an adversary who sees every round's
+model, "final:weighted" for one who sees the final model, and "auto" is the method that
+`method_by_design` picks from the number of canaries and δ alone.
+
+Examples:
+    >>> PrimaryBound.parse("final:lifted")
+    PrimaryBound(adversary='final', method='lifted')
+    >>> PrimaryBound.parse("auto")
+    PrimaryBound(adversary='all', method='auto')
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from typing import Literal
 
-import numpy as np
-
-from fl_epe.auditing.bounds.clopper_pearson import clopper_pearson
-from fl_epe.auditing.bounds.error_rates import Sample
+from fl_epe.auditing.bounds.methods import BOUNDS
+from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_probability, raise_invalid
 
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
@@ -16,17 +28,47 @@ _LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "we
 _MOST_NEEDED = 10_000  # to look for the least number of canaries
 
 
-def primary_method(
-    observed: int, unobserved: int | None, delta: float, *, confidence: float = 0.95
-) -> str | None:
+@dataclasses.dataclass(frozen=True)
+class PrimaryBound:
+    """Which lower bound of a run is the primary one.
+
+    Attributes:
+        adversary: the adversary sees the final model, or every round's.
+        method: a valid one of `BOUNDS`, or "auto" for the one that suits the design.
+    """
+
+    adversary: Literal["final", "all"]
+    method: str
+
+    @classmethod
+    def parse(cls, text: str, *, inclusion: str = "coin") -> PrimaryBound:
+        """From 'METHOD', 'final:METHOD' or 'all:METHOD'; a METHOD alone is for every round.
+
+        Args:
+            text: as in the settings of a run.
+            inclusion: how canaries are included; some methods need "coin".
+
+        Raises:
+            ArgumentError: a `ValueError`, for anything else.
+        """
+        adversary, _, method = text.rpartition(":")
+        methods = ("auto", *(name for name, bound in BOUNDS.items() if bound.valid))
+        if method not in methods or adversary not in ("", "final", "all"):
+            wanted = f"to be METHOD, 'final:METHOD' or 'all:METHOD', METHOD one of {methods}"
+            raise_invalid("verdict", text, wanted)
+        if method != "auto" and BOUNDS[method].needs_coins and inclusion != "coin":
+            raise_invalid("verdict", text, f"to go with inclusion='coin', not {inclusion!r}")
+        return cls("final" if adversary == "final" else "all", method)
+
+
+def method_by_design(scores: Scores, delta: float, confidence: float) -> str | None:
     """The primary bound of a report: of those for scores of any distribution, the sharpest.
 
     It is chosen from the design alone, so that it keeps its confidence. How close it comes to the
     best method for each design: docs/notes/lower-bounds.md.
 
     Args:
-        observed: number of observed canaries.
-        unobserved: number of unobserved canaries; ``None`` for the exact null of cosines.
+        scores: of which the numbers and the null count.
         delta: target δ in (0, 1).
         confidence: one-sided.
 
@@ -34,9 +76,13 @@ def primary_method(
         A key of `BOUNDS`, or ``None`` if the bound would be 0 even if every unobserved score were
         below every observed one. `least_canaries` in each group are enough.
     """
-    if unobserved is None:
+    if not scores.boundable:
+        return None
+    observed = len(scores.observed)
+    if scores.dim is not None:
         few = observed <= _FEW_FOR_WEIGHTS
         return "simultaneous" if few or observed * delta > _LEAKS_EXACT else "weighted"
+    unobserved = len(scores.both()[1])
     if not _flawless(observed, unobserved, delta, confidence):
         return None
     pairs = min(observed, unobserved)
@@ -48,8 +94,8 @@ def primary_method(
 @functools.cache
 def _flawless(observed: int, unobserved: int, delta: float, confidence: float) -> float:
     """The bound "clopper-pearson" if no score is on the wrong side of the threshold."""
-    sample = Sample(np.ones(observed), np.zeros(unobserved), None, delta, 1 - confidence, 0)
-    return clopper_pearson(sample)
+    groups = [1.0] * observed, [0.0] * unobserved
+    return BOUNDS["clopper-pearson"](*groups, delta, confidence=confidence)
 
 
 @functools.cache

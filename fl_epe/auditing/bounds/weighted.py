@@ -29,7 +29,6 @@ from fl_epe.auditing.bounds.guessing import (
 _LEVELS = 16  # the largest weight
 _ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
-_WIDTH = 0.1
 
 Law = tuple[FloatArray, int]  # probabilities of 0, 1, 2, …, and how many variables have them
 
@@ -71,7 +70,7 @@ def _two_groups(sample: Sample) -> float:
 
         return margin
 
-    return first_accepted(at, _WIDTH)
+    return first_accepted(at)
 
 
 def _exact_null(sample: Sample) -> float:
@@ -80,8 +79,8 @@ def _exact_null(sample: Sample) -> float:
     Under (ε, δ)-DP, P[C ≥ c] is at most e^ε·P₀[C ≥ c] + δ and at most 1 − e^−ε·(P₀[C < c] − δ),
     where P₀ is the exact null. Cosines are turned into scores that are N(0, 1) under it.
     """
-    dim, count = sample.known_dim(), sample.observed.size
-    scores = normal_scores(sample.observed, dim)
+    count = sample.observed.size
+    scores = normal_scores(sample.observed, sample.dim)
     shifts, epsilons = _detectable_shifts(count, sample.alpha)
 
     def at(epsilon: float) -> Margin:
@@ -99,7 +98,7 @@ def _exact_null(sample: Sample) -> float:
 
         return margin
 
-    return first_accepted(at, _WIDTH)
+    return first_accepted(at)
 
 
 def _fair_coins(sample: Sample) -> Sample:

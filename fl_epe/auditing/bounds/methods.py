@@ -1,0 +1,232 @@
+"""Lower bounds on ε that hold at a stated confidence, by name.
+
+`epsilon_lower_bound` computes one method; `BOUNDS` says what each method is, what it assumes and
+whether it is valid. A valid bound exceeds the true ε with probability at most 1 − confidence if its
+assumption holds. Choose the method before the scores are seen: the largest of several bounds is
+not a bound. How they work: docs/notes/lower-bounds.md.
+
+The assumption "GDP" means that the mechanism's trade-off curve is Gaussian. The scores may have any
+distribution: the method rules out μ-GDP, and the ε at δ is read off the curve.
+
+Examples:
+    >>> observed, unobserved = [5.0 + i / 100 for i in range(100)], range(-50, 50)
+    >>> epsilon_lower_bound(observed, unobserved, 1e-5) > 0
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import warnings
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_epe.auditing.bounds import thresholds
+from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
+from fl_epe.auditing.bounds.guessing import one_run
+from fl_epe.auditing.bounds.lifted import lifted
+from fl_epe.auditing.bounds.weighted import weighted
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
+from fl_epe.checks import check_probability, check_scores, raise_invalid
+
+_INDEPENDENT = (
+    "no theorem for one run: an estimate of a bound, which holds if the scores are independent"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """One method of ``epsilon_lower_bound``.
+
+    Attributes:
+        compute: from checked scores to ε.
+        description: the method in one line.
+        assumption: what it assumes besides independent scores.
+        theorem: what says that it holds for the canaries of one run, in words.
+        valid: whether the bound keeps its confidence if the assumption holds.
+        gaussian: whether it assumes Gaussian noise, which has no finite ε at δ = 0.
+        needs_coins: whether each canary must have been included by an independent fair coin.
+    """
+
+    compute: Callable[[Sample], float]
+    description: str
+    assumption: str = "independent scores, of any distribution"
+    theorem: str = _INDEPENDENT
+    valid: bool = True
+    gaussian: bool = False
+    needs_coins: bool = False
+
+    def applies_to(self, scores: Scores, *, coins: bool) -> bool:
+        """Whether these scores allow it, of canaries that were included by fair coins or not."""
+        if self.needs_coins and not (coins and scores.unobserved is not None):
+            return False
+        return scores.boundable and not (self.gaussian and scores.statistic == UNKNOWN_ROUNDS)
+
+    def __call__(
+        self,
+        observed: ArrayLike,
+        unobserved: ArrayLike | None,
+        delta: float,
+        *,
+        dim: int | None = None,
+        confidence: float = 0.95,
+    ) -> float:
+        """The bound; arguments, result and errors are those of `epsilon_lower_bound`."""
+        check_probability("confidence", confidence)
+        self.check_delta(delta)
+        members = check_scores("observed", observed)
+        others = None if unobserved is None else check_scores("unobserved", unobserved)
+        if others is None:
+            _check_cosines(members, dim)
+            tied = not members.any()
+        else:
+            members, others = in_moderate_units(members, others)
+            tied = np.ptp(np.concatenate([members, others])) == 0
+        sample = Sample(members, others, dim or 0, delta, 1 - confidence)
+        return 0.0 if tied else self.compute(sample)
+
+    def check_delta(self, delta: float) -> None:
+        """Refuse a δ outside [0, 1), or one at which the method bounds nothing."""
+        if self.gaussian and delta == 0:
+            raise_invalid("delta", delta, "> 0: Gaussian noise has no finite ε at δ = 0")
+        if delta != 0:
+            check_probability("delta", delta)
+
+
+BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
+    {
+        "jeffreys": Bound(
+            thresholds.jeffreys,
+            "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
+            assumption="a threshold chosen in advance",
+            valid=False,
+        ),
+        "clopper-pearson": Bound(
+            thresholds.clopper_pearson, "Clopper–Pearson limits at a held-out threshold"
+        ),
+        "simultaneous": Bound(
+            thresholds.simultaneous,
+            "best threshold of all with a confidence band for the whole ROC curve",
+        ),
+        "weighted": Bound(
+            weighted, "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries"
+        ),
+        "gdp": Bound(
+            thresholds.gdp,
+            "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
+            assumption="Gaussian mechanism (GDP)",
+            gaussian=True,
+        ),
+        "lifted": Bound(
+            lifted,
+            "a run counted as one trial (lifted DP, Pillutla et al. 2023); see lifted_lower_bound",
+            assumption="random canaries; the scores may depend on each other in any way",
+            theorem="lifted DP: the canaries are random, and the run counts as one trial "
+            "(Pillutla et al. 2023, arXiv 2305.18447)",
+        ),
+        "one-run": Bound(
+            one_run,
+            "number of right guesses (Steinke et al. 2023)",
+            assumption="canaries included by fair coins; 2·m·δ small",
+            theorem="one-run auditing: fair coins included the canaries, so that their labels are "
+            "independent given all scores (Steinke, Nasr and Jagielski 2023)",
+            needs_coins=True,
+        ),
+    }
+)
+"""Every lower bound: its function, what it assumes, and whether it keeps its confidence."""
+
+
+def bound_named(method: str | Bound) -> Bound:
+    """The entry of `BOUNDS`, or an `ArgumentError` that lists its keys."""
+    if isinstance(method, Bound):
+        return method
+    if method not in BOUNDS:
+        raise_invalid("method", method, f"to be one of {', '.join(BOUNDS)}")
+    return BOUNDS[method]
+
+
+def epsilon_lower_bound(
+    observed: ArrayLike,
+    unobserved: ArrayLike | None,
+    delta: float,
+    *,
+    dim: int | None = None,
+    confidence: float = 0.95,
+    method: str = "clopper-pearson",
+) -> float:
+    """A lower bound on ε from the scores of canaries, by a method named in `BOUNDS`.
+
+    The default holds for scores of any distribution; "weighted" is often sharper. "jeffreys", the
+    paper's method, is no bound: at ε = 0 it is positive in 23% of runs, and in 74% with the exact
+    null (``benchmarks/bounds_peers.py``). It warns.
+
+    Args:
+        observed: scores of the observed canaries, larger for "took part", shape (k,).
+        unobserved: scores of unobserved canaries, shape (u,). ``None`` if ``dim`` is given: the
+            scores are then cosines in ``dim`` dimensions, whose null is known exactly.
+        delta: δ of the ε that is bounded, in [0, 1); above 0 for methods that assume Gaussian
+            noise.
+        dim: dimension of the canaries; not used if ``unobserved`` is given.
+        confidence: one-sided.
+        method: a key of `BOUNDS`, chosen before the scores are seen.
+
+    Returns:
+        The bound in nats, at least 0; infinite if the scores rule out every finite ε. If the scores
+        of both groups are all equal, or all cosines are 0, the bound is 0.
+
+    Raises:
+        ValueError: for an argument out of range, scores that are not finite, fewer than two of
+            them, cosines outside [−1, 1], or a method that needs other scores.
+    """
+    bound = bound_named(method)
+    if not bound.valid:
+        text = (
+            f"method={method!r} is not a bound: it exceeds the true ε more often than its "
+            "confidence says. Use it only to compare with published numbers, and leave out method "
+            "for a bound."
+        )
+        warnings.warn(text, UserWarning, stacklevel=2)
+    return bound(observed, unobserved, delta, dim=dim, confidence=confidence)
+
+
+def lower_bound(
+    scores: Scores,
+    delta: float,
+    *,
+    confidence: float = 0.95,
+    method: str | Bound = "clopper-pearson",
+) -> float:
+    """`epsilon_lower_bound` of `Scores`, without its warning; ``method`` may also be a `Bound`.
+
+    If the scores are cosines with one vector, their exact null replaces the unobserved scores,
+    except for a method that needs both groups.
+
+    Raises:
+        ValueError: as `epsilon_lower_bound`.
+    """
+    bound = bound_named(method)
+    if scores.dim is None or bound.needs_coins:
+        members, others = scores.observed, scores.unobserved
+        if others is None and scores.dim is not None:
+            raise_invalid("unobserved", None, "to be scores, which this method needs")
+        return bound(members, others, delta, confidence=confidence)
+    return bound(scores.cosines, None, delta, dim=scores.dim, confidence=confidence)
+
+
+def applicable_methods(scores: Scores, *, coins: bool) -> tuple[str, ...]:
+    """The methods of `BOUNDS` that these scores allow; none without anything to compare."""
+    return tuple(name for name, bound in BOUNDS.items() if bound.applies_to(scores, coins=coins))
+
+
+def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
+    if dim is None:
+        raise_invalid("unobserved", None, "to be scores, or dim=None to be a number of dimensions")
+    if dim < 2:
+        raise_invalid("dim", dim, ">= 2")
+    largest = cosines[np.argmax(np.abs(cosines))]
+    if abs(largest) > 1 + 1e-6:
+        raise_invalid("observed", largest, "in [-1, 1]: with dim, scores are cosines")

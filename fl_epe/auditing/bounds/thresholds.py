@@ -1,0 +1,235 @@
+"""Bounds from the error rates at a threshold: one that is held out, or the best of all.
+
+A threshold that is chosen on the scores by which it is judged makes its error rates look too small.
+"clopper-pearson" and "gdp" choose it on a tenth of the scores and judge it by the rest,
+"simultaneous" has limits that hold at all thresholds together, and "jeffreys", the paper's method,
+does not correct for the choice and is not valid. Reasons, measurements and the derivation of the
+confidence band: docs/notes/lower-bounds.md.
+
+Examples:
+    >>> 1e-4 < local_level(total=1000, alpha=0.05) < 0.01
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+
+from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.auditing.bounds.error_rates import (
+    Errors,
+    FloatArray,
+    Sample,
+    UpperLimit,
+    clopper_pearson_upper,
+    count_errors,
+    count_normal_errors,
+    epsilon_from_rates,
+    jeffreys_upper,
+    mu_from_rates,
+    normal_scores,
+    upper_rates,
+)
+
+_SHARE_FOR_CHOICE = 0.1
+_DELTA_FOR_CHOICE = 1e-3  # whatever δ is, so that no bound grows with δ
+_GRID = np.linspace(-5.0, 5.0, 201)  # standard deviations around each mean, to choose among
+_LUCK = np.linspace(-2.4, 2.4, 7)  # standard deviations around the expected number of errors
+_LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
+_NODE_RATIO = 1.1  # the band's limits are at counts that grow by this factor from either end
+_LOG_TOLERANCE = 1e-3
+
+AtThresholds = Callable[[Errors], FloatArray]
+
+
+def clopper_pearson(sample: Sample) -> float:
+    """(ε, δ) from Clopper–Pearson limits of both rates at a held-out threshold."""
+    choice = epsilon_limits(dataclasses.replace(sample, delta=_DELTA_FOR_CHOICE))
+    return float(epsilon_limits(sample)(held_out(sample, choice))[0])
+
+
+def gdp(sample: Sample) -> float:
+    """ε of the μ-GDP that both rates rule out at a held-out threshold (Nasr et al. 2023)."""
+    mu = mu_limits(sample)
+    return gdp_epsilon(float(mu(held_out(sample, mu))[0]), sample.delta)
+
+
+def jeffreys(sample: Sample) -> float:
+    """The best of all thresholds with each rate at level α and no correction; not valid.
+
+    Source: ``ε_lo`` in Andrew et al. 2024, after Zanella-Béguelin et al. 2023.
+    """
+    return _best_of_all(sample, jeffreys_upper, sample.alpha)
+
+
+def simultaneous(sample: Sample) -> float:
+    """(ε, δ) from the best of all thresholds, with limits that hold at all of them together."""
+    return _best_of_all(sample, band_upper, joint_alpha(sample))
+
+
+def _best_of_all(sample: Sample, upper: UpperLimit, alpha: float) -> float:
+    groups = [sample.observed] if sample.unobserved is None else [*sample.both()]
+    errors = count_errors(sample, np.unique(np.concatenate(groups)))
+    rates = upper_rates(errors, upper, alpha)
+    return float(np.max(epsilon_from_rates(*rates, sample.delta)))
+
+
+def joint_alpha(sample: Sample) -> float:
+    """The level of each estimated rate at which all limits hold together with 1 − α.
+
+    The two groups are independent, so each may fail with probability 1 − √(1 − α).
+    """
+    return sample.alpha if sample.unobserved is None else -np.expm1(np.log1p(-sample.alpha) / 2)
+
+
+def epsilon_limits(sample: Sample) -> AtThresholds:
+    """ε from limits of both rates that hold together, at each threshold."""
+    level = joint_alpha(sample)
+    return lambda errors: epsilon_from_rates(
+        *upper_rates(errors, clopper_pearson_upper, level), sample.delta
+    )
+
+
+def mu_limits(sample: Sample) -> AtThresholds:
+    """μ from limits of both rates that hold together, at each threshold."""
+    level = joint_alpha(sample)
+    return lambda errors: mu_from_rates(*upper_rates(errors, clopper_pearson_upper, level))
+
+
+def gdp_epsilon(mu: float, delta: float) -> float:
+    """ε at ``delta`` of μ-GDP: of N(0, 1) against N(μ, 1)."""
+    return math.inf if mu == math.inf else float(epsilon_two_gaussians(0.0, 1.0, mu, 1.0, delta))
+
+
+def held_out(sample: Sample, bound: AtThresholds) -> Errors:
+    """Errors at one threshold, counted on other scores than the tenth that chose it.
+
+    Args:
+        sample: all scores.
+        bound: the bound for given errors, element by element. The threshold is chosen where its
+            mean is largest over the errors that a Gaussian fit predicts.
+    """
+    choosing, judging = sample.split(_SHARE_FOR_CHOICE)
+    null_mean, mean, std, errors_at = _fit(choosing, judging)
+    thresholds = np.concatenate(
+        [[(null_mean + mean) / 2], null_mean + std * _GRID, mean + std * _GRID]
+    )
+    expected = errors_at(thresholds)
+    missed = _predicted(thresholds - mean, std, expected.observed)
+    expected = dataclasses.replace(expected, missed=missed)
+    if expected.false_alarms is not None:
+        false_alarms = _predicted(null_mean - thresholds, std, expected.unobserved)
+        expected = dataclasses.replace(expected, false_alarms=false_alarms)
+    best = int(np.argmax(_LUCK_WEIGHTS @ bound(expected)))
+    return errors_at(thresholds[best : best + 1])
+
+
+def _predicted(distance: FloatArray, std: float, total: int) -> FloatArray:
+    """Errors among ``total`` Gaussian scores, from lucky to unlucky, shape (levels, j).
+
+    Args:
+        distance: how far the threshold lies beyond the fitted mean, shape (j,).
+        std: fitted standard deviation of the scores.
+        total: number of scores.
+    """
+    z = np.copysign(40.0, distance) if std == 0 else distance / std
+    rate = scipy.special.ndtr(z)
+    from_count = total * rate * (1 - rate)
+    from_mean = total * np.exp(-(z**2)) / (2 * np.pi * _SHARE_FOR_CHOICE)
+    errors = total * rate + _LUCK[:, np.newaxis] * np.sqrt(from_count + from_mean)
+    return np.asarray(np.clip(errors, 0.0, float(total)))
+
+
+def _fit(
+    choosing: Sample, judging: Sample
+) -> tuple[float, float, float, Callable[[FloatArray], Errors]]:
+    """Means of unobserved and observed scores, a standard deviation for both, and the errors.
+
+    With the exact null, scores are those of `normal_scores`. Cosines with mean m have the standard
+    deviation (1 − m²)^1.5 / √d, so their normal scores, about √(−d·ln(1 − m²)), that times the
+    slope there.
+    """
+    if choosing.unobserved is None:
+        square = float(np.clip(choosing.observed.mean(), -1, 1)) ** 2
+        square = min(max(square, 1e-12), 1 - 1e-12)
+        std = math.sqrt(square * (1 - square) / -math.log1p(-square))
+        scores = normal_scores(judging.observed, judging.dim)
+        mean = float(normal_scores(choosing.observed, choosing.dim).mean())
+        return 0.0, mean, std, lambda thresholds: count_normal_errors(scores, thresholds)
+    spread = (choosing.observed.var() + choosing.unobserved.var()) / 2
+    return (
+        float(choosing.unobserved.mean()),
+        float(choosing.observed.mean()),
+        math.sqrt(spread),
+        lambda thresholds: count_errors(judging, thresholds),
+    )
+
+
+def band_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
+    """Upper limits of a rate at any number of thresholds, which hold all together.
+
+    Clopper–Pearson limits at one corrected level η (an "equal local levels" band, Aldor-Noiman et
+    al. 2013).
+
+    Args:
+        errors: scores beyond each threshold, any shape, integers in [0, total].
+        total: number of scores.
+        alpha: probability that at least one limit is below its true rate.
+    """
+    nodes = _nodes(total)
+    limits = np.append(clopper_pearson_upper(nodes, total, local_level(total, alpha)), 1.0)
+    return np.asarray(limits[np.searchsorted(nodes, errors)])
+
+
+@functools.lru_cache
+def local_level(total: int, alpha: float) -> float:
+    """The level η of each limit at which the band of ``total`` scores has level ``alpha``."""
+    nodes = _nodes(total)
+
+    def excess(log_level: float) -> float:
+        limits = clopper_pearson_upper(nodes, total, float(np.exp(log_level)))
+        return _probability_below(nodes, limits, total) - (1 - alpha)
+
+    low, high = np.log(alpha / nodes.size), np.log(alpha)
+    if excess(low) <= 0 or nodes.size == 1:
+        return float(np.exp(low))
+    root = scipy.optimize.brentq(excess, low, high, xtol=_LOG_TOLERANCE)
+    return float(np.exp(root - _LOG_TOLERANCE))
+
+
+def _probability_below(nodes: FloatArray, limits: FloatArray, total: int) -> float:
+    """P[U₍ⱼ₊₁₎ ≤ limitⱼ for every node j] for ordered uniforms, or slightly less.
+
+    ``ahead`` holds the probability of each surplus of points over j + 1.
+    """
+    rates = total * np.diff(limits, prepend=0.0)
+    required = np.diff(nodes + 1, prepend=0.0).astype(int)
+    longest = int(7 * np.sqrt(total)) + 40
+    ahead = np.ones(1)
+    for rate, more in zip(rates, required, strict=True):
+        arrivals = _poisson(np.arange(np.ceil(rate + 10 * np.sqrt(rate)) + 25), rate)
+        ahead = np.convolve(ahead, arrivals)[more : more + longest]
+    missing = total - (nodes[-1] + 1) - np.arange(float(ahead.size))
+    possible = missing >= 0
+    last = _poisson(missing[possible], total * (1 - limits[-1]))
+    return float(ahead[possible] @ last / _poisson(np.array([float(total)]), total)[0])
+
+
+def _poisson(counts: FloatArray, rate: float) -> FloatArray:
+    return np.asarray(
+        np.exp(scipy.special.xlogy(counts, rate) - rate - scipy.special.gammaln(counts + 1))
+    )
+
+
+def _nodes(total: int) -> FloatArray:
+    """The error counts at which limits are computed; other counts use the next larger one."""
+    steps = int(np.log(total / 2 + 1) / np.log(_NODE_RATIO)) + 1
+    counts = np.round(_NODE_RATIO ** np.arange(steps))
+    counts = counts[counts <= total / 2]
+    return np.unique(np.concatenate([[0.0], counts, total - counts]))
