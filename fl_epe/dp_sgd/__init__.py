@@ -17,7 +17,8 @@ Examples:
     True
 """
 
-from fl_epe.dp_sgd.audit import DPSGDAudit, audit_dp_sgd
-from fl_epe.dp_sgd.plain import PlainDPSGD
+from fl_epe.dp_sgd.audit import DPSGDAudit
+from fl_epe.dp_sgd.optimizers import PlainDPSGD
+from fl_epe.dp_sgd.start import audit_dp_sgd
 
 __all__ = ["DPSGDAudit", "PlainDPSGD", "audit_dp_sgd"]

@@ -15,11 +15,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 Floats = NDArray[np.float64]
 
@@ -90,29 +94,12 @@ def check_steps(
     """
     if not steps:
         return StepFindings()
-    faults, unseen, unbounded = list[str](), list[str](), None
-    for found in (
-        _clipping(np.array([step.largest for step in steps])),
-        _batches(steps, rate, batch_size),
-    ):
-        if found is None:
-            continue
-        (faults if found[0] else unseen).append(found[1])
-    silent = [step for step in steps if np.any(step.squares == 0)]
-    if silent:
-        unbounded = f"{len(silent)} of {len(steps)} steps had no noise in some tensor"
-    if any(step.noise_scale > 0 for step in silent):
-        faults.append(f"{unbounded}, where their noise multiplier is above 0")
-    elif (repeat := _repeat(steps)) is None:
-        faults += _scale(steps, sizes)
-    else:
-        first, second, correlation = repeat
-        faults.append(
-            f"the noise of step {second + 1} is that of step {first + 1} (correlation"
-            f" {correlation:.3f})"
-        )
-        unbounded = unbounded or (faults[-1] if correlation > _SAME else None)
-    return StepFindings(tuple(faults), tuple(unseen), unbounded)
+    found = (_clipping(steps), _batches(steps, rate, batch_size), _noise(steps, sizes))
+    return StepFindings(
+        faults=tuple(text for finding in found for text in finding.faults),
+        unseen=tuple(text for finding in found for text in finding.unseen),
+        unbounded=found[-1].unbounded,
+    )
 
 
 def sketch_of(noise: NDArray[np.floating]) -> Floats:
@@ -122,100 +109,133 @@ def sketch_of(noise: NDArray[np.floating]) -> Floats:
 
 
 def largest_clipped(
-    norms: Floats,
-    clip_norm: float,
-    error: Callable[[Floats], float],
-    products: Callable[[], tuple[Floats, float]],
-    tolerance: float = _ROUNDING,
+    samples: Sequence[torch.Tensor], totals: Sequence[torch.Tensor], clip_norm: float
 ) -> float:
     """Norm of the longest clipped gradient; NaN if their sum is none of gradients cut to a length.
 
     Args:
-        norms: of the gradients of a batch, ``(n,)``.
+        samples: the gradients of a batch, ``(n, entries)`` for each tensor.
+        totals: the sum of the clipped gradients, ``(entries,)`` for each tensor.
         clip_norm: to which they should have been cut.
-        error: the norm of the clipped sum less the gradients times these factors.
-        products: inner product of each gradient with the clipped sum, and the latter's square.
-        tolerance: of the error, over the norm of all clipped norms.
     """
-    for limit in _limits(norms, clip_norm, products):
-        cut = np.minimum(norms, limit)
-        factors = np.divide(cut, norms, out=np.ones_like(norms), where=norms > 0)
-        if error(factors) <= tolerance * float(np.linalg.norm(cut)):
-            return float(cut.max(initial=0.0))
+    import torch
+
+    with torch.no_grad():
+        rows = [
+            part.to(total.device, total.dtype) for part, total in zip(samples, totals, strict=True)
+        ]
+        norms = _host(torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0))
+        along = sum(_host(part @ total) for part, total in zip(rows, totals, strict=True))
+        square = sum(float(total.norm()) ** 2 for total in totals)
+        tolerance = max(_ROUNDING, 10 * torch.finfo(samples[0].dtype).eps)
+        for limit in (clip_norm, math.inf, *_limits(norms, np.asarray(along), square)):
+            cut = np.minimum(norms, limit)
+            scales = np.divide(cut, norms, out=np.ones_like(norms), where=norms > 0)
+            factors = torch.from_numpy(scales)
+            error = math.hypot(
+                *(
+                    float((total - factors.to(total.device, total.dtype) @ part).norm())
+                    for total, part in zip(totals, rows, strict=True)
+                )
+            )
+            if error <= tolerance * float(np.linalg.norm(cut)):
+                return float(cut.max(initial=0.0))
     return math.nan
 
 
-def _limits(
-    norms: Floats, clip_norm: float, products: Callable[[], tuple[Floats, float]]
-) -> Iterator[float]:
-    """Lengths to which gradients may have been cut: as claimed, none, or any that fits."""
-    yield clip_norm
-    yield math.inf
-    along, square = products()
+def _host(vector: torch.Tensor) -> Floats:
+    return np.asarray(vector.cpu().double().numpy())
+
+
+def _limits(norms: Floats, along: Floats, square: float) -> list[float]:
+    """Lengths to which gradients may have been cut, other than the claimed one.
+
+    ``along`` are their inner products with the clipped sum, whose square is ``square``.
+    """
     order = np.argsort(norms)
     sorted_norms = norms[order]
-    whole = np.concatenate([[0.0], np.cumsum(along[order])[:-1]])
+    whole = np.cumsum(along[order]) - along[order]
     units = np.divide(along[order], sorted_norms, out=np.zeros(len(norms)), where=sorted_norms > 0)
     cut = np.cumsum(units[::-1])[::-1]
     limits = np.divide(square - whole, cut, out=np.full(len(norms), np.nan), where=cut != 0)
-    below = np.concatenate([[0.0], sorted_norms[:-1]])
+    below = np.append(0.0, sorted_norms[:-1])
     slack = 1 + _ROUNDING
-    fits = (limits * slack >= below) & (limits <= sorted_norms * slack)
-    yield from limits[fits].tolist()
+    return limits[(limits * slack >= below) & (limits <= sorted_norms * slack)].tolist()  # type: ignore[no-any-return]
 
 
-def _clipping(largest: Floats) -> tuple[bool, str] | None:
-    known = largest[np.isfinite(largest)]
-    if len(known) and known.max() > 1 + _ROUNDING:
-        count = int(np.sum(known > 1 + _ROUNDING))
-        return True, (
-            f"clipped gradients are up to {known.max():.3g} times as long as the clip norm, in"
-            f" {count} of {len(largest)} steps"
+def _clipping(steps: Sequence[StepSeen]) -> StepFindings:
+    largest = np.array([step.largest for step in steps])
+    longer, unknown = int(np.sum(largest > 1 + _ROUNDING)), int(np.isnan(largest).sum())
+    if longer:
+        text = (
+            f"clipped gradients are up to {np.nanmax(largest):.3g} times as long as the clip norm,"
+            f" in {longer} of {len(steps)} steps"
         )
-    if len(known) == len(largest):
-        return None
-    return False, (
-        f"clipping in {len(largest) - len(known)} of {len(largest)} steps: their optimizer shows"
-        " no gradients of single examples, or clips them in another way"
+        return StepFindings(faults=(text,))
+    if not unknown:
+        return StepFindings()
+    text = (
+        f"clipping in {unknown} of {len(steps)} steps: their optimizer shows no gradients of single"
+        " examples, or clips them in another way"
     )
+    return StepFindings(unseen=(text,))
 
 
-def _batches(
-    steps: Sequence[StepSeen], rate: float | None, batch_size: float
-) -> tuple[bool, str] | None:
+def _batches(steps: Sequence[StepSeen], rate: float | None, batch_size: float) -> StepFindings:
     """Batch sizes against the binomial law that Poisson sampling gives them."""
     examples = np.array([step.examples for step in steps])
     if rate is None or not np.all(np.isfinite(examples)) or not math.isfinite(batch_size):
-        return False, "batch sizes, as they or the sampling rate of the accounting are not known"
+        text = "batch sizes, as they or the sampling rate of the accounting are not known"
+        return StepFindings(unseen=(text,))
     batches = np.array([step.batches for step in steps])
     total, count = examples.sum(), batches.sum()
     few, many = (np.floor(size * count / rate) for size in (batch_size, batch_size + 1))
     less = scipy.stats.binom.cdf(total, few, rate)
     more = scipy.stats.binom.sf(total - 1, many, rate)
     if min(less, more) < _LEVEL / 4:
-        return True, (
+        text = (
             f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
             f" {rate:.3g} makes one expect {batch_size:g}"
         )
+        return StepFindings(faults=(text,))
     population = np.floor(batches.min() * batch_size / rate)
     mode = min(np.floor((population + 1) * rate), population)
     likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
     sizes, counts = np.unique(examples, return_counts=True)
     chance = scipy.stats.binom.sf(counts.max() - 1, len(steps), likeliest)
     possible = 1 + 12 * math.sqrt(batch_size * (1 - rate))  # other sizes hardly occur
-    if chance * possible < _LEVEL / 2:
-        return True, (
-            f"{counts.max()} of {len(steps)} batches have {sizes[counts.argmax()]:g} examples:"
-            " they are not drawn by Poisson sampling, as the accounting assumes"
-        )
-    return None
+    if chance * possible >= _LEVEL / 2:
+        return StepFindings()
+    text = (
+        f"{counts.max()} of {len(steps)} batches have {sizes[counts.argmax()]:g} examples: they are"
+        " not drawn by Poisson sampling, as the accounting assumes"
+    )
+    return StepFindings(faults=(text,))
 
 
-def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> list[str]:
+def _noise(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> StepFindings:
+    """Whether there is noise, with its claimed scale, and other noise in other steps."""
+    silent = [step for step in steps if np.any(step.squares == 0)]
+    missing = f"{len(silent)} of {len(steps)} steps had no noise in some tensor" if silent else None
+    if any(step.noise_scale > 0 for step in silent):
+        text = f"{missing}, where their noise multiplier is above 0"
+        return StepFindings(faults=(text,), unbounded=missing)
+    repeat = _repeat(steps)
+    if repeat is None:
+        return StepFindings(faults=_scale(steps, sizes), unbounded=missing)
+    first, second, correlation = repeat
+    text = (
+        f"the noise of step {second + 1} is that of step {first + 1} (correlation"
+        f" {correlation:.3f})"
+    )
+    return StepFindings((text,), unbounded=missing or (text if correlation > _SAME else None))
+
+
+def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> tuple[str, ...]:
     """The tensor whose noise differs most from its claimed scale, by the χ² law of its squares."""
     claimed = [step for step in steps if step.noise_scale > 0]
     if not claimed:
-        return []
+        return ()
     ratios = np.sum([step.squares / step.noise_scale**2 for step in claimed], axis=0)
     freedom = len(claimed) * np.append(sizes, sizes.sum())
     ratios = np.append(ratios, ratios.sum())
@@ -223,15 +243,13 @@ def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> list[str]:
     scales = np.sqrt(ratios / freedom)
     wrong = (2 * len(tails) * tails < _LEVEL) & (np.abs(scales - 1) > _MATTERS)
     if not wrong.any():
-        return []
+        return ()
     apart = np.where(wrong, np.abs(np.log(scales)), -1.0)
     worst = int(np.argmax(apart))
-    if apart[-1] >= _ALL * apart[worst]:
-        return [f"the noise has {scales[-1]:.2f} times its claimed standard deviation"]
-    return [
-        f"the noise of tensor {worst + 1} of {len(sizes)} has {scales[worst]:.2f} times its claimed"
-        " standard deviation"
-    ]
+    everywhere = apart[-1] >= _ALL * apart[worst]
+    where = "" if everywhere else f" of tensor {worst + 1} of {len(sizes)}"
+    scale = scales[-1 if everywhere else worst]
+    return (f"the noise{where} has {scale:.2f} times its claimed standard deviation",)
 
 
 def _repeat(steps: Sequence[StepSeen]) -> tuple[int, int, float] | None:

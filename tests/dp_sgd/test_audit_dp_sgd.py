@@ -28,8 +28,8 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.cli import main
-from fl_epe.dp_sgd import PlainDPSGD, scored_steps
-from fl_epe.dp_sgd.opacus_steps import OpacusSteps
+from fl_epe.dp_sgd import DPSGDAudit, PlainDPSGD
+from fl_epe.dp_sgd.optimizers import OpacusSteps
 from fl_epe.dp_sgd.step_checks import StepFindings
 from fl_epe.reporting import as_text, summarize
 
@@ -197,7 +197,7 @@ def test_the_plain_step_is_what_it_says():
 
 
 def nothing(self, cohort, clip_norm):
-    return np.zeros(self.auditor.canaries.dim, np.float32)
+    return np.zeros(self._auditor.canaries.dim, np.float32)
 
 
 OPTIMIZERS = {
@@ -211,7 +211,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_without_the_canaries_gradients_training_is_the_same_bit_for_bit(name, monkeypatch):
-    monkeypatch.setattr(scored_steps.ScoredSteps, "gradient", nothing)
+    monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
     model, optimizer = private(**OPTIMIZERS[name])
     plain, numbers = train(model, optimizer), torch.get_rng_state()
     model, optimizer = private(**OPTIMIZERS[name])
@@ -224,7 +224,7 @@ def test_without_the_canaries_gradients_training_is_the_same_bit_for_bit(name, m
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_the_engine_s_training_is_the_same_bit_for_bit(mode, monkeypatch):
-    monkeypatch.setattr(scored_steps.ScoredSteps, "gradient", nothing)
+    monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
     plain = epochs(*engine(mode))
     parts = engine(mode)
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
@@ -243,9 +243,7 @@ def test_canaries_are_all_that_is_different(mode):
         changed = epochs(*parts)
     record = audit.record()
     shift = np.asarray(plain - changed, np.float64) / 0.1 * BATCH / record.rounds
-    total = -audit._scored.auditor.canaries.combine(np.ones((1, 20)))[
-        0
-    ]  # less the gradients they change
+    total = -audit._auditor.canaries.combine(np.ones((1, 20)))[0]  # less the gradients they change
     assert np.dot(shift, total) / np.dot(total, total) == pytest.approx(1, abs=0.1)
     assert not torch.equal(start, changed)
 
@@ -256,7 +254,7 @@ def test_one_step_moves_by_exactly_the_canaries():
     model, optimizer = private()
     with audited(optimizer) as audit:
         changed = train(model, optimizer, 1)
-    total = audit._scored.auditor.canaries.combine(np.ones((1, 200)), numbers=range(200))[0]
+    total = audit._auditor.canaries.combine(np.ones((1, 200)), numbers=range(200))[0]
     assert np.allclose((changed - plain).numpy(), 0.1 * total / BATCH, atol=1e-6)
 
 
@@ -284,14 +282,14 @@ def breaks(*args, **options):
     raise BrokenError("on purpose")
 
 
-@pytest.mark.parametrize("where", ["gradient", "add", "_follow_null"])
+@pytest.mark.parametrize("where", ["_gradient", "_score", "_follow_null"])
 def test_no_exception_of_the_audit_ends_training(where, monkeypatch, caplog):
     model, optimizer = private()
     audit = audited(optimizer)
 
     def break_it():
-        if audit._scored.count == 3:
-            owner = RunAuditor if where == "_follow_null" else scored_steps.ScoredSteps
+        if audit._auditor.rounds == 3:
+            owner = RunAuditor if where == "_follow_null" else DPSGDAudit
             monkeypatch.setattr(owner, where, breaks)
 
     with caplog.at_level(logging.WARNING, "fl_epe.dp_sgd"), audit:
@@ -443,7 +441,7 @@ def test_a_broken_optimizer_is_found_and_a_right_one_is_not():
 def test_the_record_and_the_report(tmp_path, capsys):
     model, optimizer = private()
     with audited(optimizer, num_canaries=50) as audit:
-        assert audit._config["share"] == 50 / BATCH
+        assert audit._design["share"] == 50 / BATCH
         train(model, optimizer, 4)
     text = audit.report(tmp_path)
     assert "About 50.0 canaries join a step, beside an expected batch of 16 examples" in text
@@ -680,7 +678,7 @@ def test_accumulated_batches_multiply_the_sampling_rate():
     assert mechanism.canary_participations == pytest.approx(24 * 2 / 24)  # Opacus: 24 steps of 2q
     theory = poisson_epsilon(1.0, 2 / 24, 24, 1e-5)  # what Opacus counts
     assert summarize(audit.record()).analytical.epsilon == pytest.approx(theory)
-    counts = [len(seen.present) for seen in audit._scored.auditor._rounds]
+    counts = [len(seen.present) for seen in audit._auditor._rounds]
     expected = 300 * 2 / 24
     assert abs(np.mean(counts) - expected) < 4 * math.sqrt(expected / len(counts))
 
@@ -726,7 +724,7 @@ def test_what_cannot_be_seen_is_named():
 @pytest.mark.parametrize("where", ["so_far", "clipped", "tensor_sizes"])
 def test_a_check_that_fails_ends_nothing(where, monkeypatch):
     plain = epochs(*engine())
-    monkeypatch.setattr(scored_steps.ScoredSteps, "gradient", nothing)
+    monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
     monkeypatch.setattr(OpacusSteps, where, property(breaks) if where[0] == "t" else breaks)
     parts = engine()
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:

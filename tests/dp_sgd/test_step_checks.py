@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from fl_epe.dp_sgd.step_checks import (
     StepFindings,
@@ -78,12 +79,7 @@ def test_the_longest_clipped_gradient():
     norms = np.linalg.norm(gradients, axis=1)
 
     def longest(total):
-        return largest_clipped(
-            norms,
-            1.0,
-            lambda factors: float(np.linalg.norm(total - factors @ gradients)),
-            lambda: (gradients @ total, float(total @ total)),
-        )
+        return largest_clipped([torch.from_numpy(gradients)], [torch.from_numpy(total)], 1.0)
 
     for limit in (0.5, 1.0, 1.7, 1e9):
         found = longest(np.minimum(1, limit / norms) @ gradients)

@@ -73,7 +73,7 @@ def dp_sgd():
     with audit_dp_sgd(optimizer, num_canaries=40, delta=1e-5, sample_rate=0.2, seed=1) as audit:
         for _ in range(10):
             optimizer.step(rng.standard_normal((8, 2000)))
-            said.append(audit._scored.auditor.epsilon_so_far())
+            said.append(audit._auditor.epsilon_so_far())
     return audit.record(), said
 
 

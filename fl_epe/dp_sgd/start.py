@@ -1,0 +1,150 @@
+"""`audit_dp_sgd`: draws the canaries and their steps, and makes the audit of a run of DP-SGD."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_epe.auditing import LEAST_FOR_NULL, NULL_CANARIES, OTHERS, RunAuditor
+from fl_epe.canaries import CanaryKind, CanarySet
+from fl_epe.checks import check_rate
+from fl_epe.dp_sgd.audit import DPSGDAudit
+from fl_epe.dp_sgd.optimizers import PlainDPSGD, Steps, steps_of
+from fl_epe.schedules import Cohort, Poisson, ShuffledEpochs
+from fl_epe.seeding import generator
+
+if TYPE_CHECKING:
+    from opacus.optimizers import DPOptimizer
+
+_SCHEDULE = 0  # stream of the canaries' steps
+_ALSO_KNOWN = "every real example's gradient in every step"  # with full knowledge, in reports
+
+
+def audit_dp_sgd(
+    optimizer: DPOptimizer | PlainDPSGD,
+    *,
+    num_canaries: int,
+    delta: float,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    participations: float = 1,
+    unobserved: int | None = None,
+    full_knowledge: bool = True,
+    seed: int | None = None,
+    canary_kind: CanaryKind = "rotation",
+) -> DPSGDAudit:
+    """An audit to put around a run of DP-SGD: ``with … as audit:``, and train.
+
+    Each canary stands for one example. Its gradient is a random direction as long as the clip norm,
+    which joins the clipped gradients before the noise is added. Its steps are drawn before the run:
+    by default by coins at the run's own sampling rate, as Poisson sampling draws examples. Nothing
+    else changes: noise, denominators, accounting and torch's random numbers stay as they are.
+
+    Args:
+        optimizer: an Opacus ``DPOptimizer`` (as ``PrivacyEngine().make_private`` returns it), with
+            flat, adaptive or ghost clipping, in one process; or a `PlainDPSGD`.
+        num_canaries: canaries that may take part, at least 2.
+        delta: target δ.
+        sample_rate: probability of a canary to be in a step; by default that which
+            ``PrivacyEngine`` told its accountant.
+        steps: of the run; instead of coins each canary then takes part in ``participations`` steps.
+        participations: see ``steps``.
+        unobserved: canaries that are only scored.
+        full_knowledge: whether the adversary knows the gradients of all real examples and takes
+            them out of every step, as the definition of DP allows. Otherwise they hide canaries.
+        seed: of the canaries and their steps; the operating system's entropy by default. Keep it
+            secret until training has ended.
+        canary_kind: see `CanarySet`.
+
+    Raises:
+        TypeError: if ``optimizer`` is none of these.
+        ValueError: for an argument out of range, or an optimizer that cannot be audited.
+    """
+    found = steps_of(optimizer)
+    seed = secrets.randbits(128) if seed is None else seed
+    rate = _rate(found, sample_rate, steps, participations)
+    if unobserved is None:
+        once = rate is None and participations <= 1
+        unobserved = max(2, num_canaries // 4) if once else max(LEAST_FOR_NULL, num_canaries)
+    auditor = RunAuditor(
+        num_canaries,
+        unobserved,
+        seed=seed,
+        delta=delta,
+        kind=canary_kind,
+        server="DP-SGD",
+        series=(OTHERS,),
+        # As many as one rotation has: their scores come with the others.
+        null_canaries=min(NULL_CANARIES, 1 << (found.dim - 1).bit_length()),
+    )
+    CanarySet(found.dim, num_canaries, seed, canary_kind)  # refuses an unknown kind
+    expected = num_canaries * (rate or participations / (steps or 1))
+    design = {
+        "task": f"DP-SGD with {found.description}",
+        "unit": "example",
+        "participations": participations if rate is None else None,
+        "sample_rate": rate,
+        "share": expected / found.batch_size,
+        "num_canaries": num_canaries,
+        "unobserved": unobserved,
+        "full_knowledge": full_knowledge,
+        "also_known": _ALSO_KNOWN if full_knowledge else None,
+        "canary_kind": canary_kind,
+    }
+    cohorts = _cohorts(rate, steps or 1, participations, num_canaries, generator(seed, _SCHEDULE))
+    return DPSGDAudit(found, auditor, cohorts, design, plan=_plan(expected, found), seed=seed)
+
+
+def _rate(
+    found: Steps, sample_rate: float | None, steps: int | None, participations: float
+) -> float | None:
+    """Probability of a canary to be in a step; ``None`` for a fixed number of steps.
+
+    Raises:
+        ValueError: if the arguments do not go together, or one is out of range.
+    """
+    if steps is not None:
+        if sample_rate is not None:
+            raise ValueError(f"Expected steps={steps} or sample_rate={sample_rate}, not both.")
+        if steps < 1 or not 0 < participations <= steps:
+            raise ValueError(
+                f"Expected participations={participations} in (0, steps={steps}], and a step."
+            )
+        return None
+    if participations != 1:
+        raise ValueError(f"Expected steps=… with participations={participations}.")
+    rate = found.sample_rate if sample_rate is None else sample_rate
+    if rate is None:
+        raise ValueError(
+            "Expected sample_rate=… (the probability of an example to be in a batch) or steps=…"
+            f" (of the run): {found.description} does not say how batches are drawn."
+        )
+    check_rate("sample_rate", rate)
+    return rate
+
+
+def _cohorts(
+    rate: float | None, steps: int, participations: float, canaries: int, rng: np.random.Generator
+) -> Callable[[int], Cohort]:
+    """The canaries of the next step, by the number of batches that are accumulated for it."""
+    if rate is not None:
+        return lambda batches: next(Poisson(1, min(1.0, batches * rate)).cohorts(canaries, rng))
+    planned = ShuffledEpochs(steps, participations).cohorts(canaries, rng)
+    return lambda _: next(planned, np.empty(0, np.int64))
+
+
+def _plan(expected: float, found: Steps) -> list[str]:
+    """What the canaries, ``expected`` so many, do to a step."""
+    z, n = float(found.optimizer.noise_multiplier), found.batch_size
+    lines = [
+        f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"
+        f" batch of {n:g} examples: {expected / n:.1%} of its size."
+    ]
+    if z > 0:
+        length = math.sqrt(expected / found.dim) / z
+        lines.append(f"Together they are about {length:.2%} as long as the noise of a step.")
+    return lines
