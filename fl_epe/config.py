@@ -29,7 +29,7 @@ from fl_epe.mechanism import (
     ServerOptimizer,
     ServerSGD,
 )
-from fl_epe.schedules import Schedule, make_schedule, parse_schedule
+from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
 
 AS_CLIENTS = "as-clients"
 """A canary's participations where it is to take part as often as a client."""
@@ -237,15 +237,15 @@ class RunConfig:
 
     def _schedule(self, participations: float) -> Schedule:
         with argument_context("participation", self.participation):
-            kind, options = parse_schedule(self.participation)
-        if kind.startswith("trace"):
+            kind, _ = parse_schedule(self.participation)
+        if kind == Trace.kind:
             raise ArgumentError(
                 "Expected {participation} to be no recorded trace: it is for the limit, as in "
                 "'fl-epe compare' and 'fl-epe advise'.",
                 participation=self.participation,
             )
         with argument_context("participation", self.participation, "rounds", "participations"):
-            return make_schedule(kind, self.rounds, participations, **options)
+            return make_schedule(self.participation, self.rounds, participations)
 
     def canary_schedule(self) -> Schedule:
         """Who of the observed canaries takes part when.

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
 from fl_epe.checks import check_count, check_probability, raise_invalid
-from fl_epe.schedules import Capped, ClientType, Schedule, Trace, TraceSample, trace_of
+from fl_epe.schedules import Capped, ClientType, Schedule, Trace, trace_of
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
@@ -133,8 +133,8 @@ def expected_score_law(
     if added.shape != (schedule.rounds,) or not np.all((added >= 0) & np.isfinite(added)):
         raise_invalid("weights", added, f">= 0, one for each of {schedule.rounds}")
     trace = trace_of(schedule)
-    if isinstance(schedule, Trace | TraceSample) and trace is not None:
-        sums = np.bincount(trace.client_ids, added[trace.round_ids], minlength=trace.population)
+    if isinstance(schedule, Trace):
+        sums = np.bincount(schedule.client_ids, added[schedule.round_ids])
         return ExpectedScoreLaw.of(sums)
     if trace is not None and _replays(schedule):
         return ExpectedScoreLaw.of(_sums(schedule, added, trace.population, generator(_SEED, 0)))

@@ -28,7 +28,7 @@ from fl_epe.accounting.upper_bounds import (
     random_participations_epsilon,
 )
 from fl_epe.checks import ArgumentError, check_count, check_probability
-from fl_epe.schedules import SCHEDULES, Capped, DropOut, PrivacyLaw, Schedule
+from fl_epe.schedules import SCHEDULES, Composed, PrivacyLaw, Schedule
 
 DEPLOYMENT = "deployment"
 """The kind of schedule in a record of a deployment, where the strategy asks whom it wants."""
@@ -147,7 +147,7 @@ def _count_pmf(schedule: Schedule, population: int) -> NDArray[np.float64] | Non
     """
     law = expected_score_law(schedule, np.ones(schedule.rounds), population)
     if law is None:
-        inner = schedule.schedule if isinstance(schedule, Capped | DropOut) else None
+        inner = schedule.schedule if isinstance(schedule, Composed) else None
         return None if inner is None else _count_pmf(inner, population)
     pmf = np.bincount(np.rint(law.expected_scores).astype(np.int64), law.shares)
     return np.asarray(pmf / pmf.sum(), np.float64)

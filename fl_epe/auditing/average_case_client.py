@@ -32,7 +32,7 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, estimate_at
 from fl_epe.auditing.estimators import ExpectedScoreFit, expected_score_fit
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import View
-from fl_epe.schedules import Schedule, make_schedule, parse_schedule
+from fl_epe.schedules import Schedule, make_schedule
 
 Floats = NDArray[np.float64]
 
@@ -112,10 +112,9 @@ class RunSchedules:
             if rounds is None or each is None:
                 return None
             with contextlib.suppress(OSError, ValueError):  # an edited file
-                kind, options = parse_schedule(design.schedule)
                 return cls(
-                    make_schedule(kind, rounds, participations, **options),
-                    make_schedule(kind, rounds, rounds * each / clients, **options),
+                    make_schedule(design.schedule, rounds, participations),
+                    make_schedule(design.schedule, rounds, rounds * each / clients),
                     clients,
                 )
             return None

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fl_epe.checks import ArgumentError, check_count
 from fl_epe.cli.console import print_json, print_lines, terminal
@@ -39,8 +39,6 @@ class Log:
         per_run: a cap: most participations of a client in the run.
         per_window: a cap: most participations of a client in any window.
         window: length of a window in rounds.
-        empty_rounds: keep or drop the rounds without any client (default: kept, if they are fewer
-            than half).
         top: clients to list.
         csv: file to write every client to.
         json: print JSON instead of tables.
@@ -55,7 +53,6 @@ class Log:
     per_run: int | None = None
     per_window: int | None = None
     window: int | None = None
-    empty_rounds: Literal["keep", "drop"] | None = None
     top: int = 10
     csv: Path | None = None
     json: bool = False
@@ -67,7 +64,7 @@ class Log:
 
         if self.window is not None:
             check_count("window", self.window)
-        trace = Trace.read(self.file, self.empty_rounds)
+        trace = Trace.read(self.file)
         if self.delta is None and trace.population < 2:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
         delta = trace.population**-1.1 if self.delta is None else self.delta

@@ -13,7 +13,7 @@ from fl_epe.checks import argument_context, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
 from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.limit import load_run, rounds_like, server_like
-from fl_epe.schedules import Schedule, Trace, log_of, make_schedule, parse_schedule
+from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
 if TYPE_CHECKING:
     from fl_epe.limit import NoiseAdvice
@@ -124,8 +124,7 @@ def _schedule(asked: Noise, run: AuditRecord | None) -> tuple[Schedule, Trace | 
         spec = spec or run.design.schedule or run.mechanism.participation
     spec = spec or "epochs"
     with argument_context("participation", spec):
-        kind, options = parse_schedule(spec)
-        log = log_of(kind, options)
+        log = log_of(spec)
         if participations is None and log is not None:
             participations = log[1]
         if participations is None:
@@ -133,7 +132,7 @@ def _schedule(asked: Noise, run: AuditRecord | None) -> tuple[Schedule, Trace | 
     rounds = rounds_like(run, asked.rounds, _ROUNDS if log is None else log[0].rounds)
     check_limit(rounds, asked.clients, longest=_LONGEST)
     with argument_context("participation", spec, "rounds", "participations"):
-        return make_schedule(kind, rounds, participations, **options), log and log[0]
+        return make_schedule(spec, rounds, participations), log and log[0]
 
 
 def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | None:

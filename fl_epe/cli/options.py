@@ -105,7 +105,7 @@ def add_options(
         without: names of fields that get no option.
         prefix: before the names of the parser's attributes, which are the fields' names.
     """
-    texts, kinds = _texts(settings), typing.get_type_hints(settings, include_extras=True)
+    texts, kinds = texts_of(settings), typing.get_type_hints(settings, include_extras=True)
     for field in dataclasses.fields(settings):
         kind, mark = _without_none(kinds[field.name]), None
         if typing.get_origin(kind) is Annotated:
@@ -163,12 +163,12 @@ def description_of(settings: type) -> tuple[str, str]:
     return "\n\n".join(paragraphs), shown
 
 
-def _texts(settings: type) -> dict[str, str]:
-    """What docstrings say of each attribute; nothing where docstrings are stripped."""
+def texts_of(settings: Callable[..., Any]) -> dict[str, str]:
+    """What docstrings say of each attribute or option; nothing where docstrings are stripped."""
     texts: dict[str, str] = {}
-    for each in reversed(settings.__mro__):
+    for each in reversed(inspect.getmro(settings) if isinstance(settings, type) else (settings,)):
         text = inspect.cleandoc(each.__doc__ or "")
-        _, _, section = text.partition("Attributes:\n" if "Attributes:\n" in text else "Args:\n")
+        section = (*re.split(r"(?:Attributes|Args|Options):\n", text, maxsplit=1), "")[1]
         found = re.findall(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", section, re.M)
         texts |= {name: _plain(text) for name, text in found}
     return texts

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_epe.auditing import AuditRecord, leave_one_out
 from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.mechanism import ServerSGD, sgd_weights
-from fl_epe.schedules import Cohort, Schedule, Trace, TraceSample
+from fl_epe.schedules import Cohort, Schedule, Trace
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
@@ -271,7 +271,7 @@ def canary_cohorts(
     if isinstance(schedule, Trace):
         if population not in (None, schedule.population):
             raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
-        return TraceSample(schedule).cohorts(num_canaries, rng)
+        return schedule.cohorts(num_canaries, rng)
     if population is None:
         return schedule.cohorts(num_canaries, rng)
     if population < num_canaries:

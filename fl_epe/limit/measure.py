@@ -42,7 +42,7 @@ from fl_epe.checks import rename_arguments
 from fl_epe.limit import limit_weights
 from fl_epe.limit.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
 from fl_epe.limit.plan import CLIENTS, COMMON, ROUNDS, Cell, ComparisonPlan
-from fl_epe.schedules import Capped, Schedule, make_schedule, parse_schedule, trace_of
+from fl_epe.schedules import Capped, Schedule, make_schedule, trace_of
 
 Floats = NDArray[np.float64]
 
@@ -157,8 +157,7 @@ def _in_the_limit(plan: ComparisonPlan, cell: Cell) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _schedule(spec: str, rounds: int, participations: float) -> Schedule:
-    kind, options = parse_schedule(spec)
-    return make_schedule(kind, rounds, participations, **options)
+    return make_schedule(spec, rounds, participations)
 
 
 @functools.lru_cache(maxsize=16)

@@ -247,7 +247,7 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(values)
     for spec in values.get("schedules", ()):
         with argument_context("schedules", spec):
-            log = log_of(*parse_schedule(spec))
+            log = log_of(spec)
         if log is None:
             continue
         trace, participations = log

@@ -27,7 +27,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.limit.expected_scores import PARTICIPATION, RealUpdates, Signal, canary_cohorts
 from fl_epe.mechanism import ServerSGD
-from fl_epe.schedules import Schedule, Trace, TraceSample
+from fl_epe.schedules import Schedule
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
@@ -94,7 +94,7 @@ def _mechanism(
         cohort_size=cohort_size,
         noise_multiplier=z,
         sum_noise_multiplier=z,
-        participation=TraceSample.kind if isinstance(schedule, Trace) else schedule.kind,
+        participation=schedule.kind,
         canary_participations=schedule.participations(),
         server=ServerStep("sgd", signal.rates, server.momentum),
         clip_norms=signal.norms,

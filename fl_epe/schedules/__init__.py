@@ -11,12 +11,12 @@
 | `BallsInBins`    | everybody once in each block of rounds, at a random round |
 | `CheckIn`        | everybody once in each window of its own, at a random round |
 | `TimeOfDay`      | a cohort of fixed size among those whose local time allows it |
-| `Trace`          | what was recorded of a real run; `TraceSample` for canaries in it |
+| `Trace`          | what was recorded of a real run |
 | `Capped`         | another schedule, without participations beyond a cap |
 | `DropOut`        | another schedule, without those who drop out by a coin |
 
-`SCHEDULES` maps the name of each kind to its class, `make_schedule` builds one by name, and
-`parse_schedule` reads name and options from text.
+`SCHEDULES` maps the name of each kind to its class, and `make_schedule` builds one by name, from
+text that may have options.
 
 Examples:
     >>> import numpy as np
@@ -33,33 +33,29 @@ from fl_epe.schedules.by_name import (
     log_of,
     make_schedule,
     parse_schedule,
-    schedule_options,
+    schedule_maker,
 )
-from fl_epe.schedules.client_law import ClientType
-from fl_epe.schedules.composed import Capped, DropOut, trace_of
-from fl_epe.schedules.contract import PrivacyLaw, Schedule, presence
-from fl_epe.schedules.draws import Cohort
+from fl_epe.schedules.composed import Capped, Composed, trace_of
+from fl_epe.schedules.contract import ClientType, Cohort, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.ordered import ShuffledEpochs
-from fl_epe.schedules.sampled import DeviceClasses, Poisson
-from fl_epe.schedules.trace import Trace, TraceSample
+from fl_epe.schedules.sampled import Poisson
+from fl_epe.schedules.trace import Trace
 
 __all__ = [
     "SCHEDULES",
     "Capped",
     "ClientType",
     "Cohort",
-    "DeviceClasses",
-    "DropOut",
+    "Composed",
     "Poisson",
     "PrivacyLaw",
     "Schedule",
     "ShuffledEpochs",
     "Trace",
-    "TraceSample",
     "log_of",
     "make_schedule",
     "parse_schedule",
     "presence",
-    "schedule_options",
+    "schedule_maker",
     "trace_of",
 ]

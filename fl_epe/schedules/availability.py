@@ -11,9 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import ArgumentError, check_count, check_rate
-from fl_epe.schedules.client_law import ClientLaw, ClientType
-from fl_epe.schedules.contract import Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
-from fl_epe.schedules.draws import Cohort, by_round, draw, even_sizes
+from fl_epe.schedules.contract import (
+    ClientLaw,
+    ClientType,
+    Cohort,
+    Coins,
+    FixedCohorts,
+    PrivacyLaw,
+    Rated,
+    Schedule,
+    by_round,
+    draw,
+    even_sizes,
+)
 
 MOST_CELLS = 10**8
 """The most zones times rounds of a day for which `TimeOfDay` keeps who is available when."""

@@ -9,11 +9,10 @@ Examples:
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +22,23 @@ from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Rated, Schedule
 from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
 from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
-from fl_epe.schedules.trace import Trace, TraceSample
+from fl_epe.schedules.trace import Trace
 
 
-def make_schedule(kind: str, rounds: int, participations: float, **options: Any) -> Schedule:
-    """The schedule of a ``kind`` with a given number of rounds and of expected participations.
+def make_schedule(spec: str, rounds: int, participations: float, **options: Any) -> Schedule:
+    """The schedule of a kind with a given number of rounds and of expected participations.
 
     Args:
-        kind: one of `SCHEDULES`.
+        spec: one of `SCHEDULES`, which may have options, see `parse_schedule`.
         rounds: number of rounds.
         participations: expected participations of each client, in (0, rounds]. A whole number for
             "balls-in-bins"; before the cap for "capped".
-        options: by kind; those in brackets are optional. "min-separation": ``separation``;
-            "check-in": [``window``], by default the longest that allows these participations;
-            "time-of-day": ``rounds_per_day``, [``hours``], [``zones``]; "device-classes":
-            ``rates``, relative to each other, and ``shares``; "trace" and "trace-sample":
-            ``path`` of a file whose rounds and participations are as given, [``empty_rounds``], see
-            `Trace.read`; "drop-out": ``of`` and ``rate``; "capped": ``of``, [``per_run``],
-            [``per_window``], [``window``].
-            ``of`` is the other schedule: its kind, or a mapping of "kind" and its options.
+        options: more options, see `schedule_maker`.
 
     Raises:
         ValueError: if an argument or option is out of range, unknown or missing.
     """
-    options = check_options(kind, options)
+    kind, options = parse_schedule(spec, **options)
     if not 0 < participations <= rounds:
         raise ArgumentError(
             "Expected {participations} in (0, {rounds}].",
@@ -57,65 +49,50 @@ def make_schedule(kind: str, rounds: int, participations: float, **options: Any)
     if issubclass(made, Rated):
         return made(rounds, participations / rounds, **options)
     with rename_arguments(epochs="participations"):
-        return _MAKERS.get(kind, made)(rounds, participations, **options)
+        return schedule_maker(kind)(rounds, participations, **options)
 
 
-def schedule_options(kind: str) -> dict[str, inspect.Parameter]:
-    """The options of a kind of schedule by name, in the order of `make_schedule`.
+def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
+    """Kind and options from text: "kind", "kind:name=value,name=value", or "kind:{JSON object}".
 
-    Each has its type as ``annotation``, and a ``default`` unless it is needed.
-    """
-    maker = _MAKERS.get(kind, SCHEDULES[kind])
-    hints = typing.get_type_hints(maker)
-    _, _, *options = inspect.signature(maker).parameters.values()  # rounds and how often
-    return {option.name: option.replace(annotation=hints[option.name]) for option in options}
+    Examples: "cyclic", "min-separation:separation=5", "capped:of=poisson,per_run=2" and
+    'drop-out:{"rate": 0.1, "of": "min-separation:separation=5"}'.
 
-
-def check_options(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a kind of schedule, if all are known, of their type, and none is missing.
+    Args:
+        spec: the text.
+        options: more options.
 
     Raises:
-        ArgumentError: otherwise, or for an unknown kind.
+        ValueError: if the kind is unknown, the options are written in another way, or one is
+            unknown, of another type, or missing.
     """
-    if not isinstance(kind, str) or kind not in SCHEDULES:
+    kind, _, rest = spec.partition(":")
+    if kind not in SCHEDULES:
         raise_invalid("kind", kind, f"to be one of {tuple(SCHEDULES)}")
-    known = schedule_options(kind)
-    for name, value in options.items():
+    given = (_json_options(spec, rest) if rest.startswith("{") else _pairs(spec, rest)) | options
+    _, _, *options_of_kind = signature(schedule_maker(kind), eval_str=True).parameters.values()
+    known = {option.name: option for option in options_of_kind}
+    for name, value in given.items():
         if name not in known:
             raise ArgumentError(
                 f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}.",
                 **{name: value} | {"kind": kind},
             )
     for name, option in known.items():
-        if option.default is option.empty and name not in options:
+        if option.default is option.empty and name not in given:
             raise ArgumentError(f"Expected option {name!r} for {{kind}}.", kind=kind)
-    return {name: _checked(known[name], value) for name, value in options.items()}
+    return kind, {name: _checked(known[name], value) for name, value in given.items()}
 
 
-def _checked(option: inspect.Parameter, value: Any) -> Any:
-    if option.annotation == Sequence[float]:
-        if not isinstance(value, list | tuple) or not value:
-            raise_invalid(option.name, value, "to be a list of numbers, in a JSON object")
-        return [checked_type(option.name, part, float) for part in value]
-    if option.name == "path":
-        return value if isinstance(value, Path) else _text(option.name, value)
-    if option.name == "of":
-        if not isinstance(value, Mapping):
-            value = {"kind": _text("of", value)}
-        inner = {name: part for name, part in value.items() if name != "kind"}
-        if "kind" not in value:
-            raise_invalid("of", dict(value), "to be a kind, or an object with a 'kind'")
-        return {"kind": value["kind"], **check_options(value["kind"], inner)}
-    return checked_type(option.name, value, option.annotation)
+def schedule_maker(kind: str) -> Callable[..., Schedule]:
+    """What makes a schedule of rounds, of how often, and of the options that its kind has by name.
+
+    The docstring says what the options mean, in the section "Options:" or "Attributes:".
+    """
+    return _MAKERS.get(kind, SCHEDULES[kind])
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise_invalid(name, value, "to be text that is not empty")
-    return value
-
-
-def log_of(kind: str, options: Mapping[str, Any]) -> tuple[Trace, float] | None:
+def log_of(spec: str) -> tuple[Trace, float] | None:
     """The log that a schedule replays, and a client's mean participations under the schedule.
 
     ``None`` for a schedule that replays none. Participations are before the cap for "capped", as
@@ -125,32 +102,14 @@ def log_of(kind: str, options: Mapping[str, Any]) -> tuple[Trace, float] | None:
         FileNotFoundError: if there is no such file.
         ValueError: if the file holds no trace.
     """
+    kind, options = parse_schedule(spec)
     if "path" in options:
-        trace = Trace.read(options["path"], options.get("empty_rounds"))
+        trace = Trace.read(options["path"])
         return trace, trace.participations()
-    if "of" not in options:
-        return None
-    of = options["of"]
-    inner = {"kind": of} if isinstance(of, str) else dict(of)
-    found = log_of(inner.pop("kind"), inner)
+    found = log_of(options["of"]) if "of" in options else None
     if found is None or kind != DropOut.kind:
         return found
     return found[0], found[1] * (1 - options["rate"])
-
-
-def parse_schedule(spec: str) -> tuple[str, dict[str, Any]]:
-    """Kind and options from text: "kind", "kind:name=value,name=value", or "kind:{JSON object}".
-
-    Examples: "cyclic", "min-separation:separation=5", "capped:of=poisson,per_run=2" and
-    'drop-out:{"rate": 0.1, "of": {"kind": "min-separation", "separation": 5}}'.
-
-    Raises:
-        ValueError: if the kind is unknown, or the options are written in another way.
-    """
-    kind, _, rest = spec.partition(":")
-    options = _json_options(spec, rest) if rest.startswith("{") else _pairs(spec, rest)
-    check_options(kind, options)
-    return kind, options
 
 
 def _json_options(spec: str, text: str) -> dict[str, Any]:
@@ -164,27 +123,40 @@ def _json_options(spec: str, text: str) -> dict[str, Any]:
 def _pairs(spec: str, text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in text.split(",") if text else ():
-        name, equals, value = part.partition("=")
-        name = name.strip()
+        name, equals, value = map(str.strip, part.partition("="))
         if not equals or not name or name in found:
             what = "an option once" if name in found else "name=value"
             raise ArgumentError(f"Expected {what}, got {part!r} in {{schedule}}.", schedule=spec)
-        found[name] = _value(value.strip())
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
     return found
 
 
-def _value(text: str) -> Any:
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
+def _checked(option: Parameter, value: Any) -> Any:
+    if option.annotation == list[float]:
+        if not isinstance(value, list | tuple) or not value:
+            raise_invalid(option.name, value, "to be a list of numbers, in a JSON object")
+        return [checked_type(option.name, part, float) for part in value]
+    if isinstance(value, Path):
+        value = str(value)
+    checked_type(option.name, value, option.annotation)
+    if value == "":
+        raise_invalid(option.name, value, "to be text that is not empty")
+    if option.name == "of":
+        parse_schedule(value)
+    return value
 
 
 def _device_classes(
-    rounds: int, participations: float, *, rates: Sequence[float], shares: Sequence[float]
+    rounds: int, participations: float, *, rates: list[float], shares: list[float]
 ) -> Schedule:
+    """Rates are relative to each other.
+
+    Options:
+        rates: how often each class takes part, relative to the others.
+    """
     mean = sum(rate * share for rate, share in zip(rates, shares, strict=False))
     if not 0 < mean < math.inf:
         raise ArgumentError(
@@ -195,6 +167,12 @@ def _device_classes(
 
 
 def _check_in(rounds: int, participations: float, *, window: int | None = None) -> Schedule:
+    """Check-ins are kept as often as the participations ask for.
+
+    Options:
+        window: length of a window, in rounds; by default the longest that allows the
+            participations.
+    """
     if window is None:
         window = math.floor(_whole(rounds / participations))
     keep = participations * window / rounds
@@ -204,10 +182,13 @@ def _check_in(rounds: int, participations: float, *, window: int | None = None) 
     return CheckIn(rounds, window, min(keep, 1.0))
 
 
-def _trace(
-    rounds: int, participations: float, *, path: Path | str, empty_rounds: str | None = None
-) -> Trace:
-    trace = Trace.read(path, empty_rounds)
+def _trace(rounds: int, participations: float, *, path: str) -> Trace:
+    """The log's rounds and participations.
+
+    Options:
+        path: of a CSV or Parquet file with the columns round and client_id.
+    """
+    trace = Trace.read(path)
     if trace.rounds != rounds:
         raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     if not math.isclose(trace.participations(), participations, rel_tol=1e-6):
@@ -217,15 +198,12 @@ def _trace(
     return trace
 
 
-def _trace_sample(
-    rounds: int, participations: float, *, path: Path | str, empty_rounds: str | None = None
-) -> Schedule:
-    return TraceSample(_trace(rounds, participations, path=path, empty_rounds=empty_rounds))
+def _drop_out(rounds: int, participations: float, *, of: str, rate: float) -> Schedule:
+    """As many participations, after those who drop out.
 
-
-def _drop_out(
-    rounds: int, participations: float, *, of: str | Mapping[str, Any], rate: float
-) -> Schedule:
+    Options:
+        of: the other schedule, as text.
+    """
     if not 0 <= rate < 1:
         raise ArgumentError("Expected {rate} in [0, 1).", rate=rate)
     inner = _whole(participations / (1 - rate))
@@ -235,7 +213,7 @@ def _drop_out(
             participations=participations,
             rate=rate,
         )
-    return DropOut(_other(rounds, inner, of), rate)
+    return DropOut(make_schedule(of, rounds, inner), rate)
 
 
 def _whole(number: float) -> float:
@@ -247,18 +225,18 @@ def _whole(number: float) -> float:
 def _capped(
     rounds: int,
     participations: float,
-    of: str | Mapping[str, Any],
+    *,
+    of: str,
     per_run: int | None = None,
     per_window: int | None = None,
     window: int | None = None,
 ) -> Schedule:
-    return Capped(_other(rounds, participations, of), per_run, per_window, window)
+    """As many participations before the cap.
 
-
-def _other(rounds: int, participations: float, of: str | Mapping[str, Any]) -> Schedule:
-    """The schedule inside a composition."""
-    options = {"kind": of} if isinstance(of, str) else dict(of)
-    return make_schedule(options.pop("kind"), rounds, participations, **options)
+    Options:
+        of: the other schedule, as text.
+    """
+    return Capped(make_schedule(of, rounds, participations), per_run, per_window, window)
 
 
 SCHEDULES: dict[str, type[Schedule]] = {
@@ -274,7 +252,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
         CheckIn,
         TimeOfDay,
         Trace,
-        TraceSample,
         DropOut,
         Capped,
     )
@@ -285,7 +262,6 @@ _MAKERS: dict[str, Callable[..., Schedule]] = {
     DeviceClasses.kind: _device_classes,
     CheckIn.kind: _check_in,
     Trace.kind: _trace,
-    TraceSample.kind: _trace_sample,
     DropOut.kind: _drop_out,
     Capped.kind: _capped,
 }

@@ -12,17 +12,15 @@ from typing import ClassVar
 import numpy as np
 
 from fl_epe.checks import ArgumentError, check_count
-from fl_epe.schedules.client_law import ClientLaw
-from fl_epe.schedules.contract import PrivacyLaw, Schedule
-from fl_epe.schedules.draws import Cohort
-from fl_epe.schedules.trace import Trace, TraceSample
+from fl_epe.schedules.contract import ClientLaw, Cohort, PrivacyLaw, Schedule
+from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
 _CLIENTS, _RUNS, _SEED = 1000, 10, 1  # of the simulated runs of `Capped.participations`
 
 
 @dataclasses.dataclass(frozen=True)
-class _Composed(Schedule, abc.ABC):
+class Composed(Schedule, abc.ABC):
     """A schedule over the rounds of another one."""
 
     rounds: int = dataclasses.field(init=False, repr=False)
@@ -34,7 +32,7 @@ class _Composed(Schedule, abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class DropOut(_Composed):
+class DropOut(Composed):
     """Each participant of another schedule drops out by an independent coin.
 
     Guarantee: given the other schedule's cohort, those who stay are a Poisson sample of it with
@@ -88,7 +86,7 @@ class DropOut(_Composed):
 
 
 @dataclasses.dataclass(frozen=True)
-class Capped(_Composed):
+class Capped(Composed):
     """Another schedule, with participations beyond a cap refused.
 
     Guarantee: nobody takes part more than ``per_run`` times, nor more than ``per_window`` times
@@ -218,8 +216,6 @@ class Capped(_Composed):
 
 def trace_of(schedule: Schedule) -> Trace | None:
     """The trace that a schedule or a composition replays; ``None`` if it replays none."""
-    if isinstance(schedule, DropOut | Capped):
-        return trace_of(schedule.schedule)
-    if isinstance(schedule, TraceSample):
-        return schedule.trace
+    while isinstance(schedule, Composed):
+        schedule = schedule.schedule
     return schedule if isinstance(schedule, Trace) else None

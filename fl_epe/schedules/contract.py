@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import ArgumentError, check_rate
-from fl_epe.schedules.client_law import ClientLaw
-from fl_epe.schedules.draws import Cohort, even_sizes
+
+Floats = NDArray[np.float64]
+Cohort = NDArray[np.int64]
+"""The ids of those who take part in one round."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,67 @@ class PrivacyLaw:
     coins: Coins | None = None
     counts: Coins | None = None
     cohorts: FixedCohorts | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientType:
+    """Clients whose rounds are drawn in the same way, by events that follow each other in time.
+
+    In each event a client takes part in at most one round. Events are independent but for
+    ``rest`` and ``most``.
+
+    Attributes:
+        share: probability that a client is of this type.
+        events: number of the event of each row, ascending from 0, shape ``(rows,)``.
+        rounds: a round of that event, ``(rows,)``.
+        chances: probability of taking part in that round, ``(rows,)``; those of an event add up
+            to at most 1.
+        keep: probability with which a participation counts, once the cap has let it in.
+        most: cap: events after so many participations are refused; ``None`` for no cap.
+        rest: after taking part in an event a client takes no part in the ``rest - 1`` next ones;
+            chances are those of a client who is not resting.
+    """
+
+    share: float
+    events: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+    chances: Floats
+    keep: float = 1.0
+    most: int | None = None
+    rest: int = 1
+
+    @classmethod
+    def coins(cls, share: float, chances: Floats, rest: int = 1) -> ClientType:
+        """One event a round, with these probabilities of taking part, ``(T,)``."""
+        used = np.flatnonzero(chances)
+        events = np.arange(len(used)) if rest == 1 else used
+        return cls(share, events, used, np.asarray(chances, np.float64)[used], rest=rest)
+
+    @classmethod
+    def blocks(cls, share: float, chances: list[tuple[int, Floats]]) -> ClientType:
+        """One event a block of rounds: its first round and the chances of its rounds."""
+        events = np.repeat(np.arange(len(chances)), [len(part) for _, part in chances])
+        rounds = [start + np.arange(len(part)) for start, part in chances]
+        return cls(
+            share, events, np.concatenate(rounds), np.concatenate([part for _, part in chances])
+        )
+
+    def thinned(self, keep: float) -> ClientType:
+        """Each participation then counts with probability ``keep``."""
+        if self.most is None and self.rest == 1:
+            return dataclasses.replace(self, chances=self.chances * keep)
+        return dataclasses.replace(self, keep=self.keep * keep)
+
+    def capped(self, most: int) -> ClientType | None:
+        """With a cap on participations; ``None`` where that has no closed form here."""
+        if self.keep < 1 or self.rest > 1:
+            return None
+        caps = [most] if self.most is None else [most, self.most]
+        return dataclasses.replace(self, most=min(caps))
+
+
+ClientLaw = tuple[ClientType, ...]
+"""The types of clients; their shares add up to 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,9 +256,47 @@ class Rated(Schedule, abc.ABC):
         return even_sizes(round(self.rate * population * self.rounds), self.rounds)
 
 
-def presence(schedule: Schedule, population: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Who is in each round, as a boolean array of shape ``(rounds, population)``."""
-    out = np.zeros((schedule.rounds, population), bool)
+def even_sizes(total: int, rounds: int) -> NDArray[np.int64]:
+    """Cohort sizes that add up to ``total``, spread evenly.
+
+    The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or up.
+    So sizes differ by at most one.
+    """
+    ends = [t * total // rounds for t in range(rounds + 1)]  # would overflow in NumPy
+    return np.asarray(np.diff(np.array(ends)), np.int64)
+
+
+def draw(rng: np.random.Generator, population: int, size: int) -> Cohort:
+    """A uniform set of ``size`` distinct numbers in ``[0, population)``, in an arbitrary order."""
+    return rng.choice(population, size, replace=False, shuffle=False)
+
+
+def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
+    """For each round t, the positions at which ``when`` is t, ascending.
+
+    Takes time linear in ``len(when)``.
+    """
+    # NumPy sorts 16-bit keys by radix.
+    keys = when.astype(np.uint16) if rounds <= 2**16 else when
+    order = np.argsort(keys, kind="stable")
+    start = 0
+    for end in np.cumsum(np.bincount(when, minlength=rounds)):
+        yield order[start:end]
+        start = end
+
+
+def presence(
+    schedule: Schedule, population: int, rng: np.random.Generator, first: int | None = None
+) -> NDArray[np.bool_]:
+    """Who is in each round, as a boolean array of shape ``(rounds, population)``.
+
+    Args:
+        schedule: the participation schedule.
+        population: number of participants.
+        rng: what draws them.
+        first: show only so many of them; of all, only the cohorts are held.
+    """
+    out = np.zeros((schedule.rounds, population if first is None else first), bool)
     for row, cohort in zip(out, schedule.cohorts(population, rng), strict=True):
-        row[cohort] = True
+        row[cohort[: np.searchsorted(cohort, len(row))]] = True
     return out

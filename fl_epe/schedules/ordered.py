@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import check_count
-from fl_epe.schedules.client_law import ClientLaw, ClientType
-from fl_epe.schedules.contract import Epochs
-from fl_epe.schedules.draws import Cohort, by_round, even_sizes
+from fl_epe.schedules.contract import ClientLaw, ClientType, Cohort, Epochs, by_round, even_sizes
 
 
 @dataclasses.dataclass(frozen=True)

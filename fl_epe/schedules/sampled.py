@@ -12,9 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import ArgumentError, check_count, raise_invalid
-from fl_epe.schedules.client_law import ClientLaw, ClientType
-from fl_epe.schedules.contract import Coins, FixedCohorts, PrivacyLaw, Rated, Schedule
-from fl_epe.schedules.draws import Cohort, draw, even_sizes
+from fl_epe.schedules.contract import (
+    ClientLaw,
+    ClientType,
+    Cohort,
+    Coins,
+    FixedCohorts,
+    PrivacyLaw,
+    Rated,
+    Schedule,
+    draw,
+    even_sizes,
+)
 
 
 @dataclasses.dataclass(frozen=True)

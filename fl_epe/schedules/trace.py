@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,31 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import raise_invalid
-from fl_epe.schedules.contract import Schedule
-from fl_epe.schedules.draws import Cohort
-from fl_epe.schedules.trace_file import read_columns
+from fl_epe.schedules.contract import Cohort, Schedule
+from fl_epe.table_file import csv_rows, parquet_table, read_table, shown
 
-EMPTY_ROUNDS = ("keep", "drop")
-MOST_ROUNDS = 10**7
-"""A trace with more rounds is refused: its round numbers are probably time stamps."""
+COLUMNS = ROUND, CLIENT = "round", "client_id"
+"""Names of the columns of a log."""
 
-
-class RepeatedRowError(ValueError):
-    """A client is in the same round twice; ``row`` counts from 0."""
-
-    def __init__(self, row: int, client: Any, round_id: int) -> None:
-        self.row = row
-        self.reason = f"client_id={client!r} is in round {round_id} already"
-        super().__init__(f"Expected a client at most once in a round, got row {row}: {self.reason}")
+_MOST_ROUNDS = 10**7
+_LONGEST = 256  # characters of a client's id: an array of texts is as wide as the longest
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace(Schedule):
     """Exactly the participation that was recorded: one row for each client in each round.
 
-    Guarantee: nothing is random. Client i of the population is ``clients[i]`` of the trace and
-    takes part in the rounds that the trace gives it. Clients differ from each other and the rounds
-    are known, so no amplification is claimed. For canaries see `TraceSample`.
+    Guarantee: nothing is random for the trace's own clients. Client i of the population is
+    ``clients[i]`` of the trace and takes part in the rounds that the trace gives it. Clients differ
+    from each other and the rounds are known, so no amplification is claimed. A population of
+    another size, such as that of canaries, is a sample: each participant is given a uniformly
+    average-case client of the trace, and clients are reused as evenly as possible.
 
     Attributes:
         rounds: number of rounds from the first to the last, empty ones included.
@@ -61,67 +56,38 @@ class Trace(Schedule):
             raise_invalid("round_ids", when, f"to be as many as the {len(who)} client_ids")
         first, last = int(when.min()), int(when.max())
         rounds = last - first + 1
-        if rounds > MOST_ROUNDS:
-            raise_invalid("rounds", rounds, f"(from {first} to {last}) <= {MOST_ROUNDS}")
-        key = (when - first) * len(clients) + who
-        order = np.argsort(key, kind="stable")
-        key = key[order]
-        repeats = order[1:][key[1:] == key[:-1]]
-        if len(repeats):
-            row = int(repeats.min())
-            raise RepeatedRowError(row, clients[who[row]].item(), int(when[row]))
-        round_ids, client_ids = np.divmod(key, len(clients))
-        for name, values in zip(
-            ("round_ids", "client_ids", "clients"), (round_ids, client_ids, clients), strict=True
-        ):
+        if rounds > _MOST_ROUNDS:  # probably time stamps
+            raise_invalid("rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}")
+        rows, counts = np.unique((when - first) * len(clients) + who, return_counts=True)
+        round_ids, client_ids = np.divmod(rows, len(clients))
+        if counts.max() > 1:
+            at = int(np.argmax(counts > 1))
+            client, when_twice = clients[client_ids[at]].item(), int(round_ids[at]) + first
+            raise ValueError(
+                f"Expected a client at most once in a round, got client_id={client!r} twice in "
+                f"round {when_twice}."
+            )
+        found = {"round_ids": round_ids, "client_ids": client_ids, "clients": clients}
+        for name, values in found.items():
             values.flags.writeable = False
             object.__setattr__(self, name, values)
         object.__setattr__(self, "rounds", rounds)
         super().__post_init__()
 
     @classmethod
-    def read(cls, path: Path | str, empty_rounds: str | None = None) -> Trace:
+    def read(cls, path: Path | str) -> Trace:
         """The trace in a CSV or Parquet file with the columns ``round`` and ``client_id``.
 
         Rows may be in any order; other columns are ignored. In a CSV file client ids are read as
-        integers if all of them are, otherwise as strings.
-
-        Args:
-            path: of the file.
-            empty_rounds: "keep" for rounds without any client, which release noise alone, or "drop"
-                to number only the rounds with clients; by default they are kept if they are fewer
-                than half, and some rounds follow each other.
+        integers if all of them are, otherwise as strings. Rounds without any client release noise
+        alone; they are refused where most rounds are so, as with time stamps for round numbers.
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if it holds no trace; the message names the file, and the line or column. If
-                most rounds are empty, as with time stamps for round numbers, or have numbers with
-                gaps, and ``empty_rounds`` is not given.
+            ValueError: if it holds no trace; the message names the file, and the line or column.
         """
-        path = Path(path)
-        if empty_rounds not in (None, *EMPTY_ROUNDS):
-            raise_invalid("empty_rounds", empty_rounds, "to be 'keep' or 'drop'")
-        columns = read_columns(path)
-        used, order = np.unique(columns.round_ids, return_inverse=True)
-        rounds = int(used[-1]) - int(used[0]) + 1
-        gaps = np.gcd.reduce(np.diff(used)) > 1  # no two rounds that follow each other
-        if empty_rounds is None and (gaps or 2 * len(used) < rounds):
-            raise ValueError(
-                f"Expected {path} to hold a log with clients in most rounds: from {used[0]} to "
-                f"{used[-1]} are {rounds:,} rounds, and {len(used):,} of them have any. Are they "
-                "time stamps, or numbered with gaps? Give empty_rounds=drop to renumber "
-                "the rounds with clients, or empty_rounds=keep if the others released a model of "
-                "noise alone "
-                "(trace:path=FILE,empty_rounds=drop, or --empty-rounds drop of 'advise log')."
-            )
-        try:
-            when = order.reshape(-1) if empty_rounds == "drop" else columns.round_ids
-            return cls(when, columns.client_ids)
-        except RepeatedRowError as error:
-            reason = f"{columns.place(error.row)}: {error.reason}"
-            raise ValueError(f"Expected {path} to hold a participation trace: {reason}.") from error
-        except ValueError as error:
-            raise ValueError(f"Expected {path} to hold a participation trace. {error}") from error
+        readers = {".csv": _csv, ".parquet": _parquet}
+        return read_table(Path(path), readers, "a participation trace")
 
     @property
     def rounds_with_clients(self) -> int:
@@ -151,60 +117,19 @@ class Trace(Schedule):
         return int(np.bincount(self.client_ids).max())
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
-        """See `Schedule.cohorts`; ``rng`` is not used.
-
-        Raises:
-            ValueError: if ``population`` differs from the trace's.
-        """
-        if population != self.population:
-            wanted = f"to be {self.population}, as in the trace; TraceSample draws any number"
-            raise_invalid("population", population, wanted)
-        ends = np.searchsorted(self.round_ids, np.arange(1, self.rounds + 1))
-        start = 0
-        for end in ends:
-            yield self.client_ids[start:end].copy()
-            start = end
-
-
-@dataclasses.dataclass(frozen=True)
-class TraceSample(Schedule):
-    """Everybody takes part whenever an average-case client of a trace does.
-
-    This schedules canaries where clients follow a trace. Guarantee: each participant is given a
-    uniformly average-case client of the trace, and clients are reused as evenly as possible.
-
-    Attributes:
-        rounds: number of rounds, as in ``trace``.
-        trace: the recorded participation.
-    """
-
-    kind: ClassVar[str] = "trace-sample"
-
-    rounds: int = dataclasses.field(init=False, repr=False)
-    trace: Trace
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rounds", self.trace.rounds)
-        super().__post_init__()
-
-    def participations(self) -> float:
-        """Mean participations of the trace's clients."""
-        return self.trace.participations()
-
-    def most_participations(self) -> int:
-        """The participations of the trace's client with the most."""
-        return self.trace.most_participations()
-
-    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(the trace's cohort) a round."""
-        many = self.trace.population
+        many = self.population
         members = np.full((-(-population // many), many), -1)
-        numbers = rng.permutation(population)
-        for copy, start in zip(members, range(0, population, many), strict=True):
-            part = numbers[start : start + many]
-            copy[rng.permutation(many)[: len(part)]] = part
-        for cohort in self.trace.cohorts(many, rng):
-            drawn = members[:, cohort]
+        if population == many:
+            members[0] = np.arange(many)
+        else:
+            numbers = rng.permutation(population)
+            for copy, start in zip(members, range(0, population, many), strict=True):
+                part = numbers[start : start + many]
+                copy[rng.permutation(many)[: len(part)]] = part
+        ends = np.searchsorted(self.round_ids, np.arange(self.rounds + 1))
+        for start, end in itertools.pairwise(ends):
+            drawn = members[:, self.client_ids[start:end]]
             yield np.sort(drawn[drawn >= 0])
 
 
@@ -219,3 +144,89 @@ def _vector(name: str, values: Any, kinds: str) -> NDArray[Any]:
         wanted = "integers or strings" if "U" in kinds else "integers"
         raise ValueError(f"Expected {name} to be {wanted}, got {vector.dtype}.")
     return vector
+
+
+def _csv(path: Path) -> Trace:
+    rows = csv_rows(path)
+    names = [name.strip() for name in next(rows, (0, []))[1]]
+    if missing := [name for name in COLUMNS if name not in names]:
+        raise ValueError(f"column {missing[0]!r} is missing, found {names}")
+    at_round, at_client = map(names.index, COLUMNS)
+    rounds: list[int] = []
+    codes: dict[str, int] = {}  # of every distinct client
+    clients: list[int] = []
+    for line, row in rows:
+        try:
+            rounds.append(_round(row[at_round]))
+            clients.append(codes.setdefault(_client(row[at_client].strip()), len(codes)))
+        except ValueError as error:
+            raise ValueError(f"line {line}: {error}") from error
+    if not rounds:
+        raise ValueError("there is no row")
+    return _trace(np.array(rounds, np.int64), _ids(list(codes))[clients])
+
+
+def _round(text: str) -> int:
+    """The 64-bit integer that a cell holds; Python's would allow ``1_0``."""
+    try:
+        if "_" not in text:
+            return int(np.int64(int(text)))
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"{ROUND}={shown(text)} is not an integer")
+
+
+def _client(text: str) -> str:
+    if not 0 < len(text) <= _LONGEST:
+        raise ValueError(f"{CLIENT} is {f'longer than {_LONGEST} characters' if text else 'empty'}")
+    return text
+
+
+def _ids(texts: list[str]) -> NDArray[Any]:
+    """Integers if every text is how Python writes one, so that "7" and "07" stay two clients."""
+    strings = np.array(texts)
+    try:
+        numbers = strings.astype(np.int64)
+    except (ValueError, OverflowError):
+        return strings
+    return numbers if np.array_equal(numbers.astype(str), strings) else strings
+
+
+def _parquet(path: Path) -> Trace:
+    table = parquet_table(path, list(COLUMNS))
+    from pyarrow import types
+
+    kind = table.schema.field(ROUND).type
+    if not types.is_integer(kind):
+        raise ValueError(f"column {ROUND!r} holds {kind}, not integers")
+    for name in COLUMNS:
+        if table[name].null_count:
+            row = int(np.argmax(table[name].is_null().to_numpy())) + 1
+            raise ValueError(f"row {row}: {name} is missing")
+    if not table.num_rows:
+        raise ValueError("there is no row")
+    # A dictionary holds every distinct client once.
+    coded = table[CLIENT].combine_chunks().dictionary_encode()
+    kind = coded.type.value_type
+    if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+        raise ValueError(f"column {CLIENT!r} holds {kind}, not strings or integers")
+    clients = coded.dictionary.to_pylist()
+    for client in clients:
+        if isinstance(client, str):
+            _client(client.strip())
+    round_ids = table[ROUND].cast("int64").to_numpy()
+    return _trace(round_ids, np.array(clients)[coded.indices.to_numpy()])
+
+
+def _trace(round_ids: NDArray[np.int64], client_ids: NDArray[Any]) -> Trace:
+    """Unless most rounds are without clients."""
+    used = np.unique(round_ids)
+    rounds = int(used[-1]) - int(used[0]) + 1
+    gaps = np.gcd.reduce(np.diff(used)) > 1  # no two rounds that follow each other
+    if gaps or 2 * len(used) < rounds:
+        raise ValueError(
+            f"from {used[0]} to {used[-1]} are {rounds:,} rounds, and {len(used):,} of them have "
+            "clients. Are they time stamps, or numbered with gaps? Number the rounds that "
+            "released a model from 0 on"
+        )
+    return Trace(round_ids, client_ids)

@@ -129,7 +129,7 @@ SCHEDULES = (
     "time-of-day:rounds_per_day=10",
     'device-classes:{"rates": [1, 4], "shares": [0.7, 0.3]}',
     "capped:of=poisson,per_run=3",
-    'drop-out:{"rate": 0.2, "of": {"kind": "min-separation", "separation": 4}}',
+    'drop-out:{"rate": 0.2, "of": "min-separation:separation=4"}',
 )
 NOISE = (0.3, 0.02)
 ADVERSARIES = (FINAL_MODEL, EVERY_ROUND)

@@ -2,7 +2,7 @@
 
     python simulations/studies/schedule_bounds.py    # a minute on one core
 
-13 schedules, four noise multipliers, three numbers P of participations, in T = P rounds (everybody
+12 schedules, four noise multipliers, three numbers P of participations, in T = P rounds (everybody
 in every round) and in more. For each cell of `fl-epe compare` the analytical ε must not be below
 ε of the same adversary and the same client, a client drawn at random. ε itself is compared with
 clients that the schedule draws: the mean of their δ is at most the target at ε, and at least the
@@ -39,7 +39,7 @@ CLIENTS, DELTA, MOMENTUM = 120, 1e-3, 0.9
 
 
 def schedules(participations: int, rounds: int, folder: Path) -> Iterable[str]:
-    """One specification of each of the 13 kinds; a log with the same participations."""
+    """One specification of each of the 12 kinds; a log with the same participations."""
     path = folder / f"log-{participations}-{rounds}.csv"
     rng = np.random.default_rng(1)
     share = rng.permutation(np.linspace(0.5, 1.5, CLIENTS)) if rounds > participations else 1.0
@@ -47,12 +47,11 @@ def schedules(participations: int, rounds: int, folder: Path) -> Iterable[str]:
     seen[0, ~seen.any(axis=0)] = True
     rows = "".join(f"{t},{client}\n" for t, client in np.argwhere(seen).tolist())
     path.write_text("round,client_id\n" + rows)
-    log = f"path={path},empty_rounds=keep"
     rest = max(rounds // participations // 2, 1)
     return (
         "epochs", "poisson", "fixed-size", f"min-separation:separation={rest}", "cyclic",
         'device-classes:{"rates": [2, 1], "shares": [0.2, 0.8]}', "balls-in-bins", "check-in",
-        "time-of-day:rounds_per_day=8,hours=24", f"trace:{log}", f"trace-sample:{log}",
+        "time-of-day:rounds_per_day=8,hours=24", f"trace:path={path}",
         "drop-out:of=epochs,rate=0.2", "capped:of=poisson,per_run=6",
     )  # fmt: skip
 
@@ -79,8 +78,7 @@ def log_numbers(path: Path) -> tuple[int, float]:
 
 def deviations(row: Row, rounds: int, runs: int) -> list[float]:
     """Standard errors by which drawn clients have an ε outside of 99.9% to 100% of the row's."""
-    kind, options = parse_schedule(row.schedule)
-    schedule = make_schedule(kind, rounds, row.participations, **options)
+    schedule = make_schedule(row.schedule, rounds, row.participations)
     trace = trace_of(schedule)
     clients = CLIENTS if trace is None else trace.population
     rng = np.random.default_rng(7)

@@ -39,7 +39,7 @@ from fl_epe.reporting import plain_ticks
 from fl_epe.schedules import ShuffledEpochs
 
 Z, R, T = 0.5, 4.0, 512
-CLASSES = {"kind": "device-classes", "rates": [8, 1], "shares": [0.1, 0.9]}
+CLASSES = 'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}'
 CAPS = (1, 2, 4, 8, 16)
 NOISES = (0.25, 0.5, 1.0, 2.0, 4.0)
 DECAYS = (1.0, 0.995, 0.99, 0.98)
@@ -206,9 +206,9 @@ def unknown_rounds(workers: int) -> Section:
 
 def caps(workers: int) -> Section:
     """Section 4: what a cap on participations buys."""
-    plain = "device-classes:" + json.dumps({k: v for k, v in CLASSES.items() if k != "kind"})
     capped = ["capped:" + json.dumps({"of": CLASSES, "per_run": cap}) for cap in CAPS]
-    rows = measure(workers, schedules=(plain, *capped), noise_multipliers=(Z,), participations=(R,))
+    specs = (CLASSES, *capped)
+    rows = measure(workers, schedules=specs, noise_multipliers=(Z,), participations=(R,))
     takes_part = [row.mean_participations or 0.0 for row in rows]
     names = ["none", *map(str, CAPS)]
     lines = [

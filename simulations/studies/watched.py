@@ -98,7 +98,8 @@ from fl_epe.auditing.round_correlation import EXACT, RoundCorrelation
 from fl_epe.auditing.round_scores import score_round
 from fl_epe.auditing.sequential import Boundary, crossing_probability
 from fl_epe.canaries import CanarySet
-from fl_epe.schedules import Capped, DeviceClasses, Poisson, Schedule, make_schedule, presence
+from fl_epe.schedules import Capped, Poisson, Schedule, make_schedule, presence
+from fl_epe.schedules.sampled import DeviceClasses
 
 DELTA = 1e-5
 RUNS, ROUNDS = 2000, 1000

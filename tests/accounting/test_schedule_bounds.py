@@ -14,15 +14,8 @@ from fl_epe.accounting import (
     upper_bounds,
 )
 from fl_epe.accounting.upper_bounds import fixed_size_epsilon, random_participations_epsilon
-from fl_epe.schedules import (
-    Capped,
-    DropOut,
-    Poisson,
-    Trace,
-    make_schedule,
-    parse_schedule,
-    presence,
-)
+from fl_epe.schedules import Capped, Poisson, Trace, make_schedule, parse_schedule, presence
+from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import FixedSize
 
 T, CLIENTS, DELTA = 40, 200, 1e-4

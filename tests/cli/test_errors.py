@@ -10,6 +10,7 @@ import math
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from fl_epe.checks import ArgumentError, argument_context, check_types, rename_a
 from fl_epe.cli import errors, main, sizes
 from fl_epe.cli.main import parser_for
 from fl_epe.limit import ComparisonPlan
+from fl_epe.schedules import SCHEDULES
 
 FL_EPE = [sys.executable, "-m", "fl_epe"]
 COMMANDS = (
@@ -165,8 +167,8 @@ class TestOneLine:
             ("min-separation:separation=abc", "separation='abc' to be an integer"),
             ("min-separation:separation=1e400", "separation=inf to be an integer"),
             ("capped:of=poisson,per_run=1.5", "per_run=1.5 to be an integer"),
-            ('capped:{"of": {"kind": []}, "per_run": 2}', "kind=[] to be one of"),
-            ('capped:{"of": {"rate": 1}, "per_run": 2}', "an object with a 'kind'"),
+            ('capped:{"of": [], "per_run": 2}', "of=[] to be text"),
+            ('capped:{"of": "", "per_run": 2}', "of='' to be text that is not empty"),
             ("capped:of=5,per_run=2", "of=5 to be text"),
             ("drop-out:of=epochs,rate=abc", "rate='abc' to be a finite number"),
             ('drop-out:{"of": "epochs", "rate": true}', "rate=True to be a finite number"),
@@ -428,17 +430,18 @@ class TestText:
 class TestCommands:
     def test_schedules_that_are_listed_work(self, log, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        assert main(["schedules", "--json"]) == 0
-        kinds = json.loads(capsys.readouterr().out)["schedules"]
         assert main(["schedules"]) == 0
-        text = capsys.readouterr().out
-        for kind in kinds:
-            assert kind["about"].endswith(".")
-            for option in kind["options"]:
-                assert f"{option['name']}: {option['type']}" in text
-            assert f"example: {kind['example']}" in text
+        lines = capsys.readouterr().out.splitlines()
+        described = [line.partition("  # ") for line in lines if line.startswith("    ")]
+        assert len(described) > 10
+        assert [option for option, _, about in described if not about] == []
+        examples = [line for line in lines if line.startswith("  fl-epe")]
+        specs = [spec for line in examples for spec in shlex.split(line)[3:]]
+        assert {*SCHEDULES} & {*lines} == {*SCHEDULES}
+        assert {spec.partition(":")[0] for spec in specs} < {*SCHEDULES}
+        for spec in specs:
             words = ["advise", "noise", "--target-epsilon", "1", "--num-canaries", "10", "--json"]
-            assert main([*words, "--participation", kind["example"]]) == 0, kind
+            assert main([*words, "--participation", spec]) == 0, spec
             assert json.loads(capsys.readouterr().out)["noise_multiplier"] > 0
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])

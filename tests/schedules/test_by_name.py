@@ -4,8 +4,9 @@ import pytest
 from every_schedule import TRACE, T
 from trace_files import ROWS, write_csv
 
-from fl_epe.schedules import SCHEDULES, Capped, DropOut, Trace, make_schedule, parse_schedule
+from fl_epe.schedules import SCHEDULES, Capped, Trace, make_schedule, parse_schedule
 from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.ordered import BallsInBins, Cyclic
 from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
 
@@ -13,7 +14,7 @@ OPTIONS = {
     "min-separation": {"separation": 4},
     "time-of-day": {"rounds_per_day": 10},
     "device-classes": {"rates": (1, 5), "shares": (0.75, 0.25)},
-    "drop-out": {"of": {"kind": "check-in", "window": 5}, "rate": 0.2},
+    "drop-out": {"of": "check-in:window=5", "rate": 0.2},
     "capped": {"of": "poisson", "per_run": 20},
 }
 
@@ -21,7 +22,7 @@ OPTIONS = {
 @pytest.mark.parametrize("kind", SCHEDULES)
 def test_every_kind_is_made_with_its_participations(kind, tmp_path):
     options, participations = OPTIONS.get(kind, {}), 3.0
-    if kind.startswith("trace"):
+    if kind == "trace":
         rows = zip(TRACE.round_ids, TRACE.client_ids, strict=True)
         options = {"path": write_csv(tmp_path / "trace.csv", rows)}
         participations = TRACE.participations()
@@ -156,8 +157,8 @@ def test_check_in_windows_are_chosen_to_fit(participations):
         ),
         pytest.param(
             lambda: Trace([1, 1], [4, 4]),
-            "row 1: client_id=4 is in round 1 already",
-            id="row-1:-client_id=4-is-in-round-1-already",
+            "client_id=4 twice in round 1",
+            id="client_id=4-twice-in-round-1",
         ),
         pytest.param(
             lambda: make_schedule("weekly", 3, 1),
@@ -190,9 +191,9 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             id="rate=1-in",
         ),
         pytest.param(
-            lambda: make_schedule("drop-out", 9, 1, of={}, rate=0.5),
-            "Expected of={} to be a kind",
-            id="of=to-be-a-kind",
+            lambda: make_schedule("drop-out", 9, 1, of="", rate=0.5),
+            "Expected of='' to be text",
+            id="of=to-be-text",
         ),
         pytest.param(
             lambda: make_schedule("device-classes", 9, 5, rates=(1, 9), shares=(0.9, 0.1)),
@@ -208,10 +209,10 @@ def test_schedules_that_cannot_be_met(make, message):
 
 def test_trace_options_agree_with_the_file(tmp_path):
     path = write_csv(tmp_path / "t.csv", ROWS)
-    with pytest.raises(ValueError, match="Expected rounds=6 to be 5, as in "):
-        make_schedule("trace", 6, 1, path=path, empty_rounds="keep")
+    with pytest.raises(ValueError, match="Expected rounds=6 to be 4, as in "):
+        make_schedule("trace", 6, 1, path=path)
     with pytest.raises(ValueError, match=r"Expected participations=1 to be 1.66"):
-        make_schedule("trace-sample", 5, 1, path=path, empty_rounds="keep")
+        make_schedule("trace", 4, 1, path=path)
 
 
 @pytest.mark.parametrize(("of", "most"), [("balls-in-bins", 10), ("epochs", 10)])

@@ -5,8 +5,9 @@ import pytest
 from case_ids import in_words
 from every_schedule import CLIENTS, TRACE, T, assert_near, sizes_of
 
-from fl_epe.schedules import Capped, DropOut, Poisson, ShuffledEpochs, presence
+from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, presence
 from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.ordered import BallsInBins, Cyclic
 from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
 

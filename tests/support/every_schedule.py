@@ -5,17 +5,9 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from fl_epe.schedules import (
-    Capped,
-    DropOut,
-    Poisson,
-    Schedule,
-    ShuffledEpochs,
-    Trace,
-    TraceSample,
-    presence,
-)
+from fl_epe.schedules import Capped, Poisson, Schedule, ShuffledEpochs, Trace, presence
 from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.ordered import BallsInBins, Cyclic
 from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
 
@@ -45,7 +37,7 @@ SIMPLE: list[Schedule] = [
     CheckIn(T, 6),
     CheckIn(T, 3, keep=0.6),
     TimeOfDay(T, 0.15, 8),
-    TraceSample(TRACE),
+    TRACE,
 ]
 COMPOSED: list[Schedule] = [
     DropOut(Cyclic(T, 3), 0.25),
@@ -71,7 +63,7 @@ def sizes_of(schedule: Schedule) -> np.ndarray | None:
     match schedule:
         case BallsInBins():
             return np.concatenate([np.full(length, CLIENTS / length) for length in [7, 7, 6]])
-        case TraceSample():
+        case Trace():
             return CLIENTS * np.bincount(TRACE.round_ids, minlength=T) / TRACE.population
         case Capped(schedule=Poisson(rate=q), per_run=2, window=None):
             return _capped_twice(q)

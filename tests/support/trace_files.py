@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-ROWS = [(12, "b"), (10, "a"), (10, "c"), (14, "a"), (12, "a")]
+ROWS = [(12, "b"), (10, "a"), (10, "c"), (13, "a"), (12, "a")]
 
 
 def write_csv(
