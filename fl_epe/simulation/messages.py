@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+import pydantic
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
@@ -26,9 +27,16 @@ class RefusedError(ValueError):
         kind: of the fault.
     """
 
-    def __init__(self, kind: FaultKind, text: str) -> None:
+    def __init__(self, text: str, kind: FaultKind = FaultKind.REFUSED) -> None:
         super().__init__(text)
         self.kind = kind
+
+
+def content_of(reply: Message) -> RecordDict:
+    """What a node answers; raises a `RefusedError` if that is an error."""
+    if reply.has_error():
+        raise RefusedError(str(reply.error.reason), FaultKind.of_error(reply.error.code))
+    return reply.content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +103,10 @@ class PartialAggregate:
         faults: one for each update that was lost.
     """
 
-    clients_sum: NDArray[np.float64]
-    canaries_sum: NDArray[np.float64] | None = None
+    __pydantic_config__: ClassVar = pydantic.ConfigDict(arbitrary_types_allowed=True)
+
+    clients_sum: pydantic.SkipValidation[NDArray[np.float64]]
+    canaries_sum: pydantic.SkipValidation[NDArray[np.float64] | None] = None
     clients: int = 0
     canaries: int = 0
     unclipped: int = 0
@@ -105,27 +115,14 @@ class PartialAggregate:
     correct: float = 0
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
-    _COUNTS = ("clients", "canaries", "unclipped", "examples")
-    _NUMBERS = (*_COUNTS, "loss_sum", "correct")
-
     def encode(self) -> RecordDict:
         """As the content of a reply."""
-        arrays = {"clients": self.clients_sum}
-        if self.canaries_sum is not None:
-            arrays["canaries"] = self.canaries_sum
-        numbers = {name.replace("_", "-"): getattr(self, name) for name in self._NUMBERS}
-        return RecordDict(
-            {
-                "sums": pack(**arrays),
-                "counts": MetricRecord(numbers),
-                "faults": ConfigRecord(
-                    {
-                        "faults": [fault.text for fault in self.faults],
-                        "kinds": [str(fault.kind) for fault in self.faults],
-                    }
-                ),
-            }
-        )
+        arrays = {name: getattr(self, name) for name in _SUMS}
+        told: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
+        told["faults"] = [fault.text for fault in self.faults]
+        told["kinds"] = [str(fault.kind) for fault in self.faults]
+        sums = pack(**{name: array for name, array in arrays.items() if array is not None})
+        return RecordDict({"sums": sums, "told": ConfigRecord(told)})
 
     @classmethod
     def decode(cls, content: RecordDict) -> PartialAggregate:
@@ -135,27 +132,26 @@ class PartialAggregate:
             RefusedError: if something is missing or cannot be read.
         """
         try:
-            arrays = records_of(content, ArrayRecord)["sums"]
-            counts = records_of(content, MetricRecord)["counts"]
-            told: Any = records_of(content, ConfigRecord)["faults"]
-            kinds = told.get("kinds", [FaultKind.OTHER] * len(told["faults"]))
-            faults = [
-                Fault(FaultKind(kind), str(text))
-                for kind, text in zip(kinds, told["faults"], strict=True)
-            ]
-            numbers: dict[str, Any] = {
-                name: counts[name.replace("_", "-")] for name in cls._NUMBERS
-            }
-            for name, value in numbers.items():
-                if type(value) is not int and (name in cls._COUNTS or type(value) is not float):
-                    raise TypeError(f"{name}={value!r} is no number of its kind")
-            canaries = read_only(arrays["canaries"]) if "canaries" in arrays else None
-            return cls(read_only(arrays["clients"]), canaries, **numbers, faults=faults)
+            sums = records_of(content, ArrayRecord)["sums"]
+            told: dict[str, Any] = dict(records_of(content, ConfigRecord)["told"])
+            told["faults"] = list(zip(told.pop("kinds"), told["faults"], strict=True))
+            arrays = {name: read_only(array) for name, array in sums.items()}
+            return _ANSWER.validate_python({**arrays, **told})
         except KeyError as error:
-            raise RefusedError(FaultKind.REFUSED, f"Expected {error} in the reply.") from error
+            raise RefusedError(f"Expected {error} in the reply.") from error
+        except pydantic.ValidationError as error:
+            wrong = error.errors()[0]
+            text = f"Expected {wrong['loc'][0]}={wrong['input']!r:.40} of its type: {wrong['msg']}."
+            raise RefusedError(text) from error
         except UNREADABLE as error:
-            text = f"Expected a reply that can be read: {one_line(error)}."
-            raise RefusedError(FaultKind.REFUSED, text) from error
+            raise RefusedError(f"Expected a readable reply: {one_line(error)}.") from error
+
+    def clipped_sums(self) -> ClippedSums:
+        """What `fl_epe.simulation.dp_fedavg.next_round` takes."""
+        total, clients = self.clients_sum, None
+        if self.canaries_sum is not None:
+            total, clients = self.clients_sum + self.canaries_sum, self.clients_sum
+        return ClippedSums(total, clients, self.clients, self.unclipped, self.canaries)
 
     def check(self, order: TrainInstruction) -> None:
         """Refuse an answer that does not fit its order.
@@ -167,35 +163,31 @@ class PartialAggregate:
         most = {"clients": len(order.clients), "canaries": len(order.canary_ids)}
         for name, largest in (*most.items(), ("unclipped", self.clients)):
             if not 0 <= (count := getattr(self, name)) <= largest:
-                text = f"Expected {name}={count} >= 0 and <= {largest}."
-                raise RefusedError(FaultKind.REFUSED, text)
-        together = self.clients if order.separate else self.clients + self.canaries
-        parts = [("clients", self.clients_sum, together)]
-        if self.canaries_sum is not None:
-            if not order.separate:
-                text = "Expected no sum of canaries apart, as none was asked for."
-                raise RefusedError(FaultKind.REFUSED, text)
-            parts.append(("canaries", self.canaries_sum, self.canaries))
-        for name, total, count in parts:
-            if total.shape != order.theta.shape or total.dtype != np.float64:
-                raise RefusedError(
-                    FaultKind.WRONG_SHAPE,
-                    f"Expected the {name} sum to be float64 {order.theta.shape}, "
-                    f"got {total.dtype} {total.shape}.",
-                )
+                raise RefusedError(f"Expected {name}={count} >= 0 and <= {largest}.")
+        sums = {"clients": self.clients_sum, "canaries": self.canaries_sum}
+        counts = {"clients": self.clients, "canaries": self.canaries}
+        if not order.separate:
+            if sums.pop("canaries") is not None:
+                raise RefusedError("Expected no sum of canaries apart, as none was asked for.")
+            counts["clients"] += self.canaries
+        for name, total in sums.items():
+            count = counts[name]
+            if total is None or total.shape != order.theta.shape or total.dtype != np.float64:
+                found = "nothing" if total is None else f"{total.dtype} {total.shape}"
+                text = f"Expected the {name} sum to be float64 {order.theta.shape}, got {found}."
+                raise RefusedError(text, FaultKind.WRONG_SHAPE)
             length = norm(total)
             if not length <= count * order.clip_norm * (1 + 1e-6):  # also refuses NaN
                 raise RefusedError(
-                    FaultKind.REFUSED if math.isfinite(length) else FaultKind.NOT_FINITE,
                     f"Expected the norm={length} of a sum of {count} {name} to be at most "
                     f"{count} times clip_norm={order.clip_norm}.",
+                    FaultKind.REFUSED if math.isfinite(length) else FaultKind.NOT_FINITE,
                 )
 
-    def total(self) -> NDArray[np.float64]:
-        """Clients and canaries together."""
-        if self.canaries_sum is None:
-            return self.clients_sum
-        return self.clients_sum + self.canaries_sum
+
+_SUMS = ("clients_sum", "canaries_sum")
+_NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")
+_ANSWER = pydantic.TypeAdapter(PartialAggregate)
 
 
 def collect(
@@ -227,7 +219,10 @@ def collect(
             continue
         heard.add(node)
         try:
-            part = _read(reply, instructions.get(node))
+            if node not in instructions:
+                raise RefusedError("nobody asked it")
+            part = PartialAggregate.decode(content_of(reply))
+            part.check(instructions[node])
         except RefusedError as error:
             fault(error.kind, f"node {node}: {error}")
             continue
@@ -242,24 +237,12 @@ def collect(
     return {node: parts[node] for node in instructions if node in parts}
 
 
-def _read(reply: Message, instruction: TrainInstruction | None) -> PartialAggregate:
-    """What a node answers; raises a `RefusedError` if it cannot be used."""
-    if reply.has_error():
-        raise RefusedError(FaultKind.of_error(reply.error.code), str(reply.error.reason))
-    if instruction is None:
-        raise RefusedError(FaultKind.REFUSED, "nobody asked it")
-    part = PartialAggregate.decode(reply.content)
-    part.check(instruction)
-    return part
-
-
-def add_up(parts: Iterable[PartialAggregate], dim: int, *, separate: bool) -> ClippedSums:
-    """The sums of a round; those of the clients alone if they are kept ``separate``."""
-    total, clients = np.zeros(dim), np.zeros(dim) if separate else None
-    counts = np.zeros(3, np.int64)
+def add_up(parts: Collection[PartialAggregate], dim: int, *, separate: bool) -> PartialAggregate:
+    """All parts of a round in one; canaries are kept apart if they are ``separate``."""
+    numbers = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
+    total = PartialAggregate(np.zeros(dim), np.zeros(dim) if separate else None, **numbers)
     for part in parts:
-        total += part.total()
-        counts += (part.clients, part.unclipped, part.canaries)
-        if clients is not None:
-            clients += part.clients_sum
-    return ClippedSums(total, clients, *counts.tolist())
+        total.clients_sum += part.clients_sum
+        if total.canaries_sum is not None and part.canaries_sum is not None:
+            total.canaries_sum += part.canaries_sum
+    return total

@@ -18,7 +18,7 @@ from fl_epe.archive import UNREADABLE
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.flower import read_only, records_of
 from fl_epe.schedules import Cohort
-from fl_epe.simulation.messages import RefusedError
+from fl_epe.simulation.messages import RefusedError, content_of
 
 logger = logging.getLogger(__name__)
 
@@ -92,11 +92,7 @@ class NodeRegistry:
         for reply in grid.send_and_receive(orders, timeout=self._wait) if orders else ():
             node = reply.metadata.src_node_id
             try:
-                if reply.has_error():
-                    raise RefusedError(
-                        FaultKind.of_error(reply.error.code), str(reply.error.reason)
-                    )
-                found[node] = self._checked(reply)
+                found[node] = self._checked(content_of(reply))
             except RefusedError as error:
                 faults.append(Fault(error.kind, f"node {node}: {error}"))
         for node in set(asked) - found.keys():
@@ -181,18 +177,17 @@ class NodeRegistry:
             heapq.heapreplace(loads, (load + float(sizes[place]), part))
         return [clients[owner == part] for part in range(parts)]
 
-    def _checked(self, reply: Message) -> NDArray[np.int64]:
+    def _checked(self, content: RecordDict) -> NDArray[np.int64]:
         """The clients in a node's answer; raises a `RefusedError` if they are none."""
         try:
-            held = np.unique(read_only(records_of(reply.content, ArrayRecord)["held"]["clients"]))
+            held = np.unique(read_only(records_of(content, ArrayRecord)["held"]["clients"]))
         except UNREADABLE as error:
-            raise RefusedError(FaultKind.REFUSED, f"it names no clients: {error}") from error
+            raise RefusedError(f"it names no clients: {error}") from error
         if held.dtype.kind != "i" or held.ndim != 1:
-            raise RefusedError(FaultKind.REFUSED, f"its clients are {held.dtype} {held.shape}")
+            raise RefusedError(f"its clients are {held.dtype} {held.shape}")
         if len(held) and not 0 <= held[0] <= held[-1] < self._num_clients:
             raise RefusedError(
-                FaultKind.REFUSED,
                 f"Expected client ids in [0, clients={self._num_clients}), got {held[0]} to "
-                f"{held[-1]}",
+                f"{held[-1]}"
             )
         return held.astype(np.int64)

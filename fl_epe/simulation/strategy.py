@@ -37,7 +37,7 @@ from fl_epe.simulation.dp_fedavg import (
     next_round,
     released_series,
 )
-from fl_epe.simulation.messages import PartialAggregate, TrainInstruction, add_up, collect
+from fl_epe.simulation.messages import TrainInstruction, add_up, collect
 from fl_epe.simulation.nodes import NodeRegistry
 from fl_epe.simulation.round_log import RoundLog
 
@@ -132,9 +132,23 @@ class DPFedAvg(Strategy):
         else:
             for fault in self._nodes.refresh_until_some(grid):
                 self.log.fault(*fault)
-        t = self.rounds_done
+        t, settings = self.rounds_done, self.config
         self._instructions = {
-            share.node: self._instruction(self._state, share.clients, share.canary_ids)
+            share.node: TrainInstruction(
+                theta=theta,
+                round_number=t + 1,
+                clip_norm=self._state.clip_norm,
+                clients=share.clients,
+                canary_ids=share.canary_ids,
+                canary_seed=self.seeds.canary,
+                num_canaries=settings.num_canaries + settings.unobserved,
+                canary_kind=settings.canary_kind,
+                local_seed=self.seeds.local,
+                local_epochs=settings.local_epochs,
+                local_batch_size=settings.local_batch_size,
+                local_learning_rate=settings.local_learning_rate,
+                separate=settings.full_knowledge,
+            )
             for share in self._nodes.share(self.log.cohorts[t], self.log.canary_ids(t))
         }
         model = ArrayRecord({"theta": arrays["theta"]})
@@ -145,26 +159,6 @@ class DPFedAvg(Strategy):
         self._sent = [message.metadata for message in messages]
         return messages
 
-    def _instruction(
-        self, state: ServerState, clients: list[int], canary_ids: list[int]
-    ) -> TrainInstruction:
-        config = self.config
-        return TrainInstruction(
-            theta=state.theta,
-            round_number=state.rounds_done + 1,
-            clip_norm=state.clip_norm,
-            clients=clients,
-            canary_ids=canary_ids,
-            canary_seed=self.seeds.canary,
-            num_canaries=config.num_canaries + config.unobserved,
-            canary_kind=config.canary_kind,
-            local_seed=self.seeds.local,
-            local_epochs=config.local_epochs,
-            local_batch_size=config.local_batch_size,
-            local_learning_rate=config.local_learning_rate,
-            separate=config.full_knowledge,
-        )
-
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -174,36 +168,28 @@ class DPFedAvg(Strategy):
         assert auditor is not None  # noqa: S101
         number = before.rounds_done + 1
         answers = collect(replies, self._instructions, self._sent, number, self.log.fault)
-        parts = list(answers.values())
-        counts = self._count(parts)
+        dim, n = len(before.theta), self.config.cohort_size
+        found = add_up(answers.values(), dim, separate=self.config.full_knowledge)
+        scheduled = self.log.scheduled()
         self.log.took_part([self._instructions[node] for node in answers])
-        sums = add_up(parts, len(before.theta), separate=self.config.full_knowledge)
-        self._state, released = next_round(self.config, self.seeds, before, sums)
-        theta, n = self._state.theta, self.config.cohort_size
+        self._state, released = next_round(self.config, self.seeds, before, found.clipped_sums())
         facts = RoundFacts(
             present=self.log.canary_ids(before.rounds_done).tolist(),
             contribution=before.clip_norm / n,
             clip_norm=before.clip_norm,
             replies=n,
         )
-        auditor.observe(theta, facts, released=released)
-        row = {**counts, "clip_norm": before.clip_norm}
-        self.log.close_round(row)
-        shown = {name.replace("_", "-"): value for name, value in row.items()}
-        return pack(theta=theta), MetricRecord({**shown, "canaries-seen": self.log.canaries_seen()})
-
-    def _count(self, parts: list[PartialAggregate]) -> dict[str, float]:
-        examples = sum(part.examples for part in parts)
-        loss = sum(part.loss_sum for part in parts)
-        correct = sum(part.correct for part in parts)
-        clients = sum(part.clients for part in parts)
-        return {
-            "absent": self.log.scheduled() - clients - sum(part.canaries for part in parts),
-            "cohort": clients,
-            "unclipped": sum(part.unclipped for part in parts),
-            "loss": loss / examples if examples else np.nan,
-            "accuracy": correct / examples if examples else np.nan,
+        auditor.observe(self._state.theta, facts, released=released)
+        row = {
+            "absent": scheduled - found.clients - found.canaries,
+            "cohort": found.clients,
+            "unclipped": found.unclipped,
+            "loss": found.loss_sum / found.examples if found.examples else np.nan,
+            "accuracy": found.correct / found.examples if found.examples else np.nan,
+            "clip_norm": before.clip_norm,
         }
+        self.log.close_round(row)
+        return self.model(), MetricRecord(dict(row))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -124,12 +124,12 @@ BASE = RunConfig(
     clients=20, rounds=10, clients_per_round=5, num_canaries=12, unobserved=12, delta=1e-2,
     noise_multiplier=0.3,
 )  # fmt: skip
-CONFIGS: list[tuple[dict[str, Any], int | str]] = [
+CONFIGS: list[tuple[dict[str, Any], int]] = [
     ({}, 1),
     ({"participation": "poisson"}, 2),
     ({"server_optimizer": "adam", "server_learning_rate": 0.01}, 3),
     ({"clipping": "fixed", "server_momentum": 0.0}, 4),
-    ({"full_knowledge": True, "canary_participations": 2}, "0.05s"),
+    ({"full_knowledge": True, "canary_participations": 2}, 5),
     ({"inclusion": "coin"}, 7),
     ({"canary_kind": "sphere", "full_knowledge": True}, 2),
 ]

@@ -278,7 +278,7 @@ def _spoiled(reply: Message, message: Message, fault: str | None) -> list[Messag
     if fault == "garbage":
         shape = part.clients_sum.shape
         spoiled = Array("float64", shape, "numpy.ndarray", b"no array")
-        reply.content["sums"] = ArrayRecord({"clients": spoiled})
+        reply.content["sums"] = ArrayRecord({"clients_sum": spoiled})
     return [reply]
 
 
@@ -323,7 +323,7 @@ def means_again(plan: Plan, config: RunConfig, dim: int) -> np.ndarray:
     """The norm of every round's mean, from what was accepted, the noise and the expected cohort."""
     norms = []
     for t, accepted in enumerate(plan.accepted):
-        total = sum((part.total() for _, part in accepted.values()), np.zeros(dim))
+        total = sum((part.clipped_sums().total for _, part in accepted.values()), np.zeros(dim))
         (clip_norm,) = {order.clip_norm for order, _ in accepted.values()}
         scale = config.sum_noise_multiplier() * clip_norm
         noise = gaussian_noise(generator(SEEDS.noise, t, 0), dim, scale)

@@ -283,10 +283,10 @@ class TestFaults:
             ),
             pytest.param(lambda part: setattr(part, "clients", 99), "clients=99", id="clients=99"),
             pytest.param(
-                lambda part: setattr(part, "clients", [1]), "clients=[1] is no number", id="a-list"
+                lambda part: setattr(part, "clients", [1]), "clients=[1] of its type", id="a-list"
             ),
             pytest.param(
-                lambda part: setattr(part, "canaries", 0.5), "canaries=0.5 is no", id="a-half"
+                lambda part: setattr(part, "canaries", 0.5), "canaries=0.5 of its type", id="a-half"
             ),
             *(
                 pytest.param(
