@@ -30,7 +30,7 @@ class Convert:
         fl-epe data convert emnist fed_emnist_train.h5 data/emnist
 
     Attributes:
-        task: stackoverflow, emnist or shakespeare.
+        task: stackoverflow or emnist.
         source: file, folder, or id of a hub's data set.
         target: folder to write.
         vocabulary: file with the words of stackoverflow in lines 'word count' (default:
@@ -38,7 +38,7 @@ class Convert:
         memory: MiB for sorting, besides what the libraries take.
     """
 
-    task: Annotated[Literal["stackoverflow", "emnist", "shakespeare"], "TASK"]
+    task: Annotated[Literal["stackoverflow", "emnist"], "TASK"]
     source: Annotated[str, "SOURCE"]
     target: Annotated[Path, "TARGET"]
     vocabulary: Path | None = None

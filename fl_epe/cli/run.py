@@ -149,7 +149,7 @@ class Run(_Machine):
         fl-epe run synthetic-stackoverflow --num-clients 2000 --rounds 100 --clients-per-round 20
 
     Attributes:
-        task: what to train: digits, emnist, fashion-mnist, shakespeare, stackoverflow,
+        task: what to train: digits, emnist, fashion-mnist, stackoverflow,
             synthetic-emnist, synthetic-stackoverflow, or your own as module:name, e.g.
             mypackage.tasks:MyTask; its options are in: fl-epe run TASK --help.
         output: directory to write to (default: runs/TASK-DATE-TIME).

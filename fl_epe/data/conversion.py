@@ -55,11 +55,11 @@ def convert(
     """Read ``source`` once and write its examples, grouped by client, to the folder ``target``.
 
     At most 20,000 examples are held out, at random: those of the split "test" (or else "heldout",
-    "validation" and such), or else a tenth of each client's, see `_hold_out`. The result depends
+    "validation" and such), or else a tenth of each client's. The result depends
     on the source alone. ``target`` appears when it is complete, whole or not at all.
 
     Args:
-        kind: "emnist", "stackoverflow" or "shakespeare".
+        kind: "emnist" or "stackoverflow".
         source: a hub id or a path, see `fl_epe.data.sources.find_parts`.
         target: a folder that does not exist yet.
         vocabulary: TFF's ``stackoverflow.word_count`` (or its .tar.bz2), for StackOverflow. By
@@ -143,8 +143,8 @@ def _encoder(
     report: Progress,
 ) -> Encoder:
     """How the rows of this kind become examples."""
-    if kind != encoders.Words.kind:
-        return encoders.Images() if kind == encoders.Images.kind else encoders.Characters()
+    if kind == encoders.Images.kind:
+        return encoders.Images()
     if vocabulary is None and not is_hub_id(source):
         path = Path(source).expanduser()
         folder = path if path.is_dir() else path.parent
@@ -202,12 +202,15 @@ def _write(
     start, count = np.zeros((2, len(names)), np.int64)
     with (folder / "train.bin").open("wb") as file:
         for clients, examples in grouper.groups():
-            kept, held_out = _hold_out(clients, names, encoder.overlap, not parts[HELD_OUT])
+            held_out = np.zeros(len(clients), bool)
+            if not parts[HELD_OUT]:
+                held_out[_some_of_each(clients, names)] = True
             sample.add(examples[held_out])
-            present, first, sizes = np.unique(clients[kept], return_index=True, return_counts=True)
+            clients, examples = clients[~held_out], examples[~held_out]
+            present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
             start[present], count[present] = written + first, sizes
-            examples[kept].tofile(file)
-            written += int(kept.sum())
+            examples.tofile(file)
+            written += len(examples)
             report("writing examples", written, None)
     sample.examples.tofile(folder / "held_out.bin")
     about = {
@@ -223,27 +226,14 @@ def _write(
     write_index(folder, names, start, count, about)
 
 
-def _hold_out(
-    clients: NDArray[np.int32], names: list[str], overlap: int, some: bool
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which rows to keep and which to hold out, given rows grouped by client.
-
-    All are kept unless ``some`` are held out: a tenth of each client's rows at random. Where rows
-    overlap (Shakespeare), it is the last tenth of clients with enough rows (800), and the
-    ``overlap`` rows before are dropped.
-    """
-    kept, held_out = np.ones(len(clients), bool), np.zeros(len(clients), bool)
+def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> NDArray[np.int64]:
+    """A tenth of the rows of each client at random, given rows grouped by client."""
+    rows = [np.empty(0, np.int64)]
     present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
-    for client, begin, size in zip(present, first, sizes, strict=True) if some else ():
-        many = int(size * _HELD_OUT_SHARE)
-        if not overlap:
-            random = generator(_SEED, 1, zlib.crc32(names[client].encode()))
-            chosen = begin + random.permutation(size)[:many]
-            held_out[chosen], kept[chosen] = True, False
-        elif size >= overlap / _HELD_OUT_SHARE:
-            held_out[begin + size - many : begin + size] = True
-            kept[begin + size - many - overlap : begin + size] = False
-    return kept, held_out
+    for client, begin, size in zip(present, first, sizes, strict=True):
+        random = generator(_SEED, 1, zlib.crc32(names[client].encode()))
+        rows.append(begin + random.permutation(size)[: int(size * _HELD_OUT_SHARE)])
+    return np.concatenate(rows)
 
 
 @contextlib.contextmanager

@@ -19,18 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
-from fl_epe.data.examples import (
-    ALPHABET,
-    BOS,
-    CLASSES,
-    EOS,
-    LENGTH,
-    OOV,
-    PIXELS,
-    SIDE,
-    WINDOW,
-    WORDS,
-)
+from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS
 from fl_epe.data.places import optional
 
 Rows = Mapping[str, pa.Array]
@@ -54,8 +43,6 @@ class Encoder:
             give them.
         width: integers of an example.
         dtype: NumPy name of their type.
-        overlap: an example shares text with that many later ones of its client, so that a
-            held-out part must be the end of a client's rows; 0 if they are independent.
         facts: what a reader of the examples should know besides, as JSON.
     """
 
@@ -63,7 +50,6 @@ class Encoder:
     columns: ClassVar[Mapping[str, tuple[str, ...]]]
     width: ClassVar[int]
     dtype: ClassVar[str]
-    overlap: ClassVar[int] = 0
     facts: Mapping[str, Any] = {}
 
     def encode(self, rows: Rows) -> np.ndarray:
@@ -282,36 +268,3 @@ def _lines(path: Path) -> list[bytes]:
             if member.name.endswith(WORD_COUNT) and (file := archive.extractfile(member)):
                 return file.read(_LARGEST).splitlines()
     raise ValueError(f"it does not contain {WORD_COUNT}")
-
-
-class Characters(Encoder):
-    """Shakespeare: 81 ids, 80 characters and the next; what is not in the alphabet is a space.
-
-    Two windows of a speaker that are less than 80 rows apart share text.
-    """
-
-    kind = "shakespeare"
-    columns: ClassVar = {CLIENT: ("character_id", "client_id", "user_id"), "x": ("x",), "y": ("y",)}
-    width = WINDOW + 1
-    dtype = "uint8"
-    overlap = WINDOW
-
-    def encode(self, rows: Rows) -> np.ndarray:
-        """See `Encoder.encode`: shape (rows, 81)."""
-        return np.concatenate([_ids(rows["x"], WINDOW), _ids(rows["y"], 1)], axis=1)
-
-
-# The id of each Unicode character.
-_TABLE = np.full(0x110000, ALPHABET.index(" "), np.uint8)
-_TABLE[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
-
-
-def _ids(column: pa.Array, length: int) -> NDArray[np.uint8]:
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise ValueError(f"Expected texts, found {column.type}.")
-    texts = column.to_pylist()
-    for text in texts:
-        if len(text) != length:
-            raise ValueError(f"Expected texts of {length} characters, found {text!r:.100}.")
-    codes = np.frombuffer("".join(texts).encode("utf-32-le", "replace"), "<u4")
-    return np.asarray(_TABLE[codes].reshape(-1, length))

@@ -18,10 +18,6 @@ LENGTH = 20
 """StackOverflow: 21 ids, BOS, then up to 20 words, EOS where there is room, and PAD. Ids as TFF has
 them: PAD 0, the words from 1 by falling frequency, OOV 10,001, BOS 10,002, EOS 10,003."""
 
-WINDOW = 80
-ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""Shakespeare: ids of 80 characters and of the next one, places in this, LEAF's 80 characters."""
-
 
 def images_and_labels(examples: np.ndarray) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """EMNIST: images of shape (n, 1, 28, 28), ink 1 and paper 0, and labels of shape (n,)."""
@@ -34,9 +30,3 @@ def words_and_next(examples: np.ndarray) -> tuple[NDArray[np.int64], NDArray[np.
     """StackOverflow: ids of shape (n, 20), all but the last, and for each the one that follows."""
     ids = examples.astype(np.int64)
     return ids[:, :-1], ids[:, 1:]
-
-
-def characters_and_next(examples: np.ndarray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Shakespeare: ids of shape (n, 80), and the next one, shape (n,)."""
-    ids = examples.astype(np.int64)
-    return ids[:, :WINDOW], ids[:, WINDOW]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import itertools
 import json
 import sqlite3
@@ -48,31 +47,20 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
 def read_json_lines(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Rows of a file with a JSON object a line; empty lines are skipped."""
     with path.open("rb") as file:
-        yield from _dictionaries(map(json.loads, filter(bytes.strip, file)), path, wanted)
-
-
-def read_csv(path: Path, wanted: Columns) -> Iterator[Batch]:
-    """Rows of a CSV file with a header; cells may span lines, all are texts."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        yield from _dictionaries(csv.DictReader(file, strict=True), path, wanted)
-
-
-def _dictionaries(rows: Iterator[Any], path: Path, wanted: Columns) -> Iterator[Batch]:
-    for number in itertools.count():
-        place = f"{path}, rows from {number * ROWS}"
-        try:
-            chunk = list(itertools.islice(rows, ROWS))
-            keys = list(chunk[0]) if chunk else []
-        except (csv.Error, RecursionError, TypeError, ValueError) as error:
-            raise ValueError(f"Expected to read {place}: {one_line(error)}.") from error
-        if not chunk:
-            return
-        names = _pick(keys, wanted, place)
-        try:
+        rows = map(json.loads, filter(bytes.strip, file))
+        for number in itertools.count():
+            place = f"{path}, rows from {number * ROWS}"
+            try:
+                chunk = list(itertools.islice(rows, ROWS))
+            except (RecursionError, ValueError) as error:
+                raise ValueError(f"Expected to read {place}: {one_line(error)}.") from error
+            if not chunk:
+                return
+            if not all(isinstance(row, dict) for row in chunk):
+                raise ValueError(f"Expected objects in {place}.")
+            names = _pick(chunk[0], wanted, place)
             columns = {ours: [row.get(name) for row in chunk] for ours, name in names.items()}
-        except AttributeError as error:
-            raise ValueError(f"Expected objects in {place}: {one_line(error)}.") from error
-        yield place, arrow_rows(columns, place)
+            yield place, arrow_rows(columns, place)
 
 
 def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-KINDS = ("emnist", "shakespeare", "stackoverflow")
+KINDS = ("emnist", "stackoverflow")
 """The published data sets that `fl_epe.data.convert` knows."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

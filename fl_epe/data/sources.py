@@ -22,10 +22,9 @@ _READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
     ".parquet": formats.read_parquet,
     ".jsonl": formats.read_json_lines,
     ".ndjson": formats.read_json_lines,
-    ".csv": formats.read_csv,
     ".h5": formats.read_hdf5,
     ".hdf5": formats.read_hdf5,
-    **dict.fromkeys((".sqlite", ".sqlite.lzma", ".sqlite.xz"), formats.read_csv),  # by split
+    **dict.fromkeys((".sqlite", ".sqlite.lzma", ".sqlite.xz"), formats.read_parquet),  # by split
 }
 _SAVED = ("dataset_dict.json", "state.json")
 # What a split is called, best first. Held-out users (TFF) are second to later posts of the same.
@@ -54,7 +53,7 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
     Args:
         source: hub id (``owner/name``), a file, or a folder with files of one format or with what
             `datasets.Dataset.save_to_disk` wrote. Formats by the name's end: .parquet, .jsonl,
-            .ndjson, .csv, .h5, .hdf5, .sqlite, and .sqlite.lzma or .xz. Names of files, or the
+            .ndjson, .h5, .hdf5, .sqlite, and .sqlite.lzma or .xz. Names of files, or the
             splits in them, tell what is held out: "test", else "heldout", "validation" and such.
         scratch: a folder for files that have to be unpacked.
 

@@ -13,7 +13,6 @@ Examples:
     13.0
 """
 
-from fl_epe.models.character_lstm import CharacterLstm
 from fl_epe.models.cnn import Cnn
 from fl_epe.models.dropout import SeededDropout
 from fl_epe.models.lstm import Lstm
@@ -29,7 +28,6 @@ from fl_epe.models.preparation import (
 )
 
 __all__ = [
-    "CharacterLstm",
     "Cnn",
     "Inputs",
     "Lstm",

@@ -33,7 +33,6 @@ BUILT_IN = {
     "digits": "fl_epe.tasks.digits:Digits",
     "emnist": "fl_epe.tasks.emnist:Emnist",
     "fashion-mnist": "fl_epe.tasks.fashion_mnist:FashionMnist",
-    "shakespeare": "fl_epe.tasks.shakespeare:Shakespeare",
     "stackoverflow": "fl_epe.tasks.stackoverflow:StackOverflow",
     "synthetic-emnist": "fl_epe.tasks.emnist:SyntheticEmnist",
     "synthetic-stackoverflow": "fl_epe.tasks.stackoverflow:SyntheticStackOverflow",

@@ -5,17 +5,7 @@ import pathlib
 import datasets
 import numpy as np
 import pytest
-from data_files import (
-    Rows,
-    example,
-    handwriting,
-    png,
-    posts,
-    write_csv,
-    write_hdf5,
-    write_json_lines,
-    write_sqlite,
-)
+from data_files import Rows, example, handwriting, png, write_hdf5, write_json_lines, write_sqlite
 from text_sources import (
     VOCABULARY,
     converted_posts,
@@ -26,8 +16,7 @@ from text_sources import (
 
 from fl_epe import data
 from fl_epe.data import conversion, sources
-from fl_epe.data.encoders import Characters, Words
-from fl_epe.data.examples import ALPHABET
+from fl_epe.data.encoders import Words
 from fl_epe.data.formats import arrow_rows
 
 pytestmark = pytest.mark.usefixtures("small_batches")
@@ -50,7 +39,7 @@ def _expected_ids(rows: Rows) -> dict[str, np.ndarray]:
     }
 
 
-FORMATS = [".sqlite", ".sqlite.lzma", ".h5", ".parquet", ".jsonl", ".csv", "datasets"]
+FORMATS = [".sqlite", ".sqlite.lzma", ".h5", ".parquet", ".jsonl", "datasets"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -178,32 +167,13 @@ def test_a_tenth_of_each_user_is_held_out_where_the_source_holds_nothing_out(
     assert texts.count(top) == max(texts.count(word) for word in set(texts) - {""})
 
 
-def _windows(speaker: str, lines: int) -> Rows:
-    text = (" ".join(posts()["argparse"]) * 2)[: lines + 80]
-    kept = "".join(c if c in ALPHABET else " " for c in text)
-    return [("train", speaker, {"x": kept[i : i + 80], "y": kept[i + 80]}) for i in range(lines)]
-
-
-@pytest.mark.parametrize("form", ["csv", "hub"])
-def test_no_text_of_a_speaker_is_trained_on_and_held_out(
-    tmp_path: pathlib.Path, form: str, monkeypatch: pytest.MonkeyPatch
-):
-    rows = [*_windows("HAMLET", 1000), *_windows("GHOST", 799)]
-    source = str(tmp_path / "shakespeare.csv")
-    write_csv(tmp_path / "shakespeare.csv", rows, "character_id")
-    if form == "hub":
-        loaded = datasets.load_dataset("csv", data_files=source, cache_dir=str(tmp_path / "hf"))
-        monkeypatch.setattr(datasets, "load_dataset", {"flwrlabs/shakespeare": loaded}.get)
-        source = "flwrlabs/shakespeare"
-    store = data.convert("shakespeare", source, tmp_path / "store")
-    assert [store.name(i) for i in range(2)] == ["GHOST", "HAMLET"]
-    assert store.sizes(np.arange(len(store))).tolist() == [799, 820]
-    features = [f for _, speaker, f in rows if speaker == "HAMLET"]
-    columns = {name: [f[name] for f in features] for name in ("x", "y")}
-    expected = Characters().encode(arrow_rows({"client": ["H"] * 1000, **columns}, ""))
-    np.testing.assert_array_equal(store.client(1), expected[:820])
-    held_out = {tuple(found) for found in store.held_out(1000)}
-    assert held_out == {tuple(found) for found in expected[900:]}
+def test_a_data_set_of_a_hub(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    rows = {"user_id": ["b", "a", "b"], "tokens": ["to be", "or", "not to"]}
+    loaded = datasets.DatasetDict({"train": datasets.Dataset.from_dict(rows)})
+    monkeypatch.setattr(datasets, "load_dataset", {"owner/posts": loaded}.get)
+    store = data.convert("stackoverflow", "owner/posts", tmp_path / "store")
+    assert [store.name(i) for i in range(2)] == ["a", "b"]
+    assert store.about["source"] == "owner/posts"
 
 
 def test_held_out_examples_are_at_most_so_many(

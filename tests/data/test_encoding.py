@@ -1,4 +1,4 @@
-"""Messages, words, images and characters: what one row of a source becomes."""
+"""Messages, words and images: what one row of a source becomes."""
 
 import io
 import tarfile
@@ -9,7 +9,6 @@ import pytest
 from data_files import Example, example, handwriting, png, posts
 
 from fl_epe.data.encoders import (
-    Characters,
     Encoder,
     Images,
     Rows,
@@ -18,15 +17,7 @@ from fl_epe.data.encoders import (
     count_words,
     read_vocabulary,
 )
-from fl_epe.data.examples import (
-    ALPHABET,
-    BOS,
-    EOS,
-    OOV,
-    characters_and_next,
-    images_and_labels,
-    words_and_next,
-)
+from fl_epe.data.examples import BOS, EOS, OOV, images_and_labels, words_and_next
 from fl_epe.data.formats import arrow_rows, parse_example
 
 
@@ -277,38 +268,6 @@ def test_what_is_no_image_is_named(images: list, labels: list, message: str):
         Images().encode(_batch(image=images, label=labels))
 
 
-# Characters
-
-
-def test_characters_become_their_places_in_the_alphabet():
-    assert len(ALPHABET) == len(set(ALPHABET)) == 80
-    text = ALPHABET[::-1]
-    found = Characters().encode(_batch(x=[text, "é😀" * 40], y=["a", "\n"]))
-    assert found[0].tolist() == [*range(79, -1, -1), ALPHABET.index("a")]
-    assert found[1].tolist() == [*[1] * 80, 0]  # a space where the alphabet has nothing
-    inputs, targets = characters_and_next(found)
-    assert inputs.shape == (2, 80)
-    assert targets.tolist() == [ALPHABET.index("a"), 0]
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        pytest.param(
-            "short",
-            "a",
-            "texts of 80 characters, found 'short'",
-            id="texts-of-80-characters,found-short",
-        ),
-        pytest.param("x" * 80, "ab", "texts of 1 characters", id="texts-of-1-characters"),
-        pytest.param(b"x" * 80, "a", "texts, found binary", id="texts,found-binary"),
-    ],
-)
-def test_windows_of_another_length_are_refused(x: object, y: str, message: str):
-    with pytest.raises(ValueError, match=message):
-        Characters().encode(_batch(x=[x], y=[y]))
-
-
 # What all encoders promise
 
 
@@ -317,7 +276,6 @@ def test_windows_of_another_length_are_refused(x: object, y: str, message: str):
     [
         pytest.param(Images(), {"image": [[0] * 784] * 3, "label": [1, 2, 3]}, id="images"),
         pytest.param(Words([b"a"]), {"tokens": ["a", "", "b a"]}, id="words"),
-        pytest.param(Characters(), {"x": ["a" * 80] * 3, "y": ["b"] * 3}, id="characters"),
     ],
 )
 def test_examples_have_the_width_and_type_that_the_encoder_says(encoder: Encoder, columns: dict):

@@ -133,15 +133,6 @@ def write_json_lines(path: pathlib.Path, rows: Rows, client: str) -> None:
     path.write_text("\n".join([*lines, "", ""]), encoding="utf-8")
 
 
-def write_csv(path: pathlib.Path, rows: Rows, client: str) -> None:
-    """One file for one split."""
-    records = _records(rows, client)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(records[0]))
-        writer.writeheader()
-        writer.writerows(records)
-
-
 def _records(rows: Rows, client: str) -> list[dict[str, Any]]:
     return [
         {client: name}
@@ -187,16 +178,8 @@ def write_source(kind: str, folder: pathlib.Path) -> str:
         ]
         write_hdf5(folder / "fed_emnist_train.h5", rows[:100])
         write_hdf5(folder / "fed_emnist_test.h5", rows[100:])
-    elif kind == "stackoverflow":
+    else:
         users = posts()
         rows = [("", user, {"tokens": text}) for user in users for text in users[user][:20]]
         write_json_lines(folder / "train.jsonl", rows, "user_id")
-    else:
-        text = " ".join(posts()["argparse"])
-        rows = [
-            ("", speaker, {"x": text[at : at + 80], "y": text[at + 80]})
-            for speaker, start in (("HAMLET", 0), ("GHOST", 1500))
-            for at in range(start, start + 900)
-        ]
-        write_csv(folder / "shakespeare.csv", rows, "character_id")
     return str(folder)

@@ -194,10 +194,6 @@ def _sources(folder: Path) -> list[Seed]:
         for i in range(20)
         for split in ("train", "test")
     ]
-    text = "to be or not to be that is the question whether it is nobler in the mind to suffer" * 3
-    plays: data_files.Rows = [
-        ("", f"HAMLET-{i % 3}", {"x": text[i : i + 80], "y": text[i + 80]}) for i in range(24)
-    ]
     tokens: data_files.Rows = [("", client, {"tokens": f["tokens"]}) for _, client, f in posts]
 
     def packed(path: Path) -> None:
@@ -212,9 +208,6 @@ def _sources(folder: Path) -> list[Seed]:
         ),
         "stackoverflow-parquet": (
             "stackoverflow", "a.parquet", lambda p: data_files.write_parquet(p, tokens, "user_id"),
-        ),
-        "shakespeare-csv": (
-            "shakespeare", "a.csv", lambda p: data_files.write_csv(p, plays, "character_id"),
         ),
     }  # fmt: skip
     (folder / "sources").mkdir()

@@ -4,15 +4,7 @@ import pathlib
 
 import datasets
 import numpy as np
-from data_files import (
-    Rows,
-    posts,
-    write_csv,
-    write_hdf5,
-    write_json_lines,
-    write_parquet,
-    write_sqlite,
-)
+from data_files import Rows, posts, write_hdf5, write_json_lines, write_parquet, write_sqlite
 
 from fl_epe import data
 
@@ -49,7 +41,7 @@ def write_text_source(folder: pathlib.Path, form: str, rows: Rows, held_out: Row
         }
         datasets.DatasetDict(parts).save_to_disk(str(folder))
     else:
-        write = {".parquet": write_parquet, ".jsonl": write_json_lines, ".csv": write_csv}[form]
+        write = {".parquet": write_parquet, ".jsonl": write_json_lines}[form]
         (folder / "data").mkdir()
         half = len(rows) // 2
         write(folder / f"data/train-0{form}", rows[:half], "user_id")

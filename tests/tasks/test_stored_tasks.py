@@ -10,12 +10,10 @@ from data_files import handwriting, write_source
 
 from fl_epe import data
 from fl_epe.config import RunConfig
-from fl_epe.data.examples import ALPHABET, BOS
-from fl_epe.models import CharacterLstm
+from fl_epe.data.examples import BOS
 from fl_epe.tasks import load_task
-from fl_epe.training import LocalTraining, Trainer
 
-KINDS = ["emnist", "stackoverflow", "shakespeare"]
+KINDS = ["emnist", "stackoverflow"]
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +88,6 @@ def test_a_path_is_kept_from_where_the_task_was_made(
     for kind in KINDS:
         assert _data_dir(kind, data_dir="data") == str(tmp_path / "data")
     assert _data_dir("emnist") == "flwrlabs/femnist"
-    assert _data_dir("shakespeare") == "flwrlabs/shakespeare"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,21 +107,3 @@ def test_defaults_are_the_papers_runs(name: str, clients: int, participations: i
     assert schedule.most_participations() == participations
     assert schedule.participations() == pytest.approx(participations, rel=0.006)
     assert (config.num_canaries, config.unobserved) == (1000, 1000)
-
-
-def test_the_model_of_shakespeare_has_as_many_parameters_as_it_says():
-    sizes = [parameter.numel() for parameter in CharacterLstm().parameters()]
-    layers = [4 * 256 * (inputs + 256) + 2 * 4 * 256 for inputs in (8, 256)]
-    assert sum(sizes) == 80 * 8 + sum(layers) + 257 * 80 == 819_920
-
-
-@pytest.mark.slow
-def test_training_on_shakespeares_windows_lowers_the_loss_by_a_nat(tmp_path: pathlib.Path):
-    source = write_source("shakespeare", tmp_path / "source")
-    task = load_task("shakespeare", data_dir=source, max_examples=64)
-    theta, trainer = task.initial(0), Trainer(task)
-    for round_number in range(3):
-        local = LocalTraining(learning_rate=1.0)
-        update = trainer.train(theta, 1, local, seed=0, round_number=round_number)
-        theta = theta + update.values
-    assert update.loss_sum / update.examples < np.log(len(ALPHABET)) - 1

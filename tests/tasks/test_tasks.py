@@ -26,8 +26,7 @@ def task(
     if request.param == "fashion-mnist":
         write_fashion(tmp_path)
         return load_task("fashion-mnist", data_dir=str(tmp_path), num_clients=8)
-    for module in ("stackoverflow", "shakespeare"):
-        monkeypatch.setattr(f"fl_epe.tasks.{module}._HELD_OUT", 20)
+    monkeypatch.setattr("fl_epe.tasks.stackoverflow._HELD_OUT", 20)
     if request.param.startswith("synthetic-"):
         return load_task(request.param, num_clients=8, max_examples=20)
     monkeypatch.setenv("FL_EPE_CACHE", str(tmp_path / "cache"))
