@@ -73,13 +73,13 @@ def pictures_on_demand():
 
     with pytest.MonkeyPatch.context() as patch:
         for module, name, blank in (
-            (report, "render", b"\x89PNG"),
+            (report, "picture", b"\x89PNG"),
             (page, "still", "data:image/svg+xml,"),
         ):
             real = getattr(module, name)
 
-            def drawn(what, real=real, blank=blank):
-                return real(what) if _drawn["wanted"] else blank
+            def drawn(*what, real=real, blank=blank):
+                return real(*what) if _drawn["wanted"] else blank
 
             patch.setattr(module, name, drawn)
         yield

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import scipy
 
 from fl_epe.auditing import MeasuredNull, Misfit, misfits
+from fl_epe.reporting.charts import ANALYTICAL, BOUND, NULL, OBSERVED, Chart, axes, line, points
 
 NAMES = {
     "displacement": "final model displacement",
@@ -34,7 +36,11 @@ ABOUT_OVERLAP = (
 """What the panel says of measured nulls that are expected to be narrower."""
 
 _SHOWN = (1.0, 2.0, 3.0, 4.0, 4.5)
-_DRAWN = ("displacement", "matched-filter", "maximum")
+_LOOKS = {
+    "displacement": (OBSERVED, "circle"),
+    "matched-filter": (BOUND, "x"),
+    "maximum": (ANALYTICAL, "triangle-right"),
+}
 _VISIBLE = 0.99
 
 
@@ -218,21 +224,47 @@ def _about_tails(found: list[Misfit]) -> str:
     )
 
 
-def calibration_alternative(null: MeasuredNull) -> str:
-    """The picture in words and numbers, for those who do not see it."""
-    parts = []
-    places = {name: place for place, name in enumerate(null.statistics)}
-    for name, mean, width in _moments(null):
-        if name not in _DRAWN:
+def calibration_chart(null: MeasuredNull) -> Chart | None:
+    """Scores in each cell, on a logarithmic scale, beside those of N(0, 1)."""
+    if null.counts is None or not null.statistics:
+        return None
+    width = float(null.edges[1] - null.edges[0])
+    middles = (null.edges[:-1] + null.edges[1:]) / 2
+    most = max(null.size(place) for place in range(len(null.statistics)))
+    expected = most * width * scipy.stats.norm.pdf(middles)
+    traces, rows, told = [line(middles, expected, "N(0, 1)", NULL)], [], []
+    for name, mean, deviation in _moments(null):
+        if name not in _LOOKS:
             continue
-        low, high, expected = _tail(null, places[name], 4.0)
-        parts.append(
-            f"{NAMES[name]}: mean {_signed(mean, 3)}, deviation {width:.3f}, {low:,} scores "
-            f"below −4 and {high:,} above 4 where {_count(expected)} are expected in each"
+        place = null.statistics.index(name)
+        counts, (color, symbol) = null.counts[place][1:-1], _LOOKS[name]
+        seen = counts > 0
+        look = {"symbol": symbol, "size": 6}
+        traces.append(points(middles[seen], counts[seen], NAMES[name], color, **look))
+        low, high, tail = _tail(null, place, 4.0)
+        told.append(
+            f"{NAMES[name]}: mean {_signed(mean, 3)}, deviation {deviation:.3f}, {low:,} scores "
+            f"below −4 and {high:,} above 4 where {_count(tail)} are expected in each"
         )
-    return (
-        "Histograms of scores of canaries that took no part, on a logarithmic scale, beside the "
-        f"normal density. {'; '.join(parts)}."
+        rows += [
+            (NAMES[name], _signed(score, 2), f"{count:,}")
+            for score, count in zip(middles[seen], counts[seen], strict=True)
+        ]
+    top = float(np.log10(60 * expected.max()))
+    return Chart(
+        name="calibration",
+        title="Scores of canaries that took no part",
+        caption="Points on the line are as the exact null has them.",
+        alternative=f"Scores of canaries that took no part, beside the normal density. "
+        f"{'; '.join(told)}.",
+        traces=tuple(traces),
+        layout=axes(
+            "score",
+            f"canaries in {width:g} of a deviation",
+            y_axis={"type": "log", "range": [-0.3, top]},
+        ),
+        headings=("statistic", "score", "canaries"),
+        rows=tuple(rows),
     )
 
 

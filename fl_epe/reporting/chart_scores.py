@@ -249,7 +249,7 @@ def by_canary(view: View, part: StatisticSummary, seen: str) -> Chart | None:
     hover += "expected score %{x:.3g}<br>score %{y:.3g}"
     slope = float(sizes @ part.scores.observed / max(float(sizes @ sizes), 1e-300))
     return Chart(
-        name=f"expected scores-{view.adversary.sees}",
+        name=f"expected-scores-{view.adversary.sees}",
         title=f"Each canary's score, for an attacker who has {seen}",
         caption="An expected score is what a canary should have from the rounds in which it took "
         "part. On the dashed line a score is as expected; noise scatters them by 1 up and "
@@ -263,8 +263,8 @@ def by_canary(view: View, part: StatisticSummary, seen: str) -> Chart | None:
             | {"customdata": facts},
             line(ends, ends, "as expected", NULL, dash="dash"),
         ),
-        layout=axes("expected_score", "score", x_axis={"rangemode": "tozero"}),
-        headings=("canary", "participations", "expected_score", "score"),
+        layout=axes("expected score", "score", x_axis={"rangemode": "tozero"}),
+        headings=("canary", "participations", "expected score", "score"),
         rows=tuple(
             (str(number_of), str(count), *cells(a, b))
             for (number_of, count), a, b in zip(facts, x, y, strict=True)

@@ -13,14 +13,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_epe.reporting.calibration import (
-    calibration_alternative,
-    calibration_line,
-    calibration_notes,
-    calibration_table,
-)
+from fl_epe.reporting.calibration import calibration_line, calibration_notes, calibration_table
 from fl_epe.reporting.charts import JSON, Chart
-from fl_epe.reporting.figures import FIGURES
 from fl_epe.reporting.headline import headline
 from fl_epe.reporting.notes import analytical_text, finding, notes_by_weight
 from fl_epe.reporting.numbers import number
@@ -64,7 +58,6 @@ def report_page(
     charts: Sequence[Chart],
     config: Mapping[str, Any],
     *,
-    calibration: bytes | None = None,
     written: str | None = None,
 ) -> str:
     """The page of a run.
@@ -73,7 +66,6 @@ def report_page(
         summary: of the run.
         charts: from `fl_epe.reporting.chart_rounds.run_charts`.
         config: settings of the run.
-        calibration: picture of the measured null, as a PNG file.
         written: day of the run's record; ``None`` if there is none.
     """
     top = headline(summary)
@@ -96,7 +88,7 @@ def report_page(
         bounds=bound_cells(summary),
         first_notes=first_notes,
         more_notes=more_notes,
-        calibration=_calibration(summary, calibration),
+        calibration=_calibration(summary),
         charts=[(chart, still(chart)) for chart in charts],
         drawn=_drawn(charts),
         plotly=plotly_script() if charts else "",
@@ -127,10 +119,10 @@ def _made_with(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(words, str(config[key])) for key, words in _MADE_WITH if config.get(key) is not None]
 
 
-def _calibration(summary: RunSummary, image: bytes | None) -> dict[str, Any] | None:
+def _calibration(summary: RunSummary) -> dict[str, Any] | None:
     """What the calibration panel shows; ``None`` without a measured null."""
     null, least = summary.null, summary.least_deviations
-    if image is None:
+    if not null.statistics:
         return None
     names, rows = calibration_table(null, least)
     return {
@@ -138,9 +130,6 @@ def _calibration(summary: RunSummary, image: bytes | None) -> dict[str, Any] | N
         "names": names,
         "rows": rows,
         "about": calibration_notes(null, least),
-        "image": base64.b64encode(image).decode(),
-        "alternative": calibration_alternative(null),
-        "caption": FIGURES["calibration"][0],
     }
 
 

@@ -6,10 +6,12 @@ Matplotlib: no file has a date, and no name or place of the machine.
 
 from __future__ import annotations
 
+import csv
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,43 +24,18 @@ from fl_epe.auditing import (
     View,
     seen_by,
 )
+from fl_epe.checks import raise_invalid
 from fl_epe.files import write_bytes, write_text
-from fl_epe.reporting.drawn_data import Layer, csv_text, table_text
-from fl_epe.reporting.figures import PUBLISHED, Drawing, published
+from fl_epe.reporting.chart_rounds import run_charts
+from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.latex import latex_table
+from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import summarize
 from fl_epe.reporting.summary_types import RunSummary
+from fl_epe.table_file import csv_cell
 
-FigureFormat = Literal["pdf", "svg", "png"]
-"""A file format of figures."""
-
-FIGURE_FORMATS: tuple[FigureFormat, ...] = ("pdf", "svg", "png")
+FIGURE_FORMATS = ("pdf", "svg", "png")
 """All file formats of figures."""
-
-_STYLE: Any = {
-    "axes.labelsize": 8,
-    "axes.linewidth": 0.6,
-    "axes.titlesize": 8,
-    "font.family": ["STIXGeneral", "DejaVu Sans"],  # both come with Matplotlib
-    "font.size": 8,
-    "hatch.linewidth": 0.8,
-    "legend.fontsize": 7,
-    "legend.handlelength": 1.8,
-    "lines.linewidth": 1.2,
-    "mathtext.fontset": "stix",
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fl-epe",
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-}
-_SVG_FONTS = "'STIXGeneral', 'STIX Two Text', 'Times New Roman', 'Liberation Serif', Times, serif"
-_NO_DATE: dict[str, dict[str, Any]] = {
-    "pdf": {"CreationDate": None},
-    "svg": {"Date": None},
-    "png": {"Software": None},
-}
-_DPI = 300
 
 _STATISTICS: tuple[tuple[str, Adversary, str], ...] = (
     ("displacement", FINAL_MODEL, "displacement"),
@@ -72,14 +49,14 @@ _STATISTICS: tuple[tuple[str, Adversary, str], ...] = (
 def write_figures(
     record: AuditRecord,
     directory: Path,
-    formats: Sequence[FigureFormat] = ("pdf",),
+    formats: Sequence[str] = ("pdf",),
     *,
     summary: RunSummary | None = None,
 ) -> list[Path]:
-    """Write every figure that has something to show, and what it draws as a CSV file.
+    """Write every chart of the report as a picture, and what it draws as a CSV file.
 
     Beside them ``scores.csv`` has a row for each canary, and ``table.tex`` is the report's table
-    for LaTeX with booktabs. Figures of an earlier call that have nothing to show are removed.
+    for LaTeX with booktabs.
 
     Args:
         record: the audit record of a run.
@@ -95,41 +72,31 @@ def write_figures(
     """
     for asked in formats:
         if asked not in FIGURE_FORMATS:
-            raise ValueError(f"Expected formats={asked!r} to be among {', '.join(FIGURE_FORMATS)}.")
+            raise_invalid("formats", asked, f"to be among {', '.join(FIGURE_FORMATS)}")
     record = record.in_order()
     summary = summarize(record) if summary is None else summary
     directory.mkdir(parents=True, exist_ok=True)
-    written, names = [], published(record, summary)
-    earlier = (directory / "scores.csv").exists()
-    for name, drawing in PUBLISHED.items():
-        if name not in names:
-            for ending in (*FIGURE_FORMATS, "csv") if earlier else ():
-                (directory / f"{name}.{ending}").unlink(missing_ok=True)
-            continue
-        layers = drawing.layers(record, summary)
-        written.append(write_text(directory / f"{name}.csv", csv_text(layers)))
+    written = []
+    for chart in run_charts(record, summary):
+        written.append(write_text(directory / f"{chart.name}.csv", chart_table(chart)))
         for ending in dict.fromkeys(formats):
-            image = figure_bytes(drawing, layers, ending)
-            written.append(write_bytes(directory / f"{name}.{ending}", image))
+            written.append(
+                write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
+            )
     written.append(write_text(directory / "scores.csv", scores_table(record)))
     written.append(write_text(directory / "table.tex", latex_table(summary)))
     return written
 
 
-def figure_bytes(drawing: Drawing, layers: Sequence[Layer], ending: FigureFormat) -> bytes:
-    """The file of a figure, in the style of a paper."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=drawing.size, layout="constrained", dpi=_DPI)
-        drawing.draw(figure, layers)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=ending, metadata=_NO_DATE[ending])
-    if ending != "svg":
-        return buffer.getvalue()
-    ours = ", ".join(f"'{name}'" for name in _STYLE["font.family"])
-    return buffer.getvalue().replace(ours.encode(), _SVG_FONTS.encode())
+def chart_table(chart: Chart) -> str:
+    """What a chart draws as a CSV table, a row for each point, bar or row of a heat map."""
+    rows = []
+    for trace in chart.traces:
+        cells = trace["z"] if "z" in trace else zip(trace["x"], trace["y"], strict=True)
+        names = [f"from round {x}" for x in trace["x"]] if "z" in trace else ["x", "y"]
+        name = {"series": trace.get("name", "share")}
+        rows += [name | dict(zip(names, row, strict=True)) for row in cells]
+    return table_text(list(dict.fromkeys(name for row in rows for name in row)), rows)
 
 
 def scores_table(record: AuditRecord) -> str:
@@ -153,6 +120,22 @@ def scores_table(record: AuditRecord) -> str:
     values = {name: np.concatenate(parts).tolist() for name, parts in columns.items()}
     rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
     return table_text(list(values), rows)
+
+
+def table_text(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A CSV table; what is missing, and NaN, is an empty cell."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return csv_cell(value)
 
 
 def _numbers(ids: np.ndarray | None, count: int, first: int) -> np.ndarray:

@@ -20,23 +20,25 @@ from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, ScoreSummary
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
-from fl_epe.reporting.drawing import render
-from fl_epe.reporting.figures import FIGURES, shown
+from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.notes import finding, notes_by_weight, participation_warning, run_again
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.page import report_page
 from fl_epe.reporting.rows import interval, table_rows
 from fl_epe.reporting.status import fault_lines, fault_rows, status_line
+from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary
 from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.reporting.verdict import statement_lines, verdict_text
 
+_PICTURE = "epsilon.png"
+
 
 def write_report(record: AuditRecord, directory: Path) -> RunSummary:
-    """Write ``report.json``, ``report.html`` and its pictures as PNG files; returns the summary.
+    """Write ``report.json``, ``report.html`` and ``epsilon.png``; returns the summary.
 
-    A picture that would show nothing is left out, and one of an earlier report is removed.
+    Without an ε there is no picture, and one of an earlier report is removed.
 
     Args:
         record: the audit record of a run.
@@ -44,18 +46,10 @@ def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     """
     record = record.in_order()
     summary = summarize(record)
-    images = {}
-    for name in shown(record, summary):
-        draw = FIGURES[name][1]
-        images[name] = render(lambda figure, draw=draw: draw(figure, record, summary))  # type: ignore[misc]
-    page = report_page(
-        summary,
-        run_charts(record, summary),
-        record.design.to_settings(),
-        calibration=images.get("calibration"),
-        written=_day_of(directory / "record.npz"),
-    )
-    _write(directory, summary, images, page)
+    charts = run_charts(record, summary)
+    written = _day_of(directory / "record.npz")
+    page = report_page(summary, charts, record.design.to_settings(), written=written)
+    _write(directory, summary, charts, page)
     return summary
 
 
@@ -90,21 +84,18 @@ def write_unmeasured(
     summary = summarize_unmeasured(
         reason, delta=delta, config=config, faults=faults, fault_counts=fault_counts
     )
-    _write(directory, summary, {}, report_page(summary, (), config or {}))
+    _write(directory, summary, (), report_page(summary, (), config or {}))
     return summary
 
 
-def _write(directory: Path, summary: RunSummary, images: Mapping[str, bytes], page: str) -> None:
+def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart], page: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    earlier = (directory / "report.json").exists()
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_text(directory / "report.json", text + "\n")
-    for name in FIGURES:
-        path = directory / f"{name}.png"
-        if name in images:
-            write_bytes(path, images[name])
-        elif earlier:
-            path.unlink(missing_ok=True)
+    (directory / _PICTURE).unlink(missing_ok=True)
+    for chart in charts:
+        if f"{chart.name}.png" == _PICTURE:
+            write_bytes(directory / _PICTURE, picture(chart, "png"))
     write_text(directory / "report.html", page)
 
 

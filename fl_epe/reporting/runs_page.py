@@ -18,8 +18,8 @@ from rich.table import Table
 from fl_epe.auditing import finite
 from fl_epe.files import write_text
 from fl_epe.reporting.drawing import BLUE, GREEN, ORANGE, plain_ticks
-from fl_epe.reporting.drawn_data import table_text
 from fl_epe.reporting.numbers import number
+from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared, Sees, signed
 from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.summary_types import StatisticSummary

@@ -1,4 +1,4 @@
-"""A still picture of a chart, for a page without JavaScript and for print.
+"""The picture of a chart, for a page without JavaScript, for print and for publication.
 
 It draws the traces that `fl_epe.reporting.charts` makes, and no others: curves, areas, markers with
 error bars, bars and heat maps on one pair of axes.
@@ -33,16 +33,27 @@ PALETTE = {
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "longdash": (0, (8, 3))}
 _SYMBOLS = {"circle": "o", "circle-open": "o", "triangle-right": ">", "x": "x"}
 _SIZE = 5.0, 3.7  # inches; in print two stand side by side, and the text is to be read there
-_SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "fl-epe", "font.size": 10}
+_DPI = 200  # of a PNG
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 10,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fl-epe",
+}
+_NO_DATE: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+}
 
 
-def still(chart: Chart) -> str:
-    """The picture as a data URI of an SVG file; the same for the same chart."""
+def picture(chart: Chart, ending: str) -> bytes:
+    """The file of a chart's picture, as "svg", "pdf" or "png"; the same for the same chart."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=_SIZE)
+        figure = Figure(figsize=_SIZE, dpi=_DPI)
         figure.subplots_adjust(left=0.15, right=0.97, top=0.97, bottom=0.33)
         axes = figure.subplots()
         names = _categories(chart.traces)
@@ -52,9 +63,13 @@ def still(chart: Chart) -> str:
             _DRAW[trace["type"]](axes, trace, names)
         _finish(axes, chart.layout, names)
         buffer = io.BytesIO()
-        metadata: dict[str, Any] = {"Date": None, "Creator": None, "Title": chart.title}
-        figure.savefig(buffer, format="svg", metadata=metadata)
-    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        figure.savefig(buffer, format=ending, metadata=_NO_DATE[ending] | {"Title": chart.title})
+    return buffer.getvalue()
+
+
+def still(chart: Chart) -> str:
+    """The picture as a data URI of an SVG file."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(picture(chart, 'svg')).decode()}"
 
 
 def _categories(traces: Iterable[JSON]) -> list[str]:
@@ -145,7 +160,10 @@ def _finish(axes: Axes, layout: JSON, names: list[str]) -> None:
     for which in "xy":
         given = layout[f"{which}axis"]
         getattr(axes, f"set_{which}label")(given["title"]["text"])
-        if "range" in given:
+        if given.get("type") == "log":
+            getattr(axes, f"set_{which}scale")("log")
+            getattr(axes, f"set_{which}lim")(*(10**end for end in given["range"]))
+        elif "range" in given:
             getattr(axes, f"set_{which}lim")(*given["range"])
         elif given.get("rangemode") == "tozero":
             low, high = getattr(axes, f"get_{which}lim")()
