@@ -239,8 +239,8 @@ def calibration_chart(null: MeasuredNull) -> Chart | None:
         place = null.statistics.index(name)
         counts, (color, symbol) = null.counts[place][1:-1], _LOOKS[name]
         seen = counts > 0
-        look = {"symbol": symbol, "size": 6}
-        traces.append(points(middles[seen], counts[seen], NAMES[name], color, **look))
+        x, y = middles[seen], counts[seen]
+        traces.append(points(x, y, NAMES[name], color, symbol=symbol, size=6))
         low, high, tail = _tail(null, place, 4.0)
         told.append(
             f"{NAMES[name]}: mean {_signed(mean, 3)}, deviation {deviation:.3f}, {low:,} scores "
@@ -248,7 +248,7 @@ def calibration_chart(null: MeasuredNull) -> Chart | None:
         )
         rows += [
             (NAMES[name], _signed(score, 2), f"{count:,}")
-            for score, count in zip(middles[seen], counts[seen], strict=True)
+            for score, count in zip(x, y, strict=True)
         ]
     top = float(np.log10(60 * expected.max()))
     return Chart(
