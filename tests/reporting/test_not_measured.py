@@ -122,7 +122,7 @@ def test_one_headline_alone(tmp_path):
     text = as_text(summary)
     assert "An adversary who sees every round's model can tell" in " ".join(text.split())
     # A bound for every round, without one for the final model.
-    assert '<th scope="row">mean</th>' in page
+    assert '<th scope="row">weighted</th>' in page
     assert json.loads((tmp_path / "report.json").read_text())["all"]["epsilon"] == found
 
 
