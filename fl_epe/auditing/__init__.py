@@ -46,7 +46,7 @@ from fl_epe.auditing.estimators import (
 )
 from fl_epe.auditing.evidence import Evidence, ceiling, find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
-from fl_epe.auditing.games.play import play
+from fl_epe.auditing.games import play
 from fl_epe.auditing.leave_one_out import (
     least_deviations,
     leave_one_out,

@@ -305,6 +305,7 @@ class OneRound:
         others = 0.05 * CLIP * np.random.default_rng(seed).standard_normal((4, 5))
 
         def aggregate(updates: list[Floats]) -> Floats:
+            updates = [x if x.any() else absent for x in updates]
             answers: list[Model] = [{"w": x[:4], "temperature": np.array(x[4])} for x in updates]
             after = one_round(fixed()(z, len(updates)), before, answers)
             if after is None:
@@ -312,9 +313,7 @@ class OneRound:
             return np.append(after["w"], after["temperature"]).astype(np.float64)
 
         canary, absent = 20 * CLIP * np.eye(5)[coordinate], np.full(5, 1e-6)
-        return play(
-            aggregate, list(others), canary, trials=canaries // 2, baseline=absent, seed=seed
-        )
+        return play(aggregate, list(others), canary, trials=canaries // 2, seed=seed)
 
 
 def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:

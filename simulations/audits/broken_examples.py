@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from cancelling_statistics import between_steps, between_tensors, nearest_noise, whitened
@@ -43,19 +43,19 @@ from sensitivity_bugs import (
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores
 from fl_epe.auditing.games import (
-    ADD_OR_REMOVE,
     ALONG_CANARY,
+    Adjacency,
     AuditedMechanism,
-    Canary,
-    Game,
     NoisySum,
     Statistic,
-    constant,
-    dirac,
     play_game,
-    random_direction,
 )
 from fl_epe.mechanism import AdaptiveClip
+from fl_epe.seeding import generator
+
+Vector = NDArray[np.float64]
+Canary = Callable[[int], Vector]
+"""The canary's update in each step."""
 
 _DIM, _BATCH, _CLIP, _NOISE = 12, 10, 1.0, 1.0
 _LONG = 100.0 * _CLIP  # a canary that only clipping holds back
@@ -90,7 +90,7 @@ class Example:
     participations: int = 1
     noise_multiplier: float = _NOISE
     leaks: bool = True
-    game: Game = ADD_OR_REMOVE
+    game: Adjacency = "add-or-remove"
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
@@ -123,13 +123,24 @@ class Example:
         ]
 
 
+def always(vector: Vector) -> Canary:
+    """The same update in each step."""
+    return lambda _: vector
+
+
+def redrawn(dim: int, norm: float, seed: int) -> Canary:
+    """A uniformly random direction, drawn anew in each step."""
+
+    def vector(step: int) -> Vector:
+        drawn = generator(seed, step).standard_normal(dim)
+        return np.asarray(drawn * (norm / np.linalg.norm(drawn)))
+
+    return vector
+
+
 def once(canary: Canary, steps: int, at: int = 0) -> Canary:
     """``canary`` in step ``at`` of every ``steps`` steps alone, and zero in the others."""
-
-    def vector(step: int) -> NDArray[np.float64]:
-        return canary.vector(step) * (step % steps == at)
-
-    return Canary(f"{canary.name}, in step {at} of {steps}", canary.dim, vector)
+    return lambda step: canary(step) * (step % steps == at)
 
 
 def _sum() -> NoisySum:
@@ -141,11 +152,11 @@ def _mean() -> NoisySum:
 
 
 def _few_seeds() -> Example:
-    broken, canary = FewSeeds(_CLIP, _NOISE, seeds=100), dirac(_DIM, _LONG)
+    broken, canary = FewSeeds(_CLIP, _NOISE, seeds=100), _PLAIN
     quiet = NoisySum(_CLIP, 0.0)
     rng = np.random.default_rng(0)
     absent = quiet.release(_OTHERS, rng)
-    shift = quiet.release(np.array([canary.vector(0)]), rng)
+    shift = quiet.release(np.array([canary(0)]), rng)
     nearest = nearest_noise(broken.noises(_DIM), absent, shift)
     return Example("noise from one of 100 seeds", broken, _sum(), canary, extra=nearest)
 
@@ -156,7 +167,7 @@ def _prefix_sums(steps: int = 8) -> Example:
         "noise of the wrong triangular factor",
         PrefixSums(_CLIP, _NOISE, factor, right=False),
         PrefixSums(_CLIP, _NOISE, factor),
-        once(dirac(_DIM, _LONG), steps),
+        once(_PLAIN, steps),
         extra=whitened(factor, np.tril(np.ones((steps, steps)))),
         steps=steps,
     )
@@ -168,7 +179,7 @@ def _adaptive(steps: int = 4) -> Example:
         "adaptive clip norm with the wrong sign",
         AdaptiveSum(rule, _NOISE, right=False),
         AdaptiveSum(rule, _NOISE),
-        dirac(_DIM, _LONG),
+        _PLAIN,
         steps=steps,
         participations=steps,
         leaks=False,
@@ -183,8 +194,8 @@ def _weighted(most: float | None) -> WeightedSum:
     return WeightedSum(_CLIP, _NOISE, [1.0] * (_BATCH - 1) + [3.0], most)
 
 
-_PLAIN = dirac(_DIM, _LONG)
-_ALL_TENSORS = constant(_DIM, _LONG)
+_PLAIN = always(_LONG * np.eye(_DIM)[0])
+_ALL_TENSORS = always(np.full(_DIM, _LONG / math.sqrt(_DIM)))
 
 EXAMPLES: Mapping[str, Example] = types.MappingProxyType(
     {
@@ -220,7 +231,7 @@ EXAMPLES: Mapping[str, Example] = types.MappingProxyType(
             "noise repeated after a resume",
             RepeatedNoise(_CLIP, _NOISE, resumed_after=2),
             _sum(),
-            random_direction(_DIM, _LONG, seed=1, redrawn=True),
+            redrawn(_DIM, _LONG, seed=1),
             extra=between_steps(lag=2),
             steps=4,
             participations=4,

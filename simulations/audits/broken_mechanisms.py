@@ -64,7 +64,7 @@ from typing import TypeVar
 
 import numpy as np
 from audit_script import Result, Settings, Table, run
-from broken_examples import EXAMPLES, Example
+from broken_examples import EXAMPLES, Canary, Example
 from numpy.typing import ArrayLike, NDArray
 from other_bounds import any_lower_bound
 from sensitivity_bugs import AdaptiveSum, strays_from
@@ -213,18 +213,12 @@ def check_sensitivity(example: Example, mechanism: games.AuditedMechanism) -> tu
         each of which changes the release by at most the claimed s, can change it by as much as a
         batch of B updates that are alike does (triangle inequality; Tramèr et al. 2022, section 4).
     """
-    dim = example.canary.dim
-    norm = float(np.linalg.norm(example.canary.vector(0)))
-    canaries = [
-        example.canary,
-        games.constant(dim, norm),
-        games.dirac(dim, norm),
-        games.dirac(dim, norm, dim - 1),
-    ]
-    others = example.others
+    own, others = example.canary(0), example.others
+    norm, dim = float(np.linalg.norm(own)), own.size
+    canaries = [own, np.full(dim, norm / np.sqrt(dim)), *(norm * np.eye(dim)[[0, -1]])]
     measured = games.measured_sensitivity(mechanism, example.game, canaries, others=others)
     batch = len(others) + 1
-    length = games.measured_sensitivity(_Repeated(mechanism, batch), games.ADD_OR_REMOVE, canaries)
+    length = games.measured_sensitivity(_Repeated(mechanism, batch), "add-or-remove", canaries)
     return measured, batch * example.sensitivity >= length * (1 - _ROUNDING)
 
 
@@ -346,9 +340,8 @@ def short_canaries(settings: Settings, observations: int, count: int) -> Table:
     return Table(title, ("bug", "statistic", "games that find it", "of"), rows)
 
 
-def _scaled(canary: games.Canary) -> games.Canary:
-    scale = _CLIP_NORM / _LONG
-    return dataclasses.replace(canary, vector=lambda step: canary.vector(step) * scale)
+def _scaled(canary: Canary) -> Canary:
+    return lambda step: canary(step) * (_CLIP_NORM / _LONG)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ the release can compute it.
 
 Examples:
     >>> import numpy as np
-    >>> from fl_epe.auditing.games import Transcript
     >>> noise, canary = np.array([0.7, -0.2, 0.7, -0.2]), np.array([1.0, 0.0, 0.0, 0.0])
-    >>> seen = Transcript((canary + noise)[None], canary[None])
-    >>> round(between_tensors(dim=4).score(seen), 12)
+    >>> round(between_tensors(dim=4).score((canary + noise)[None], canary[None]), 12)
     1.0
 """
 
@@ -19,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.games import Statistic, Transcript
+from fl_epe.auditing.games import Statistic
 
 Matrix = NDArray[np.float64]
 
@@ -28,7 +26,7 @@ def between_steps(lag: int) -> Statistic:
     """What is released in a step less what was released ``lag`` steps before, along the canary's.
 
     Noise that a resumed run draws once more cancels. The canary must have another direction in each
-    step (``redrawn``), or it cancels as well; updates of others must be the same in each step.
+    step, or it cancels as well; updates of others must be the same in each step.
 
     Raises:
         ValueError: if ``lag`` < 1.
@@ -36,12 +34,10 @@ def between_steps(lag: int) -> Statistic:
     if lag < 1:
         raise ValueError(f"Expected lag={lag} >= 1.")
 
-    def score(seen: Transcript) -> float:
-        if seen.released.shape[0] <= lag:
-            raise ValueError(f"Expected steps={seen.released.shape[0]} > lag={lag}.")
-        return _along(
-            seen.released[lag:] - seen.released[:-lag], seen.canaries[lag:] - seen.canaries[:-lag]
-        )
+    def score(released: Matrix, canaries: Matrix) -> float:
+        if released.shape[0] <= lag:
+            raise ValueError(f"Expected steps={released.shape[0]} > lag={lag}.")
+        return _along(released[lag:] - released[:-lag], canaries[lag:] - canaries[:-lag])
 
     return Statistic(f"between steps {lag} apart", score)
 
@@ -49,7 +45,7 @@ def between_steps(lag: int) -> Statistic:
 def between_tensors(dim: int, tensors: int = 2) -> Statistic:
     """Each tensor less the next one, along the canary's: noise that tensors share cancels.
 
-    A canary that is the same in all tensors, such as `constant`, cancels as well and is refused.
+    A canary that is the same in all tensors, such as a constant, cancels as well and is refused.
 
     Args:
         dim: number of entries of a release, which are those of ``tensors`` tensors of one size.
@@ -62,13 +58,13 @@ def between_tensors(dim: int, tensors: int = 2) -> Statistic:
         raise ValueError(f"Expected dim={dim} to be a multiple of tensors={tensors} >= 2.")
     size = dim // tensors
 
-    def score(seen: Transcript) -> float:
-        steps = seen.canaries[:, size:] - seen.canaries[:, :-size]
-        if seen.canaries.any() and not steps.any():
+    def score(released: Matrix, canaries: Matrix) -> float:
+        steps = canaries[:, size:] - canaries[:, :-size]
+        if canaries.any() and not steps.any():
             raise ValueError(
                 "Expected a canary that differs between tensors: the difference cancels this one."
             )
-        return _along(seen.released[:, size:] - seen.released[:, :-size], steps)
+        return _along(released[:, size:] - released[:, :-size], steps)
 
     return Statistic("between tensors", score)
 
@@ -89,8 +85,8 @@ def nearest_noise(noises: ArrayLike, absent: ArrayLike, shift: ArrayLike) -> Sta
     def distance(rest: Matrix) -> float:
         return float(np.sqrt(((table - rest) ** 2).sum(axis=1).min()))
 
-    def score(seen: Transcript) -> float:
-        return sum(distance(row - base) - distance(row - base - step) for row in seen.released)
+    def score(released: Matrix, canaries: Matrix) -> float:
+        return sum(distance(row - base) - distance(row - base - step) for row in released)
 
     return Statistic(f"nearest of {len(table)} noises", score)
 
@@ -108,10 +104,10 @@ def whitened(factor: ArrayLike, workload: ArrayLike) -> Statistic:
     inverse = np.linalg.inv(np.array(factor, np.float64))
     expected = inverse @ np.array(workload, np.float64)
 
-    def score(seen: Transcript) -> float:
-        at = int(np.argmax(np.abs(seen.canaries).max(axis=1)))
-        unit = seen.canaries[at] / np.linalg.norm(seen.canaries[at])
-        return float(expected[:, at] @ inverse @ (seen.released @ unit))
+    def score(released: Matrix, canaries: Matrix) -> float:
+        at = int(np.argmax(np.abs(canaries).max(axis=1)))
+        unit = canaries[at] / np.linalg.norm(canaries[at])
+        return float(expected[:, at] @ inverse @ (released @ unit))
 
     return Statistic("whitened", score)
 

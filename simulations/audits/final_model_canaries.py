@@ -210,8 +210,8 @@ def play(run: Training, memory: Memory, kind: Kind, count: int, seed: int) -> Sc
     """Scores of ``count`` runs with the canary and as many without it."""
     return games.play_game(
         FinalModel(run, kind.present),
-        games.ADD_OR_REMOVE,
-        games.fixed(kind.direction * run.clip_norm, kind.name),
+        "add-or-remove",
+        kind.direction * run.clip_norm,
         observations=count,
         statistic=_along(memory.filter(kind.direction, kind.present)),
         seed=seed,
@@ -222,7 +222,7 @@ def _along(direction: Floats) -> games.Statistic:
     """Inner product of the sum of what was released with a unit vector along ``direction``."""
     unit = _unit(direction)
     return games.Statistic(
-        "along a direction", lambda seen: float(seen.released.sum(axis=0) @ unit)
+        "along a direction", lambda released, _: float(released.sum(axis=0) @ unit)
     )
 
 

@@ -1,7 +1,7 @@
 """The worst pair of substitute adjacency for an adversary who sees only the sum of all steps.
 
 `HiddenSubstitute` is the pair, `play_hidden_state` draws its scores at once where `games.play_game`
-with `games.SUBSTITUTE`, many steps and a sampling rate plays it step by step, and
+with "substitute", many steps and a sampling rate plays it step by step, and
 `hidden_substitute_lower_bound` reads error rates along its trade-off curve.
 
 One record's update is +C in the one world and −C in the other; the record takes part in each of T
@@ -132,7 +132,7 @@ def hidden_state_ratio(pair: HiddenSubstitute, clip_norm: float = 1.0) -> games.
     if not clip_norm > 0:
         raise ValueError(f"Expected clip_norm={clip_norm} > 0.")
     return games.Statistic(
-        _STATISTIC, lambda seen: float(pair.log_ratio(games.ALONG_CANARY.score(seen) / clip_norm))
+        _STATISTIC, lambda *seen: float(pair.log_ratio(games.ALONG_CANARY.score(*seen) / clip_norm))
     )
 
 

@@ -37,10 +37,10 @@ def audit(settings: Settings) -> Result:
     passed = True
     for rate in _RATES:
         truth = poisson_epsilon_below(_NOISE, rate, 1, settings.delta)
-        for canary in _canaries(dim, settings.seed):
-            scores = _play(canary, rate, steps, settings.seed)
+        for name, canary in _canaries(dim, settings.seed).items():
+            scores = _play(canary, dim, rate, steps, settings.seed)
             row = _bounds(scores, rate, run_steps, settings)
-            rows.append((canary.name, rate, truth, *row))
+            rows.append((name, rate, truth, *row))
             sure = step_bounds.sure(settings.confidence, 2 * len(_RATES) * _CANARIES)
             limit = noise_multiplier_limit(scores, sampling_rate=rate, confidence=sure)
             passed = passed and limit >= _NOISE
@@ -70,38 +70,34 @@ def audit(settings: Settings) -> Result:
     return Result(summary, [table], notes, passed)
 
 
-def _canaries(dim: int, seed: int) -> list[games.Canary]:
-    return [
-        games.dirac(dim),
-        _random_coordinate(dim, seed),
-        games.constant(dim),
-        games.random_direction(dim, seed=seed),
-        games.random_direction(dim, seed=seed, redrawn=True),
-    ]
+def _canaries(dim: int, seed: int) -> dict[str, games.ByStep]:
+    def coordinate(step: int) -> NDArray[Any]:
+        return np.asarray(np.eye(1, dim, int(generator(seed, step).integers(dim)))[0])
+
+    def direction(step: int) -> NDArray[Any]:
+        vector = generator(seed, step).standard_normal(dim)
+        return np.asarray(vector * (1.0 / np.linalg.norm(vector)))
+
+    return {
+        "Dirac, coordinate 0": np.eye(1, dim)[0],
+        "Dirac, redrawn in each step": coordinate,
+        "constant": np.full(dim, 1 / np.sqrt(dim)),
+        "random": direction(0),
+        "random, redrawn in each step": direction,
+    }
 
 
-def _random_coordinate(dim: int, seed: int) -> games.Canary:
-    """All of the norm on one coordinate, drawn anew in each step."""
-
-    def drawn(step: int) -> NDArray[Any]:
-        vector = np.zeros(dim)
-        vector[generator(seed, step).integers(dim)] = 1.0
-        return vector
-
-    return games.Canary("Dirac, redrawn in each step", dim, drawn)
-
-
-def _play(canary: games.Canary, rate: float, steps: int, seed: int) -> Scores:
+def _play(canary: games.ByStep, dim: int, rate: float, steps: int, seed: int) -> Scores:
     def others(step: int) -> NDArray[Any]:
-        gradients = generator(seed, 7, step).standard_normal((_OTHERS, canary.dim))
+        gradients = generator(seed, 7, step).standard_normal((_OTHERS, dim))
         return np.asarray(gradients / np.linalg.norm(gradients, axis=1, keepdims=True))
 
-    mechanism = games.NoisySum(1.0, _NOISE)
-    return games.play_two_runs(
-        mechanism,
-        games.ADD_OR_REMOVE,
+    return games.play_game(
+        games.NoisySum(1.0, _NOISE),
+        "add-or-remove",
         canary,
-        steps=steps,
+        observations=steps,
+        two_runs=True,
         sampling_rate=rate,
         others=others,
         seed=seed,

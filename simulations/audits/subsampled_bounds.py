@@ -91,7 +91,7 @@ def composed_lower_bound(
     every step has the same noise and the run's records are sampled as is said here.
 
     Args:
-        scores: each of one step, as of `fl_epe.auditing.games.play_two_runs`.
+        scores: each of one step, as of `fl_epe.auditing.games.play_game` with ``two_runs``.
         delta: target δ of the whole run, in (0, 1).
         sampling_rate: with which a record takes part in a step of the run, in (0, 1].
         steps: of the run.

@@ -167,9 +167,13 @@ def thresholds(settings: Settings) -> Result:
     """Figure 4: one set of observations, a bound at each of a row of thresholds."""
     count = settings.count(5000, 500)
     truth = gaussian_epsilon(1.0, settings.delta)
-    mechanism = games.NoisySum(1.0, 1.0)
-    scores = games.play_two_runs(
-        mechanism, games.ADD_OR_REMOVE, games.dirac(2), steps=count, seed=settings.seed
+    scores = games.play_game(
+        games.NoisySum(1.0, 1.0),
+        "add-or-remove",
+        [1.0, 0.0],
+        observations=count,
+        two_runs=True,
+        seed=settings.seed,
     )
     places = np.linspace(-3.0, 4.0, 15 if settings.quick else 57)
     found = {name: _at(scores, places, settings, name) for name in _BEST}

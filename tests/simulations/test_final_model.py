@@ -9,7 +9,6 @@ from final_model_theory import flat_shift, memory_of
 from two_layer import TwoLayer
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import games
 from fl_epe.mechanism import ServerSGD
 
 NETWORK = TwoLayer(inputs=5, hidden=3, classes=3)
@@ -108,7 +107,7 @@ def test_a_run_without_noise_repeats_and_has_its_canary():
     nobody = np.empty((0, NETWORK.dim))
     without, again = (np.asarray(mechanism.release(nobody, rng)) for _ in range(2))
     assert np.array_equal(without, again)
-    canary = games.fixed(10.0 * _dark()).vector(0)
+    canary = 10.0 * _dark()
     added = np.asarray(mechanism.release(canary[None], rng)) - without
     weight = run.server.weights(ROUNDS)[1] / run.size
     np.testing.assert_allclose(added, weight * canary, atol=1e-12)

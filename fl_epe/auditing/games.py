@@ -1,0 +1,341 @@
+"""Games against a mechanism: observations of a world with the canary and of one without it.
+
+`play_game` makes observations, `play` is the game of one round for an aggregation function. Both
+give `Scores`, from which any bound and any estimate is made: of how far the mechanism can be told
+apart in a world of the auditor's making. That no bound was found proves nothing.
+
+The two worlds are two neighbouring data sets. By adjacency, the canary's record is replaced by none
+("add-or-remove"), by one whose update is zero ("zero-out"), or by the one that is farthest from it,
+−c ("substitute", Pradhan et al. 2025).
+
+A canary is its update, shape (d,), or a function from the step to it, where steps are counted from
+0 through the whole game. It should be as long as the clip norm or longer: a shorter one uses less
+than the mechanism allows.
+
+Examples:
+    >>> noisy_sum = NoisySum(clip_norm=1.0, noise_multiplier=1.0)
+    >>> canary = np.eye(20)[0]
+    >>> scores = play_game(noisy_sum, "add-or-remove", canary, observations=1000, seed=1)
+    >>> bool(scores.observed.mean() > scores.unobserved.mean() + 0.5)
+    True
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import typing
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.auditing.scores import Scores
+from fl_epe.checks import check_noise, check_positive, check_rate, raise_invalid
+from fl_epe.mechanism import gaussian_noise
+from fl_epe.seeding import generator
+
+Array = NDArray[np.float64]
+Adjacency = Literal["add-or-remove", "zero-out", "substitute"]
+ByStep = ArrayLike | Callable[[int], ArrayLike]
+
+_NOISE, _SAMPLING = 1, 2  # streams of a game's seed
+_STREAMS = 4  # of random numbers, each of which noise must cancel with
+_NOISE_LEFT = 1e-6  # of what is released: rounding to float32
+
+
+class AuditedMechanism(abc.ABC):
+    """What is audited: one step, from many updates (or gradients of examples) to one release."""
+
+    @abc.abstractmethod
+    def release(self, updates: Array, rng: np.random.Generator) -> ArrayLike:
+        """What is released of the updates of one step.
+
+        Args:
+            updates: before they are clipped, shape (n, d), n ≥ 0. The last row may be the canary's;
+                a mechanism that looks at the order of rows is played with that order.
+            rng: of all its noise, so that a game with a seed repeats.
+
+        Returns:
+            Shape (d,).
+        """
+
+    def reset(self) -> None:  # noqa: B027 (most mechanisms have no state)
+        """Forget earlier steps, as at the beginning of a run."""
+
+
+class NoisySum(AuditedMechanism):
+    """Clip each update, add them up, add Gaussian noise, divide: right DP-SGD or DP-FedAvg.
+
+    Its sensitivity is the clip norm for add-or-remove and zero-out, twice that for substitute.
+
+    Args:
+        clip_norm: C > 0.
+        noise_multiplier: z ≥ 0; the noise has a standard deviation of z·C in each coordinate.
+        denominator: what the noisy sum is divided by, such as the expected size of a batch.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    def __init__(self, clip_norm: float, noise_multiplier: float, denominator: float = 1.0) -> None:
+        check_positive("clip_norm", clip_norm)
+        check_noise("noise_multiplier", noise_multiplier)
+        check_positive("denominator", denominator)
+        self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
+        self.denominator = denominator
+
+    def release(self, updates: Array, rng: np.random.Generator) -> Array:
+        """The noisy mean, shape (d,)."""
+        total = clipped(updates, self.clip_norm).sum(axis=0)
+        noise = gaussian_noise(rng, total.size, self.noise_multiplier * self.clip_norm)
+        return np.asarray((total + noise) / self.denominator)
+
+
+def clipped(updates: Array, clip_norm: float) -> Array:
+    """Each row of ``updates``, shape (n, d), scaled down to ``clip_norm`` if it is longer."""
+    norms = np.linalg.norm(updates, axis=1, keepdims=True)
+    return np.asarray(updates * (clip_norm / np.maximum(norms, clip_norm)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistic:
+    """One number from an observation, the larger the more it says "took part".
+
+    The adversary knows the canary's update in each step, but not in which steps it was sampled.
+
+    Attributes:
+        name: in words, as reports print it.
+        score: from what was released in each of s steps, shape (s, d), and the canary's update in
+            these steps, shape (s, d), zero where it takes no part, to a number.
+    """
+
+    name: str
+    score: Callable[[Array, Array], float]
+
+
+def _along(released: Array, canaries: Array) -> float:
+    pairs = zip(released, canaries, strict=True)
+    return float(np.array([r @ (c / np.linalg.norm(c)) for r, c in pairs if c.any()]).sum())
+
+
+ALONG_CANARY = Statistic("along the canary", _along)
+"""Inner product with the canary's direction, summed over steps: the likelihood ratio's statistic
+where noise is Gaussian and the canary takes part in every step."""
+
+
+def play_game(
+    mechanism: AuditedMechanism,
+    adjacency: Adjacency,
+    canary: ByStep,
+    *,
+    observations: int,
+    steps: int = 1,
+    sampling_rate: float = 1.0,
+    others: ByStep = (),
+    statistic: Statistic = ALONG_CANARY,
+    two_runs: bool = False,
+    seed: int = 0,
+) -> Scores:
+    """Scores of ``observations`` of each world, each of a fresh mechanism, in random order.
+
+    Args:
+        mechanism: under test; reset before each observation.
+        adjacency: what differs between the two worlds.
+        canary: the canary's update, shape (d,), or a function from the step to it.
+        observations: in each of the two worlds, at least 2.
+        steps: of the mechanism in one observation, at least 1.
+        sampling_rate: probability, in (0, 1], with which the canary's record is in a step's batch;
+            in a step without it, both worlds are alike.
+        others: updates of the other records, shape (n, d), or a function from the step to these.
+        statistic: from what was released to a score.
+        two_runs: make one run in each world instead, in which every step is an observation (Nasr et
+            al. 2023, section 4): cheap where a step is a step of training, and valid as long as the
+            noise of steps is independent.
+        seed: of the order of the observations, the canary's sampling and the mechanism's noise.
+
+    Raises:
+        ValueError: if an argument is out of range, or an update or what was released has another
+            shape or is not finite.
+    """
+    if observations < 2:
+        raise_invalid("observations", observations, ">= 2")
+    if steps < 1 or (two_runs and steps != 1):
+        raise_invalid("steps", steps, "to be 1 with two_runs=True" if two_runs else ">= 1")
+    step = _player(mechanism, adjacency, canary, others, sampling_rate, seed)
+    number = np.arange(2 * observations)
+    takes_part = (number if two_runs else generator(seed).permutation(number)) < observations
+    scores = np.empty(takes_part.size)
+    for i, here in enumerate(takes_part):
+        if not two_runs or i in (0, observations):
+            mechanism.reset()
+        seen = [step(bool(here), i * steps + s) for s in range(steps)]
+        scores[i] = statistic.score(*map(np.array, zip(*seen, strict=True)))
+    return Scores(scores[takes_part], scores[~takes_part], statistic=statistic.name)
+
+
+def play(
+    aggregate: Callable[[list[Array]], ArrayLike],
+    updates: ArrayLike,
+    canary: ArrayLike,
+    *,
+    trials: int,
+    seed: int = 0,
+) -> Scores:
+    """Scores of the one-round membership game for an aggregation function, zero-out adjacency.
+
+    The smallest case of `play_game`: it audits one step (Nasr et al. 2023, Tramèr et al. 2022).
+    ``aggregate`` gets the updates and, in random order, the canary or zeros; it must draw fresh
+    noise in every call.
+
+    Args:
+        aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
+        updates: of the other clients, shape (n, d), n ≥ 0.
+        canary: the update to hide, shape (d,); scores are inner products with its direction.
+        trials: number of calls with the canary, and without it, at least 2; none may affect others.
+        seed: of the order of calls.
+
+    Raises:
+        ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
+    """
+    if trials < 2:
+        raise_invalid("trials", trials, ">= 2")
+    return play_game(
+        _OfFunction(aggregate), "zero-out", canary, observations=trials, others=updates, seed=seed
+    )
+
+
+class _OfFunction(AuditedMechanism):
+    """A function of updates that draws fresh noise of its own in every call."""
+
+    def __init__(self, aggregate: Callable[[list[Array]], ArrayLike]) -> None:
+        self._aggregate = aggregate
+
+    def release(self, updates: Array, rng: np.random.Generator) -> ArrayLike:
+        return self._aggregate([update.copy() for update in updates])
+
+
+def measured_sensitivity(
+    mechanism: AuditedMechanism,
+    adjacency: Adjacency,
+    canaries: Iterable[ArrayLike],
+    *,
+    others: ArrayLike = (),
+    seed: int = 0,
+) -> float:
+    """The largest change of what one step releases, noise aside, between neighbouring inputs.
+
+    Most of the mistakes that Tramèr et al. (2022) list are of one kind: the noise is right for the
+    sensitivity that the code believes in, and the sensitivity is wrong. That takes no statistics to
+    find. Both inputs meet the same random numbers, so that noise which does not depend on the
+    updates cancels. If it does not, as where a mechanism draws from a generator of its own, samples
+    the updates, or draws a number for each of them, nothing is measured, which is an error. What is
+    measured is at most the sensitivity: a larger value than claimed proves the claim wrong, a
+    smaller one proves nothing. Long canaries, and some along each tensor, find the most.
+
+    Examples:
+        Gradients of 256 examples were averaged, and the average was clipped to 1. Its noise is for
+        a sensitivity of 1/256:
+
+        >>> class ClipsTheMean(AuditedMechanism):
+        ...     def release(self, updates, rng):
+        ...         mean = updates.sum(axis=0, keepdims=True) / 256
+        ...         return clipped(mean, 1.0)[0] + rng.normal(0, 1 / 256, mean.size)
+        >>> measured_sensitivity(ClipsTheMean(), "add-or-remove", [1000 * np.eye(4)[0]])
+        1.0
+
+    Args:
+        mechanism: reset before each step.
+        adjacency: what differs between the two inputs.
+        canaries: updates, each of shape (d,), all of which are tried.
+        others: updates of the other records, shape (n, d).
+        seed: of the random numbers.
+
+    Raises:
+        ValueError: if there is no canary, none changes what is released, or noise does not cancel.
+    """
+    largest = None
+    for canary in map(_canary, canaries):
+        rest = _rows(others, canary.size)
+        one, other = (np.vstack([rest, x]) for x in (canary[None], _absent(adjacency, canary)))
+        largest = max(largest or 0.0, _change(mechanism, one, other, seed))
+    if largest is None:
+        raise_invalid("canaries", [], "to hold at least one canary")
+    if not largest:
+        raise ValueError("Expected canaries of which one changes what is released, got none.")
+    return largest
+
+
+def _change(mechanism: AuditedMechanism, one: Array, other: Array, seed: int) -> float:
+    """Norm of the change of what is released, which must not depend on the random numbers."""
+
+    def released(updates: Array, stream: int) -> Array:
+        mechanism.reset()
+        return np.asarray(mechanism.release(updates, generator(seed, stream)), np.float64)
+
+    sides = [(released(one, i), released(other, i)) for i in range(_STREAMS)]
+    changes = np.array([present - absent for present, absent in sides])
+    strayed = float(np.abs(changes - changes[0]).max())
+    if strayed > _NOISE_LEFT * float(np.abs(sides).max()):
+        raise ValueError(
+            "Expected a mechanism whose noise cancels if rng draws the same numbers again, got "
+            f"changes that differ by {strayed:.3g}. Let it draw all noise from rng, as many "
+            "numbers whatever the updates are, and leave out sampling."
+        )
+    return float(np.linalg.norm(changes[0]))
+
+
+def _player(
+    mechanism: AuditedMechanism,
+    adjacency: Adjacency,
+    canary: ByStep,
+    others: ByStep,
+    sampling_rate: float,
+    seed: int,
+) -> Callable[[bool, int], tuple[Array, Array]]:
+    """What is released in one step of one world, and the canary's update in it."""
+    check_rate("sampling_rate", sampling_rate)
+    noise, sampling = generator(seed, _NOISE), generator(seed, _SAMPLING)
+    fixed = None if callable(canary) else _canary(canary)
+
+    def step(here: bool, number: int) -> tuple[Array, Array]:
+        own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
+        rest = _rows(others(number) if callable(others) else others, own.size)
+        if sampling_rate == 1 or sampling.random() < sampling_rate:
+            rest = np.vstack([rest, own[None] if here else _absent(adjacency, own)])
+        released = _vector("released", mechanism.release(rest, noise), own.size)
+        return released, own.copy()
+
+    return step
+
+
+def _absent(adjacency: Adjacency, canary: Array) -> Array:
+    """The updates that take the canary's place in the other world, shape (0 or 1, d)."""
+    if adjacency not in (known := typing.get_args(Adjacency)):
+        raise_invalid("adjacency", adjacency, f"to be one of {', '.join(known)}")
+    places = {"add-or-remove": [], "zero-out": [0 * canary], "substitute": [-canary]}
+    return np.array(places[adjacency]).reshape(-1, canary.size)
+
+
+def _canary(values: ArrayLike) -> Array:
+    canary = _vector("canary", values)
+    if not canary.any():
+        raise_invalid("norm", 0.0, "> 0, with some entry of the canary that is not 0")
+    return canary
+
+
+def _vector(name: str, values: ArrayLike, size: int | None = None) -> Array:
+    vector = np.array(values, np.float64)
+    if vector.ndim != 1 or size not in (None, vector.size) or not np.all(np.isfinite(vector)):
+        raise_invalid(f"{name}.shape", vector.shape, f"to be ({size or 'd'},), finite")
+    return vector
+
+
+def _rows(others: ArrayLike, dim: int) -> Array:
+    rows = np.array(others, np.float64)
+    if rows.size == 0:
+        return np.empty((0, dim))
+    if rows.ndim != 2 or rows.shape[1] != dim or not np.all(np.isfinite(rows)):
+        raise_invalid("others.shape", rows.shape, f"to be (n, {dim}), finite")
+    return rows
