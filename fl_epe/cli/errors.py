@@ -1,7 +1,7 @@
 """What the command line says when something goes wrong, and with which exit status.
 
 An `ArgumentError` names the option that was typed. Whatever else is raised becomes one line, and
-its traceback goes into a file where ``--debug`` asks for one.
+its traceback is shown where ``--debug`` asks for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping
 
@@ -36,7 +35,7 @@ def report(error: Exception, prog: str, names: Mapping[str, str], *, debug: bool
         error: what was raised.
         prog: the command.
         names: what is typed for an argument, by its name in Python.
-        debug: whether the traceback is kept in a file.
+        debug: whether to print the traceback before it.
     """
     from fl_epe.auditing import NotMeasured
 
@@ -49,9 +48,9 @@ def report(error: Exception, prog: str, names: Mapping[str, str], *, debug: bool
         name = f"{type(error).__name__}{_reason(error)}"
         text = f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}"
     if debug:
-        text = f"{text} {_keep_traceback(error)}"
+        traceback.print_exception(error)
     elif status == FAILED:
-        text += " (with --debug, the traceback is kept in a file)"
+        text += " (--debug shows the traceback)"
     say(text)
     return status
 
@@ -89,19 +88,6 @@ def say(text: str, prefix: str = "fl-epe: error: ") -> None:
     coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     red, plain = ("\x1b[31m", "\x1b[0m") if coloured else ("", "")
     print(f"{red}{prefix}{on_one_line(text)}{plain}", file=sys.stderr)
-
-
-def _keep_traceback(error: BaseException) -> str:
-    """Write the traceback into a new file that only its owner may read; where it is, in words."""
-    lines = "".join(traceback.format_exception(error))
-    try:
-        handle, path = tempfile.mkstemp(prefix="fl-epe-", suffix="-traceback.txt")
-        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(lines)
-    except OSError:
-        print(lines, file=sys.stderr)
-        return "The traceback is above, as no file could be written."
-    return f"The traceback is in {path}"
 
 
 def close_stdout() -> None:

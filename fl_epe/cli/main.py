@@ -42,7 +42,7 @@ COMMANDS = {
 }
 """Every command: its module and class in this room, or nothing if others follow it; a summary."""
 
-_DEBUG = "if the command fails, keep the traceback in a file and say where it is"
+_DEBUG = "if the command fails, show the traceback"
 _EXIT_STATUS = """exit status:
   0 if all went well, 2 for bad input, 3 if ε was not measured or the model
   diverged (the report says why), 1 for a failure that should not happen

@@ -202,8 +202,7 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
         how = _how_to_read(typing.get_args(kind)[0])
         return how and how | {"nargs": "+"}
     if words := _number_or_words(kind):
-        reader = functools.partial(_real_number, words=words)
-        return {"type": reader, "metavar": "|".join((_METAVARS[float], *words))}
+        return {"type": _number(float, words), "metavar": "|".join((_METAVARS[float], *words))}
     return {"type": _READERS[kind], "metavar": _METAVARS[kind]} if kind in _READERS else {}
 
 
@@ -213,53 +212,42 @@ def _number_or_words(kind: Any) -> tuple[str, ...]:
     return tuple(word for part in parts if float in parts for word in literal_words(part))
 
 
-def _whole_number(text: str) -> int:
-    """An integer that somebody typed."""
-    try:
-        return int(text) if len(text) <= _DIGITS else _refuse(text, f"{len(text)} characters long")
-    except ValueError:
-        return _refuse(text, "not a whole number")
+def _number(kind: type, words: Collection[str] = ()) -> Callable[[str], Any]:
+    """What makes a finite number of what somebody typed, unless it is one of the words."""
+
+    def number(text: str) -> Any:
+        if text in words:
+            return text
+        if len(text) > _DIGITS or not math.isfinite(value := kind(text)):
+            raise ValueError
+        return value
+
+    number.__name__ = kind.__name__  # for argparse's message
+    return number
 
 
-def _real_number(text: str, words: tuple[str, ...] = ()) -> float | str:
-    """A finite number that somebody typed, or one of the words."""
-    if text in words:
-        return text
-    what = "not a finite number"
-    try:
-        if math.isfinite(value := float(text)):
-            return value
-    except ValueError:
-        what = "not a number"
-    return _refuse(text, what + "".join(f", nor {word!r}" for word in words))
-
-
-def _some_text(text: str) -> str:
-    """Text that is not empty."""
-    return text or _refuse(text, "empty")
+def _text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def name_and_value(text: str) -> dict[str, Any]:
     """A value by name from "NAME=VALUE", where the value is in JSON or else text as it is."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        _refuse(text, "not NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     try:
         return {name.replace("-", "_"): json.loads(value)}
     except json.JSONDecodeError:
         return {name.replace("-", "_"): value}
 
 
-def _refuse(text: str, what: str) -> NoReturn:
-    shown = text if len(text) <= _DIGITS else f"{text[:20]}…"
-    raise argparse.ArgumentTypeError(f"{shown!r} is {what}")
-
-
 _READERS: dict[Any, Callable[[str], Any]] = {
-    int: _whole_number,
-    float: _real_number,
-    str: _some_text,
-    Path: lambda text: Path(_some_text(text)),
+    int: _number(int),
+    float: _number(float),
+    str: _text,
+    Path: lambda text: Path(_text(text)),
 }
 """What makes a value of each type from a word of the command line."""
 

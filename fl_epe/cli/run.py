@@ -28,11 +28,8 @@ from fl_epe.tasks import find_task, look_in_current_folder
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from rich.console import Console
 
-    from fl_epe.auditing import AuditRecord
     from fl_epe.flower import Job, Progress
-    from fl_epe.simulation import RunStoppedError
     from fl_epe.tasks import Task
 
 MODEL = "model.pt"
@@ -75,8 +72,12 @@ class _Machine:
         log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
         remove_parts(output)
         own = ["--task", job.task.reference] if ":" in job.task.reference else []
-        how_to_go_on = f"Go on with: {command_line(['resume', str(output), *own])}"
-        keep = functools.partial(_keep_model, job.task, output) if self.save_model else None
+        resume = command_line(["resume", str(output), *own])
+
+        def tell(done: Progress) -> None:
+            line.show("round", done.round, done.rounds, _text(done))
+            log.progress(done)
+
         try:
             with (
                 task_errors(job.task.reference, RunStoppedError),
@@ -87,50 +88,45 @@ class _Machine:
                     job,
                     checkpoint=output / CHECKPOINT,
                     stop=stop,
-                    on_round=lambda done: _tell(line, log, done),
-                    on_model=keep,
+                    on_round=tell,
+                    on_model=functools.partial(self._keep_model, job.task, output),
                     backend=self.backend,
                     workers=self.workers,
                     checkpoint_every=self.checkpoint_every,
                     round_timeout=self.round_timeout,
                 )
-        except (RunStoppedError, KeyboardInterrupt) as end:
-            if isinstance(end, RunStoppedError):
-                status = exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
-                done, kept, where = end.rounds_done, end.kept, _where(end)
-            else:
-                status, done, kept, where = exit_status(end), None, None, ""
-            log.note("stopped", round=done, kept=kept, exit_status=status)
-            print_whole(console, "", f"Stopped{where}. {how_to_go_on}")
+        except RunStoppedError as end:
+            status = exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
+            log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
+            lost = "" if end.kept else ", which could not be kept"
+            where = f"after round {end.rounds_done} of {end.rounds}{lost}"
+            print_whole(console, "", f"Stopped {where}. Go on with: {resume}")
             return status
-        except Exception as error:
-            log.failed(error)
+        except BaseException as error:
+            log.note("failed", error=type(error).__name__, text=str(error))
             raise
         log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))
+        again = resume
         try:
             record.save(output / RECORD)
-        except OSError as error:
-            log.failed(error)
-            lost = (
-                f"{output / RECORD} could not be written ({error}): the record and the files of "
-                "the report are lost, but for what is above. The checkpoint is left: free some "
-                f"space. {how_to_go_on}"
-            )
-            return _unwritten(console, record, lost)
-        remove_checkpoint(output / CHECKPOINT)
-        try:
+            again = command_line(["report", str(output)])
+            remove_checkpoint(output / CHECKPOINT)
             summary = print_and_write(console, record, output)
-            log.report(summary, output / "report.html")
         except OSError as error:
-            log.failed(error)
-            lost = (
-                f"The report could not be written ({error}), and is above. {output / RECORD} is "
-                f"whole: free some space, then {command_line(['report', str(output)])} makes it "
-                "again."
-            )
-            return _unwritten(console, record, lost)
+            log.note("failed", error=type(error).__name__, text=str(error))
+            say(f"The run is finished, but {error}. Free some space, then go on with: {again}")
+            return FAILED
+        log.report(summary, output / "report.html")
         return exit_status_of(summary)
+
+    def _keep_model(self, task: Task, output: Path, theta: NDArray[np.float32]) -> None:
+        """Write the final model; not being able to never ends the run."""
+        try:
+            if self.save_model:
+                task.save_model(theta, output / MODEL)
+        except OSError as error:
+            _warn(f"{output / MODEL} could not be written: {error}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -242,35 +238,8 @@ def _check_free(output: Path) -> None:
     raise ArgumentError(f"Expected {{output}} to be free: it holds {why}", output=str(output))
 
 
-def _unwritten(console: Console, record: AuditRecord, what: str) -> int:
-    """Show what the disk has no room for, and say what is left."""
-    from fl_epe.reporting import print_report, summarize
-
-    print_report(console, summarize(record))
-    say(what)
-    return FAILED
-
-
 def _warn(text: str) -> None:
     say(text, prefix="fl-epe: warning: ")
-
-
-def _tell(line: ProgressLine, log: RunLog, done: Progress) -> None:
-    line.show("round", done.round, done.rounds, _text(done))
-    log.progress(done)
-
-
-def _keep_model(task: Task, output: Path, theta: NDArray[np.float32]) -> None:
-    """Write the final model; not being able to never ends the run."""
-    try:
-        task.save_model(theta, output / MODEL)
-    except OSError as error:
-        _warn(f"{output / MODEL} could not be written: {error}")
-
-
-def _where(stopped: RunStoppedError) -> str:
-    after = f" after round {stopped.rounds_done} of {stopped.rounds}"
-    return after if stopped.kept else f"{after}, which could not be kept"
 
 
 def _text(progress: Progress) -> str:

@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import json
 import shlex
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,79 +62,37 @@ def command_line(words: Sequence[str]) -> str:
 class RunLog:
     """The log of one run; lines of a run that went on are added to those before.
 
-    Nothing is written before the first `progress`: a command that is refused leaves no file behind.
-
     Args:
         directory: of the run.
         warn: told once, in a sentence, if the log cannot be written.
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
-        self._path, self._warn = directory / RUN_LOG, warn
-        self._open, self._lost, self._waiting = False, False, list[str]()
-        self._seen: Progress | None = None
+        self._path, self._warn, self._lost = directory / RUN_LOG, warn, False
+        self._faults = 0  # that were noted
 
     def note(self, event: str, **values: Any) -> None:
         """Add a line; numbers that are infinite or unknown become ``null``."""
         known = {n: finite(v) if isinstance(v, float) else v for n, v in values.items()}
         known = {"time": now(), "event": event, **known}
-        self._waiting.append(json.dumps(known, allow_nan=False, default=str) + "\n")
-        if self._open:
-            self._write()
-
-    def failed(self, error: Exception) -> None:
-        """Note what ended the command."""
-        self.note("failed", error=type(error).__name__, text=str(error))
-
-    def _write(self) -> None:
-        lines, self._waiting = self._waiting, []
         if self._lost:
             return
         try:
             with open(self._path, "a", encoding="utf-8", opener=no_link) as file:
-                file.writelines(lines)
+                file.write(json.dumps(known, allow_nan=False, default=str) + "\n")
         except OSError as error:
             self._lost = True
             self._warn(f"{self._path} cannot be written ({error}); the run goes on without a log.")
 
     def progress(self, done: Progress) -> None:
-        """Note what happened since the last call: a round, an evaluation, a checkpoint, faults.
-
-        The first call opens the log. Rounds before this process are in it already.
-        """
-        before, self._seen = self._seen, done
-        if before is None:
-            if not done.round:
-                self._evaluated(done)
-            self._open = True
-            self._write()
-            return
-        if done.round:
-            found = done.estimate
-            self.note(
-                "round",
-                round=done.round,
-                rounds=done.rounds,
-                loss=done.loss,
-                metric=done.accuracy,
-                clip_norm=done.clip_norm,
-                canaries_seen=done.canaries_seen,
-                epsilon=found and found.epsilon,
-                epsilon_low=found and found.low,
-                epsilon_high=found and found.high,
-                seconds_left=round(done.seconds_left, 1),
-            )
-        if done.evaluated != before.evaluated:
-            self._evaluated(done)
-        if done.kept != before.kept:
-            self.note("checkpoint", round=done.kept)
-        if more := Counter(done.fault_counts) - Counter(before.fault_counts):
-            self.note(
-                "fault", round=done.round, counts=more, texts=done.faults[len(before.faults) :]
-            )
-
-    def _evaluated(self, done: Progress) -> None:
-        self.note("evaluated", round=done.evaluated, loss=done.eval_loss, metric=done.accuracy)
+        """Note where the run stands after a round, or before the first one of this process."""
+        known = dict(vars(done))
+        found = known.pop("estimate")
+        known["faults"] = done.faults[self._faults :]
+        self._faults = len(done.faults)
+        known["epsilon"] = found and found.epsilon
+        known["epsilon_low"], known["epsilon_high"] = found and found.low, found and found.high
+        self.note("round", **known)
 
     def report(self, summary: RunSummary, page: Path) -> None:
         """Note the report's status and its headlines."""
@@ -160,23 +117,16 @@ def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
         command: that is ending the run now.
         started: when that command started.
     """
-    path, known = directory / RUN_LOG, list[dict[str, Any]]()
+    path, known = directory / RUN_LOG, list[tuple[str, str]]()
     if path.is_file():  # a pipe may have no end
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):
-                    known.append(_started(json.loads(line)))
-    begun = [at for at, line in enumerate(known) if not line["command"].startswith(_RESUME)]
-    known = known[begun[-1] :] if begun else known  # an earlier run in the folder is another one
-    commands = [line["command"] for line in known] or [command]
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            for text in path.read_text(encoding="utf-8").splitlines():
+                line = json.loads(text)
+                if line["event"] == "started":
+                    resumed = str(line["command"]).startswith(_RESUME)
+                    before = known if resumed else []  # of another run in the folder
+                    known = [*before, (str(line["command"]), str(line["time"]))]
+    commands = [words for words, _ in known] or [command]
     commands += [command] * (commands[-1] != command)
-    first = str(known[0].get("time", started)) if known else started
+    first = known[0][1] if known else started
     return {"started": first, "ended": now(), "commands": tuple(commands)}
-
-
-def _started(line: Any) -> dict[str, Any]:
-    """A line of a run's start; `ValueError` for any other."""
-    start = isinstance(line, dict) and line.get("event") == "started"
-    if start and isinstance(line.get("command"), str):
-        return dict(line)
-    raise ValueError

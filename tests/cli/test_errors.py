@@ -3,7 +3,6 @@
 import argparse
 import csv
 import dataclasses
-import errno
 import functools
 import json
 import math
@@ -286,23 +285,10 @@ class TestLastHandler:
             assert part in printed
 
     @pytest.mark.parametrize("words", [["schedules", "--debug"], ["--debug", "schedules"]])
-    def test_debug_keeps_the_traceback(self, words, broken, capsys):
+    def test_debug_shows_the_traceback(self, words, broken, capsys):
         broken(KeyError("key"))
-        printed = fails(capsys, words, status=1)
-        path = printed.split("The traceback is in ")[1].strip()
-        with open(path) as file:
-            assert "KeyError: 'key'" in file.read()
-        assert os.stat(path).st_mode & 0o077 == 0
-        os.unlink(path)
-
-    def test_debug_without_a_place_for_files(self, broken, capsys, monkeypatch):
-        def full(*_, **__):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr("tempfile.mkstemp", full)
-        broken(KeyError("key"))
-        assert main(["--debug", "schedules"]) == 1
-        assert "KeyError: 'key'" in capsys.readouterr().err
+        assert main(words) == 1
+        assert "Traceback (most recent call last)" in capsys.readouterr().err
 
     def test_too_little_memory(self, broken, capsys):
         broken(MemoryError("cannot allocate 3 TiB"))

@@ -22,9 +22,9 @@ def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
         patched.setattr(AuditRecord, "save", _full)
         assert main([*SMALL, "--output", str(output)]) == 1
     printed, said = capsys.readouterr()
-    assert "Empirical ε at δ" in printed
-    assert f"{output / 'record.npz'} could not be written" in said
-    assert f"Go on with: fl-epe resume {output}" in said
+    assert "round 2/2" in printed
+    assert "The run is finished, but [Errno 28] No space left" in said
+    assert f"go on with: fl-epe resume {output}" in said
     kept = {path.name for path in output.iterdir()}
     assert kept == {"checkpoint.npz", "checkpoint-previous.npz", RUN_LOG}
     with monkeypatch.context() as patched:
@@ -33,7 +33,6 @@ def test_a_record_and_a_report_without_room(tmp_path, capsys, monkeypatch):
     again, said = capsys.readouterr()
     assert "round 2/2" in again
     assert "round 1/2" not in again  # nothing is trained again
-    assert again.partition("Empirical ε")[2] == printed.partition("Empirical ε")[2]
-    assert f"fl-epe report {output} makes it again" in said
+    assert f"go on with: fl-epe report {output}" in said
     assert {path.name for path in output.iterdir()} == {"record.npz", RUN_LOG}
     assert main(["report", str(output)]) in (0, 3)

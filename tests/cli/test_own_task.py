@@ -12,6 +12,7 @@ import torch
 from fl_epe import AuditRecord
 from fl_epe.cli.main import main
 from fl_epe.simulation import StopRequest
+from fl_epe.simulation.stopping import EndedError
 
 MODULE = '''
 import torch
@@ -78,6 +79,10 @@ def _error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert len(lines) == 1
     assert not Path("none").exists()
     return lines[0]
+
+
+def _ended(_):
+    raise EndedError
 
 
 def test_a_task_of_this_folder_is_trained_beside_other_files(capsys: pytest.CaptureFixture[str]):
@@ -168,7 +173,7 @@ def test_an_option_of_another_type_is_refused(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as ended:
         _run("owntask:task", "--hidden", "0.5")
     assert ended.value.code == 2
-    assert "argument --hidden: '0.5' is not a whole number" in capsys.readouterr().err
+    assert "argument --hidden: invalid int value: '0.5'" in capsys.readouterr().err
 
 
 def test_a_module_here_stands_in_for_no_package_of_a_built_in_task():
@@ -187,7 +192,7 @@ def _stopped_run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     """A run that ends after its first round, as if it were interrupted."""
     words = words or ("owntask:task", "--hidden", "6")
     with monkeypatch.context() as patch:
-        patch.setattr(StopRequest, "asked", property(lambda self: True))
+        patch.setattr(StopRequest, "raise_if_asked", _ended)
         assert _run(*words, "--output", "out") == 130
 
 
@@ -230,7 +235,7 @@ def test_resume_looks_here_only_for_a_task_of_ones_own(here: bool, monkeypatch: 
     _stopped_run(monkeypatch, "owntask:task" if here else "digits", *few)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [path for path in sys.path if path != str(Path.cwd())])
-        patch.setattr(StopRequest, "asked", property(lambda self: True))
+        patch.setattr(StopRequest, "raise_if_asked", _ended)
         again = ["--task", "owntask:task"] if here else []
         assert main(["resume", "out", "--workers", "1", *again]) == 130
         assert (str(Path.cwd()) in sys.path) == here
