@@ -13,17 +13,18 @@ Examples:
     13.0
 """
 
-from fl_epe.models.cnn import Cnn
-from fl_epe.models.dropout import SeededDropout
-from fl_epe.models.lstm import Lstm
-from fl_epe.models.parameters import bind_parameters, one_thread, trainable
+from fl_epe.models.networks import Cnn, Lstm
 from fl_epe.models.preparation import (
     Inputs,
+    SeededDropout,
     batch_norms,
+    bind_parameters,
     call_model,
     draws_by_itself,
     model_notes,
+    one_thread,
     prepared,
+    trainable,
     training_notes,
 )
 

@@ -159,18 +159,10 @@ class DatasetTask(Task):
         """The arguments in words, unless the task was found by name."""
         if "_found_by" in self.__dict__:
             return super().options()
-        return {
-            "model": _words(self.source_model),
-            "dataset": _words(self.source),
-            "inputs": str(self.columns),
-            "targets": self.target,
-            "partition": _words(self.partition),
-            "num_clients": self.clients,
-            "held_out": self.held if isinstance(self.held, str | float) else _words(self.held),
-            "loss": _words(self.own_loss),
-            "metric": _words(self.own_metric),
-            "data_seed": self.data_seed,
-        }
+        names = inspect.signature(from_datasets).parameters  # in the order of the fields
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        given = {name: _words(value) for name, value in zip(names, values, strict=True)}
+        return {name: value for name, value in given.items() if name != "defaults"}
 
     @functools.cached_property
     def metric(self) -> str:  # type: ignore[override]
@@ -335,10 +327,12 @@ def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:
     return value.reshape(()) if shape else value
 
 
-def _words(value: Any) -> str | None:
-    """A short text for a model, data set, function or partitioner."""
-    if value is None or isinstance(value, str):
+def _words(value: Any) -> str | float | None:
+    """A short text for a model, data set, function or partitioner; others as they are."""
+    if value is None or isinstance(value, str | float | int):
         return value
+    if type(value) in (list, tuple, dict):
+        return str(value)
     name = getattr(value, "__qualname__", type(value).__name__)
     rows = f" of {len(value):,} rows" if hasattr(value, "column_names") else ""
     return f"{name}{rows}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gzip
-import math
 import os
 import pathlib
 import zlib
@@ -30,7 +29,6 @@ _FILES = (
 )
 _MIN_EXAMPLES = 16
 _CLASSES = 10
-_UNSIGNED_BYTE = 0x08
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,36 +100,31 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
         ValueError: if it is something else, or shorter or longer than it says.
     """
     raw = path.read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        try:
+    try:
+        if raw[:2] == b"\x1f\x8b":
             with gzip.open(path) as packed:
                 raw = packed.read(_LARGEST)
-        except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"Expected {path} to be a whole gzip file: {error}.") from error
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != _UNSIGNED_BYTE:
-        raise ValueError(f"Expected {path} to be IDX of unsigned bytes, magic {raw[:4].hex()!r}.")
-    start = 4 + 4 * raw[3]
-    shape = tuple(int(length) for length in np.frombuffer(raw[4:start], ">u4"))
-    expected = start + math.prod(shape)
-    if len(shape) != raw[3] or len(raw) != expected:
-        raise ValueError(f"Expected {path} to have {expected} bytes unpacked, found {len(raw)}.")
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+        if raw[:3] != b"\0\0\x08":
+            raise ValueError(f"it begins with {raw[:4].hex()!r}")
+        start = 4 + 4 * raw[3]
+        shape = np.frombuffer(raw[4:start], ">u4").tolist()
+        return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+    except (EOFError, IndexError, OSError, ValueError, zlib.error) as error:
+        raise ValueError(f"Expected {path} to be IDX of unsigned bytes: {error}.") from error
 
 
 @functools.lru_cache(maxsize=2)
 def _read(data_dir: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Training images and labels, test images and labels, all uint8."""
     train_x, train_y, test_x, test_y = (read_idx(_find(data_dir, name)) for name in _FILES)
-    for name, images, labels in ((_FILES[0], train_x, train_y), (_FILES[2], test_x, test_y)):
+    for images, labels in ((train_x, train_y), (test_x, test_y)):
         if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
             raise ValueError(
                 f"Expected images.shape={images.shape} == (n, 28, 28) and "
-                f"labels.shape={labels.shape} == (n,) for {name} in {data_dir}."
+                f"labels.shape={labels.shape} == (n,) in {data_dir}."
             )
         if (highest := int(labels.max(initial=0))) >= _CLASSES:
-            raise ValueError(
-                f"Expected labels of {name} in {data_dir} < {_CLASSES}, found {highest}."
-            )
+            raise ValueError(f"Expected labels in {data_dir} < {_CLASSES}, found {highest}.")
     return train_x, train_y, test_x, test_y
 
 

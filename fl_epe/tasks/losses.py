@@ -14,7 +14,7 @@ from fl_epe.checks import raise_invalid
 from fl_epe.data.examples import PAD
 from fl_epe.models import call_model, one_thread, prepared
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ByExample, ClientData, LossSum
+from fl_epe.tasks.examples import ByExample, LossSum
 
 _IGNORED = -100  # torch's and Hugging Face's mark of a target that does not count
 
@@ -179,30 +179,26 @@ def constant_loss(task: Task) -> float | None:
     held = task.held_out()
     if not held.targets.is_floating_point():
         return None
-    try:
-        with one_thread():
-            least = _constant_loss(task, held)
-    except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
-        return None
-    return least if math.isfinite(least) else None
-
-
-def _constant_loss(task: Task, held: ClientData) -> float:
-    two = held.map(lambda part: part[:2])
-    with torch.no_grad():
-        shape = call_model(prepared(task.model).eval(), two.inputs).shape
-    same = torch.zeros(shape[1:], requires_grad=True)
-    search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
 
     def mean() -> torch.Tensor:
         search.zero_grad()
-        found = task.loss(same.expand(len(held), *shape[1:]).contiguous(), held.targets)
+        found = task.loss(same.expand(len(held), *same.shape).contiguous(), held.targets)
         value = found.loss / found.examples
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    search.step(mean)  # type: ignore[no-untyped-call]
-    return mean().item()
+    try:
+        with one_thread():
+            two = held.map(lambda part: part[:2])
+            with torch.no_grad():
+                shape = call_model(prepared(task.model).eval(), two.inputs).shape
+            same = torch.zeros(shape[1:], requires_grad=True)
+            search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
+            search.step(mean)  # type: ignore[no-untyped-call]
+            least = mean().item()
+    except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
+        return None
+    return least if math.isfinite(least) else None
 
 
 def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:

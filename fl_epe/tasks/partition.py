@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import math
 import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
+from fl_epe.checks import check_count, check_positive, raise_invalid
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -108,7 +109,7 @@ def check_split(num_clients: int, alpha: float, data_seed: int) -> None:
 _ROW, _CLASS = "fl_epe_row", "fl_epe_class"
 _HOW = (
     "to be 'by:COLUMN' (a client for each value of a column), 'iid:CLIENTS', 'dirichlet:ALPHA' "
-    "with num_clients, or a flwr_datasets.partitioner.Partitioner"
+    "(ALPHA > 0) with num_clients, or a flwr_datasets.partitioner.Partitioner"
 )
 
 
@@ -119,23 +120,24 @@ def check_partition(partition: str | Partitioner, num_clients: int | None) -> No
         ValueError: names the argument and what may be written.
     """
     kind, _, value = partition.partition(":") if isinstance(partition, str) else ("", "", "")
-    if not hasattr(partition, "load_partition") and (
-        kind not in ("by", "iid", "dirichlet") or not value
-    ):
+    meant = {
+        "by": value != "",
+        "iid": value.isdecimal() and int(value) >= 1,
+        "dirichlet": _is_positive(value),
+    }
+    if not meant.get(kind, hasattr(partition, "load_partition")):
         raise_invalid("partition", partition, _HOW)
-    if kind == "iid" and (not value.isdecimal() or int(value) < 1):
-        raise_invalid("partition", partition, "to be 'iid:CLIENTS', e.g. 'iid:100'")
-    if kind != "dirichlet":
-        if num_clients is not None:
-            raise_invalid("num_clients", num_clients, "only beside 'dirichlet:ALPHA'")
-        return
-    try:
-        check_positive("alpha", float(value))
-    except ValueError as error:
-        text = "Expected ALPHA > 0 in {partition}, e.g. 'dirichlet:0.3'."
-        raise ArgumentError(text, partition=partition) from error
-    if num_clients is None or num_clients < 1:
+    if kind == "dirichlet" and (num_clients is None or num_clients < 1):
         raise_invalid("num_clients", num_clients, f">= 1 beside partition={partition!r}")
+    if kind != "dirichlet" and num_clients is not None:
+        raise_invalid("num_clients", num_clients, "only beside 'dirichlet:ALPHA'")
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def client_rows(

@@ -1,4 +1,4 @@
-"""The StackOverflow LSTM of the federated-learning literature."""
+"""The networks of the built-in tasks: the EMNIST CNN and the StackOverflow LSTM."""
 
 from __future__ import annotations
 
@@ -10,9 +10,43 @@ import torch
 from torch.nn import functional
 
 from fl_epe.canaries import one_blas_thread
-from fl_epe.models.parameters import glorot_uniform
+from fl_epe.models.preparation import SeededDropout
 
 _EMBEDDING_LIMIT = 0.05
+
+
+class Cnn(torch.nn.Module):
+    """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi et al. 2021, Andrew et al. 2024).
+
+    conv 3×3×32, relu, conv 3×3×64, relu, max-pool 2, dropout ¼, dense 128, relu, dropout ½,
+    dense 62; no padding. It has 62 outputs also for data with fewer classes, such as digits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.conv1 = torch.nn.Conv2d(1, 32, 3)
+            self.conv2 = torch.nn.Conv2d(32, 64, 3)
+            self.dense1 = torch.nn.Linear(9216, 128)
+            self.dense2 = torch.nn.Linear(128, 62)
+        self.dropout1 = SeededDropout(0.25)
+        self.dropout2 = SeededDropout(0.5)
+        self.to_empty(device="cpu")
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Logits of shape (n, 62) for images of shape (n, 1, 28, 28)."""
+        # With channels last, max-pooling is ten times as fast and the convolutions a fifth faster.
+        x = inputs.reshape(-1, 28, 28, 1).permute(0, 3, 1, 2)
+        x = functional.relu_(self.conv1(x))
+        # relu and max-pool commute, and relu is cheaper after the pooling.
+        x = functional.relu_(functional.max_pool2d(self.conv2(x), 2))
+        x = self.dropout1(x.flatten(1))
+        x = self.dropout2(functional.relu_(self.dense1(x)))
+        return self.dense2(x)  # type: ignore[no-any-return]
+
+    def initial_values(self, random: np.random.Generator) -> Iterator[np.ndarray]:
+        """Glorot uniform weights and zero biases, in the order of `parameters`."""
+        return (_glorot_uniform(parameter, random) for parameter in self.parameters())
 
 
 class LstmLayer(torch.nn.Module):
@@ -89,12 +123,12 @@ class Lstm(torch.nn.Module):
         hidden = layer.weight_hh.shape[1]
         shape = tuple(self.embedding.weight.shape)
         yield (2 * random.random(shape, np.float32) - 1) * np.float32(_EMBEDDING_LIMIT)
-        yield glorot_uniform(tuple(layer.weight_ih.shape), random)
+        yield _glorot_uniform(layer.weight_ih, random)
         yield _orthogonal(tuple(layer.weight_hh.shape), random)
         yield np.repeat(np.array([0, 1, 0, 0], np.float32), hidden)
         for dense in (self.dense1, self.dense2):
-            yield glorot_uniform(tuple(dense.weight.shape), random)
-            yield np.zeros(dense.bias.shape, np.float32)
+            yield _glorot_uniform(dense.weight, random)
+            yield _glorot_uniform(dense.bias, random)
 
     def forward(self, tokens: torch.Tensor, counted: torch.Tensor | None = None) -> torch.Tensor:
         """Logits of shape (n, length, vocabulary) for int64 words of shape (n, length).
@@ -108,6 +142,16 @@ class Lstm(torch.nn.Module):
         if counted is not None:
             states = states[counted]
         return cast(torch.Tensor, self.dense2(self.dense1(states)))
+
+
+def _glorot_uniform(parameter: torch.nn.Parameter, random: np.random.Generator) -> np.ndarray:
+    """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); a bias vector is zero."""
+    shape = tuple(parameter.shape)
+    if len(shape) < 2:
+        return np.zeros(shape, np.float32)
+    field = int(np.prod(shape[2:]))
+    limit = np.float32(np.sqrt(6 / ((shape[0] + shape[1]) * field)))
+    return (2 * random.random(shape, np.float32) - 1) * limit
 
 
 def _orthogonal(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
