@@ -144,7 +144,7 @@ class Lstm(torch.nn.Module):
         return cast(torch.Tensor, self.dense2(self.dense1(states)))
 
 
-def _glorot_uniform(parameter: torch.nn.Parameter, random: np.random.Generator) -> np.ndarray:
+def _glorot_uniform(parameter: torch.Tensor, random: np.random.Generator) -> np.ndarray:
     """Uniform on ±√(6 / (fan in + fan out)) (Glorot & Bengio 2010); a bias vector is zero."""
     shape = tuple(parameter.shape)
     if len(shape) < 2:
