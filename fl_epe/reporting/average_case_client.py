@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_epe.auditing import AverageCaseClient, EpsilonEstimate, finite
-from fl_epe.reporting.numbers import number
+from fl_epe.auditing import AverageCaseClient, EpsilonEstimate
+from fl_epe.reporting.numbers import as_json, number
 from fl_epe.reporting.verdict_types import SEES
 
 
@@ -13,12 +13,12 @@ def average_case_client_dict(found: AverageCaseClient) -> dict[str, Any]:
     """As JSON values; the interval of each estimate beside it."""
     names = ("known", "unknown", "mean", "canaries", "canaries_unknown", "worst_case")
     out: dict[str, Any] = {"expected_scores_of": found.source, "equal": found.equal}
-    out |= {name: _ends(getattr(found, name)) for name in names}
+    out |= {name: as_json(getattr(found, name)) for name in names}
     if (largest := found.largest) is not None:
         out["largest"] = {
             "clients": largest.clients,
             "simulated": largest.simulated,
-            **_ends(largest.estimate),
+            **as_json(largest.estimate),
         }
     return out
 
@@ -78,12 +78,3 @@ def _source(found: AverageCaseClient) -> str:
 
 def _with_ends(found: EpsilonEstimate) -> str:
     return f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})"
-
-
-def _ends(found: EpsilonEstimate) -> dict[str, Any]:
-    return {
-        "epsilon": finite(found.epsilon),
-        "low": finite(found.low),
-        "high": finite(found.high),
-        "method": found.method,
-    }

@@ -61,7 +61,7 @@ def score_charts(record: AuditRecord, summary: RunSummary) -> Iterator[Chart]:
 
 
 def _headline(summary: RunSummary, adversary: Adversary) -> StatisticSummary | None:
-    final, every = summary.final.displacement, summary.every_round.matched_filter
+    final, every = summary.headlines
     part = final if adversary.sees == "final" else every
     return part if isinstance(part, StatisticSummary) else None
 
@@ -161,11 +161,11 @@ def _claimed(grid: Floats, summary: RunSummary, sees: str) -> tuple[list[JSON], 
 
 def _gaussian(part: StatisticSummary) -> tuple[float, float]:
     """Mean and deviation of the observed scores, in units in which the others are N(0, 1)."""
-    scores = part.scores
+    scores, (mean, width) = part.scores, part.moments
     if scores.standard_null or scores.unobserved is None:
-        return part.score_mean, part.score_std
-    mean, width = float(scores.unobserved.mean()), float(scores.unobserved.std(ddof=1))
-    return (part.score_mean - mean) / width, part.score_std / width
+        return mean, width
+    null, unit = float(scores.unobserved.mean()), float(scores.unobserved.std(ddof=1))
+    return (mean - null) / unit, width / unit
 
 
 def _misses_at(false_alarms: Floats, misses: Floats, rate: float) -> float:

@@ -6,11 +6,113 @@ deployments, and records whose settings name no schedule, have only the count of
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
-from fl_epe.accounting import UpperBound, analytical_epsilon, tightest, upper_bounds
+import numpy as np
+
+from fl_epe.accounting import (
+    UpperBound,
+    analytical_epsilon,
+    gaussian_epsilon,
+    tightest,
+    upper_bounds,
+)
 from fl_epe.auditing import AuditRecord, RunSchedules
+from fl_epe.reporting.numbers import JSON, as_json
 from fl_epe.schedules import Schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class AnalyticalSummary:
+    """The analytical ε and its assumptions.
+
+    Attributes:
+        epsilon: an upper bound; infinite without noise, ``None`` if no theorem applies.
+        adjacency: which two runs it compares.
+        assumption: what else it assumes, in words.
+        participations: mean participations of a canary; ``None`` if they are not known.
+        client_participations: mean participations of a real client; ``None`` if not counted.
+        largest_share: the largest share of a canary in a released mean, over the C/n for which
+            the noise is calibrated; ``None`` if it is not known.
+        caveat: what a strategy says about its own noise.
+        canary_epsilon: analytical ε of a canary that is not in the count that adapts the clip
+            norm; ``None`` if it is not known.
+        rounds_known: whether it also holds against an adversary who knows the client's rounds, as
+            the matched filter does; ``None`` if no theorem applies.
+    """
+
+    epsilon: float | None
+    adjacency: str
+    assumption: str
+    participations: float | None
+    client_participations: float | None
+    largest_share: float | None
+    caveat: str | None
+    canary_epsilon: float | None
+    rounds_known: bool | None = None
+
+    def to_dict(self) -> JSON:
+        """As JSON values."""
+        return {**as_json(self), "unbounded": self.epsilon == math.inf}
+
+
+def analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
+    """The analytical ε of a run and its assumptions."""
+    largest = _largest_share(record)
+    known, adjacency, assumption = analytical_bound(record, delta, largest)
+    return AnalyticalSummary(
+        epsilon=known.epsilon if known else None,
+        adjacency=adjacency,
+        assumption=assumption,
+        participations=record.mechanism.canary_participations,
+        client_participations=_client_participations(record),
+        largest_share=largest,
+        caveat=record.design.caveat,
+        canary_epsilon=_canary_epsilon(record, delta) if (largest or 1.0) <= 1 else None,
+        rounds_known=known.rounds_known if known else None,
+    )
+
+
+def _client_participations(record: AuditRecord) -> float | None:
+    """As counted in a deployment, or as the settings expect it; ``None`` if neither is known."""
+    if record.findings.client_participations is not None:
+        return float(record.findings.client_participations)
+    if record.design.schedule is None:
+        return None
+    schedules = RunSchedules.of(record)
+    return None if schedules is None else schedules.clients.participations()
+
+
+def _largest_share(record: AuditRecord) -> float | None:
+    """Largest share of a client in a released mean, over the C/n of the noise's calibration."""
+    expected = record.design.noise_is_for
+    contributions = record.mechanism.contributions
+    if contributions is None or not len(contributions) or not expected:
+        return None
+    if not record.signal_known():
+        return None
+    shares = contributions * expected / record.mechanism.clip_norms
+    shares = shares[np.isfinite(shares) & record.presence.any(axis=1)]
+    heaviest = record.findings.heaviest_share
+    if heaviest is None or not len(shares):
+        return None
+    return max(float(np.max(shares)), float(heaviest * expected))
+
+
+def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
+    """Analytical ε of a canary that is not in the count that adapts the clip norm."""
+    if (
+        not record.mechanism.sum_noise_multiplier
+        or record.mechanism.participation != "epochs"
+        or record.design.canaries_vote
+    ):
+        return None
+    return gaussian_epsilon(
+        record.mechanism.sum_noise_multiplier,
+        delta,
+        math.ceil(record.mechanism.canary_participations),
+    )
 
 
 def analytical_bound(

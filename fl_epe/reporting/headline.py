@@ -68,7 +68,7 @@ def _amount(estimate: EpsilonEstimate, delta: float) -> int:
 
 def _estimates(summary: RunSummary) -> tuple[EpsilonEstimate | None, EpsilonEstimate | None]:
     """Both headlines; of a run that its rule ended, what was watched stands for every round."""
-    parts = summary.final.displacement, summary.every_round.matched_filter
+    parts = summary.headlines
     final, every = (None if isinstance(part, Unmeasured) else part.estimate for part in parts)
     unknown = summary.every_round.known_rounds is not None  # what was watched knows the rounds
     if (found := summary.stopped) is not None and every is not None and not unknown:
@@ -168,7 +168,7 @@ def _advice(
 def _meaning(summary: RunSummary) -> list[str]:
     """What each ε means for a guess."""
     unit, delta = _unit(summary), summary.delta
-    parts = summary.final.displacement, summary.every_round.matched_filter
+    parts = summary.headlines
     others = None, summary.every_round.known_rounds  # whose adversary is not that of the scores
     lines = [
         f"ε = {number(found.epsilon)} ({seen}): {_guess(found.epsilon, delta, unit)}"

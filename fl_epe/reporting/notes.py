@@ -14,15 +14,10 @@ from fl_epe.auditing import (
 )
 from fl_epe.reporting.average_case_client import average_case_client_notes
 from fl_epe.reporting.calibration import calibration_warnings
+from fl_epe.reporting.guarantee import AnalyticalSummary
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
-from fl_epe.reporting.summary_types import (
-    AnalyticalSummary,
-    Part,
-    RunSummary,
-    StatisticSummary,
-    Unmeasured,
-)
+from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary, Unmeasured
 from fl_epe.reporting.verdict import claim_notes
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
@@ -165,7 +160,7 @@ def run_again(summary: RunSummary) -> str | None:
 
 def finding(summary: RunSummary) -> str:
     """The result in one sentence, for non-experts."""
-    final, every = summary.final.displacement, summary.every_round.matched_filter
+    final, every = summary.headlines
     estimates: list[EpsilonEstimate] = []
     seen: list[str] = []
     unit = next((statement.unit for statement in summary.claims.statements), "client")
@@ -378,7 +373,7 @@ def _overlap_warnings(summary: RunSummary) -> list[str]:
 
 def _together_notes(summary: RunSummary) -> list[str]:
     """How far the random norm of the aggregate correlates all scores."""
-    parts = summary.final.displacement, summary.every_round.matched_filter
+    parts = summary.headlines
     spreads = [part.scores.spread for part in parts if not isinstance(part, Unmeasured)]
     if max(spreads, default=1.0) < _MOVING:
         return []
@@ -392,7 +387,7 @@ def _together_notes(summary: RunSummary) -> list[str]:
 
 def _null_notes(summary: RunSummary) -> list[str]:
     """Whether round updates are correlated, which makes the matched filter's null too wide."""
-    part = summary.every_round.matched_filter
+    part = summary.every_round.headline
     if isinstance(part, Unmeasured) or part.scores.dim is not None:
         return []  # one participation each: the null is exact
     if part.scores.null is not None:
@@ -416,7 +411,7 @@ def _null_notes(summary: RunSummary) -> list[str]:
 
 def _wide_warnings(summary: RunSummary) -> list[str]:
     """Headlines whose scores are wider than their expected scores explain."""
-    parts = summary.final.displacement, summary.every_round.matched_filter
+    parts = summary.headlines
     reasons = [
         wider_than_known(part.scores) for part in parts if isinstance(part, StatisticSummary)
     ]
@@ -430,7 +425,7 @@ def _wide_warnings(summary: RunSummary) -> list[str]:
 
 def _calibration_warnings(summary: RunSummary) -> list[str]:
     """Where the null was measured, and is not the exact one."""
-    part = summary.every_round.matched_filter
+    part = summary.every_round.headline
     divided = isinstance(part, StatisticSummary) and part.scores.null is not None
     return calibration_warnings(summary.null, summary.least_deviations, divided=divided)
 
@@ -458,13 +453,13 @@ def _gaussian_warnings(summary: RunSummary) -> list[str]:
     tested: tuple[tuple[str, Part, str], ...] = (
         (
             "final model displacement",
-            summary.final.displacement,
+            summary.final.headline,
             "participations or clip norms differ between canaries; use the expected score "
             "regression (final.expected_scores in report.json), for ε of the worst-case one",
         ),
         (
             "every round matched filter",
-            summary.every_round.matched_filter,
+            summary.every_round.headline,
             "participations or clip norms differ between canaries; use all.expected_scores in "
             "report.json",
         ),

@@ -1,12 +1,31 @@
-"""Numbers as reports show them."""
+"""Numbers as reports show them, and as JSON holds them."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from fl_epe.auditing import AuditRecord
+from fl_epe.auditing import AuditRecord, EpsilonEstimate, finite
+
+JSON = dict[str, Any]
+
+
+def as_json(value: Any) -> Any:
+    """A value, also of a dataclass, as JSON; ``None`` for a number that is infinite or NaN.
+
+    Of an estimate δ and confidence are left out, as they stand once in a report.
+    """
+    if isinstance(value, EpsilonEstimate):
+        shown = ("epsilon", "low", "high", "method")
+        return {name: as_json(getattr(value, name)) for name in shown}
+    if dataclasses.is_dataclass(value):
+        return {each.name: as_json(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {name: as_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    return finite(value) if isinstance(value, float) else value
 
 
 def metric_of(record: AuditRecord) -> str:

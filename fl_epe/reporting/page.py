@@ -137,8 +137,8 @@ def headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
     """The numbers near the top of the page: value, meaning and interval."""
     cards = []
     for part, words in (
-        (summary.final.displacement, "ε for somebody who has only the finished model"),
-        (summary.every_round.matched_filter, "ε for somebody who has every round's model"),
+        (summary.final.headline, "ε for somebody who has only the finished model"),
+        (summary.every_round.headline, "ε for somebody who has every round's model"),
     ):
         if isinstance(part, Unmeasured):
             cards.append((NOT_MEASURED, words, part.reason))

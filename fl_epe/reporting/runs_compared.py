@@ -136,9 +136,7 @@ class RunsCompared:
 
 def headline(summary: RunSummary, adversary: Sees) -> Part:
     """The first row of an adversary in a report's table."""
-    return (
-        summary.final.displacement if adversary == "final" else summary.every_round.matched_filter
-    )
+    return summary.final.headline if adversary == "final" else summary.every_round.headline
 
 
 def compare_runs(

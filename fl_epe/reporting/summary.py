@@ -13,20 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
     STATISTICS,
     AuditRecord,
-    AverageCaseClient,
     BoundRow,
     EpsilonEstimate,
     Findings,
     GaussianFit,
     NotMeasured,
     Provenance,
-    RunSchedules,
     Scores,
     View,
     all_bounds,
@@ -47,15 +44,13 @@ from fl_epe.auditing import (
     unknown_rounds_estimate,
     wider_than_known,
 )
-from fl_epe.reporting.guarantee import analytical_bound
+from fl_epe.reporting.guarantee import AnalyticalSummary, analytical
 from fl_epe.reporting.numbers import metric_of
 from fl_epe.reporting.summary_types import (
-    AnalyticalSummary,
-    EveryRoundSummary,
-    FinalSummary,
     MetricsSummary,
     Part,
     RunSummary,
+    SideSummary,
     StatisticSummary,
     Status,
     Unmeasured,
@@ -64,6 +59,8 @@ from fl_epe.reporting.verdict import chosen_method, claims
 
 PAPER_METHOD = "jeffreys"
 """The lower bound of the paper's rows; it is not valid."""
+
+_PAPER = {"final": "model", "all": "maximum"}
 
 
 def summarize(
@@ -79,8 +76,8 @@ def summarize(
     record = record.in_order()
     delta = record.delta if delta is None else delta
     showed, made = record.findings, record.provenance
-    final = _final(seen_by(record, FINAL_MODEL), delta, confidence)
-    every_round = _every_round(seen_by(record, EVERY_ROUND), delta, confidence)
+    final = _side(seen_by(record, FINAL_MODEL), delta, confidence)
+    every_round = _side(seen_by(record, EVERY_ROUND), delta, confidence)
     status, reasons = _status(divergence(record), final, every_round, showed.step_faults)
     if status == "ok" and showed.doubts:
         status, reasons = "doubtful", showed.doubts
@@ -98,7 +95,7 @@ def summarize(
         noise_multiplier=record.mechanism.noise_multiplier,
         cohort_size=record.mechanism.cohort_size,
         canary_share=_canary_share(record),
-        analytical=_analytical(record, delta),
+        analytical=analytical(record, delta),
         final=final,
         every_round=every_round,
         metrics=_metrics(record),
@@ -162,8 +159,8 @@ def summarize_unmeasured(
         cohort_size=None,
         canary_share=None,
         analytical=no_theorem,
-        final=FinalSummary(nothing, nothing, nothing),
-        every_round=EveryRoundSummary(nothing, nothing),
+        final=SideSummary(nothing, nothing, nothing),
+        every_round=SideSummary(nothing, nothing),
         metrics=MetricsSummary(math.nan, 0, None, None),
         idle_rounds=0,
         faults=tuple(faults),
@@ -175,13 +172,10 @@ def summarize_unmeasured(
 
 
 def _status(
-    diverged: tuple[str, ...],
-    final: FinalSummary,
-    every_round: EveryRoundSummary,
-    faults: tuple[str, ...],
+    diverged: tuple[str, ...], final: SideSummary, every_round: SideSummary, faults: tuple[str, ...]
 ) -> tuple[Status, tuple[str, ...]]:
     """A run is measured if both headlines are."""
-    headlines = (final.displacement, every_round.matched_filter)
+    headlines = (final.headline, every_round.headline)
     missing = [part.reason for part in headlines if isinstance(part, Unmeasured)]
     reasons = tuple(dict.fromkeys([*diverged, *missing, *faults]))
     status: Status = "not measured" if missing else "faulty" if faults else "ok"
@@ -229,126 +223,57 @@ def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:
     return epsilon_from_record(record, delta, leave_one_out=False, **how)
 
 
-def _analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
-    largest = _largest_share(record)
-    known, adjacency, assumption = analytical_bound(record, delta, largest)
-    return AnalyticalSummary(
-        epsilon=known.epsilon if known else None,
-        adjacency=adjacency,
-        assumption=assumption,
-        participations=record.mechanism.canary_participations,
-        client_participations=_client_participations(record),
-        largest_share=largest,
-        caveat=record.design.caveat,
-        canary_epsilon=_canary_epsilon(record, delta) if (largest or 1.0) <= 1 else None,
-        rounds_known=known.rounds_known if known else None,
-    )
-
-
-def _client_participations(record: AuditRecord) -> float | None:
-    """As counted in a deployment, or as the settings expect it; ``None`` if neither is known."""
-    if record.findings.client_participations is not None:
-        return float(record.findings.client_participations)
-    if record.design.schedule is None:
-        return None
-    schedules = RunSchedules.of(record)
-    return None if schedules is None else schedules.clients.participations()
-
-
-def _largest_share(record: AuditRecord) -> float | None:
-    """Largest share of a client in a released mean, over the C/n of the noise's calibration."""
-    expected = record.design.noise_is_for
-    contributions = record.mechanism.contributions
-    if contributions is None or not len(contributions) or not expected:
-        return None
-    if not record.signal_known():
-        return None
-    shares = contributions * expected / record.mechanism.clip_norms
-    shares = shares[np.isfinite(shares) & record.presence.any(axis=1)]
-    heaviest = record.findings.heaviest_share
-    if heaviest is None or not len(shares):
-        return None
-    return max(float(np.max(shares)), float(heaviest * expected))
-
-
-def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
-    """Analytical ε of a canary that is not in the count that adapts the clip norm."""
-    if (
-        not record.mechanism.sum_noise_multiplier
-        or record.mechanism.participation != "epochs"
-        or record.design.canaries_vote
-    ):
-        return None
-    return gaussian_epsilon(
-        record.mechanism.sum_noise_multiplier,
-        delta,
-        math.ceil(record.mechanism.canary_participations),
-    )
-
-
-def _final(view: View, delta: float, confidence: float) -> FinalSummary:
-    """Cosines with θ_T − θ_0 (the headline) and, as in the paper, with θ_T."""
-    record = view.record
-    model = _measured(view, "model", delta, confidence)
+def _side(view: View, delta: float, confidence: float) -> SideSummary:
+    """The headline of an adversary, the paper's statistic, and what else is known."""
+    record, sees = view.record, view.adversary.sees
     how = {"bound_method": PAPER_METHOD, "variance": "fitted"}
-    paper = _measured(view, "model", delta, confidence, **how)
-    displacement = _measured(view, "displacement", delta, confidence)
-    if isinstance(displacement, Unmeasured):
-        return FinalSummary(displacement, model, paper)
-    scores = displacement.scores
-    fits = record.mechanism.server.linear and record.signal_known()
-    client = average_case_client(view, delta, confidence=confidence) if fits else None
-    headline, mean_score = _headline(displacement, client)
-    return FinalSummary(
-        displacement=headline,
-        model=model,
-        paper=paper,
-        bounds=all_bounds(scores, delta, confidence, _coins(record)),
-        expected_scores=expected_score_fit(view, delta, confidence=confidence) if fits else None,
-        raw=_raw(view, delta, confidence),
-        average_case_client=client,
-        mean_score=mean_score,
-    )
-
-
-def _every_round(view: View, delta: float, confidence: float) -> EveryRoundSummary:
-    """Matched filter at the known rounds, and the paper's maximum over rounds."""
-    record = view.record
-    full = fit = unknown = client = None
-    paper = _measured(view, "maximum", delta, confidence, bound_method=PAPER_METHOD)
-    matched_filter = _measured(view, "matched-filter", delta, confidence)
-    if isinstance(matched_filter, Unmeasured):
-        return EveryRoundSummary(matched_filter, paper)
-    scores = matched_filter.scores
-    if record.signal_known():
+    paper = _measured(view, _PAPER[sees], delta, confidence, **how)
+    model = _measured(view, "model", delta, confidence) if sees == "final" else None
+    headline = _measured(view, None, delta, confidence)
+    if isinstance(headline, Unmeasured):
+        return SideSummary(headline, paper, model)
+    fit = client = unknown = full = known = mean_score = None
+    if record.signal_known() and (sees == "all" or record.mechanism.server.linear):
         fit = expected_score_fit(view, delta, confidence=confidence)
         client = average_case_client(view, delta, confidence=confidence)
-        if view.unknown_rounds_law:
-            unknown = unknown_rounds_estimate(view, fit)
-        others_known = record.observed.residuals is not None and record.norms.sums is not None
-        if others_known and record.mechanism.sum_noise_multiplier:
-            knowing = seen_by(record, STATISTICS["full-knowledge"]).scores()
-            full = _statistic(
-                knowing, delta, confidence, method_by_design(knowing, delta, confidence)
-            )
-    headline, mean_score = _headline(matched_filter, client)
-    bounds, known = all_bounds(scores, delta, confidence, _coins(record)), None
+        if sees == "all":
+            unknown = unknown_rounds_estimate(view, fit) if view.unknown_rounds_law else None
+            full = _full_knowledge(record, delta, confidence)
+    bounds = all_bounds(headline.scores, delta, confidence, _coins(record))
+    # Where expected scores are equal the mean score says it all; and where they do not explain how
+    # wide the scores are, its estimate, which says so.
+    if client is not None and not client.equal and not wider_than_known(headline.scores):
+        mean_score = headline.estimate
+        headline = dataclasses.replace(headline, estimate=client.known)
     sampled = record.mechanism.participation == "poisson"
     if sampled and unknown is not None and record.mechanism.canary_participations < record.rounds:
         known = headline.estimate
         headline, bounds = _claimed(record, headline, unknown, delta, confidence)
-    return EveryRoundSummary(
-        matched_filter=headline,
+    return SideSummary(
+        headline=headline,
         paper=paper,
+        model=model,
         bounds=bounds,
         expected_scores=fit,
         unknown_rounds=unknown,
+        known_rounds=known,
         full_knowledge=full,
         raw=_raw(view, delta, confidence),
         average_case_client=client,
         mean_score=mean_score,
-        known_rounds=known,
     )
+
+
+def _full_knowledge(
+    record: AuditRecord, delta: float, confidence: float
+) -> StatisticSummary | None:
+    """For an adversary who also knows the real clients' sum, if that was recorded."""
+    others_known = record.observed.residuals is not None and record.norms.sums is not None
+    if not others_known or not record.mechanism.sum_noise_multiplier:
+        return None
+    scores = seen_by(record, STATISTICS["full-knowledge"]).scores()
+    method = method_by_design(scores, delta, confidence)
+    return _statistic(scores, delta, confidence, method)
 
 
 def _claimed(
@@ -367,20 +292,9 @@ def _claimed(
     return dataclasses.replace(part, estimate=unknown, lower_bound=lower, bound_method=name), bounds
 
 
-def _headline(
-    part: StatisticSummary, client: AverageCaseClient | None
-) -> tuple[StatisticSummary, EpsilonEstimate | None]:
-    """The statistic with the ε of an average-case client, and that of the mean score.
-
-    Where all expected scores are equal, the mean score says it all and stays; and where they do not
-    explain how wide the scores are, its estimate, which says so.
-    """
-    if client is None or client.equal or wider_than_known(part.scores):
-        return part, None
-    return dataclasses.replace(part, estimate=client.known), part.estimate
-
-
-def _measured(view: View, statistic: str, delta: float, confidence: float, **how: Any) -> Part:
+def _measured(
+    view: View, statistic: str | None, delta: float, confidence: float, **how: Any
+) -> Part:
     """The results of a statistic, or why the record has none; never an ε that is not a number."""
     record = view.record
     try:
@@ -419,8 +333,6 @@ def _statistic(
         estimate=epsilon_of(scores, delta, variance, confidence),
         lower_bound=lower,
         bound_method=method,
-        score_mean=float(scores.observed.mean()),
-        score_std=float(scores.observed.std(ddof=1)),
         gaussian=gaussian_test(scores.observed),
     )
 

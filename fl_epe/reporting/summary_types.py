@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from fl_epe.auditing import (
     AverageCaseClient,
@@ -14,13 +14,12 @@ from fl_epe.auditing import (
     GaussianFit,
     MeasuredNull,
     Scores,
-    finite,
 )
 from fl_epe.reporting.average_case_client import average_case_client_dict
 from fl_epe.reporting.calibration import null_dict
+from fl_epe.reporting.guarantee import AnalyticalSummary
+from fl_epe.reporting.numbers import JSON, as_json
 from fl_epe.reporting.verdict_types import Claims
-
-JSON = dict[str, Any]
 
 Status = Literal["ok", "doubtful", "faulty", "not measured", "diverged"]
 """What a report is worth; of several the last one."""
@@ -48,8 +47,7 @@ class StatisticSummary:
         lower_bound: on ε; infinite if every finite ε is ruled out, ``None`` without unobserved
             scores and an exact null, or with too few scores.
         bound_method: of the lower bound, chosen before the scores are seen; ``None`` without one.
-        score_mean, score_std: of the observed scores.
-        gaussian: test that they are Gaussian; ``None`` if there are too few.
+        gaussian: test that the observed scores are Gaussian; ``None`` if there are too few.
         gaussian_by_participations: the same test for canaries of equal participations, as all
             together are a mixture; without groups that are too small.
     """
@@ -58,23 +56,27 @@ class StatisticSummary:
     estimate: EpsilonEstimate
     lower_bound: float | None
     bound_method: str | None
-    score_mean: float
-    score_std: float
     gaussian: GaussianFit | None
     gaussian_by_participations: dict[int, GaussianFit] = dataclasses.field(default_factory=dict)
 
+    @property
+    def moments(self) -> tuple[float, float]:
+        """Mean and standard deviation of the observed scores."""
+        return float(self.scores.observed.mean()), float(self.scores.observed.std(ddof=1))
+
     def to_dict(self) -> JSON:
         """As JSON values."""
-        test = self.gaussian
+        test, null = self.gaussian, self.scores.null
+        mean, deviation = self.moments
         return {
-            **_estimate_dict(self.estimate),
-            "lower_bound": finite(self.lower_bound),
+            **as_json(self.estimate),
+            "lower_bound": as_json(self.lower_bound),
             "lower_bound_unbounded": self.lower_bound == math.inf,
             "bound_method": self.bound_method,
-            "score_mean": self.score_mean,
-            "score_std": self.score_std,
+            "score_mean": mean,
+            "score_std": deviation,
             "gaussian": test and {"statistic": test.statistic, "p_value": test.p_value},
-            **_null_dict(self.scores),
+            **({} if null is None else {"null_width": null[0]}),
             "gaussian_by_participations": [
                 {
                     "participations": count,
@@ -85,11 +87,6 @@ class StatisticSummary:
                 for count, found in self.gaussian_by_participations.items()
             ],
         }
-
-
-def _null_dict(scores: Scores) -> JSON:
-    """The width of the unobserved scores, if all scores have been divided by it."""
-    return {} if scores.null is None else {"null_width": scores.null[0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,142 +110,65 @@ Part = StatisticSummary | Unmeasured
 
 
 @dataclasses.dataclass(frozen=True)
-class FinalSummary:
-    """Results for an adversary who sees the final model.
+class SideSummary:
+    """Results for an adversary, who sees the final model or every round's.
 
     Attributes:
-        displacement: cosine with θ_T − θ_0, the headline.
-        model: cosine with θ_T, with known variance.
-        paper: cosine with θ_T as in the paper, with fitted variance and Jeffreys' bound.
-        bounds: every lower bound that applies to the displacement.
-        expected scores: fit of the displacement to the canaries' expected scores, if they are
-        known.
-        raw: the mean score's ε with all canaries left in; ``None`` if the headline is that.
-        average_case_client: of the attack on an average-case client, which is the headline;
-            ``None`` where expected scores are not known.
-        mean_score: ε of the mean score, where the headline is another number.
-    """
-
-    displacement: Part
-    model: Part
-    paper: Part
-    bounds: tuple[BoundRow, ...] = ()
-    expected_scores: ExpectedScoreFit | None = None
-    raw: EpsilonEstimate | None = None
-    average_case_client: AverageCaseClient | None = None
-    mean_score: EpsilonEstimate | None = None
-
-    def to_dict(self) -> JSON:
-        """As JSON values, the headline's at the top level."""
-        return {
-            **self.displacement.to_dict(),
-            "model": self.model.to_dict(),
-            "paper": self.paper.to_dict(),
-            "bounds": [row.to_dict() for row in self.bounds],
-            **(
-                {"expected_scores": _expected_score_dict(self.expected_scores)}
-                if self.expected_scores
-                else {}
-            ),
-            **({"raw": _estimate_dict(self.raw)} if self.raw else {}),
-            **_client_dict(self.average_case_client, self.mean_score),
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class EveryRoundSummary:
-    """Results for an adversary who sees every round's model.
-
-    Attributes:
-        matched_filter: at the known rounds, the headline. With Poisson sampling its ε and its lower
-            bound are those of the likelihood ratio at unknown rounds, as in privacy accounting.
-        paper: the maximum over rounds; not measured with fewer than two unobserved canaries.
-        bounds: every lower bound that applies to the matched filter.
-        expected scores: fit of the matched filter to the canaries' expected scores, if they are
-        known.
+        headline: the cosine with θ_T − θ_0, or the matched filter at the known rounds. With Poisson
+            sampling the ε and the lower bound of every round are those of the likelihood ratio at
+            unknown rounds, as in privacy accounting.
+        paper: the cosine with θ_T, or the maximum over rounds, with fitted Gaussians and Jeffreys'
+            bound.
+        model: of the final model, the cosine with θ_T with known variance.
+        bounds: every lower bound that applies to the headline.
+        expected_scores: fit of the headline to the canaries' expected scores, if they are known.
         unknown_rounds: ε for an adversary who does not know who took part when; ``None`` if the
             schedule has no closed form for it.
+        known_rounds: for an adversary who knows the rounds, where the headline does not.
         full_knowledge: for an adversary who knows all but the canary, if it was recorded.
         raw: the mean score's ε with all canaries left in; ``None`` if the headline is that.
         average_case_client: of the attack on an average-case client, which is the headline;
             ``None`` where expected scores are not known.
         mean_score: ε of the mean score, where the headline is another number.
-        known_rounds: for an adversary who knows the rounds, where the headline does not.
     """
 
-    matched_filter: Part
+    headline: Part
     paper: Part
+    model: Part | None = None
     bounds: tuple[BoundRow, ...] = ()
     expected_scores: ExpectedScoreFit | None = None
     unknown_rounds: EpsilonEstimate | None = None
+    known_rounds: EpsilonEstimate | None = None
     full_knowledge: StatisticSummary | None = None
     raw: EpsilonEstimate | None = None
     average_case_client: AverageCaseClient | None = None
     mean_score: EpsilonEstimate | None = None
-    known_rounds: EpsilonEstimate | None = None
 
     def to_dict(self) -> JSON:
         """As JSON values, the headline's at the top level, without results that are ``None``."""
-        out = {
-            **self.matched_filter.to_dict(),
-            "paper": self.paper.to_dict(),
-            "bounds": [row.to_dict() for row in self.bounds],
+        fit, client = self.expected_scores, self.average_case_client
+        further = {
+            "model": self.model and self.model.to_dict(),
+            "expected_scores": fit
+            and {
+                "scale": fit.scale,
+                "scale_low": fit.low,
+                "scale_high": fit.high,
+                "mean": as_json(fit.mean),
+                "worst_case": as_json(fit.worst_case),
+            },
+            "secret_rounds": as_json(self.unknown_rounds),
+            "known_rounds": as_json(self.known_rounds),
+            "full_knowledge": self.full_knowledge and self.full_knowledge.to_dict(),
+            "raw": as_json(self.raw),
+            "average_case_client": client and average_case_client_dict(client),
+            "mean_score": as_json(self.mean_score),
         }
-        if self.expected_scores is not None:
-            out["expected_scores"] = _expected_score_dict(self.expected_scores)
-        if self.unknown_rounds is not None:
-            out["secret_rounds"] = _estimate_dict(self.unknown_rounds)
-        if self.known_rounds is not None:
-            out["known_rounds"] = _estimate_dict(self.known_rounds)
-        if self.full_knowledge is not None:
-            out["full_knowledge"] = self.full_knowledge.to_dict()
-        if self.raw is not None:
-            out["raw"] = _estimate_dict(self.raw)
-        return out | _client_dict(self.average_case_client, self.mean_score)
-
-
-@dataclasses.dataclass(frozen=True)
-class AnalyticalSummary:
-    """The analytical ε and its assumptions.
-
-    Attributes:
-        epsilon: an upper bound; infinite without noise, ``None`` if no theorem applies.
-        adjacency: which two runs it compares.
-        assumption: what else it assumes, in words.
-        participations: mean participations of a canary; ``None`` if they are not known.
-        client_participations: mean participations of a real client; ``None`` if not counted.
-        largest_share: the largest share of a canary in a released mean, over the C/n for which
-            the noise is calibrated; ``None`` if it is not known.
-        caveat: what a strategy says about its own noise.
-        canary_epsilon: analytical ε of a canary that is not in the count that adapts the clip
-            norm; ``None`` if it is not known.
-        rounds_known: whether it also holds against an adversary who knows the client's rounds, as
-            the matched filter does; ``None`` if no theorem applies.
-    """
-
-    epsilon: float | None
-    adjacency: str
-    assumption: str
-    participations: float | None
-    client_participations: float | None
-    largest_share: float | None
-    caveat: str | None
-    canary_epsilon: float | None
-    rounds_known: bool | None = None
-
-    def to_dict(self) -> JSON:
-        """As JSON values."""
         return {
-            "epsilon": finite(self.epsilon),
-            "unbounded": self.epsilon == math.inf,
-            "adjacency": self.adjacency,
-            "assumption": self.assumption,
-            "participations": finite(self.participations),
-            "client_participations": finite(self.client_participations),
-            "largest_share": finite(self.largest_share),
-            "caveat": self.caveat,
-            "canary_epsilon": finite(self.canary_epsilon),
-            "rounds_known": self.rounds_known,
+            **self.headline.to_dict(),
+            "paper": self.paper.to_dict(),
+            "bounds": as_json(self.bounds),
+            **{name: found for name, found in further.items() if found is not None},
         }
 
 
@@ -284,11 +204,11 @@ class MetricsSummary:
 
     def to_dict(self) -> JSON:
         """As JSON values, without what was not measured."""
-        out: JSON = {"clip_norm": finite(self.clip_norm), "absent": self.absent}
+        out: JSON = {"clip_norm": as_json(self.clip_norm), "absent": self.absent}
         measured = {"accuracy": self.accuracy, "loss": self.loss, "value": self.value}
         if self.value is not None:
             out["metric"] = self.metric
-        return out | {name: finite(value) for name, value in measured.items() if value is not None}
+        return out | {name: as_json(value) for name, value in measured.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,8 +283,8 @@ class RunSummary:
     cohort_size: float | None
     canary_share: float | None
     analytical: AnalyticalSummary
-    final: FinalSummary
-    every_round: EveryRoundSummary
+    final: SideSummary
+    every_round: SideSummary
     metrics: MetricsSummary
     idle_rounds: int
     faults: tuple[str, ...]
@@ -381,13 +301,18 @@ class RunSummary:
     run: JSON = dataclasses.field(default_factory=dict)
     heavier: float | None = None
 
+    @property
+    def headlines(self) -> tuple[Part, Part]:
+        """Those of the final model and of every round."""
+        return self.final.headline, self.every_round.headline
+
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
         final, every = self.final, self.every_round
         filtered = "matched filter" if every.known_rounds is None else "likelihood ratio"
         return [
-            TableRow("final model", "displacement", final.displacement),
-            TableRow("every round", filtered, every.matched_filter),
+            TableRow("final model", "displacement", final.headline),
+            TableRow("every round", filtered, every.headline),
             TableRow("final model", "paper's cosine", final.paper, paper=True),
             TableRow("every round", "paper's maximum", every.paper, paper=True),
         ]
@@ -408,8 +333,8 @@ class RunSummary:
             "unobserved": self.unobserved,
             "participation": self.participation,
             "noise_multiplier": self.noise_multiplier,
-            "cohort_size": finite(self.cohort_size),
-            "canary_share": finite(self.canary_share),
+            "cohort_size": as_json(self.cohort_size),
+            "canary_share": as_json(self.canary_share),
             "others_share": self.others_share,
             "analytical": self.analytical.to_dict(),
             **self.claims.to_dict(),
@@ -426,29 +351,3 @@ class RunSummary:
             **null_dict(self.null, self.least_deviations),
             **({"stopped": self.stopped} if self.stopped else {}),
         }
-
-
-def _estimate_dict(estimate: EpsilonEstimate) -> JSON:
-    """An estimate without δ and confidence, which stand once in the summary."""
-    return {
-        "epsilon": finite(estimate.epsilon),
-        "low": finite(estimate.low),
-        "high": finite(estimate.high),
-        "method": estimate.method,
-    }
-
-
-def _client_dict(found: AverageCaseClient | None, mean_score: EpsilonEstimate | None) -> JSON:
-    """ε of an average-case client, and of the mean score where that is not the headline."""
-    out: JSON = {} if found is None else {"average_case_client": average_case_client_dict(found)}
-    return out if mean_score is None else out | {"mean_score": _estimate_dict(mean_score)}
-
-
-def _expected_score_dict(fit: ExpectedScoreFit) -> JSON:
-    return {
-        "scale": fit.scale,
-        "scale_low": fit.low,
-        "scale_high": fit.high,
-        "mean": _estimate_dict(fit.mean),
-        "worst_case": _estimate_dict(fit.worst_case),
-    }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Literal
 
-from fl_epe.auditing import Dependence, finite
-
-JSON = dict[str, Any]
+from fl_epe.auditing import Dependence
+from fl_epe.reporting.numbers import JSON, as_json
 
 SEES = {"final": "the final model", "all": "every round's model"}
 """What the adversary of each adversary sees, in words."""
@@ -48,9 +47,7 @@ class Statement:
 
     def to_dict(self) -> JSON:
         """As JSON values."""
-        values = dataclasses.asdict(self)
-        unbounded = self.ceiling == math.inf
-        return values | {"ceiling": finite(self.ceiling), "ceiling_unbounded": unbounded}
+        return {**as_json(self), "ceiling_unbounded": self.ceiling == math.inf}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Verdict:
             "rule": self.rule,
             "fixed_before_the_run": self.recorded,
             "adversary": self.adversary,
-            "epsilon": finite(self.epsilon),
+            "epsilon": as_json(self.epsilon),
             "unbounded": self.epsilon == math.inf,
             "method": self.statement.method if self.statement else None,
             "reason": self.reason,
@@ -108,10 +105,7 @@ class Claims:
         return {
             "verdict": self.verdict.to_dict() if self.verdict else None,
             "rows": [statement.to_dict() for statement in self.statements],
-            "dependence": {
-                name: {key: finite(value) for key, value in dataclasses.asdict(found).items()}
-                for name, found in self.dependence.items()
-            },
+            "dependence": as_json(self.dependence),
         }
 
     def with_roles(self, adversary: str, values: JSON) -> JSON:

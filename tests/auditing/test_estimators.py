@@ -193,7 +193,7 @@ class TestUnequalCanaries:
         assert found.high == np.inf
         assert found.method.endswith("fitted variance as wider than known, no upper end")
         summary = summarize(record)
-        assert summary.every_round.matched_filter.estimate == found
+        assert summary.every_round.headline.estimate == found
         assert "times as wide as known variance allows" in " ".join(notes(summary))
 
 

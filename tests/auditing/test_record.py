@@ -156,7 +156,7 @@ def test_without_known_signals_the_matched_filter_weighs_rounds_alike(tmp_path):
     summary = write_report(record, tmp_path)
     every_round = summary.every_round
     assert every_round.expected_scores is None
-    assert every_round.matched_filter.estimate.epsilon > 0
+    assert every_round.headline.estimate.epsilon > 0
 
 
 def test_contributions_stand_for_clip_norms():

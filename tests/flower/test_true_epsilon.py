@@ -69,7 +69,7 @@ def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     # every second round a canary has as much; its cosine with the mean is then that of 45°
     exposed = summarize(audit.record()).every_round.average_case_client.worst_case
     assert exposed.epsilon > 500
-    assert summarize(audit.record()).every_round.matched_filter.estimate.epsilon > 500
+    assert summarize(audit.record()).every_round.headline.estimate.epsilon > 500
 
 
 def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
@@ -98,7 +98,7 @@ def test_noise_of_clients_is_measured_from_clients_alone(tmp_path):
     found = summarize(audit.record())
     assert found.status == "ok"
     # 4.8 of noise in each of 650 entries of every update, one of 10: 12 rounds are √12/4.8/√10
-    assert found.every_round.matched_filter.estimate.low < 2
+    assert found.every_round.headline.estimate.low < 2
 
 
 def _record(values):

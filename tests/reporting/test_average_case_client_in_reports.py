@@ -82,5 +82,5 @@ def test_unknown_expected_scores_leave_the_mean_score():
     )
     summary = summarize(record)
     assert "average_case_client" not in summary.to_dict()["final"]
-    assert summary.final.displacement.estimate == epsilon_from_record(record)
-    assert summary.final.displacement.estimate.high == math.inf  # 0 to 8 participations
+    assert summary.final.headline.estimate == epsilon_from_record(record)
+    assert summary.final.headline.estimate.high == math.inf  # 0 to 8 participations

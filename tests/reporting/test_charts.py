@@ -57,7 +57,7 @@ def test_without_canaries_there_is_nothing_to_draw_but_the_clip_norm():
 def test_rows_are_drawn_with_their_numbers(made):
     _, summary = made
     chart = chart_of_rows(summary)
-    estimate = summary.final.displacement.estimate
+    estimate = summary.final.headline.estimate
     drawn = _trace(chart, "estimate, interval")
     assert drawn["x"][0] == pytest.approx(estimate.epsilon, rel=1e-4)
     assert drawn["error_x"]["array"][0] == pytest.approx(estimate.high - estimate.epsilon)
@@ -71,10 +71,10 @@ def test_rows_are_drawn_with_their_numbers(made):
 
 def test_an_infinite_interval_is_drawn_without_an_upper_end(made):
     _, summary = made
-    part = summary.final.displacement
+    part = summary.final.headline
     endless = dataclasses.replace(part.estimate, high=math.inf)
     final = dataclasses.replace(
-        summary.final, displacement=dataclasses.replace(part, estimate=endless)
+        summary.final, headline=dataclasses.replace(part, estimate=endless)
     )
     chart = chart_of_rows(dataclasses.replace(summary, final=final))
     drawn = _trace(chart, "estimate, interval")
@@ -149,7 +149,7 @@ def test_a_cloud_of_many_canaries_is_thinned_out_and_says_so():
     ).in_order()
     summary = summarize(record)
     chart = by_canary(
-        seen_by(record, EVERY_ROUND), summary.every_round.matched_filter, "every round's model"
+        seen_by(record, EVERY_ROUND), summary.every_round.headline, "every round's model"
     )
     here = int(record.presence.any(axis=0).sum())
     assert len(chart.rows) == len(chart.traces[0]["x"]) == MOST_POINTS

@@ -26,8 +26,8 @@ def _summary(final, every, **changes):
     whole, nothing = _measured(), _unmeasured()
     parts = []
     for part, missing, values in (
-        (whole.final.displacement, nothing.final.displacement, final),
-        (whole.every_round.matched_filter, nothing.every_round.matched_filter, every),
+        (whole.final.headline, nothing.final.headline, final),
+        (whole.every_round.headline, nothing.every_round.headline, every),
     ):
         if values is None:
             parts.append(missing)
@@ -37,8 +37,8 @@ def _summary(final, every, **changes):
             parts.append(dataclasses.replace(part, estimate=found))
     return dataclasses.replace(
         whole,
-        final=dataclasses.replace(whole.final, displacement=parts[0]),
-        every_round=dataclasses.replace(whole.every_round, matched_filter=parts[1]),
+        final=dataclasses.replace(whole.final, headline=parts[0]),
+        every_round=dataclasses.replace(whole.every_round, headline=parts[1]),
         **changes,
     )
 

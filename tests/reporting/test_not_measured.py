@@ -117,7 +117,7 @@ def test_one_headline_alone(tmp_path):
     assert summary.reasons == ("the final model is not finite",)
     page = (tmp_path / "report.html").read_text()
     assert _card(page, FINISHED) == NOT_MEASURED
-    found = summary.every_round.matched_filter.estimate.epsilon
+    found = summary.every_round.headline.estimate.epsilon
     assert _card(page, EVERY).startswith(f"{found:.1f}")
     text = as_text(summary)
     assert "An adversary who sees every round's model can tell" in " ".join(text.split())

@@ -65,7 +65,7 @@ def test_few_canaries_hide_nothing():
 
 def test_too_few_canaries_to_bound_is_said_where_the_null_is_not_exact():
     summary = summarize(audited(4, unobserved=4, times=2))
-    part = summary.every_round.matched_filter
+    part = summary.every_round.headline
     assert (part.lower_bound, part.bound_method) == (None, None)
     assert summary.to_dict()["all"]["lower_bound"] is None
     said = "Too few canaries to bound “every round matched filter”: at least 7"
@@ -78,10 +78,10 @@ def test_too_few_canaries_to_bound_is_said_where_the_null_is_not_exact():
 
 def test_the_headline_bound_is_the_one_that_the_design_chooses():
     record = audited(30, unobserved=30, times=2)
-    part = summarize(record).every_round.matched_filter
+    part = summarize(record).every_round.headline
     assert part.bound_method == "weighted"
     # Other scores of the same design do not change the choice.
     silent = dataclasses.replace(
         record, observed=dataclasses.replace(record.observed, means=record.observed.means * 0.01)
     )
-    assert summarize(silent).every_round.matched_filter.bound_method == "weighted"
+    assert summarize(silent).every_round.headline.bound_method == "weighted"

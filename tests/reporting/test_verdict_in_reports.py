@@ -119,7 +119,7 @@ def test_scores_are_tested_by_participations():
     """A mixture of participations is not Gaussian, and that is no reason for a warning."""
     record = limit_record(Poisson(60, 0.05), 0.05, 1e-3, num_canaries=600, unobserved=2)
     summary = summarize(record)
-    part = summary.every_round.matched_filter
+    part = summary.every_round.headline
     assert part.gaussian.p_value < 1e-4
     assert len(part.gaussian_by_participations) > 3
     assert "“every round matched filter” are not Gaussian" not in " ".join(notes(summary))
