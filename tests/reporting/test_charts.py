@@ -73,9 +73,7 @@ def test_an_infinite_interval_is_drawn_without_an_upper_end(made):
     _, summary = made
     part = summary.final.headline
     endless = dataclasses.replace(part.estimate, high=math.inf)
-    final = dataclasses.replace(
-        summary.final, headline=dataclasses.replace(part, estimate=endless)
-    )
+    final = dataclasses.replace(summary.final, headline=dataclasses.replace(part, estimate=endless))
     chart = chart_of_rows(dataclasses.replace(summary, final=final))
     drawn = _trace(chart, "estimate, interval")
     json.dumps(drawn, allow_nan=False)
