@@ -61,7 +61,6 @@ from fl_epe.auditing.measured_null import (
     misfits,
     scorer_with_null,
 )
-from fl_epe.auditing.one_release import LARGE_OVERLAP
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import OTHERS, record_from_scorer
 from fl_epe.auditing.record_parts import (
@@ -96,7 +95,6 @@ __all__ = [
     "BOUNDS",
     "EVERY_ROUND",
     "FINAL_MODEL",
-    "LARGE_OVERLAP",
     "LEAST_FOR_NULL",
     "NULL_CANARIES",
     "OTHERS",

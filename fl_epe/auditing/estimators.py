@@ -28,7 +28,6 @@ from fl_epe.auditing.epsilon_estimate import (
     estimate_between,
     fit_gaussian,
 )
-from fl_epe.auditing.one_release import check_together, epsilon_together
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import (
     Scores,
@@ -49,14 +48,7 @@ _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many sti
 
 
 def epsilon_from_cosines(
-    cosines: ArrayLike,
-    dim: int,
-    delta: float,
-    *,
-    variance: str = "known",
-    confidence: float = 0.95,
-    together: bool = False,
-    sum_norm: float | None = None,
+    cosines: ArrayLike, dim: int, delta: float, *, variance: str = "known", confidence: float = 0.95
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
@@ -72,11 +64,6 @@ def epsilon_from_cosines(
         variance: "known" uses the variance that a shifted null has; "fitted" estimates it, as the
             paper does (noisier, biased upwards), and takes a mixture of canaries for a Gaussian.
         confidence: coverage of the interval.
-        together: all of these canaries, and no others, took part in the one release that the
-            cosines are with, each with the same norm. ε is then for one of them alone; otherwise
-            they hide each other where they are many for the dimension (`epsilon_together`).
-        sum_norm: length of the sum of their directions, if you have them. It makes the interval
-            short where the canaries are most of the release; only with ``together=True``.
 
     Raises:
         ValueError: for NaN or infinite cosines, fewer than two, or an argument out of range.
@@ -84,12 +71,7 @@ def epsilon_from_cosines(
             below 0, or in fewer than 10 dimensions.
     """
     scores = Scores.from_cosines(cosines, dim)
-    check_together(together, sum_norm)
-    if not together:
-        return epsilon_of(scores, delta, variance, confidence, refuse=True)
-    if variance != "known":
-        raise_invalid("variance", variance, "to be 'known' with together=True")
-    return epsilon_together(scores, delta, confidence, sum_norm=sum_norm)
+    return epsilon_of(scores, delta, variance, confidence, refuse=True)
 
 
 def epsilon_from_scores(

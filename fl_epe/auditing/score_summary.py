@@ -20,7 +20,6 @@ from fl_epe.auditing.bounds import BOUNDS, applicable_methods, lower_bound
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
-from fl_epe.auditing.one_release import check_together, epsilon_together, overlap
 from fl_epe.auditing.scores import Scores, check_sign
 from fl_epe.checks import check_scores, raise_invalid
 
@@ -62,9 +61,8 @@ class ScoreSummary:
         estimates: every estimate that applies.
         bounds: every lower bound that applies.
         gaussian: test of normality for each group with enough scores.
-        together: whether all observed canaries are said to share one release.
-        overlap: the observed canaries' share of that release's energy if they do; ``None`` if the
-            scores are not cosines.
+        overlap: ``m²·k/d`` for a mean score m, the share of k observed canaries in the energy of
+            what was released, if they share it; ``None`` if the scores are not cosines.
         verdict: the method that was named in advance; ``None`` if it does not apply.
         ceiling: the largest bound that so many scores can give with that method.
         refused: why there is no estimate with known variance, where the scores refute it.
@@ -80,7 +78,6 @@ class ScoreSummary:
     gaussian: dict[str, GaussianFit]
     verdict: str | None = None
     ceiling: float | None = None
-    together: bool = False
     overlap: float | None = None
     refused: str | None = None
 
@@ -111,7 +108,6 @@ class ScoreSummary:
                 {"scores": name, "statistic": test.statistic, "p_value": test.p_value}
                 for name, test in self.gaussian.items()
             ],
-            "together": self.together,
             "overlap": self.overlap,
             "refused": self.refused,
         }
@@ -125,8 +121,6 @@ def summarize_scores(
     dim: int | None = None,
     confidence: float = 0.95,
     coins: bool = False,
-    together: bool = False,
-    sum_norm: float | None = None,
 ) -> ScoreSummary:
     """All estimates and bounds that apply to bare scores.
 
@@ -137,10 +131,6 @@ def summarize_scores(
         dim: if given, the scores are cosines in that many dimensions, whose null is known exactly.
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
         coins: whether the canaries were included by independent fair coins.
-        together: whether all observed canaries, and no others, took part in the one release that
-            the cosines are with. The first estimate is then for one of them alone
-            (`epsilon_together`); scores do not tell, so that it has to be said. Needs ``dim``.
-        sum_norm: length of the sum of their directions, where it is known.
 
     Raises:
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
@@ -148,12 +138,7 @@ def summarize_scores(
             are far below unobserved ones.
     """
     return summarize_checked(
-        bare_scores(observed, unobserved, dim),
-        delta,
-        confidence=confidence,
-        coins=coins,
-        together=together,
-        sum_norm=sum_norm,
+        bare_scores(observed, unobserved, dim), delta, confidence=confidence, coins=coins
     )
 
 
@@ -178,22 +163,13 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
 
 
 def summarize_checked(
-    scores: Scores,
-    delta: float,
-    *,
-    confidence: float = 0.95,
-    coins: bool = False,
-    together: bool = False,
-    sum_norm: float | None = None,
+    scores: Scores, delta: float, *, confidence: float = 0.95, coins: bool = False
 ) -> ScoreSummary:
     """`summarize_scores` of what `bare_scores` returns."""
-    if scores.dim is None and together:
-        raise_invalid("dim", None, "to be given with together=True")
-    check_together(together, sum_norm)
     bare = scores
     shared = None
     if scores.dim is not None:
-        shared = overlap(float(scores.observed.mean()), len(scores.observed), scores.dim)
+        shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim
         scale = np.sqrt(scores.dim)
         others = None if scores.unobserved is None else scores.unobserved / scale
         bare = Scores(scores.observed / scale, others)
@@ -202,8 +178,6 @@ def summarize_checked(
     estimates: list[EpsilonEstimate] = []
     if scores.dim is not None:
         try:
-            if together:
-                estimates.append(epsilon_together(scores, delta, confidence, sum_norm=sum_norm))
             estimates.append(epsilon_of(scores, delta, "known", confidence, refuse=True))
         except NotMeasured as error:
             refused = str(error)
@@ -220,7 +194,6 @@ def summarize_checked(
         refused=refused,
         bounds=all_bounds(scores, delta, confidence, coins),
         gaussian=_gaussian_tests(bare),
-        together=together,
         overlap=shared,
     )
 

@@ -40,10 +40,6 @@ class Estimate:
         dim: the scores are cosines in that many dimensions: their null is then exact.
         confidence: of the intervals, two-sided, and of the bounds, one-sided.
         coins: each canary took part by an independent fair coin: show the one-run bound too.
-        together: all observed canaries, and no others, took part in the one release that the
-            cosines are with: show ε of one alone too (needs --dim).
-        sum_norm: length of the sum of the canaries' directions, which makes that interval shorter
-            (needs --together).
         json: print JSON instead of tables.
     """
 
@@ -55,8 +51,6 @@ class Estimate:
     dim: int | None = None
     confidence: float = 0.95
     coins: bool = False
-    together: bool = False
-    sum_norm: float | None = None
     json: bool = False
 
     def __call__(self, words: Sequence[str]) -> int:
@@ -82,14 +76,8 @@ class Estimate:
 
     def _summary(self, method: str | None) -> ScoreSummary:
         scores = bare_scores(*read_scores(self.file), self.dim)
-        found = summarize_checked(
-            scores,
-            self.delta,
-            confidence=self.confidence,
-            coins=self.coins,
-            together=self.together,
-            sum_norm=self.sum_norm,
-        )
+        how: dict[str, Any] = {"confidence": self.confidence, "coins": self.coins}
+        found = summarize_checked(scores, self.delta, **how)
         if method == "auto":
             method = method_by_design(scores, self.delta, self.confidence)
         if method is None or method not in applicable_methods(scores, coins=self.coins):

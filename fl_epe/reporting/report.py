@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import io
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fl_epe.auditing import LARGE_OVERLAP, AuditRecord, ScoreSummary
+from fl_epe.auditing import AuditRecord, ScoreSummary
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
@@ -33,6 +32,7 @@ from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.reporting.verdict import statement_lines, verdict_text
 
 _PICTURE = "epsilon.png"
+_LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
 
 
 def write_report(record: AuditRecord, directory: Path) -> RunSummary:
@@ -197,25 +197,9 @@ def score_notes(result: ScoreSummary) -> list[str]:
             "all canaries for equal too; the lower bounds do not, but for those that assume a "
             "Gaussian."
         ]
-    if share is None or share < LARGE_OVERLAP:
+    if share is None or not _LARGE_OVERLAP <= share <= 1.2:  # more cannot be in one release
         return []
-    if not result.together:
-        if share > 1.2:  # more than all of it: they cannot share a release
-            return []
-        return [
-            f"Warning: if all {result.observed} canaries took part in the same release, they are "
-            f"{min(share, 1):.0%} of its energy and hide each other; ε of one alone is larger. "
-            "Say so with --together (in Python together=True)."
-        ]
-    lines = [
-        f"The canaries are {min(share, 1):.0%} of the energy of their release. The first estimate "
-        "projects out the other canaries; the other rows, and the lower bounds, leave them "
-        "in."
+    return [
+        f"Warning: if all {result.observed} canaries took part in the same release, they are "
+        f"{min(share, 1):.0%} of its energy and hide each other; ε of one alone is larger."
     ]
-    if math.isinf(result.estimates[0].high):
-        lines.append(
-            "Warning: bare cosines do not tell how little else there is, so that its interval has "
-            "no upper end. Give the length of the sum of the canaries' directions (--sum-norm, in "
-            "Python sum_norm=), or use fewer canaries."
-        )
-    return lines

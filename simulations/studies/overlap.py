@@ -7,8 +7,8 @@ k canaries take part in one release, the sum of their directions in d dimensions
 deviation z: the Gaussian mechanism, whose two Gaussians are μ = 1/z apart. The share is k/d.
 
 The first table is for bare cosines. "plain" is ε without a word about the release, which the other
-canaries hide; "alone" with ``together=True``, and "given S" also with the length of the canaries'
-sum. For each the median of all runs, the share of runs whose estimate is above the truth (50% if
+canaries hide; "alone" by `one_release.epsilon_together`, and "given S" also with the length of the
+canaries' sum. For each the median of all runs, the share of runs whose estimate is above the truth (50% if
 the median is right), and how many of the 95% intervals for μ cover; ε increases with μ. "no end"
 are intervals without an upper end: bare cosines do not tell how much of a release is not canaries.
 
@@ -98,11 +98,11 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from one_release import shift_interval, shift_of_one
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores, epsilon_of
 from fl_epe.auditing.leave_one_out import project_out
-from fl_epe.auditing.one_release import shift_interval, shift_of_one
 from fl_epe.auditing.scores import mean_spread, with_measured_null
 
 Floats = NDArray[np.float64]

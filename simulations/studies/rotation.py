@@ -138,6 +138,7 @@ import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
+from one_release import epsilon_together
 
 from fl_epe import AuditRecord, CanarySet, epsilon_from_cosines, epsilon_from_record
 from fl_epe.auditing import (
@@ -251,7 +252,7 @@ def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Stati
         "ε, fitted (the paper)": epsilon_from_cosines(
             observed, dim, DELTA, variance="fitted"
         ).epsilon,
-        "ε, together": epsilon_from_cosines(observed, dim, DELTA, together=True).epsilon,
+        "ε, together": epsilon_together(Scores.from_cosines(observed, dim), DELTA).epsilon,
         "ε, two fitted": epsilon_from_scores(scores, null, DELTA).epsilon,
         **{f"bound: {name}": lower_bound(exact, DELTA, method=name) for name in bounds},
         "null: mean": float(null.mean()),

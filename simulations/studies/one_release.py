@@ -31,26 +31,9 @@ from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
 
-LARGE_OVERLAP = 0.02
-"""``m²·k/d`` above which bare scores should say whether their canaries share a release.
-
-The shift is larger by half of it for one canary alone. Reports speak of the same share."""
-
 _STEPS = np.linspace(-8.0, 8.0, 161)  # of a standard normal, for sums over the length of S
 _WEIGHTS = np.exp(-(_STEPS**2) / 2) / np.sum(np.exp(-(_STEPS**2) / 2))
 _LARGEST = 1e12
-
-
-def check_together(together: bool, sum_norm: float | None) -> None:
-    """Refuse a length of the canaries' sum without their word that they share a release.
-
-    Raises:
-        ArgumentError: a `ValueError`, that names ``sum_norm``.
-    """
-    if sum_norm is not None and not together:
-        raise_invalid(
-            "sum_norm", sum_norm, "only for canaries that took part together, which was not said"
-        )
 
 
 def epsilon_together(
@@ -94,17 +77,12 @@ def epsilon_together(
         raise ValueError(
             f"Expected cosines of canaries that share one release, got a mean of "
             f"{mean / np.sqrt(dim):.3g} for {count} of them in {dim} dimensions, which is too "
-            "large; leave out together=True if each was in a release of its own."
+            "large; each was in a release of its own."
         )
     low, high = shift_interval(mean, count, dim, confidence, sum_norm)
     shift = min(max(shift_of_one(mean, count, dim, sum_norm), low), high)
     method = f"{scores.statistic}, known variance, other canaries projected out"
     return estimate_at([shift, low, high], delta, confidence, method)
-
-
-def overlap(mean: float, count: int, dim: int) -> float:
-    """``m²·k/d``, the canaries' share of the energy of what was released, if they share it."""
-    return max(mean, 0.0) ** 2 * count / dim
 
 
 def possible(mean: float, count: int, dim: int, sum_norm: float | None = None) -> bool:
@@ -115,7 +93,7 @@ def possible(mean: float, count: int, dim: int, sum_norm: float | None = None) -
     """
     if sum_norm is not None:
         return mean * count <= math.sqrt(dim) * sum_norm * (1 + 1e-6)
-    return overlap(mean, count, dim) <= (1 + 6 / math.sqrt(2 * dim)) ** 2
+    return max(mean, 0.0) ** 2 * count / dim <= (1 + 6 / math.sqrt(2 * dim)) ** 2
 
 
 def shift_of_one(mean: float, count: int, dim: int, sum_norm: float | None = None) -> float:
