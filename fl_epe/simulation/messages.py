@@ -66,25 +66,19 @@ class TrainInstruction:
         Args:
             model: ``theta``, if it is encoded already; orders to many nodes can share it.
         """
-        config = {
-            field.name.replace("_", "-"): getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name != "theta"
-        }
+        told = dict(vars(self))
+        model = model or pack(theta=self.theta)
+        del told["theta"]
         # Seeds are wider than the 64 bits of an integer on the wire.
-        config |= {name: str(config[name]) for name in ("canary-seed", "local-seed")}
-        if model is None:
-            model = pack(theta=self.theta)
-        return RecordDict({"model": model, "order": ConfigRecord(config)})
+        told |= {name: str(told[name]) for name in _SEEDS}
+        return RecordDict({"model": model, "order": ConfigRecord(told)})
 
     @classmethod
     def decode(cls, content: RecordDict) -> TrainInstruction:
         """The inverse of `encode`."""
-        config = records_of(content, ConfigRecord)["order"]
-        values: dict[str, Any] = {key.replace("-", "_"): value for key, value in config.items()}
-        for name in ("canary_seed", "local_seed"):
-            values[name] = int(values[name])
-        return cls(theta=read_only(records_of(content, ArrayRecord)["model"]["theta"]), **values)
+        told: dict[str, Any] = dict(records_of(content, ConfigRecord)["order"])
+        told |= {name: int(told[name]) for name in _SEEDS}
+        return cls(theta=read_only(records_of(content, ArrayRecord)["model"]["theta"]), **told)
 
 
 @dataclasses.dataclass
@@ -185,6 +179,7 @@ class PartialAggregate:
                 )
 
 
+_SEEDS = ("canary_seed", "local_seed")
 _SUMS = ("clients_sum", "canaries_sum")
 _NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")
 _ANSWER = pydantic.TypeAdapter(PartialAggregate)

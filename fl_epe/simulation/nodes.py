@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,13 +73,13 @@ class NodeRegistry:
             self._held[node] = held
         return faults
 
-    def refresh_until_some(self, grid: Grid) -> list[Fault]:
-        """`refresh`, and where no node is left wait for one, so that no round is noise alone."""
-        faults, end = self.refresh(grid), time.monotonic() + self._wait
-        while not self._held and time.monotonic() < end:
+    def refresh_until(self, grid: Grid, reachable: int) -> Iterator[Fault]:
+        """`refresh` until so many clients can be reached, or the time to wait is over."""
+        end = time.monotonic() + self._wait
+        yield from self.refresh(grid)
+        while self.reachable() < reachable and time.monotonic() < end:
             time.sleep(1)
-            faults += self.refresh(grid)
-        return faults
+            yield from self.refresh(grid)
 
     def _ask(
         self, grid: Grid, nodes: Sequence[int], faults: list[Fault]
@@ -124,21 +124,15 @@ class NodeRegistry:
             ValueError: if two nodes hold the same client (other than every node all of them), or
                 one holds an unknown client.
         """
-        end = time.monotonic() + self._wait
-        while True:
-            self._left_alone.clear()
-            for fault in self.refresh(grid):
-                if fault.kind in (FaultKind.REFUSED, FaultKind.NODE_LEFT):
-                    raise ValueError(f"Expected nodes that share the clients out; {fault.text}.")
-                logger.warning("%s", fault.text)
-            if self.reachable() >= self._num_clients:
-                return
-            if time.monotonic() > end:
-                raise TimeoutError(
-                    f"Expected nodes that hold all {self._num_clients} clients within "
-                    f"{self._wait:g} s: {len(self._held)} nodes hold {self.reachable()}."
-                )
-            time.sleep(1)
+        for fault in self.refresh_until(grid, self._num_clients):
+            if fault.kind in (FaultKind.REFUSED, FaultKind.NODE_LEFT):
+                raise ValueError(f"Expected nodes that share the clients out; {fault.text}.")
+            logger.warning("%s", fault.text)
+        if self.reachable() < self._num_clients:
+            raise TimeoutError(
+                f"Expected nodes that hold all {self._num_clients} clients within "
+                f"{self._wait:g} s: {len(self._held)} nodes hold {self.reachable()}."
+            )
 
     def reachable(self) -> int:
         """How many clients are held by the nodes that are connected."""

@@ -18,17 +18,12 @@ from fl_epe.archive import one_line
 from fl_epe.auditing import ClientLog, FaultKind
 from fl_epe.simulation.checkpoint import check_arrays
 from fl_epe.simulation.dp_fedavg import Plan
-from fl_epe.simulation.messages import TrainInstruction
+from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 
 logger = logging.getLogger(__name__)
 
-_PER_ROUND = ("clip_norm", "absent", "cohort", "unclipped", "loss", "accuracy")
-_METRICS = {
-    "train_loss": "loss",
-    "train_accuracy": "accuracy",
-    "unclipped": "unclipped",
-    "cohort": "cohort",
-}
+_METRICS = ("train_loss", "train_accuracy", "unclipped", "cohort")
+_PER_ROUND = ("clip_norm", "absent", *_METRICS)
 _FAULTS_KEPT = 100
 
 
@@ -47,7 +42,6 @@ class RoundLog:
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
         self.faults: list[str] = []
         self.fault_counts: Counter[str] = Counter()
-        self._here: Counter[FaultKind] = Counter()  # in this process
 
     def canary_ids(self, t: int) -> NDArray[np.int64]:
         """The canaries of round t, counted from 0."""
@@ -58,15 +52,10 @@ class RoundLog:
         """How many observed canaries have taken part so far."""
         return int(self.presence[: self.rounds_done].any(axis=0).sum())
 
-    def scheduled(self) -> int:
-        """How many updates the round under way should bring, canaries included."""
-        t = self.rounds_done
-        return len(self.cohorts[t]) + int(self.presence[t].sum())
-
     def fault(self, kind: FaultKind, text: str, number: int | None = None) -> None:
         """Count a fault, and keep a message about it; the first hundred are kept.
 
-        The first of a kind is logged as a warning, then the tenth, the hundredth and so on.
+        The first of a kind is logged as a warning.
 
         Args:
             kind: of the fault.
@@ -76,34 +65,39 @@ class RoundLog:
         number = self.rounds_done + 1 if number is None else number
         text = one_line(text)
         self.fault_counts[str(kind)] += 1
-        self._tell(kind, f"Round {number}, {text}")
+        level = logging.WARNING if self.fault_counts[str(kind)] == 1 else logging.INFO
+        logger.log(level, "Round %d, %s (faults of this kind are counted)", number, text)
         if len(self.faults) < _FAULTS_KEPT:
             self.faults.append(f"round {number}, {text}")
 
-    def _tell(self, kind: FaultKind, text: str) -> None:
-        self._here[kind] += 1
-        count = self._here[kind]
-        if count == 1:
-            logger.warning("%s (More faults of this kind are counted, see the report.)", text)
-        elif str(count).strip("0") == "1":
-            logger.warning("%s (%s: %d times so far.)", text, kind, count)
-        else:
-            logger.info("%s", text)
+    def close_round(
+        self, answered: Collection[TrainInstruction], found: PartialAggregate, clip_norm: float
+    ) -> None:
+        """End the round under way.
 
-    def took_part(self, orders: Collection[TrainInstruction]) -> None:
-        """Correct the plan of the round under way: these orders were answered, others were not.
+        Clients that a node lost one by one count as having taken part; they are among the faults.
 
-        Clients that such a node lost one by one are among the faults.
+        Args:
+            answered: orders of the round; whoever is in another one was absent.
+            found: the sum of their answers.
+            clip_norm: of the round.
         """
-        clients = [client for order in orders for client in order.clients]
-        canaries = [canary for order in orders for canary in order.canary_ids]
-        self.cohorts[self.rounds_done] = np.sort(np.array(clients, np.int64))
-        self.presence[self.rounds_done] = np.isin(self.observed_ids, canaries)
-
-    def close_round(self, row: Mapping[str, float]) -> None:
-        """End the round under way with its numbers, one for each series of ``history``."""
-        for name in _PER_ROUND:
-            self.history[name].append(row[name])
+        t, examples = self.rounds_done, found.examples or np.nan
+        scheduled = len(self.cohorts[t]) + len(self.canary_ids(t))
+        row = {
+            "clip_norm": clip_norm,
+            "absent": scheduled - found.clients - found.canaries,
+            "train_loss": found.loss_sum / examples,
+            "train_accuracy": found.correct / examples,
+            "unclipped": found.unclipped,
+            "cohort": found.clients,
+        }
+        for name, value in row.items():
+            self.history[name].append(value)
+        clients = [client for order in answered for client in order.clients]
+        canaries = [canary for order in answered for canary in order.canary_ids]
+        self.cohorts[t] = np.sort(np.array(clients, np.int64))
+        self.presence[t] = np.isin(self.observed_ids, canaries)
         self.rounds_done += 1
 
     def series(self, name: str) -> NDArray[np.float64]:
@@ -112,7 +106,7 @@ class RoundLog:
 
     def metrics(self) -> dict[str, NDArray[np.float64]]:
         """The training's series by their names in a record."""
-        return {name: self.series(own) for name, own in _METRICS.items()}
+        return {name: self.series(name) for name in _METRICS}
 
     def clients(self) -> ClientLog:
         """Who took part in the rounds done."""

@@ -156,7 +156,7 @@ class _Session:
 
     def decided(self) -> bool:
         """Whether the rule `RunConfig.stop_when` is met."""
-        rule, found = self.job.config.stop_rule(), self.strategy.epsilon_so_far()
+        rule, found = self.job.config.stop_rule(), self.strategy.auditor.epsilon_so_far()
         return rule is not None and found is not None and rule.met(found.low, found.high)
 
     def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
@@ -195,13 +195,13 @@ class _Session:
         return Progress(
             round=done,
             rounds=rounds,
-            loss=log.history["loss"][-1] if done else np.nan,
+            loss=log.history["train_loss"][-1] if done else np.nan,
             accuracy=self._series["eval_accuracy"][-1],
             clip_norm=log.history["clip_norm"][-1] if done else self.job.config.clip_norm,
             canaries_seen=log.canaries_seen(),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
             metric=self.job.task.metric,
-            estimate=self.strategy.epsilon_so_far(),
+            estimate=self.strategy.auditor.epsilon_so_far(),
             evaluated=int(self._series["eval_round"][-1]),
             eval_loss=self._series["eval_loss"][-1],
             kept=self._kept,
@@ -213,7 +213,8 @@ class _Session:
         """Score what is left and make the record."""
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
-        done, found, stopped = self.strategy.rounds_done, self.strategy.epsilon_so_far(), None
+        done, found = self.strategy.rounds_done, self.strategy.auditor.epsilon_so_far()
+        stopped = None
         if found is not None and self.job.config.stop_when and done < self.job.config.rounds:
             facts = {f.name: getattr(found, f.name) for f in dataclasses.fields(EarlyStop)[1:]}
             stopped = EarlyStop(done, **facts)

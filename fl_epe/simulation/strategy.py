@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fl_epe.auditing import (
     AuditRecord,
     Design,
-    EpsilonEstimate,
     Mechanism,
     Provenance,
     RoundFacts,
@@ -60,7 +59,7 @@ class DPFedAvg(Strategy):
 
     Attributes:
         log: who took part when, and faults.
-        auditor: scores the canaries; ``None`` before the first round.
+        auditor: scores the canaries.
     """
 
     audits_itself = True  # `CanaryAudit` refuses it
@@ -81,7 +80,18 @@ class DPFedAvg(Strategy):
         self._sent: list[Metadata] = []  # their ids are known once they are sent
         self._state: ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
-        self.auditor: RunAuditor | None = None
+        coin, server = config.inclusion == "coin", config.optimizer()
+        self.auditor = RunAuditor(
+            config.num_canaries + (config.unobserved if coin else 0),
+            0 if coin else config.unobserved,
+            seed=self.seeds.canary,
+            delta=config.target_delta,
+            server=server if isinstance(server, ServerSGD) else config.server_optimizer,
+            planned=len(self.log.observed_ids) * config.canary_schedule().participations(),
+            kind=config.canary_kind,
+            series=released_series(config),
+            follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
+        )
 
     @property
     def rounds_done(self) -> int:
@@ -102,21 +112,6 @@ class DPFedAvg(Strategy):
         """Log what will be done."""
         logger.info("DP-FedAvg with canaries: %s", self.config)
 
-    def _new_auditor(self) -> RunAuditor:
-        config, coin = self.config, self.config.inclusion == "coin"
-        server, observed = config.optimizer(), len(self.log.observed_ids)
-        return RunAuditor(
-            config.num_canaries + (config.unobserved if coin else 0),
-            0 if coin else config.unobserved,
-            seed=self.seeds.canary,
-            delta=config.target_delta,
-            server=server if isinstance(server, ServerSGD) else config.server_optimizer,
-            planned=observed * config.canary_schedule().participations(),
-            kind=config.canary_kind,
-            series=released_series(config),
-            follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
-        )
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -124,13 +119,12 @@ class DPFedAvg(Strategy):
         theta = read_only(arrays["theta"])
         if self._state is None:
             self._state, self._start = initial_state(self.config, theta), theta
-            self.auditor = self._new_auditor()
             self.auditor.begin(theta)
         self._state = dataclasses.replace(self._state, theta=theta)
         if server_round == 1:
             self._nodes.wait_for_all(grid)
         else:
-            for fault in self._nodes.refresh_until_some(grid):
+            for fault in self._nodes.refresh_until(grid, 1):  # no round is noise alone
                 self.log.fault(*fault)
         t, settings = self.rounds_done, self.config
         self._instructions = {
@@ -163,32 +157,23 @@ class DPFedAvg(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up, and take the next step; what is missing counts as zero."""
-        before, auditor = self._state, self.auditor
+        before, n = self._state, self.config.cohort_size
         assert before is not None  # noqa: S101 - configure_train came first
-        assert auditor is not None  # noqa: S101
-        number = before.rounds_done + 1
-        answers = collect(replies, self._instructions, self._sent, number, self.log.fault)
-        dim, n = len(before.theta), self.config.cohort_size
-        found = add_up(answers.values(), dim, separate=self.config.full_knowledge)
-        scheduled = self.log.scheduled()
-        self.log.took_part([self._instructions[node] for node in answers])
+        t = before.rounds_done
+        answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
+        separate = self.config.full_knowledge
+        found = add_up(answers.values(), len(before.theta), separate=separate)
         self._state, released = next_round(self.config, self.seeds, before, found.clipped_sums())
+        answered = [self._instructions[node] for node in answers]
+        self.log.close_round(answered, found, before.clip_norm)
         facts = RoundFacts(
-            present=self.log.canary_ids(before.rounds_done).tolist(),
+            present=self.log.canary_ids(t).tolist(),
             contribution=before.clip_norm / n,
             clip_norm=before.clip_norm,
             replies=n,
         )
-        auditor.observe(self._state.theta, facts, released=released)
-        row = {
-            "absent": scheduled - found.clients - found.canaries,
-            "cohort": found.clients,
-            "unclipped": found.unclipped,
-            "loss": found.loss_sum / found.examples if found.examples else np.nan,
-            "accuracy": found.correct / found.examples if found.examples else np.nan,
-            "clip_norm": before.clip_norm,
-        }
-        self.log.close_round(row)
+        self.auditor.observe(self._state.theta, facts, released=released)
+        row = {name: values[-1] for name, values in self.log.history.items()}
         return self.model(), MetricRecord(dict(row))
 
     def configure_evaluate(
@@ -215,7 +200,7 @@ class DPFedAvg(Strategy):
         Raises:
             ValueError: before the first round.
         """
-        if self.auditor is None or not self.rounds_done:
+        if not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
         ids, presence = self.log.observed_ids, self.log.presence[: self.rounds_done]
         if self.config.stop_when is not None and self.rounds_done < self.config.rounds:
@@ -254,16 +239,9 @@ class DPFedAvg(Strategy):
             inclusion=config.inclusion,
         )
 
-    def epsilon_so_far(self) -> EpsilonEstimate | None:
-        """ε after the rounds done, at the target δ, where it is cheap or a rule asks for it.
-
-        Its 95% interval holds at all rounds at once; ``None`` before two canaries took part.
-        """
-        return None if self.auditor is None else self.auditor.epsilon_so_far()
-
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the seeds that a resumed run needs, as named arrays."""
-        if self.auditor is None or self._state is None:
+        if self._state is None:
             return {}
         return {
             "theta": self._state.theta,
@@ -308,7 +286,6 @@ class DPFedAvg(Strategy):
         self._state = dataclasses.replace(
             initial_state(config, theta), clip_norm=clip_norm, optimizer=optimizer, rounds_done=done
         )
-        self.auditor = self._new_auditor()
         self.auditor.restore(auditor, done, start=self._start, last=theta)
 
 

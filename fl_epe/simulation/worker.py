@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,7 @@ _thread = threading.local()
 
 
 def worker_app(
-    task: Task,
-    execution: Execution | None = None,
-    *,
-    everyone: bool = False,
-    canary_signs: Sequence[int] | None = None,
+    task: Task, execution: Execution | None = None, *, everyone: bool = False
 ) -> ClientApp:
     """The `ClientApp` that trains ``task``'s clients and plays the canaries.
 
@@ -44,19 +39,10 @@ def worker_app(
             environment says, see `Execution.from_environment`.
         everyone: every node holds all clients, as in a simulation on one machine; the server then
             shares them out anew in each round, by their sizes.
-        canary_signs: +1 or −1 for each canary that may take part: −1 for one whose record is
-            replaced by its opposite in every round. By default all are +1. The server and the
-            record do not learn them.
-
-    Raises:
-        ValueError: for another sign.
     """
-    signs = None if canary_signs is None else tuple(int(sign) for sign in canary_signs)
-    if signs is not None and not set(signs) <= {-1, 1}:
-        raise ValueError(f"Expected canary_signs={sorted(set(signs))} to be of -1 and 1.")
     app = ClientApp()
     app.query()(functools.partial(_holds, task, everyone))
-    app.train()(functools.partial(_train, task, execution, signs))
+    app.train()(functools.partial(_train, task, execution))
     return app
 
 
@@ -82,22 +68,13 @@ def _holds(task: Task, everyone: bool, message: Message, context: Context) -> Me
     return Message(RecordDict({"held": pack(clients=clients)}), reply_to=message)
 
 
-def _train(
-    task: Task,
-    execution: Execution | None,
-    signs: Sequence[int] | None,
-    message: Message,
-    context: Context,
-) -> Message:
+def _train(task: Task, execution: Execution | None, message: Message, context: Context) -> Message:
     order = TrainInstruction.decode(message.content)
-    return Message(execute(task, order, execution, signs).encode(), reply_to=message)
+    return Message(execute(task, order, execution).encode(), reply_to=message)
 
 
 def execute(
-    task: Task,
-    order: TrainInstruction,
-    execution: Execution | None = None,
-    signs: Sequence[int] | None = None,
+    task: Task, order: TrainInstruction, execution: Execution | None = None
 ) -> PartialAggregate:
     """Train the order's clients, clip each update and add it up; likewise for the canaries."""
     dim = len(order.theta)
@@ -107,7 +84,7 @@ def execute(
     trainer = _trainer(task, execution)
     counts = trainer.train(order.theta, order.clients, local, total, seed=seed, round_number=t)
     canaries_total = ClippedSum(dim, order.clip_norm) if order.separate else total
-    faults = _add_canaries(canaries_total, order, signs)
+    faults = _add_canaries(canaries_total, order)
     return PartialAggregate(
         clients_sum=total.total(),
         canaries_sum=canaries_total.total() if order.separate else None,
@@ -121,19 +98,14 @@ def execute(
     )
 
 
-def _add_canaries(
-    total: ClippedSum, order: TrainInstruction, signs: Sequence[int] | None
-) -> list[Fault]:
+def _add_canaries(total: ClippedSum, order: TrainInstruction) -> list[Fault]:
     """Add the order's canaries; returns a fault for each that is lost."""
     canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind)
     factor = np.float32(_CANARY_FACTOR * order.clip_norm)
     return [
         Fault(FaultKind.CANARY_LOST, f"canary {canary}: its update was not finite")
         for canary in order.canary_ids
-        if total.add(
-            canaries.vector(canary) * (factor if signs is None else factor * signs[canary])
-        )
-        is None
+        if total.add(canaries.vector(canary) * factor) is None
     ]
 
 

@@ -15,6 +15,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 from audit_script import Result, Settings, Table, run
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 from group_privacy import group_epsilon
 from substitute_models import epsilon_of_means
 
@@ -23,6 +25,9 @@ from fl_epe.auditing import EVERY_ROUND, AuditRecord, Scores, lower_bound, seen_
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation import InProcessGrid, Job, run_on_grid, worker_app
+from fl_epe.simulation.messages import TrainInstruction
+from fl_epe.simulation.worker import execute
+from fl_epe.tasks import Task
 from fl_epe.tasks.digits import Digits
 
 _CLIENTS = 40
@@ -122,9 +127,31 @@ def _record(noise: float, signs: np.ndarray, rounds: int, delta: float, seed: in
         local_epochs=1,
     )
     job = Job(task, config, Seeds.derive(seed), evaluate_every=rounds)
-    app = worker_app(task, everyone=True, canary_signs=signs.tolist())
-    with InProcessGrid(app, _WORKERS) as grid:
+    with InProcessGrid(signed_app(task, signs), _WORKERS) as grid:
         return run_on_grid(grid, job)
+
+
+def signed_app(task: Task, signs: np.ndarray) -> ClientApp:
+    """`worker_app`, where a canary of sign −1 takes part with the opposite update.
+
+    Neither the server nor the record learns the signs.
+    """
+    good, app = worker_app(task, everyone=True), ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return good(message, context)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        order = TrainInstruction.decode(message.content)
+        opposite = [canary for canary in order.canary_ids if signs[canary] < 0]
+        part = execute(task, order)
+        minus = execute(task, dataclasses.replace(order, clients=[], canary_ids=opposite))
+        part.clients_sum = part.clients_sum - 2 * minus.clients_sum
+        return Message(part.encode(), reply_to=message)
+
+    return app
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ STATES = {
     "presence": ("presence", np.zeros((4, 6)), "presence is float64"),
     "clients": ("client_ids", np.full(20, 99), r"client_ids are not in \[0, 20\)"),
     "offsets": ("client_offsets", np.array([0, 9, 5, 15, 20]), "client_offsets do not rise"),
-    "history": ("history.loss", np.zeros(9), "history.loss is float64 of shape"),
+    "history": ("history.train_loss", np.zeros(9), "history.train_loss is float64 of shape"),
     "series": ("series.eval_loss", np.zeros(9), "series.eval_loss is float64 of shape"),
     "scores": ("auditor.dots.mean", np.zeros((1, 99)), "auditor.dots.mean is float64 of shape"),
     "names": ("auditor.waiting.names", np.array(["x"] * 3), "auditor.waiting.vectors is float32"),

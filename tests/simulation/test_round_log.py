@@ -9,7 +9,7 @@ from fl_epe.simulation.dp_fedavg import Plan
 from fl_epe.simulation.round_log import RoundLog
 
 
-def test_faults_of_one_kind_are_told_once_and_then_by_their_number(caplog):
+def test_faults_of_one_kind_are_told_once(caplog):
     log = RoundLog(Plan([np.arange(3)], np.ones((1, 2), bool), np.arange(2)))
     with caplog.at_level(logging.WARNING):
         for client in range(48):
@@ -17,9 +17,8 @@ def test_faults_of_one_kind_are_told_once_and_then_by_their_number(caplog):
         log.fault(FaultKind.NO_ANSWER, "node 1: no answer")
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        "Round 1, client 0: no memory (More faults of this kind are counted, see the report.)",
-        "Round 1, client 9: no memory (client failed: 10 times so far.)",
-        "Round 1, node 1: no answer (More faults of this kind are counted, see the report.)",
+        "Round 1, client 0: no memory (faults of this kind are counted)",
+        "Round 1, node 1: no answer (faults of this kind are counted)",
     ]
     assert log.fault_counts == {"client failed": 48, "no answer in time": 1}
     assert len(log.faults) == 49
