@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from fl_epe.auditing import finite
-from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
+from fl_epe.checks import ArgumentError, check_count, check_positive
 from fl_epe.cli.console import print_json, print_lines, terminal
 
-_MOST_DRAWS = 10_000
 _PARTICIPATIONS_TRIED = (1, 2, 4, 8, 16)
 
 
@@ -33,16 +32,11 @@ class Canaries:
             adversary who sees every round, and several numbers of participations are tried.
         participations: rounds in which each canary takes part (default: 1, or with
             --noise-multiplier 1, 2, 4, 8 and 16).
-        clients_per_round: real clients of a round; the rounds that have room are then told.
-        share: largest share of canaries in a round.
+        clients_per_round: real clients of a round; the rounds that have room for as many canaries
+            are then told.
         delta: target δ.
         confidence: of the lower bound, one-sided.
         power: wanted probability that the bound exceeds the claim.
-        method: the lower bound, or auto for the one by design.
-        null: whether the null is exact, or shown by as many unobserved canaries; a canary that
-            takes part more than once needs them.
-        draws: simulated audits for each number of canaries.
-        seed: of the simulated audits.
         json: print JSON instead of text.
     """
 
@@ -53,14 +47,9 @@ class Canaries:
     noise_multiplier: float | None = None
     participations: int | None = None
     clients_per_round: float | None = None
-    share: float = 0.5
     delta: float = 1e-5
     confidence: float = 0.95
     power: float = 0.8
-    method: str = "auto"
-    null: Literal["auto", "exact", "unobserved"] = "auto"
-    draws: int = 40
-    seed: int = 0
     json: bool = False
 
     def __post_init__(self) -> None:
@@ -76,12 +65,6 @@ class Canaries:
             check_count("participations", self.participations)
         if self.clients_per_round is not None:
             check_positive("clients_per_round", self.clients_per_round)
-        if not 0 < self.share < 1:
-            raise_invalid("share", self.share, "in (0, 1)")
-        if self.seed < 0:
-            raise_invalid("seed", self.seed, ">= 0")
-        if not 2 <= self.draws <= _MOST_DRAWS:
-            raise_invalid("draws", self.draws, f"in [2, {_MOST_DRAWS}]")
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
@@ -89,9 +72,7 @@ class Canaries:
         from fl_epe.limit import canaries_for_epsilon
         from fl_epe.reporting import canary_lines
 
-        z, room = self.noise_multiplier, None
-        if self.clients_per_round is not None:
-            room = self.clients_per_round * self.share / (1 - self.share)
+        z = self.noise_multiplier
         tried = _PARTICIPATIONS_TRIED if z is not None else (1,)
         found = [
             canaries_for_epsilon(
@@ -100,12 +81,8 @@ class Canaries:
                 self.delta,
                 confidence=self.confidence,
                 power=self.power,
-                method=self.method,
-                exact=self.null == "exact" or (self.null == "auto" and participations == 1),
                 participations=participations,
-                room=room,
-                draws=self.draws,
-                seed=self.seed,
+                room=self.clients_per_round,
             )
             for participations in (tried if self.participations is None else (self.participations,))
         ]

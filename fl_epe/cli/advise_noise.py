@@ -5,21 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from fl_epe.accounting import UpperBound, tightest, upper_bounds
 from fl_epe.auditing import AuditRecord, finite
 from fl_epe.checks import argument_context, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
 from fl_epe.cli.sizes import check_limit, check_memory
-from fl_epe.limit import load_run, rounds_like, server_like
+from fl_epe.limit import load_run, rounds_like, server_like, setting_like
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
-if TYPE_CHECKING:
-    from fl_epe.limit import NoiseAdvice
-
 _ROUNDS, _PARTICIPATIONS, _DELTA = 60, 1.0, 1e-5
-_ENOUGH_CLIENTS = 10**6  # where nobody said how many: only rounding depends on the number
 _LONGEST = 3600.0  # advice is for somebody who waits
 
 
@@ -33,7 +28,7 @@ class Noise:
     Examples:
         fl-epe advise noise --target-epsilon 1 --rounds 1000 --clients 50000
         fl-epe advise noise --target-epsilon 3 --participation poisson --participations 20
-        fl-epe advise noise --target-epsilon 2 --like runs/half --who worst-case
+        fl-epe advise noise --target-epsilon 2 --like runs/half --worst-case
 
     Attributes:
         target_epsilon: wanted ε.
@@ -45,11 +40,9 @@ class Noise:
         delta: target δ (default: the run's, or clients^-1.1, or 1e-05).
         momentum: momentum of the server's sgd (default: the run's, or 0; 'fl-epe run' has 0.9).
         adversary: the adversary sees the final model, or every round's.
-        who: whose ε: that of a client drawn at random, of one with the mean expected score, or
-            of the worst case of all clients.
+        worst_case: for the worst case of all clients, not for a client drawn at random.
         num_canaries: canaries of the run that would measure.
         like: directory of a run whose clip norms, server and real updates are taken over.
-        seed: of the clients that are drawn where a schedule has no law in closed form.
         json: print JSON instead of text.
     """
 
@@ -63,15 +56,12 @@ class Noise:
     delta: float | None = None
     momentum: float | None = None
     adversary: Literal["final", "all"] = "final"
-    who: Literal["random", "mean", "worst-case"] = "random"
+    worst_case: bool = False
     num_canaries: int = 2000
     like: Path | None = None
-    seed: int = 0
     json: bool = False
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise_invalid("seed", self.seed, ">= 0")
         check_memory(self.num_canaries * 16, "the canaries' scores", num_canaries=self.num_canaries)
 
     def __call__(self, words: Sequence[str]) -> int:
@@ -94,20 +84,18 @@ class Noise:
             self.target_epsilon,
             delta if self.delta is None else self.delta,
             adversary=Adversary(self.adversary),
-            who=self.who,
+            worst_case=self.worst_case,
             num_canaries=self.num_canaries,
             population=clients,
-            seed=self.seed,
             **server_like(run, 0.0, momentum=self.momentum),
         )
-        theory = _theory(schedule, advice, clients)
-        setting = _setting(run, advice.noise_multiplier)
+        setting = setting_like(run, advice.noise_multiplier)
         if self.json:
-            bounds = [vars(bound) | {"epsilon": finite(bound.epsilon)} for bound in theory]
+            bounds = [vars(b) | {"epsilon": finite(b.epsilon)} for b in advice.analytical]
             more = {"adversary": self.adversary, "setting": setting, "analytical": bounds}
             print_json(dataclasses.asdict(advice) | more)
             return 0
-        lines = [*advice_lines(advice), *map(_theory_line, theory)]
+        lines = advice_lines(advice)
         if setting is not None:
             lines.append(
                 f"• The clip norm of that run was adaptive: --noise-multiplier {setting:.4g} gives "
@@ -133,38 +121,3 @@ def _schedule(asked: Noise, run: AuditRecord | None) -> tuple[Schedule, Trace | 
     check_limit(rounds, asked.clients, longest=_LONGEST)
     with argument_context("participation", spec, "rounds", "participations"):
         return make_schedule(spec, rounds, participations), log and log[0]
-
-
-def _setting(record: AuditRecord | None, noise_multiplier: float) -> float | None:
-    """``--noise-multiplier`` of a run whose sum of updates gets ``noise_multiplier``.
-
-    ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
-    """
-    mechanism = None if record is None else record.mechanism
-    if not mechanism or not mechanism.noise_multiplier or not mechanism.sum_noise_multiplier:
-        return None
-    spent = mechanism.noise_multiplier**-2 - mechanism.sum_noise_multiplier**-2
-    if spent <= 0 or noise_multiplier == 0:
-        return None
-    return float((noise_multiplier**-2 + spent) ** -0.5)
-
-
-def _theory(schedule: Schedule, advice: NoiseAdvice, clients: int | None) -> list[UpperBound]:
-    """The tightest guarantees for the client, for rounds that the adversary knows and unknown."""
-    many = clients or _ENOUGH_CLIENTS
-    found = upper_bounds(schedule, advice.noise_multiplier, advice.delta, many)
-    if advice.who == "worst-case":
-        found = tuple(bound for bound in found if not bound.averages)
-    known, unknown = tightest(found, rounds_known=True), tightest(found, rounds_known=False)
-    return [bound for bound in (known, unknown if unknown != known else None) if bound is not None]
-
-
-def _theory_line(bound: UpperBound) -> str:
-    from fl_epe.reporting import number
-
-    whom = "a client drawn at random" if bound.averages else "every client"
-    known = "known" if bound.rounds_known else "unknown"
-    return (
-        f"• Theory guarantees ε ≤ {number(finite(bound.epsilon))} at that z for {whom}, whatever "
-        f"the attack, with rounds {known} ({bound.assumption}; {bound.adjacency} adjacency)."
-    )

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fl_epe.checks import ArgumentError, check_count
 from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
@@ -21,9 +21,6 @@ from fl_epe.files import remove_parts
 from fl_epe.limit import CLIENTS, ROUNDS, ComparisonPlan, read_plan, with_log
 from fl_epe.tasks import look_in_current_folder
 
-if TYPE_CHECKING:
-    pass
-
 _WORKER = 200 << 20  # a Python process with NumPy and SciPy
 _OWN = {field.name for field in dataclasses.fields(ComparisonPlan)}
 _SETTINGS = {field.name for field in dataclasses.fields(RunConfig)}
@@ -33,8 +30,8 @@ _SETTINGS = {field.name for field in dataclasses.fields(RunConfig)}
 class Compare:
     """Measure a grid of participation schedules, noise multipliers and participations.
 
-    Without --task in the high-dimensional limit, which needs no training. Writes a table,
-    compare.html, compare.csv, compare.json and pictures. Run the same command with the same
+    Without --task in the high-dimensional limit, which needs no training. Prints a table, and
+    writes compare.html and compare.json. Run the same command with the same
     --output again to go on after a stop, or with a larger grid.
 
     A TOML file holds the same names: schedules = ["epochs", "poisson"], noise-multipliers =

@@ -25,9 +25,17 @@ from typing import TYPE_CHECKING
 from fl_epe import lazy_names
 from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
 from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
-from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, caps, exposure
-from fl_epe.limit.expected_scores import RealUpdates, limit_expected_scores, limit_weights
-from fl_epe.limit.like import CHECKPOINT, RECORD, limit_like, load_run, rounds_like, server_like
+from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure
+from fl_epe.limit.expected_scores import RealUpdates, limit_weights
+from fl_epe.limit.like import (
+    CHECKPOINT,
+    RECORD,
+    limit_like,
+    load_run,
+    rounds_like,
+    server_like,
+    setting_like,
+)
 from fl_epe.limit.measure import record_path
 from fl_epe.limit.plan import (
     CLIENTS,
@@ -62,10 +70,8 @@ __all__ = [
     "RealUpdates",
     "Row",
     "canaries_for_epsilon",
-    "caps",
     "carry_out",
     "exposure",
-    "limit_expected_scores",
     "limit_like",
     "limit_record",
     "limit_weights",
@@ -77,6 +83,7 @@ __all__ = [
     "rounds_like",
     "rows_of",
     "server_like",
+    "setting_like",
     "with_log",
     "write_comparison",
 ]

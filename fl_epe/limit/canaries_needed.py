@@ -6,7 +6,7 @@ that of a Gaussian mechanism with the true ε. The answer is the least number of
 the bound exceeds the claim with the wanted probability, the *power*.
 
 Examples:
-    >>> found = canaries_for_epsilon(20.0, 4.0, 1e-5, draws=20)
+    >>> found = canaries_for_epsilon(20.0, 4.0, 1e-5)
     >>> 2 <= found.canaries < 40
     True
 """
@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, Scores, ceiling, lower_bound, method_by_design
+from fl_epe.auditing import Scores, ceiling, lower_bound, method_by_design
 from fl_epe.checks import check_probability, raise_invalid
 
 MOST_CANARIES = 8_192
@@ -29,7 +29,9 @@ MOST_CANARIES = 8_192
 
 _DIM = 10**8  # of the exact null; larger ones have the same null but for rounding
 _LARGEST = 1e6  # of a true ε: beyond it every audit with a few canaries shows any claim
-_FRESH = 3  # times as many audits say what the power of the chosen number is
+_DRAWS = 40  # simulated audits that choose the number
+_FRESH = 3  # times as many say what its power is, with a standard error of at most 0.29/√_DRAWS
+_SEED = 0
 _STEP = 2**0.25  # numbers of canaries that are tried are this far apart
 
 
@@ -91,12 +93,8 @@ def canaries_for_epsilon(
     *,
     confidence: float = 0.95,
     power: float = 0.8,
-    method: str = "auto",
-    exact: bool = True,
     participations: int = 1,
     room: float | None = None,
-    draws: int = 40,
-    seed: int = 0,
 ) -> CanaryAdvice:
     """The least number of canaries whose bound exceeds a claim with the wanted probability.
 
@@ -106,35 +104,26 @@ def canaries_for_epsilon(
         delta: δ of both, in (0, 1).
         confidence: of the bound, one-sided.
         power: wanted probability, in (0, 1).
-        method: a valid one of `BOUNDS` that needs no coins, or "auto" for the one by design.
-        exact: whether the null is exact; otherwise there are as many unobserved canaries.
-        participations: of each canary; for ``rounds`` alone.
+        participations: of each canary. The null is exact for a single one; with more, there are
+            as many unobserved canaries.
         room: canaries that fit into a round on average; for ``rounds`` alone.
-        draws: simulated audits that choose the number; three times as many others then say what
-            its power is, with a standard error of at most 0.29/√draws, and the number is raised
-            until that is enough.
-        seed: of the draws.
 
     Raises:
         ValueError: for an argument out of range.
     """
     check_probability("confidence", confidence)
     check_probability("power", power)
-    valid = ["auto", *(n for n, b in BOUNDS.items() if b.valid and not b.needs_coins)]
-    if method not in valid:
-        raise_invalid("method", method, f"to be one of {', '.join(valid)}")
     if not 0 <= claimed < math.inf:
         raise_invalid("claimed", claimed, "in [0, inf)")
-    if draws < 2 or participations < 1:
-        raise_invalid("draws", draws, ">= 2, with participations >= 1")
-    audits = _Audits(shift_of(true_epsilon, delta), delta, confidence, method, exact, draws, seed)
-    enough, reached, tested = None, 0.0, _FRESH * draws
+    exact = participations == 1
+    audits = _Audits(shift_of(true_epsilon, delta), delta, confidence, exact)
+    enough, reached, tested = None, 0.0, _FRESH * _DRAWS
     if claimed < true_epsilon:
         enough = _least(lambda count: audits.enough(count, claimed, power))
     # The draws that chose a number flatter it: others say whether it is enough.
     numbers = _numbers()
     while enough is not None:
-        won = [audits.wins(enough, claimed, draws + draw) for draw in range(tested)]
+        won = [audits.wins(enough, claimed, _DRAWS + draw) for draw in range(tested)]
         reached = float(np.mean(won))
         if reached >= power:
             break
@@ -190,21 +179,16 @@ class _Audits:
     shift: float
     delta: float
     confidence: float
-    method: str
     exact: bool
-    draws: int
-    seed: int
 
     def scores(self, count: int, draw: int) -> Scores:
-        own, others = (np.random.default_rng((self.seed, draw, side)) for side in (0, 1))
+        own, others = (np.random.default_rng((_SEED, draw, side)) for side in (0, 1))
         observed = self.shift + own.normal(size=count)
         if self.exact:
             return Scores.from_cosines(np.clip(observed / math.sqrt(_DIM), -1, 1), _DIM)
         return Scores(observed, others.normal(size=count))
 
     def method_for(self, count: int) -> str | None:
-        if self.method != "auto":
-            return self.method
         return method_by_design(self.scores(count, 0), self.delta, self.confidence)
 
     def wins(self, count: int, claimed: float, draw: int) -> bool:
@@ -218,9 +202,9 @@ class _Audits:
 
     def enough(self, count: int, claimed: float, power: float) -> bool:
         """Whether so many audits succeed; stops as soon as that is decided."""
-        allowed = math.floor((1 - power) * self.draws + 1e-9)
+        allowed = math.floor((1 - power) * _DRAWS + 1e-9)
         lost = 0
-        for draw in range(self.draws):
+        for draw in range(_DRAWS):
             lost += not self.wins(count, claimed, draw)
             if lost > allowed:
                 return False

@@ -1,35 +1,27 @@
-"""Expected scores of canaries in the limit of a large model, from their schedule alone.
+"""What a participation adds to a canary's expected scores, in the limit of a large model.
 
 Derivation: docs/notes/limit.md.
 
 Examples:
-    >>> from fl_epe.schedules import Poisson
-    >>> schedule = Poisson(rounds=10, rate=0.5)
-    >>> final, every_round = limit_expected_scores(schedule, 0.4, num_canaries=5)
-    >>> every_round.shape
-    (5,)
+    >>> final, every_round = limit_weights(rounds=4, noise_multiplier=0.5)
+    >>> final.tolist(), every_round.tolist()
+    ([1.0, 1.0, 1.0, 1.0], [4.0, 4.0, 4.0, 4.0])
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
 from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing import AuditRecord, leave_one_out
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import ServerSGD, sgd_weights
-from fl_epe.schedules import Cohort, Schedule, Trace
-from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
-
-PARTICIPATION = 0
-"""The random stream that draws who takes part."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,52 +135,6 @@ class Signal:
         return float(np.linalg.norm(self.steps) * self.final_residual)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Participations:
-    """Participations, one row for each client in each of its rounds.
-
-    Attributes:
-        clients: number of clients; they are numbered from 0, and some may have no row.
-        round_ids: the round of each row, from 0, ascending.
-        client_ids: the client of each row.
-    """
-
-    clients: int
-    round_ids: NDArray[np.int64]
-    client_ids: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, clients: int, cohorts: Iterable[Cohort]) -> Participations:
-        """From the cohort of each round."""
-        rows = [cohort.copy() for cohort in cohorts]  # a view would keep the whole cohort
-        round_ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-        return cls(clients, round_ids, np.concatenate(rows))
-
-    @classmethod
-    def draw(
-        cls, schedule: Schedule, num_canaries: int, population: int | None, rng: np.random.Generator
-    ) -> Participations:
-        """The participations of canaries, as `limit_record` draws them."""
-        return cls.of(num_canaries, canary_cohorts(schedule, num_canaries, population, rng))
-
-    def counts(self) -> NDArray[np.int64]:
-        """Number of rounds in which each client takes part, ``(clients,)``."""
-        return np.bincount(self.client_ids, minlength=self.clients)
-
-    def expected_scores(self, final: Floats, every_round: Floats) -> tuple[Floats, Floats]:
-        """Expected displacement and matched filter of each client, ``(clients,)`` each.
-
-        Args:
-            final: from `limit_weights`.
-            every_round: from `limit_weights`.
-        """
-        return self._sums(final), np.sqrt(self._sums(every_round))
-
-    def _sums(self, per_round: Floats) -> Floats:
-        sums = np.bincount(self.client_ids, per_round[self.round_ids], minlength=self.clients)
-        return np.asarray(sums, np.float64)
-
-
 def limit_weights(
     rounds: int, noise_multiplier: float, **setting: Unpack[LimitSetting]
 ) -> tuple[Floats, Floats]:
@@ -210,36 +156,6 @@ def limit_weights(
     return signal.steps / signal.moved, signal.residual**-2
 
 
-def limit_expected_scores(
-    schedule: Schedule,
-    noise_multiplier: float,
-    *,
-    num_canaries: int = 1000,
-    population: int | None = None,
-    seed: int = 0,
-    **setting: Unpack[LimitSetting],
-) -> tuple[Floats, Floats]:
-    """Expected scores of the canaries of `limit_record`, which takes the same arguments.
-
-    Args:
-        schedule: the participation schedule. Of a `Trace`, canaries are average-case clients.
-        noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are real updates.
-        num_canaries: number of canaries.
-        population: number of clients that the schedule is for; ``num_canaries`` by default.
-        seed: of the schedule's draw.
-        setting: see `LimitSetting`.
-
-    Returns:
-        For "final" and for "all", ``(num_canaries,)`` each; 0 for a canary that never takes part.
-
-    Raises:
-        ValueError: if there is neither noise nor real updates, or if an argument is out of range.
-    """
-    weights = limit_weights(schedule.rounds, noise_multiplier, **setting)
-    rng = generator(seed, PARTICIPATION)
-    return Participations.draw(schedule, num_canaries, population, rng).expected_scores(*weights)
-
-
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
     given = np.asarray(values, np.float64)
     if given.shape not in ((), (rounds,)):
@@ -259,26 +175,3 @@ def _residual_variance(noise_multiplier: float, real: RealUpdates, rounds: int) 
     if not np.all(variance > 0) or not noise_multiplier**2 + real.final > 0:
         raise_invalid("noise_multiplier", noise_multiplier, "> 0, or real updates in every round")
     return np.asarray(variance)
-
-
-def canary_cohorts(
-    schedule: Schedule, num_canaries: int, population: int | None, rng: np.random.Generator
-) -> Iterator[Cohort]:
-    """The canaries that take part in each round.
-
-    Schedules treat all clients alike, so the first ``num_canaries`` of them can be the canaries.
-    """
-    if isinstance(schedule, Trace):
-        if population not in (None, schedule.population):
-            raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
-        return schedule.cohorts(num_canaries, rng)
-    if population is None:
-        return schedule.cohorts(num_canaries, rng)
-    if population < num_canaries:
-        raise ArgumentError(
-            "Expected {population} >= {num_canaries}.",
-            population=population,
-            num_canaries=num_canaries,
-        )
-    cohorts = schedule.cohorts(population, rng)
-    return (cohort[: np.searchsorted(cohort, num_canaries)] for cohort in cohorts)

@@ -71,3 +71,17 @@ def server_like(
     given = {name: value for name, value in changes.items() if value is not None}
     setting["server"] = dataclasses.replace(setting["server"], **given)
     return setting
+
+
+def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | None:
+    """``--noise-multiplier`` of a run whose sum of updates gets ``noise_multiplier``.
+
+    ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
+    """
+    mechanism = None if run is None else run.mechanism
+    if not mechanism or not mechanism.noise_multiplier or not mechanism.sum_noise_multiplier:
+        return None
+    spent = mechanism.noise_multiplier**-2 - mechanism.sum_noise_multiplier**-2
+    if spent <= 0 or noise_multiplier == 0:
+        return None
+    return float((noise_multiplier**-2 + spent) ** -0.5)

@@ -1,11 +1,9 @@
-"""Writes what people and programs read of a comparison: a table, a page, pictures, CSV, JSON."""
+"""Writes what people and programs read of a comparison: a table, a page and JSON."""
 
 from __future__ import annotations
 
 import base64
-import csv
 import dataclasses
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,12 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import finite, installed_versions
-from fl_epe.files import write_bytes, write_text
-from fl_epe.limit.charts import charts
+from fl_epe.files import write_text
+from fl_epe.limit.charts import chart
 from fl_epe.limit.plan import ComparisonPlan
 from fl_epe.limit.rows import Epsilon, Row
 from fl_epe.reporting import NOT_MEASURED, number, plain_table, render_page
-from fl_epe.table_file import csv_cell
 
 _COLUMNS = (
     "schedule",
@@ -39,7 +36,7 @@ _TIE = 0.01  # relative; expected scores are rounded
 
 
 def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path) -> None:
-    """Write ``compare.html``, ``compare.json``, ``compare.csv`` and the pictures.
+    """Write ``compare.html`` and ``compare.json``.
 
     Args:
         plan: what was compared.
@@ -54,18 +51,18 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
     }
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
     write_text(directory / "compare.json", text + "\n")
-    _write_csv(rows, directory / "compare.csv")
-    pictures = []
-    for name, (caption, image, told) in charts(rows, *reference(plan)).items():
-        write_bytes(directory / f"{name}.png", image)
-        pictures.append((caption, base64.b64encode(image).decode(), told))
-    write_text(directory / "compare.html", _page(plan, rows, pictures))
+    write_text(directory / "compare.html", _page(plan, rows))
 
 
 def reference(plan: ComparisonPlan) -> tuple[float, float]:
     """The noise multiplier and the participations that the table in the terminal shows."""
     noise, participations = sorted(plan.noise_multipliers), sorted(plan.participations)
     return noise[(len(noise) - 1) // 2], participations[(len(participations) - 1) // 2]
+
+
+def _at_reference(plan: ComparisonPlan, rows: Sequence[Row]) -> list[Row]:
+    at = reference(plan)
+    return [row for row in rows if (row.noise_multiplier, row.participations) == at]
 
 
 def print_comparison(plan: ComparisonPlan, rows: Sequence[Row], console: Console) -> None:
@@ -82,7 +79,7 @@ def print_comparison(plan: ComparisonPlan, rows: Sequence[Row], console: Console
 
 def _table(plan: ComparisonPlan, rows: Sequence[Row]) -> Table:
     noise, participations = reference(plan)
-    here = [r for r in rows if (r.noise_multiplier, r.participations) == (noise, participations)]
+    here = _at_reference(plan, rows)
     delta = next((row.delta for row in here if row.delta is not None), plan.delta)
     at = "" if delta is None else f", δ = {delta:.2g}"
     table = plain_table(
@@ -144,13 +141,10 @@ def failed_of(rows: Sequence[Row]) -> str:
 
 def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     """The result at the `reference` in one sentence; "" where there is nothing to compare."""
-    noise, participations = reference(plan)
     exposed = {
         row.schedule: (row.final.worst_case, row.final.clients)
-        for row in rows
-        if (row.noise_multiplier, row.participations) == (noise, participations)
-        and row.final is not None
-        and row.final.worst_case is not None
+        for row in _at_reference(plan, rows)
+        if row.final is not None and row.final.worst_case is not None
     }
     if len(exposed) < 2:
         return ""
@@ -207,7 +201,7 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
             "claims to be.",
         )
     if skipped := sum(row.skipped is not None for row in rows):
-        lines.append(f"{skipped} of {len(rows)} combinations are impossible; see compare.csv.")
+        lines.append(f"{skipped} of {len(rows)} combinations are impossible; see compare.json.")
     return lines
 
 
@@ -231,7 +225,7 @@ def _failed_notes(rows: Sequence[Row]) -> list[str]:
     """Rows without an ε, or of a model that diverged; the first five by name."""
     lines = [f"{_named(row)}: {row.failed}." for row in rows if row.failed is not None]
     if (more := len(lines) - 5) > 0:
-        lines[5:] = [f"… and {more} more; see compare.csv."]
+        lines[5:] = [f"… and {more} more; see compare.json."]
     return lines
 
 
@@ -255,36 +249,10 @@ def _json(value: Any) -> Any:
     return finite(value) if isinstance(value, float) else value
 
 
-def _write_csv(rows: Sequence[Row], path: Path) -> None:
-    flat = [_flat(row) for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in flat)
-    write_text(path, file.getvalue())
-
-
-def _flat(row: Row) -> dict[str, Any]:
-    """A row with one value a column; an unknown one is empty, infinite ones read "inf"."""
-    out: dict[str, Any] = {}
-    for name, value in dataclasses.asdict(row).items():
-        if not isinstance(value, dict):
-            if name not in ("final", "every_round", "unknown_rounds"):
-                out[name] = value
-            continue
-        for part, inner in value.items():
-            if isinstance(inner, dict):  # a bound
-                out |= {f"{name}_{part}": inner["epsilon"]}
-                out |= {f"{name}_{part}_assumption": inner["assumption"]}
-            else:
-                out[f"{name}_{part}"] = inner
-    return out
-
-
-def _page(plan: ComparisonPlan, rows: Sequence[Row], pictures: list[tuple[str, str, str]]) -> str:
+def _page(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     noise, participations = reference(plan)
-    delta = next((row.delta for row in rows if row.delta is not None), plan.delta)
+    here = _at_reference(plan, rows)
+    drawn = [row for row in here if row.final is not None]
     return render_page(
         "compare.html.j2",
         plan=plan,
@@ -292,10 +260,11 @@ def _page(plan: ComparisonPlan, rows: Sequence[Row], pictures: list[tuple[str, s
         failed=failed_of(rows),
         noise=noise,
         participations=participations,
-        delta=delta,
+        delta=next((row.delta for row in rows if row.delta is not None), plan.delta),
+        here=[(row, cells_of(row)) for row in here],
         rows=[(row, cells_of(row)) for row in rows],
         notes=notes_of(plan, rows),
-        pictures=pictures,
+        picture=base64.b64encode(chart(drawn)).decode() if drawn else None,
         settings={k: v for k, v in plan.to_dict().items() if v not in (None, {}, 1.0)},
         versions=installed_versions(),
     )

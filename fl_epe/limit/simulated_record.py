@@ -25,15 +25,16 @@ from fl_epe.auditing import (
     Provenance,
     ServerStep,
 )
-from fl_epe.limit.expected_scores import PARTICIPATION, RealUpdates, Signal, canary_cohorts
+from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.limit.expected_scores import RealUpdates, Signal
 from fl_epe.mechanism import ServerSGD
-from fl_epe.schedules import Schedule
+from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
 
 _DIM = 10**9  # any large number: scores are cosines times its root
-_SCORES = 1  # random stream
+_PARTICIPATION, _SCORES = 0, 1  # random streams
 
 
 def limit_record(
@@ -72,19 +73,26 @@ def limit_record(
     size = schedule.cohort_size(num_canaries if population is None else population)
     signal = Signal.of(rounds, noise_multiplier, clip_norms, server, decay, real, size)
     mechanism = _mechanism(schedule, noise_multiplier, size, server, signal)
-    presence = _presence(schedule, num_canaries, population, seed)
-    return _record(signal, mechanism, presence, unobserved, delta, seed)
+    here = _presence(schedule, num_canaries, population, seed)
+    return _record(signal, mechanism, here, unobserved, delta, seed)
 
 
 def _presence(
     schedule: Schedule, num_canaries: int, population: int | None, seed: int
 ) -> NDArray[np.bool_]:
-    """Who is in each round; of a population of 10⁷ and more, only the cohorts are held."""
-    presence = np.zeros((schedule.rounds, num_canaries), bool)
-    cohorts = canary_cohorts(schedule, num_canaries, population, generator(seed, PARTICIPATION))
-    for row, cohort in zip(presence, cohorts, strict=True):
-        row[cohort] = True
-    return presence
+    """Schedules treat all clients alike, so the first of them can be the canaries."""
+    clients = num_canaries if population is None else population
+    if isinstance(schedule, Trace):
+        if population not in (None, schedule.population):
+            raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
+        clients = num_canaries
+    if clients < num_canaries:
+        raise ArgumentError(
+            "Expected {population} >= {num_canaries}.",
+            population=population,
+            num_canaries=num_canaries,
+        )
+    return presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
 
 
 def _mechanism(

@@ -8,73 +8,63 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from fl_epe.auditing import finite
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.tables import plain_table
 from fl_epe.reporting.verdict_types import SEES
 
 if TYPE_CHECKING:
+    from fl_epe.accounting import UpperBound
     from fl_epe.limit import CapEffect, ExposedClient, Exposure, NoiseAdvice
-
-_MEANT = {
-    "random": "a client drawn at random",
-    "mean": "a client with the mean expected score",
-    "worst-case": "the worst case of all clients",
-}
 
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
     """The noise multiplier, its meaning, what a run with it would report, and its assumptions."""
     confidence = f"{advice.confidence:.0%}"
+    whom = "the worst case of all clients" if advice.worst_case else "a client drawn at random"
     return [
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}",
         f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
         f"sees {SEES[advice.adversary.sees]}, and knows who took part when",
-        f"This is for {_MEANT[advice.who]}, who takes part {_times(advice)}",
+        f"This is for {whom}, who takes part {_times(advice)}",
         f"A run with {advice.num_canaries:,} canaries would report about "
         f"{number(advice.measured_low)} – {number(advice.measured_high)} ({confidence} interval)",
         *(f"• {note}" for note in advice.notes),
+        *map(_theory_line, advice.analytical),
     ]
 
 
-def exposure_tables(
-    exposure: Exposure, effects: Sequence[CapEffect] = (), top: int = 10
-) -> list[Table]:
-    """How exposed clients are, the worst case ones, and what caps would change.
+def _theory_line(bound: UpperBound) -> str:
+    whom = "a client drawn at random" if bound.averages else "every client"
+    known = "known" if bound.rounds_known else "unknown"
+    return (
+        f"• Theory guarantees ε ≤ {number(finite(bound.epsilon))} at that z for {whom}, whatever "
+        f"the attack, with rounds {known} ({bound.assumption}; {bound.adjacency} adjacency)."
+    )
 
-    Args:
-        exposure: of a log, with or without a cap.
-        effects: of caps, from `fl_epe.limit.caps`.
-        top: number of clients to list.
-    """
+
+def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
+    """How exposed clients are, the ``top`` worst case ones, and what caps would change."""
     title = (
         f"ε at δ = {exposure.delta:.2g} and noise multiplier {exposure.noise_multiplier:g} of "
-        f"{len(exposure.clients):,} clients"
+        f"{exposure.trace.population:,} clients"
     )
-    tables = [_clients(title, "client", exposure.levels())]
-    if exposure.capped is not None:
-        tables.append(_clients("With the cap", "client", exposure.capped.levels()))
-    tables.append(_clients("Worst case", "client_id", exposure.top(top)))
-    return [*tables, _caps(effects)] if effects else tables
+    return [
+        _clients(title, "client", exposure.levels()),
+        _clients("Worst case", "client_id", exposure.top(top)),
+        _caps(exposure.caps),
+    ]
 
 
 def exposure_lines(exposure: Exposure) -> list[str]:
-    """The effect of the cap, and the assumptions behind the tables."""
-    lines = [
+    """The assumptions behind the tables."""
+    trace = exposure.trace
+    return [
         "• These are estimates of what a canary in a client's place would measure on average, and "
         "no guarantee of differential privacy.",
         "• Every update is assumed to have the full clip norm, and only the noise hides it.",
+        f"• The log has {trace.rounds:,} rounds; {trace.rounds_with_clients:,} have clients.",
     ]
-    return lines if exposure.cap is None else [_effect(exposure.cap, exposure), *lines]
-
-
-def _effect(effect: CapEffect, exposure: Exposure) -> str:
-    return (
-        f"At most {_cap(effect)}: {effect.refused:.1%} of the participations would be refused, "
-        f"from {effect.touched:.1%} of the clients. With the same ε of the worst-case client, "
-        f"the noise multiplier could be {_rounded_up(effect.noise_final)} (final model) or "
-        f"{_rounded_up(effect.noise_every_round)} (every round) instead of "
-        f"{exposure.noise_multiplier:g}"
-    )
 
 
 def _clients(title: str, name: str, clients: Sequence[ExposedClient]) -> Table:
@@ -106,16 +96,11 @@ def _caps(effects: Sequence[CapEffect]) -> Table:
 
 
 def _cap(effect: CapEffect) -> str:
-    parts = []
-    if effect.per_run is not None:
-        parts.append(f"{effect.per_run} a run")
-    if effect.per_window is not None:
-        parts.append(f"{effect.per_window} in {effect.window}")
-    return ", ".join(parts)
+    return f"{effect.cap} a run" if effect.window is None else f"{effect.cap} in {effect.window}"
 
 
 def _times(advice: NoiseAdvice) -> str:
-    count, many = advice.participations, "at most " * (advice.who == "worst-case")
+    count, many = advice.participations, "at most " * (advice.worst_case)
     return "once" if count == 1 else f"{many}{count:.3g} times{' on average' * (not many)}"
 
 

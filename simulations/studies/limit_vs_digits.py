@@ -111,7 +111,7 @@ from fl_epe import AuditRecord, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, expected_score_fit, seen_by
 from fl_epe.config import RunConfig
-from fl_epe.limit import RealUpdates, limit_expected_scores, limit_record
+from fl_epe.limit import RealUpdates, limit_record, limit_weights
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs, parse_schedule
 from fl_epe.seeding import Seeds
@@ -318,7 +318,8 @@ def show_theory() -> None:
         make = functools.partial(limit_record, schedule, z, delta, unobserved=0)
         seeds = range(20 * row, 20 * row + 20)
         values = [epsilon_from_record(make(seed=seed)).epsilon for seed in seeds]
-        expected = _epsilon(float(limit_expected_scores(schedule, z)[0].mean()), delta)
+        final, _ = limit_weights(schedule.rounds, z)
+        expected = _epsilon(float(final.mean() * schedule.participations()), delta)
         spread = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
         print(f"  z = {z:6}  {expected:.2f}  {spread}  {paper:.2f}", flush=True)
 

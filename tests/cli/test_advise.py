@@ -1,15 +1,14 @@
 """`fl-epe advise`."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
-from limit_settings import SERVERS, T, synthetic_log
+from limit_settings import SERVERS, T, expected_scores, synthetic_log
 
-from fl_epe import epsilon_two_gaussians
+from fl_epe.accounting import known_expected_score_epsilon
 from fl_epe.cli.main import main
-from fl_epe.limit import exposure, limit_expected_scores, limit_record, noise_for_epsilon
+from fl_epe.limit import exposure, limit_record, noise_for_epsilon
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
 
@@ -55,15 +54,11 @@ class TestCommandLine:
         )
         record.save(tmp_path / "record.npz")
         for sees, place in (("final", 0), ("all", 1)):
-            scores = limit_expected_scores(Poisson(T, 0.25), 0.4, num_canaries=20_000, **settings)[
-                place
-            ]
-            mean = scores[scores > 0].mean() if sees == "all" else scores.mean()
-            target = float(epsilon_two_gaussians(0, 1, mean, 1, 1e-3))
+            scores = expected_scores(Poisson(T, 0.25), 0.4, num_canaries=20_000, **settings)[place]
+            target = known_expected_score_epsilon(scores, 1e-3)
             found = self._json(
-                capsys, "noise", "--like", tmp_path, "--adversary", sees, "--who", "mean",
-                "--target-epsilon", target,
-            )  # fmt: skip
+                capsys, "noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", target
+            )
             assert found["delta"] == 1e-3
             # Real updates hide most here, so z moves ten times as much as the mean score.
             assert found["noise_multiplier"] == pytest.approx(0.4, rel=0.1)
@@ -78,34 +73,26 @@ class TestCommandLine:
     def test_noise_of_a_log(self, log, capsys):
         found = self._json(
             capsys, "noise", "--target-epsilon", 2, "--participation", f"trace:path={log}",
-            "--who", "mean",
+            "--worst-case",
         )  # fmt: skip
         whole = exposure(Trace.read(log), found["noise_multiplier"], found["delta"])
-        assert whole.levels()[0].epsilon_final == pytest.approx(2, rel=1e-6)
+        assert whole.levels()[-1].epsilon_final == pytest.approx(2, rel=1e-6)
         assert found["delta"] == CLIENTS**-1.1
 
-    def test_log(self, log, tmp_path, capsys):
-        out = tmp_path / "clients.csv"
-        arguments = ["log", log, "--noise-multiplier", 0.7, "--per-run", 2, "--csv", out]
+    def test_log(self, log, capsys):
+        arguments = ["log", log, "--noise-multiplier", 0.7]
         assert main(["advise", *map(str, arguments), "--top", "3"]) == 0
         printed = capsys.readouterr().out
-        for part in ("99th percentile", "Worst case", "With the cap", "Caps:", "phone-"):
+        for part in ("99th percentile", "Worst case", "Caps:", "phone-"):
             assert part in printed
         assert max(map(len, printed.splitlines())) <= 80
         found = self._json(capsys, *arguments)
-        whole = exposure(Trace.read(log), 0.7, CLIENTS**-1.1, per_run=2)
-        assert found["cap"] == vars(whole.cap)
-        assert found["top"][0] == vars(whole.top(1)[0])
-        assert found["capped"]["levels"][-1]["participations"] == 2
-        assert [row["per_run"] for row in found["caps"]][:2] == [1, 2]
-        with out.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert len(rows) == CLIENTS
-        assert rows[0]["client_id"] == whole.top(1)[0].name
-        for name in ("final", "epsilon_every_round"):
-            written = sorted(float(row[name]) for row in rows)
-            np.testing.assert_array_equal(written, np.sort(getattr(whole, name)))
-        assert max(int(row["capped_participations"]) for row in rows) == 2
+        whole = exposure(Trace.read(log), 0.7, CLIENTS**-1.1)
+        assert found["top"] == list(map(vars, whole.top(10)))
+        assert found["levels"][-1]["participations"] == whole.participations.max()
+        assert found["caps"] == list(map(vars, whole.caps))
+        in_windows = self._json(capsys, *arguments, "--window", 3)["caps"]
+        assert [(row["cap"], row["window"]) for row in in_windows] == [(1, 3), (2, 3), (3, 3)]
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -140,9 +127,9 @@ class TestCommandLine:
                 id="noise_multiplier=0.0-above-0",
             ),
             pytest.param(
-                "log {log} --noise-multiplier 1 --per-window 2",
-                "--per-window=2 and --window=None",
-                id="per_window=2-and-window=None",
+                "log {log} --noise-multiplier 1 --window 0",
+                "--window=0 to be an integer",
+                id="window=0",
             ),
             pytest.param("log {log} --noise-multiplier 1 --top 0", "--top=0", id="count=0"),
             pytest.param("log {log} --noise-multiplier 1 --delta 2", "--delta=2.0", id="delta=2.0"),

@@ -1,6 +1,5 @@
 """`fl-epe compare`."""
 
-import csv
 import json
 import shlex
 from pathlib import Path
@@ -26,14 +25,8 @@ class TestCommand:
         values = json.loads((output / "compare.json").read_text())
         assert len(values["rows"]) == 12
         assert values["plan"]["rounds"] == 16
-        with (output / "compare.csv").open() as file:
-            table = list(csv.DictReader(file))
-        assert len(table) == 12
-        assert float(table[0]["final_epsilon"]) == values["rows"][0]["final"]["epsilon"]
-        for name in ("schedules", "participations", "noise"):
-            assert (output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         page = (output / "compare.html").read_text()
-        assert page.count("data:image/png") == 3
+        assert page.count("data:image/png") == 1
         assert "http" not in page.replace("http-equiv", "")
 
     def test_a_log_with_time_stamps_is_asked_about(self, tmp_path, capsys):

@@ -1,18 +1,14 @@
 """The noise for a target ε."""
 
+import math
+
 import numpy as np
 import pytest
-from limit_settings import DELTA, REAL, SERVERS, T, epsilon_of_shift
+from limit_settings import DELTA, REAL, SERVERS, T, epsilon_of_shift, expected_scores
 
 from fl_epe import delta_two_gaussians, epsilon_from_record, epsilon_two_gaussians
-from fl_epe.auditing import EVERY_ROUND, STATISTICS, Adversary, seen_by
-from fl_epe.limit import (
-    RealUpdates,
-    limit_expected_scores,
-    limit_record,
-    limit_weights,
-    noise_for_epsilon,
-)
+from fl_epe.auditing import EVERY_ROUND, STATISTICS, Adversary, average_case_client, seen_by
+from fl_epe.limit import RealUpdates, limit_record, limit_weights, noise_for_epsilon
 from fl_epe.mechanism import ServerSGD
 from fl_epe.reporting import advice_lines
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, Trace
@@ -25,7 +21,7 @@ class TestExpectedScores:
     def test_they_are_those_of_the_record(self, settings, population):
         schedule = Poisson(T, 0.2)
         options = {"num_canaries": 60, "population": population, "seed": 7, **settings}
-        final, every_round = limit_expected_scores(schedule, 0.4, **options)
+        final, every_round = expected_scores(schedule, 0.4, **options)
         record = limit_record(schedule, 0.4, DELTA, unobserved=0, **options)
         np.testing.assert_allclose(final, seen_by(record).expected_scores, rtol=1e-8)
         present = record.presence.any(axis=0)
@@ -36,7 +32,7 @@ class TestExpectedScores:
 
     def test_of_a_trace(self):
         trace = Trace(np.array([0, 0, 1, 3]), np.array([5, 6, 6, 7]))
-        final, every_round = limit_expected_scores(trace, 0.5, num_canaries=30)
+        final, every_round = expected_scores(trace, 0.5, num_canaries=30)
         record = limit_record(trace, 0.5, DELTA, num_canaries=30, unobserved=0)
         np.testing.assert_allclose(final, seen_by(record).expected_scores, rtol=1e-8)
         np.testing.assert_allclose(
@@ -46,8 +42,8 @@ class TestExpectedScores:
 
 class TestNoise:
     @pytest.mark.parametrize("shift", [0.05, 0.5, 3.0, 40.0])
-    @pytest.mark.parametrize("who", ["random", "mean", "worst-case"])
-    def test_one_participation_is_one_gaussian_mechanism(self, shift, who):
+    @pytest.mark.parametrize("worst_case", [False, True], ids=["random", "worst-case"])
+    def test_one_participation_is_one_gaussian_mechanism(self, shift, worst_case):
         schedule = ShuffledEpochs(2048, 1)
         for sees, exact in (("final", 1 / (shift * np.sqrt(2048))), ("all", 1 / shift)):
             advice = noise_for_epsilon(
@@ -55,7 +51,7 @@ class TestNoise:
                 epsilon_of_shift(shift),
                 DELTA,
                 adversary=Adversary(sees),
-                who=who,
+                worst_case=worst_case,
                 num_canaries=64,
             )
             assert advice.noise_multiplier == pytest.approx(exact, rel=1e-6)
@@ -87,50 +83,42 @@ class TestNoise:
     )
     def test_the_limit_measures_the_target(self, schedule, settings, sees):
         target = 4.0
-        advice = noise_for_epsilon(
-            schedule, target, DELTA, adversary=Adversary(sees), who="mean", **settings
-        )
+        advice = noise_for_epsilon(schedule, target, DELTA, adversary=Adversary(sees), **settings)
         record = limit_record(
             schedule, advice.noise_multiplier, DELTA, unobserved=0, seed=3, **settings
         )
-        scores = seen_by(record, Adversary(sees)).scores(_STATISTIC[sees]).observed
-        error = scores.std(ddof=1) / np.sqrt(len(scores))
-        middle = scores.mean()
-        slope = (epsilon_of_shift(middle + 1e-4) - epsilon_of_shift(middle - 1e-4)) / 2e-4
-        measured = epsilon_from_record(record, adversary=Adversary(sees)).epsilon
+        four_errors = math.erf(4 / math.sqrt(2))
+        client = average_case_client(seen_by(record, Adversary(sees)), confidence=four_errors)
+        assert client.known.low <= target
         if advice.noise_multiplier:
-            assert abs(measured - target) < 4 * slope * error
-        else:
-            assert measured < target + 4 * slope * error
+            assert target <= client.known.high
 
     @pytest.mark.parametrize("sees", ["final", "all"])
     def test_a_client_drawn_at_random_and_the_worst_case_have_the_target(self, sees):
         schedule, runs = Poisson(T, 0.3), 60
-        z = {
-            who: noise_for_epsilon(
-                schedule, 4.0, DELTA, adversary=Adversary(sees), who=who, population=200
+        average, worst = (
+            noise_for_epsilon(
+                schedule, 4.0, DELTA, adversary=Adversary(sees), worst_case=of_all, population=200
             ).noise_multiplier
-            for who in ("mean", "random", "worst-case")
-        }
-        assert z["mean"] < z["random"] < z["worst-case"]
-        expected_scores = np.array(
+            for of_all in (False, True)
+        )
+        assert average < worst
+        sizes = np.array(
             [
-                limit_expected_scores(schedule, 1.0, num_canaries=200, seed=seed)[sees == "all"]
+                expected_scores(schedule, 1.0, num_canaries=200, seed=seed)[sees == "all"]
                 for seed in range(runs)
             ]
         )
-        deltas = delta_two_gaussians(0, 1, expected_scores / z["random"], 1, 4.0)
+        deltas = delta_two_gaussians(0, 1, sizes / average, 1, 4.0)
         error = deltas.std() / np.sqrt(deltas.size)  # of their mean
         assert abs(deltas.mean() - DELTA) < 3 * error
-        above = np.mean(
-            expected_scores.max(axis=1) / z["worst-case"] > 1.001 * np.interp(4.0, *_curve())
-        )
+        above = np.mean(sizes.max(axis=1) / worst > 1.001 * np.interp(4.0, *_curve()))
         assert above <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
 
     def test_the_worst_case_of_more_clients_needs_more_noise(self):
         few, many = (
             noise_for_epsilon(
-                FixedSize(T, 0.25), 2.0, DELTA, who="worst-case", population=population
+                FixedSize(T, 0.25), 2.0, DELTA, worst_case=True, population=population
             )
             for population in (400, 10**6)
         )
@@ -145,7 +133,7 @@ class TestNoise:
 
     def test_a_run_reports_the_interval_that_is_announced(self):
         schedule = ShuffledEpochs(T, 2)
-        advice = noise_for_epsilon(schedule, 3.0, DELTA, who="mean", num_canaries=500)
+        advice = noise_for_epsilon(schedule, 3.0, DELTA, num_canaries=500)
         record = limit_record(
             schedule, advice.noise_multiplier, DELTA, num_canaries=500, unobserved=0, seed=1
         )
@@ -186,7 +174,6 @@ class TestNoise:
             pytest.param(
                 {"adversary": STATISTICS["full-knowledge"]}, "knows_others=True", id="knows-others"
             ),
-            pytest.param({"who": "worst"}, "who='worst'", id="who=worst"),
             pytest.param(
                 {"num_canaries": 1}, "num_canaries=1 >= 2", id="num_canaries=1-at-least-2"
             ),
@@ -208,15 +195,12 @@ class TestNoise:
             noise_for_epsilon(**(arguments | changes))
 
     def test_lines(self):
-        advice = noise_for_epsilon(Poisson(T, 0.3), 1.0, DELTA, who="worst-case", num_canaries=50)
+        advice = noise_for_epsilon(Poisson(T, 0.3), 1.0, DELTA, worst_case=True, num_canaries=50)
         text = "\n".join(advice_lines(advice))
         for part in ("z = ", "95% interval", "δ = 1e-05", "50 canaries", "takes part at most"):
             assert part in text
         shown = float(text.split("z = ")[1].split()[0])
         assert 0 <= shown / advice.noise_multiplier - 1 < 1e-3
-
-
-_STATISTIC = {"final": "displacement", "all": "matched-filter"}
 
 
 def _curve():

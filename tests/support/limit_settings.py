@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.limit import RealUpdates
+from fl_epe.limit import RealUpdates, limit_weights
 from fl_epe.mechanism import ServerSGD
-from fl_epe.schedules import Trace
+from fl_epe.schedules import Schedule, Trace, presence
+from fl_epe.seeding import generator
 
 DELTA = 1e-5
 T = 12
@@ -22,6 +23,22 @@ SERVERS: dict[str, dict[str, Any]] = {
 
 def epsilon_of_shift(shift: float) -> float:
     return float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
+
+
+def expected_scores(
+    schedule: Schedule,
+    noise_multiplier: float,
+    *,
+    num_canaries: int,
+    seed: int = 0,
+    **settings: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Expected scores of the canaries of `limit_record`, for "final" and "all"."""
+    population = settings.pop("population", None) or num_canaries
+    rng = generator(seed, 0)
+    seen = presence(schedule, population, rng, num_canaries)
+    final, every_round = limit_weights(schedule.rounds, noise_multiplier, **settings)
+    return final @ seen, np.sqrt(every_round @ seen)
 
 
 def synthetic_log(seed: int = 0, rounds: int = T, clients: int = 40) -> Trace:
