@@ -15,7 +15,6 @@ from fl_epe.auditing.assertions import assert_private
 from fl_epe.auditing.assumptions import (
     Dependence,
     GaussianFit,
-    anderson_darling,
     combined_p_value,
     dependence,
     gaussian_by_group,
@@ -133,7 +132,6 @@ __all__ = [
     "ServerStep",
     "View",
     "all_bounds",
-    "anderson_darling",
     "applicable_methods",
     "assert_private",
     "average_case_client",

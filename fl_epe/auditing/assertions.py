@@ -16,7 +16,6 @@ Examples:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, overload
 
 import numpy as np
 
@@ -25,32 +24,6 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.watched_claims import WatchedEvidence, watch_claim
 from fl_epe.checks import raise_invalid
-
-
-@overload
-def assert_private(
-    run: object,
-    epsilon: float,
-    delta: float,
-    confidence: float = 0.99,
-    *,
-    method: str | None = None,
-    stop_early: Literal[False] = False,
-    planned: float | None = None,
-) -> Evidence: ...
-
-
-@overload
-def assert_private(
-    run: object,
-    epsilon: float,
-    delta: float,
-    confidence: float = 0.99,
-    *,
-    method: str | None = None,
-    stop_early: Literal[True],
-    planned: float | None = None,
-) -> WatchedEvidence: ...
 
 
 def assert_private(
@@ -90,47 +63,29 @@ def assert_private(
         ValueError, TypeError: as `find_evidence`; if so few scores cannot disprove the claim; and
             if a method that assumes Gaussian noise would, and the scores refute that.
     """
+    evidence: Evidence | WatchedEvidence
     if stop_early:
-        return _assert_watched(run, epsilon, delta, confidence, method, planned)
-    if planned is not None:
-        raise_invalid("planned", planned, "only with stop_early=True")
-    evidence = find_evidence(run, epsilon, delta, confidence, method=method)
-    if evidence.violated or evidence.faults:
-        raise AssertionError(str(evidence))
-    if evidence.refuted and evidence.lower_bound > epsilon:
-        raise_invalid(
-            "method",
-            evidence.method,
-            f"to go with Gaussian scores: Anderson–Darling has p = {evidence.gaussian_p:.2g}. "
-            "Leave out method, for a bound without that assumption",
+        found, dim = _one_by_one(run)
+        evidence = watch_claim(
+            found, epsilon, delta, confidence, method=method, planned=planned, dim=dim
         )
-    scores = f"{evidence.observed} + {evidence.unobserved}"
-    _check_can_be_disproved(epsilon, evidence, scores, "'gdp'")
-    return evidence
-
-
-def _assert_watched(
-    run: object,
-    epsilon: float,
-    delta: float,
-    confidence: float,
-    method: str | None,
-    planned: float | None,
-) -> WatchedEvidence:
-    scores, dim = _one_by_one(run)
-    evidence = watch_claim(
-        scores, epsilon, delta, confidence, method=method, planned=planned, dim=dim
-    )
-    if evidence.violated:
-        raise AssertionError(str(evidence))
-    _check_can_be_disproved(epsilon, evidence, str(evidence.used), "'mean'")
-    return evidence
-
-
-def _check_can_be_disproved(
-    epsilon: float, evidence: Evidence | WatchedEvidence, scores: str, others: str
-) -> None:
-    """Refuse a claim that so many scores could not disprove."""
+        if evidence.violated:
+            raise AssertionError(str(evidence))
+        scores, others = str(evidence.used), "'mean'"
+    elif planned is not None:
+        raise_invalid("planned", planned, "only with stop_early=True")
+    else:
+        evidence = find_evidence(run, epsilon, delta, confidence, method=method)
+        if evidence.violated or evidence.faults:
+            raise AssertionError(str(evidence))
+        if evidence.refuted and evidence.lower_bound > epsilon:
+            raise_invalid(
+                "method",
+                evidence.method,
+                f"to go with Gaussian scores: Anderson–Darling has p = {evidence.gaussian_p:.2g}. "
+                "Leave out method, for a bound without that assumption",
+            )
+        scores, others = f"{evidence.observed} + {evidence.unobserved}", "'gdp'"
     if evidence.ceiling <= epsilon:
         raise_invalid(
             "epsilon",
@@ -139,6 +94,7 @@ def _check_can_be_disproved(
             f"method={evidence.method!r}. Use more canaries (or trials), or method={others} if the "
             "noise is Gaussian",
         )
+    return evidence
 
 
 def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:

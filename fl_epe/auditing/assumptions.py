@@ -7,7 +7,7 @@ that is common to all rounds of a run looks like a larger or smaller ε and cann
 one run: docs/notes/lifted.md.
 
 Examples:
-    >>> anderson_darling(np.arange(20.0)).p_value > 0.05
+    >>> gaussian_test(np.arange(20.0)).p_value > 0.05
     True
     >>> found = dependence_of(np.random.default_rng(0).normal(size=(100, 50)))
     >>> found.p_value > 0.01
@@ -29,7 +29,6 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import in_moderate_units
 from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.view import seen_by
-from fl_epe.checks import ArgumentError, raise_invalid
 
 Floats = NDArray[np.float64]
 
@@ -49,33 +48,34 @@ class GaussianFit:
     count: int
 
 
-def anderson_darling(scores: ArrayLike) -> GaussianFit:
+def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
     """Test that ``scores``, shape ``(k,)``, come from some Gaussian.
 
     The p-value is the approximation of D'Agostino and Stephens (1986), Table 4.9, for unknown
     mean and variance.
 
-    Raises:
-        ValueError: for fewer than eight scores, or scores that are all equal or not finite.
+    Returns:
+        ``None`` for fewer than eight scores or scores that are all equal.
     """
-    values = np.sort(np.asarray(scores, np.float64))
+    values = np.asarray(scores, np.float64)
     count = len(values)
-    if values.ndim != 1 or count < 8:
-        raise_invalid("scores.shape", values.shape, "to be (k,) with k >= 8")
-    if not np.all(np.isfinite(values)):
-        raise ArgumentError("Expected scores to be finite.")
-    if values[0] == values[-1]:
-        raise_invalid("scores", values[0], "not to be all the same")
-    (values,) = in_moderate_units(values)
-    standard = (values - values.mean()) / values.std(ddof=1)
-    weights = 2 * np.arange(1, count + 1) - 1
-    below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])
-    statistic = float(-count - np.mean(weights * (below + above)))
+    if count < 8 or np.ptp(values) == 0:
+        return None
+    statistic = anderson_darling(*in_moderate_units(values))
     return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)), count)
 
 
-def gaussian_by_group(scores: ArrayLike, groups: ArrayLike) -> dict[int, GaussianFit]:
-    """`anderson_darling` of each group with at least eight scores that are not all equal.
+def anderson_darling(scores: Floats) -> float:
+    """The statistic A² of scores that are not all equal, with fitted mean and variance."""
+    values, count = np.sort(scores), len(scores)
+    standard = (values - values.mean()) / values.std(ddof=1)
+    weights = 2 * np.arange(1, count + 1) - 1
+    below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])
+    return float(-count - np.mean(weights * (below + above)))
+
+
+def gaussian_by_group(scores: Floats, groups: NDArray[np.int64]) -> dict[int, GaussianFit]:
+    """`gaussian_test` of each group with at least eight scores that are not all equal.
 
     Scores of canaries with different participations are a mixture of Gaussians, which is no
     Gaussian, so that only those with equal participations are tested together.
@@ -84,17 +84,8 @@ def gaussian_by_group(scores: ArrayLike, groups: ArrayLike) -> dict[int, Gaussia
         scores: shape (k,).
         groups: the number of each score's group, shape (k,).
     """
-    values, numbers = np.asarray(scores, np.float64), np.asarray(groups, np.int64)
-    if values.shape != numbers.shape:
-        raise_invalid("groups.shape", numbers.shape, f"to be {values.shape}")
-    members = {int(number): values[numbers == number] for number in np.unique(numbers)}
-    tests = {number: gaussian_test(group) for number, group in members.items()}
+    tests = {int(number): gaussian_test(scores[groups == number]) for number in np.unique(groups)}
     return {number: test for number, test in tests.items() if test is not None}
-
-
-def gaussian_test(scores: Floats) -> GaussianFit | None:
-    """`anderson_darling`; ``None`` for fewer than eight scores or scores that are all equal."""
-    return None if len(scores) < 8 or np.ptp(scores) == 0 else anderson_darling(scores)
 
 
 def combined_p_value(tests: Collection[GaussianFit]) -> float:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_epe.auditing.assumptions import anderson_darling
+from fl_epe.auditing.assumptions import gaussian_test
 from fl_epe.auditing.bounds import BOUNDS, lifted_lower_bound, lower_bound
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
@@ -296,8 +296,9 @@ def _gaussian_p(scores: Scores, method: str) -> float | None:
     else:
         groups = (normal_scores(scores.cosines, scores.dim or 2),)
     rest = np.concatenate([group - group.mean() for group in groups])
-    enough = rest.size >= 8 and any(np.ptp(group) > 0 for group in groups)
-    return anderson_darling(rest).p_value if enough else None
+    flat = all(np.ptp(group) == 0 for group in groups)
+    fit = None if flat else gaussian_test(rest)
+    return None if fit is None else fit.p_value
 
 
 def _default_method(scores: Scores, delta: float) -> str:

@@ -126,11 +126,11 @@ def right_runs(seeds: int) -> Iterator[tuple[Setting, list[float], list[float], 
         claims, bounds, estimates, violated = [], [], [], 0
         for seed in range(seeds):
             audit, claim = audited(setting, seed)
+            evidence = find_evidence(audit, claim, DELTA)
             try:
-                evidence = assert_private(audit, claim, DELTA)
+                assert_private(audit, claim, DELTA)
             except AssertionError:
                 violated += 1
-                evidence = find_evidence(audit, claim, DELTA)
             assert evidence.estimate is not None
             claims.append(claim)
             bounds.append(evidence.lower_bound)

@@ -8,9 +8,10 @@ deviation z: the Gaussian mechanism, whose two Gaussians are μ = 1/z apart. The
 
 The first table is for bare cosines. "plain" is ε without a word about the release, which the other
 canaries hide; "alone" by `one_release.epsilon_together`, and "given S" also with the length of the
-canaries' sum. For each the median of all runs, the share of runs whose estimate is above the truth (50% if
-the median is right), and how many of the 95% intervals for μ cover; ε increases with μ. "no end"
-are intervals without an upper end: bare cosines do not tell how much of a release is not canaries.
+canaries' sum. For each the median of all runs, the share of runs whose estimate is above the truth
+(50% if the median is right), and how many of the 95% intervals for μ cover; ε increases with μ. "no
+end" are intervals without an upper end: bare cosines do not tell how much of a release is not
+canaries.
 
 The second table is for the record of a run, in which the canaries are known. "mean" is the mean
 `Scores.shift` of all runs, "error" its distance from 1/z in standard errors; "wide" is √k times the

@@ -149,13 +149,13 @@ from fl_epe.auditing import (
     RoundFacts,
     RunAuditor,
     Scores,
-    anderson_darling,
     epsilon_from_scores,
     epsilon_of,
     expected_score_fit,
     lower_bound,
     seen_by,
 )
+from fl_epe.auditing.assumptions import anderson_darling
 from fl_epe.canaries import CanaryKind
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
@@ -247,7 +247,7 @@ def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Stati
     return {
         "score: mean": float(scores.mean()),
         "score: deviation": float(scores.std(ddof=1)),
-        "score: Anderson–Darling": anderson_darling(scores).statistic,
+        "score: Anderson–Darling": anderson_darling(scores),
         "ε, known variance": epsilon_of(exact, DELTA).epsilon,
         "ε, fitted (the paper)": epsilon_from_cosines(
             observed, dim, DELTA, variance="fitted"

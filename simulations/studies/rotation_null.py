@@ -106,7 +106,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe import CanarySet
-from fl_epe.auditing import anderson_darling
+from fl_epe.auditing.assumptions import anderson_darling
 from fl_epe.canaries import CanaryKind
 from fl_epe.canaries.rotation import Rotation
 from fl_epe.canaries.walsh_hadamard import transform
@@ -310,7 +310,7 @@ def groups(seeds: int, count: int = 316, dim: int = 100_000) -> list[str]:
         scores = canaries.dot(noise, threads=1) * np.sqrt(dim) / np.linalg.norm(noise)
         for values, drawn in zip(found, (scores, rng.standard_normal(50 * count)), strict=True):
             for group in drawn.reshape(50, count):
-                fit = anderson_darling(group).statistic
+                fit = anderson_darling(group)
                 values.append([group.mean(), group.std(ddof=1), fit, group.max()])
     rows = []
     both = [np.array(values).T for values in found]

@@ -97,9 +97,8 @@ def test_confidence_is_about_the_middle():
 
 def test_design_has_even_odds_at_its_epsilon():
     """With the expected number of right guesses its ε is just not ruled out."""
-    design = guess_design(1000, ALPHA)
     for epsilon in (0.5, 2.0, 4.0):
-        guesses, shift = design.guess_count(epsilon), design.shift(epsilon)
+        guesses, shift = guess_design(1000, ALPHA, epsilon)
         wrong = wrong_share(confidence_quantile(np.array([guesses / 1000]), shift), shift)[0]
         right = round(guesses * (1 - wrong))
         assert steinke_p_value(epsilon - 0.3, 1000, guesses, right, 0.0) < ALPHA

@@ -8,7 +8,6 @@ from 0 in which every ε is rejected. Why no correction is needed: docs/notes/lo
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -30,10 +29,9 @@ Labels = npt.NDArray[np.bool_]
 def one_run(sample: Sample) -> float:
     """(ε, δ) from the number of right guesses (Steinke et al. 2023)."""
     labels = sorted_labels(sample)
-    design = guess_design(labels.size, sample.alpha)
 
     def at(epsilon: float) -> Margin:
-        guesses = design.guess_count(epsilon)
+        guesses, _ = guess_design(labels.size, sample.alpha, epsilon)
         right = right_guesses(labels, guesses)
         return lambda value: (
             steinke_p_value(value, labels.size, guesses, right, sample.delta) - sample.alpha
@@ -92,44 +90,28 @@ def right_guesses(labels: Labels, guesses: int) -> int:
     return int(labels[:half].sum() + (~labels[labels.size - half :]).sum())
 
 
-@dataclasses.dataclass(frozen=True)
-class GuessDesign:
-    """How many guesses to test each ε with; tuned to Gaussian scores, valid for all.
+def guess_design(num_canaries: int, alpha: float, epsilon: float) -> tuple[int, float]:
+    """How many guesses to test ``epsilon`` with; tuned to Gaussian scores, valid for all.
 
-    Attributes:
-        epsilons: increasing, shape (j,).
-        shifts: the shift between two unit Gaussians that a test of that ε detects in half of the
-            runs, shape (j,).
-        guesses: the even number of guesses of that test, shape (j,).
+    Returns:
+        An even number of guesses, and the shift between two unit Gaussians that a test of that
+        ``epsilon`` detects in half of the runs.
     """
-
-    epsilons: FloatArray
-    shifts: FloatArray
-    guesses: npt.NDArray[np.int64]
-
-    def guess_count(self, epsilon: float) -> int:
-        """The number of guesses for a test of ``epsilon``."""
-        return int(self.guesses[self._index(epsilon)])
-
-    def shift(self, epsilon: float) -> float:
-        """The Gaussian shift that a test of ``epsilon`` is tuned to."""
-        return float(self.shifts[self._index(epsilon)])
-
-    def _index(self, epsilon: float) -> int:
-        return min(int(np.searchsorted(self.epsilons, epsilon)), self.epsilons.size - 1)
+    epsilons, guesses, shifts = _designs(num_canaries, alpha)
+    index = min(int(np.searchsorted(epsilons, epsilon)), epsilons.size - 1)
+    return int(guesses[index]), float(shifts[index])
 
 
 @functools.lru_cache
-def guess_design(num_canaries: int, alpha: float) -> GuessDesign:
-    """The design for a number of canaries and a level; see `GuessDesign`."""
+def _designs(num_canaries: int, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Values of ε, increasing, with the guesses and the shift of `guess_design` at each."""
     shifts = np.geomspace(0.02, 40.0, 120)
-    guesses = np.unique([even(count) for count in np.geomspace(2, num_canaries, 60)])
+    guesses = np.unique([_even(count) for count in np.geomspace(2, num_canaries, 60)])
     confident = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
     right = guesses * (1 - wrong_share(confident, shifts[:, np.newaxis]))
     limits = scipy.special.logit(scipy.special.betaincinv(right, guesses - right + 1, alpha))
-    best = np.argmax(limits, axis=1)
     epsilons = np.maximum.accumulate(np.max(limits, axis=1))
-    return GuessDesign(epsilons, shifts, guesses[best])
+    return epsilons, guesses[np.argmax(limits, axis=1)], shifts
 
 
 def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatArray:
@@ -156,8 +138,7 @@ def wrong_share(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
     return np.asarray(scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right))
 
 
-def even(count: float) -> int:
-    """The largest even number up to ``count``, at least 2."""
+def _even(count: float) -> int:
     return max(2, 2 * int(count / 2))
 
 

@@ -51,11 +51,11 @@ def _two_groups(sample: Sample) -> float:
     members = np.bincount(np.searchsorted(values, -coins.observed), minlength=values.size)
     half = pooled.size // 2
     leaks, leak_chances = _binomial(pooled.size, sample.delta)
-    design = guess_design(pooled.size, sample.alpha)
     ranks = (np.arange(half) + 0.5) / half
 
     def at(epsilon: float) -> Margin:
-        excess = _rank_excess(ranks, design.shift(epsilon), epsilon)
+        _, shift = guess_design(pooled.size, sample.alpha, epsilon)
+        excess = _rank_excess(ranks, shift, epsilon)
         signed = np.concatenate([excess, np.zeros(pooled.size % 2), -excess[::-1]])
         shared = np.add.reduceat(signed, np.cumsum(sizes) - sizes) / sizes
         weights = np.round(_LEVELS * np.abs(shared) / max(np.abs(shared).max(), 1e-9)).astype(int)
