@@ -17,9 +17,7 @@ class FaultKind(enum.StrEnum):
     CLIENT_NOT_FINITE = "client's update not finite"
     CANARY_LOST = "canary's update not finite"
     CANARY_UNUSED = "canary left out by the strategy"
-    CANARY_MISSING = "canary not in the answer"
     LOUD = "update most of a round"
-    NOT_MOVED = "array without canaries"
     NODE_FAILED = "node answered with an error"
     NODE_LEFT = "node left"
     NO_ANSWER = "no answer in time"
@@ -50,9 +48,7 @@ _MEANINGS = {
     FaultKind.CLIENT_NOT_FINITE: "It had NaN or infinite entries; the client counts as absent.",
     FaultKind.CANARY_LOST: "It had NaN or infinite entries; the canary counts as absent.",
     FaultKind.CANARY_UNUSED: "The strategy did not use the answer; the canary counts as absent.",
-    FaultKind.CANARY_MISSING: "A client said that it was there; the canary counts as absent.",
     FaultKind.LOUD: "It hides all others, but not from a client who can subtract it.",
-    FaultKind.NOT_MOVED: "Clients answered with it later; ε is of the other arrays alone.",
     FaultKind.NODE_FAILED: "All of its clients count as absent in that round.",
     FaultKind.NODE_LEFT: "Its clients are absent until they are reached again.",
     FaultKind.NO_ANSWER: "Hung, late or dead: all clients of that answer count as absent.",

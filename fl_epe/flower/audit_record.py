@@ -25,13 +25,12 @@ _ON_THE_SERVER = (
 
 def must_watch(run: RunState) -> bool:
     """Whether it is not known how the strategy averages, unless one looks."""
-    return not (run.settings.averages or run.wrapped.averages())
+    return not run.wrapped.averages()
 
 
 def _averages(run: RunState) -> bool:
-    """Whether the innermost strategy is said, or was seen, to average and do nothing else."""
-    seen = must_watch(run) and bool(run.averaged) and None not in run.averaged.values()
-    return run.settings.averages or seen
+    """Whether the innermost strategy was seen to average and do nothing else."""
+    return must_watch(run) and bool(run.averaged) and None not in run.averaged.values()
 
 
 def make_record(run: RunState) -> AuditRecord:
@@ -145,11 +144,6 @@ def doubts(record: AuditRecord) -> list[str]:
                 f"canaries show up {max(strength, 0.0):.2f} times as strongly as what they added to"
                 " the mean should: they may have been left out, or taken out again"
             )
-    if record.provenance.fault_counts.get(FaultKind.NOT_MOVED):
-        found.append(
-            "clients came to answer with arrays that they kept to themselves at first, which no"
-            " canary moves: ε is what the other arrays alone leak"
-        )
     dominated = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
     if dominated > _OFTEN * record.presence.any(axis=1).sum():
         found.append(

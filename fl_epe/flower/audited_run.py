@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +23,9 @@ from fl_epe.auditing import (
 )
 from fl_epe.flower.audit_log import logger
 from fl_epe.flower.audit_record import make_record, must_watch
-from fl_epe.flower.averaging import Aggregation, Shares, leave_out_missing, weighted_shares
+from fl_epe.flower.averaging import Aggregation, Shares, weighted_shares
 from fl_epe.flower.checkpoint import Checkpoint, announce
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.message_records import records_of
 from fl_epe.flower.replies import readable
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.run_state import RunState
@@ -205,48 +203,13 @@ class AuditedRun:
             absent = len(state.sent) - real
             state.facts = RoundFacts(clip_norm=state.clip_norm, replies=real, absent=absent)
             return replies
-        if not run.averaged:
-            self._fit_layout(state, replies)
         try:
-            joined = run.source.join(state, replies)
-            self._look_at_replies(state, replies)
-            return joined
+            return run.source.join(state, replies)
         finally:
             for reason in state.unreadable:
                 run.log.fault(state.index, reason, FaultKind.REFUSED)
-
-    def _fit_layout(self, state: RoundState, replies: Sequence[Message]) -> None:
-        """Before the first canary: leave alone what clients keep to themselves."""
-        run = self.state
-        if run.start is None:
-            return
-        for reply in readable(replies):
-            for arrays in records_of(reply.content, ArrayRecord).values():
-                with contextlib.suppress(ValueError):
-                    layout = state.layout.narrowed(arrays)
-                    if layout != state.layout:
-                        kept = sorted(set(layout.left_out) - set(state.layout.left_out))
-                        logger.warning("Audit: clients keep %s to themselves", ", ".join(kept))
-                        run.begin(layout, run.start)
-                        state.relaid(layout)
-                        run.note_model(state.before)
-                    return
-
-    def _look_at_replies(self, state: RoundState, replies: Sequence[Message]) -> None:
-        """Note canaries that are not where a client says so, and what else ε is not of."""
-        run, preferred = self.state, self.state.wrapped.arrays_key()
-        if state.played and not state.synthetic:
-            for node in leave_out_missing(state, readable(replies), run.canaries, preferred):
-                text = f"node {node} says so, and its answer does not hold it"
-                run.log.failed(state.index, "a canary is missing", text, FaultKind.CANARY_MISSING)
-        for text in state.dominant:
-            run.log.failed(state.index, "an update hides the others", text, FaultKind.LOUD)
-        if run.start is None or not run.averaged or FaultKind.NOT_MOVED in run.log.fault_counts:
-            return
-        whole = Layout.of(run.start, run.settings.leave_out)
-        if late := state.layout.not_moved_of(whole, readable(replies)):
-            text = f"clients answer with {', '.join(late)}, which they kept to themselves at first"
-            run.log.failed(state.index, "arrays have no canary", text, FaultKind.NOT_MOVED)
+            for text in state.dominant:
+                run.log.failed(state.index, "an update hides the others", text, FaultKind.LOUD)
 
     def close_round(
         self,
@@ -305,7 +268,7 @@ class AuditedRun:
             if not must_watch(self.state):
                 return "weighted", weighted_shares(state.replies, key, state.used)
             if seen is not None and self.state.wrapped.plain_layers():
-                return seen.shares(key, state.arrays, state.used)
+                return seen.shares(key, state.used)
         return None
 
     def _released(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,18 +12,11 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.canaries import CanarySet
 from fl_epe.flower.hooks import stand_in
 from fl_epe.flower.message_records import read_only, records_of
-from fl_epe.flower.replies import are_noise, model_record, readable, weights
-from fl_epe.flower.round_state import RoundState
-from fl_epe.mechanism import norm
+from fl_epe.flower.replies import readable, weights
 
-_MOST_SOLVED = 128  # replies whose shares are found by least squares
-_UNUSED = 0.02  # of the largest share: the reply was not used
 _ROUNDINGS = 8  # errors of one rounding that a mean may have
-_MOST_READ = 9  # answers in which noise is looked for
-_SURELY = 3.0  # deviations of an answer without the canary, above which it is there
 
 Shares = Mapping[int, float]
 """Share of each reply in what was released, by the ``id`` of its content."""
@@ -42,17 +34,14 @@ class Aggregation:
     replies: Sequence[Message] = ()
     arrays: ArrayRecord | None = None
 
-    def shares(
-        self, key: str, before: ArrayRecord, used: Collection[int] | None = None
-    ) -> tuple[str, Shares] | None:
+    def shares(self, key: str, used: Collection[int] | None = None) -> tuple[str, Shares] | None:
         """How the replies were averaged, and the share of each; ``None`` if they were not.
 
-        "weighted" by the metric ``key``, "equal", or "other": any sum of them, added to the model
-        before or not. Some entries of one array are compared, to within rounding.
+        "weighted" by the metric ``key``, or "equal". Some entries of one array are compared, to
+        within rounding.
 
         Args:
             key: of the metric.
-            before: the model that the clients were sent.
             used: replies that the strategy is known to have used, as in `Shares`.
         """
         if not self.replies or not self.arrays:
@@ -74,15 +63,6 @@ class Aggregation:
                 found = found / found.sum()
                 if np.abs(made - found[kept] @ given[kept]).max() <= error:
                     return way, dict(zip(ids, found.tolist(), strict=True))
-        if len(ids) > _MOST_SOLVED:
-            return None
-        old = _entries(before[name], places) if name in before else 0.0
-        solved = np.zeros(len(ids))
-        for origin in (old, 0.0):
-            part = _solve((given[known] - origin).T, made - old, error)
-            if part is not None:
-                solved[known] = part
-                return "other", dict(zip(ids, solved.tolist(), strict=True))
         return None
 
     def _entries(self) -> tuple[str, NDArray[np.int64]]:
@@ -113,23 +93,6 @@ def _array(content: RecordDict, name: str) -> Any:
     raise ValueError(f"Expected an array {name!r} in every reply.")
 
 
-def _solve(
-    columns: NDArray[np.float64], made: NDArray[np.float64], error: float
-) -> NDArray[np.float64] | None:
-    """Shares of the columns in ``made``; ``None`` if it is no sum of them, or nobody can tell."""
-    if len(made) <= columns.shape[1] or not np.isfinite(made).all():
-        return None
-    inverse = np.linalg.pinv(columns)
-    found = inverse @ made
-    if np.abs(made - columns @ found).max() > error * (1 + np.abs(found).sum()):
-        return None
-    largest = float(found.max(initial=0.0))
-    if not error * np.linalg.norm(inverse, axis=1).max() < _UNUSED * largest:
-        return None
-    found[np.abs(found) < _UNUSED * largest] = 0.0
-    return found if np.all(found >= 0) else None
-
-
 def weighted_shares(
     replies: Sequence[Message], key: str, used: Collection[int] | None = None
 ) -> Shares:
@@ -140,47 +103,6 @@ def weighted_shares(
     }
     whole = sum(found.values())
     return {number: weight / whole for number, weight in found.items()}
-
-
-def leave_out_missing(
-    state: RoundState, real: Sequence[Message], canaries: CanarySet, preferred: str
-) -> list[int]:
-    """Leave out canaries that are not in the answers of the clients who say that they are.
-
-    Answers that cannot be read, and all where clients' answers are noise, are believed.
-
-    Returns:
-        The nodes who said so.
-    """
-    half = 0.0 if math.isnan(state.counted) else state.counted / 2
-
-    def update(reply: Message) -> NDArray[np.floating]:
-        return model_record(reply, state.layout, preferred)[1] - state.before
-
-    def is_there(number: int, reply: Message) -> bool:
-        try:
-            found = update(reply)
-        except ValueError:  # encrypted, say
-            return True
-        least = max(_SURELY * norm(found) / math.sqrt(len(found)), half)
-        return float(canaries.vector(number) @ found) > least
-
-    pairs = list(zip(state.facts.present, state.played, strict=True))
-    left = [pair for pair in pairs if is_there(*pair)]
-    if len(left) == len(pairs):
-        return []
-    others = [reply for reply in real if all(reply is not played for _, played in pairs)]
-    with contextlib.suppress(ValueError):
-        if are_noise([update(reply) for reply in others[:_MOST_READ]]):
-            return []
-    missing = [
-        reply.metadata.src_node_id for pair in pairs if pair not in left for reply in pair[1:]
-    ]
-    state.played = [reply for _, reply in left]
-    absent = state.facts.absent + len(missing)
-    present = [number for number, _ in left]
-    state.facts = dataclasses.replace(state.facts, present=present, absent=absent)
-    return missing
 
 
 @contextlib.contextmanager

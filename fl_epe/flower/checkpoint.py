@@ -34,7 +34,7 @@ SCHEMA = 1
 
 _AUDIT, _PREVIOUS, _START = "audit", "audit-previous", "start"
 _WHAT = "an audit saved by CanaryAudit"
-_FREE = {"seed", "rounds", "identity", "score_memory", "checkpoint", "fresh_seed"}  # may differ
+_FREE = {"seed", "rounds", "identity", "checkpoint", "fresh_seed"}  # may differ
 
 
 def digest(theta: NDArray[np.floating]) -> str:
@@ -51,8 +51,8 @@ def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, An
         if isinstance(settings.clients, float | int | None)
         else sorted(map(int, settings.clients)),
         "strategy": wrapped.description,
-        "strategy's server optimizer": str(wrapped.server(averages=settings.averages)),
-        "strategy's noise multiplier": wrapped.noise_multipliers(averages=settings.averages)[1],
+        "strategy's server optimizer": str(wrapped.server()),
+        "strategy's noise multiplier": wrapped.noise_multipliers()[1],
     }
     found: dict[str, Any] = json.loads(json.dumps(values, default=lambda number: number.item()))
     return found

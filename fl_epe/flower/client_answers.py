@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from flwr.app import Message
 
 from fl_epe.auditing import RoundFacts
@@ -20,7 +19,7 @@ from fl_epe.flower.client_canaries import (
 from fl_epe.flower.replies import dominant_updates, readable
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.settings import CanaryAuditSettings
-from fl_epe.flower.source import FAR_ABOVE, Source, TooManyCanariesError, Vectors
+from fl_epe.flower.source import FAR_ABOVE, Source, TooManyCanariesError
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -31,20 +30,14 @@ class ClientAnswers(Source):
         wrapped: the strategy.
         settings: of the audit.
         clients: which clients, with which canaries.
-        vectors: makes the canaries, where they are sent to their clients.
     """
 
     participation = "deployment"
 
     def __init__(
-        self,
-        wrapped: Wrapped,
-        settings: CanaryAuditSettings,
-        clients: ClientCanaries,
-        vectors: Vectors,
+        self, wrapped: Wrapped, settings: CanaryAuditSettings, clients: ClientCanaries
     ) -> None:
         self._wrapped, self._settings, self._clients = wrapped, settings, clients
-        self._vectors = vectors
         self._ordered, self._answered = set[int](), set[int]()  # numbers of canaries
         self._refused: Counter[Acknowledgement] = Counter()  # why clients answered for themselves
 
@@ -58,12 +51,8 @@ class ClientAnswers(Source):
         if len(asked) > most * len(messages):
             raise TooManyCanariesError(len(asked), len(messages) - len(asked), most)
         self._ordered.update(order.number for order in asked)
-        by_server = self._settings.canary_secret == "server"  # noqa: S105
         for message, order in zip(messages, orders, strict=True):
-            if order is not None:
-                direction = self._vectors([order.number])[0] if by_server else None
-                message = with_order(message, order, direction)
-            state.sent.append(message)
+            state.sent.append(message if order is None else with_order(message, order))
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """See `Source.join`. Reads who answered with a canary, and nothing else of the replies."""
@@ -81,9 +70,7 @@ class ClientAnswers(Source):
         self._answered.update(played)
         mine = {id(reply) for reply in played.values()}
         others = [reply for reply in real if id(reply) not in mine]
-        state.dominant = dominant_updates(
-            self._wrapped, state, others, "model", np.random.default_rng()
-        )
+        state.dominant = dominant_updates(self._wrapped, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
         state.played = [played[number] for number in sorted(played)]
         state.facts = RoundFacts(

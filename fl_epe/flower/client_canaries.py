@@ -13,27 +13,21 @@ import enum
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
-from numpy.typing import NDArray
 
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.checks import raise_invalid
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.message_records import read_only, records_of
+from fl_epe.flower.message_records import records_of
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 
 logger = logging.getLogger("flwr.fl_epe")
 
-CanarySecret = Literal["seed", "server"]
-"""What a client that plays a canary is told: the seed of all canaries, or its own direction."""
-
 _ORDER = "canary-order"
-_DIRECTION = "canary-order-direction"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
 _CLIPPING_NORM = "clipping_norm"  # what Flower's client-side wrappers put into the configuration
@@ -48,7 +42,7 @@ class CanaryOrder:
     Attributes:
         number: of the canary in its set.
         count: size of the set.
-        seed: of the set, which only such clients ever see; 0 if the direction comes with the order.
+        seed: of the set, which only such clients ever see.
         kind: of the set, see `CanarySet`.
         norm: Euclidean norm of the canary's update; 0 for "as long as the client's own", or far
             above the clip norm where the message names one.
@@ -125,7 +119,6 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     order = CanaryOrder.take_from(message.content)
     if order is None:
         return call_next(message, context)
-    direction = _take_direction(message.content)
     sent = _copied(message.content)  # an app may train in the arrays that it was sent
     reply = call_next(message, context)
     if reply.has_error():
@@ -133,7 +126,7 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     if any(name in _CLIPPING_MODS for name in _names_inside(call_next)):
         answer = Acknowledgement.OUTSIDE_CLIPPING
     else:
-        answer = _answer(order, direction, sent, reply.content)
+        answer = _answer(order, sent, reply.content)
     if answer is not Acknowledgement.CANARY:
         logger.warning("canary_mod sends the client's own reply: %s", answer.hint)
     if order.acknowledge:
@@ -153,17 +146,7 @@ def _copied(content: RecordDict) -> RecordDict:
     return out
 
 
-def _take_direction(content: RecordDict) -> NDArray[np.float32] | None:
-    arrays = records_of(content, ArrayRecord).get(_DIRECTION)
-    if arrays is None:
-        return None
-    del content[_DIRECTION]
-    return np.asarray(read_only(next(iter(arrays.values()))), np.float32)
-
-
-def _answer(
-    order: CanaryOrder, direction: NDArray[np.float32] | None, sent: RecordDict, reply: RecordDict
-) -> Acknowledgement:
+def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowledgement:
     """Put the canary into the reply, if it can be."""
     try:
         before_arrays, answered = _only(sent, "message"), _only(reply, "reply")
@@ -173,17 +156,10 @@ def _answer(
         logger.warning("canary_mod: %s", error)
         return Acknowledgement.UNFIT
     length = order.norm or _FAR_ABOVE * _clip_norm(sent) or norm(own - before)
-    if direction is None:
-        canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
-        direction = canaries.vector(order.number)
-    elif len(direction) != layout.dim:
-        logger.warning(
-            "canary_mod: the direction has %d entries, the model %d", len(direction), layout.dim
-        )
-        return Acknowledgement.UNFIT
-    model = before + before.dtype.type(length) * direction
+    canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
+    model = before + before.dtype.type(length) * canaries.vector(order.number)
     name = next(iter(records_of(reply, ArrayRecord)))
-    reply[name] = layout.form(answered, before_arrays).fill(model)
+    reply[name] = layout.form(answered, before_arrays)(model)
     return Acknowledgement.CANARY
 
 
@@ -288,17 +264,9 @@ class ClientCanaries:
         return bool(coin.random() < self._share)
 
 
-def with_order(
-    message: Message, order: CanaryOrder, direction: NDArray[np.float32] | None = None
-) -> Message:
-    """The message with the order in a configuration of its own; the original stays as it is.
-
-    With a ``direction`` of shape ``(dim,)`` this goes out with it, and the seed does not.
-    """
+def with_order(message: Message, order: CanaryOrder) -> Message:
+    """The message with the order in a configuration of its own; the original stays as it is."""
     content = RecordDict(dict(message.content.items()))
-    if direction is not None:
-        order = dataclasses.replace(order, seed=0)
-        content[_DIRECTION] = ArrayRecord([direction])
     configs = records_of(content, ConfigRecord)
     name = next(iter(configs), "config")
     config = ConfigRecord(dict(configs[name].items()) if name in configs else {})

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fl_epe.flower.message_records import encoded, read_only, records_of
+from fl_epe.flower.message_records import encoded, read_only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Layout:
         pairs = zip(self.names, self.moved, strict=True)
         return tuple(name for name, moved in pairs if not moved)
 
-    def flatten(self, arrays: ArrayRecord) -> NDArray[np.floating]:
-        """The moved arrays one after another, shape ``(dim,)``.
+    def flatten(self, arrays: ArrayRecord, step: int = 1) -> NDArray[np.floating]:
+        """The moved arrays one after another, shape ``(dim,)``, or each ``step``-th entry of each.
 
         Arrays are found by name; where names differ from the first round's, by position.
 
@@ -89,37 +89,13 @@ class Layout:
         """
         values = _decode(arrays)
         theirs = self._match(values)
-        parts = [values[theirs[name]].ravel() for name in self._moved_names()]
+        parts = [values[theirs[name]].reshape(-1)[::step] for name in self._moved_names()]
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
-    def narrowed(self, answered: ArrayRecord) -> Layout:
-        """The layout of what clients answer: arrays that they keep to themselves do not move.
-
-        The layout itself where they answer with all that moves, or with other names.
-
-        Raises:
-            ValueError: if nothing is left to move.
-        """
-        missing = set(self._moved_names()) - answered.keys()
-        if not missing or not answered.keys() <= set(self.names):
-            return self
-        pairs = zip(self.names, self.moved, strict=True)
-        moved = tuple(use and name not in missing for name, use in pairs)
-        if not any(moved):
-            raise ValueError(f"Expected replies with arrays to move, got {sorted(answered)}.")
-        return dataclasses.replace(self, moved=moved)
-
-    def not_moved_of(self, whole: Layout, replies: Iterable[Message]) -> list[str]:
-        """Arrays that ``whole`` moves and this one does not, as far as replies hold them."""
-        kept = set(self.left_out) - set(whole.left_out)
-        found = set[str]()
-        for reply in replies if kept else ():
-            for arrays in records_of(reply.content, ArrayRecord).values():
-                found |= kept & arrays.keys()
-        return sorted(found)
-
-    def form(self, like: ArrayRecord, arrays: ArrayRecord, kind: str | None = "model") -> Form:
-        """How a reply like the one given is filled in.
+    def form(
+        self, like: ArrayRecord, arrays: ArrayRecord, kind: str | None = "model"
+    ) -> Callable[[NDArray[np.floating]], ArrayRecord]:
+        """Makes a reply like the one given from a model with the moved entries ``(dim,)``.
 
         Args:
             like: its names, their order and its types are kept, as a client answered them.
@@ -142,9 +118,16 @@ class Layout:
                 own = answered[theirs[name]]
                 still = {"model": ours[known[name]].astype(own.dtype), "update": np.zeros_like(own)}
                 slots[theirs[name]] = own if kind is None else still[kind]
-        return Form(
-            {name: (slots[name], value.dtype, value.shape) for name, value in answered.items()}
-        )
+
+        def fill(flat: NDArray[np.floating]) -> ArrayRecord:
+            out = {}
+            for name, own in answered.items():
+                slot = slots[name]
+                value = flat[slot].reshape(own.shape) if isinstance(slot, slice) else slot
+                out[name] = encoded(value.astype(own.dtype, copy=False))
+            return ArrayRecord(out)
+
+        return fill
 
     def _moved_names(self) -> list[str]:
         return [name for name, use in zip(self.names, self.moved, strict=True) if use]
@@ -163,28 +146,8 @@ class Layout:
         new = sorted(shapes.keys() - set(self.names))
         raise ValueError(
             f"Expected the model's arrays {list(self.names)}: {missing} are missing, {new} are new,"
-            " and their shapes do not match in order."
+            " and their shapes do not match in order. Give leave_out=[…] for those that clients keep."
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """A reply's arrays with room for a flat vector.
-
-    Attributes:
-        slots: by name, in order: where in the vector the array stands (or the array itself, if
-            canaries leave it alone), its dtype, and its shape.
-    """
-
-    slots: dict[str, tuple[slice | NDArray[Any], np.dtype[Any], tuple[int, ...]]]
-
-    def fill(self, flat: NDArray[np.floating]) -> ArrayRecord:
-        """The reply's arrays for a model with the moved entries ``flat`` of shape ``(dim,)``."""
-        out = {}
-        for name, (slot, dtype, shape) in self.slots.items():
-            value = flat[slot].reshape(shape) if isinstance(slot, slice) else slot
-            out[name] = encoded(value.astype(dtype, copy=False))
-        return ArrayRecord(out)
 
 
 def _decode(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:

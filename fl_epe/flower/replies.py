@@ -1,33 +1,40 @@
-"""The clients' replies: what is in them, how long their updates are, and what kind they are."""
+"""The clients' replies: what is in them, what kind they are, and synthetic ones in their form."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import scipy
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.message_records import read_only, records_of
+from fl_epe.flower.message_records import records_of
 from fl_epe.flower.round_state import RoundState
 from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.wrapped import Wrapped
+from fl_epe.mechanism import norm
 
 _MOST_READ = 9  # real updates, whose median norm stands for all
-_ENTRIES = 1 << 14  # of an update, from which its norm is estimated
-_LEAST_OF_ARRAY = 256
+_ENTRIES = 1 << 14  # of an update, about, from which its norm is estimated
 _DOMINANT, _LEAST_COMPARED = 4, 3  # times the median norm, among so many updates
 _NEAR = 0.25
 _BLOCKS, _SIZE = 64, 256  # of the entries that are looked at, for noise
 _LEAST = 256  # entries
 _RARE = 1e-3  # noise is taken for something else about so often
 
+_NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
+_NODE = 1 << 62  # node ids of canaries in replies that answer no message
+
 Vector = NDArray[np.floating]
+Value = int | float | list[int] | list[float]
 
 
 def readable(replies: Sequence[Message]) -> list[Message]:
@@ -37,21 +44,24 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 
 def weights(replies: Sequence[Message], key: str) -> list[float]:
     """The weight of each reply in an average; 1 where it does not say."""
-    found = []
+    found: list[float] = []
     for reply in replies:
         metrics = next(iter(records_of(reply.content, MetricRecord).values()), MetricRecord())
         value = metrics.get(key, 1)
-        found.append(1.0 if isinstance(value, list) else float(value))
+        found.append(1 if isinstance(value, list) else value)
     return found
 
 
-def model_record(reply: Message, layout: Layout, preferred: str = "arrays") -> tuple[str, Vector]:
+def model_record(
+    reply: Message, layout: Layout, preferred: str = "arrays", step: int = 1
+) -> tuple[str, Vector]:
     """The name of the arrays in a reply that fit the model, and their content as one vector.
 
     Args:
         reply: may hold other arrays besides.
         layout: of the model.
         preferred: the name that counts where several fit.
+        step: to take each ``step``-th entry alone.
 
     Raises:
         ValueError: if none fits, or several do of which none has that name.
@@ -60,7 +70,7 @@ def model_record(reply: Message, layout: Layout, preferred: str = "arrays") -> t
     reasons = []
     for name, arrays in records_of(reply.content, ArrayRecord).items():
         try:
-            fits[name] = layout.flatten(arrays)
+            fits[name] = layout.flatten(arrays, step)
         except ValueError as error:
             reasons.append(str(error))
     if preferred in fits:
@@ -118,51 +128,17 @@ def some_answers(
     return found
 
 
-def _norms_of(
-    replies: Sequence[Message],
-    state: RoundState,
-    preferred: str,
-    kind: ReplyKind | None,
-    rng: np.random.Generator,
-) -> NDArray[np.float64]:
-    """About the norm of each update, from some entries of each array; NaN where none fits."""
-    layout, offset = state.layout, 0
-    pieces = list[tuple[int, slice, float, NDArray[np.floating] | float]]()
-    for place, (shape, moved) in enumerate(zip(layout.shapes, layout.moved, strict=True)):
-        size = math.prod(shape)
-        if moved and size:
-            count = min(size, max(_LEAST_OF_ARRAY, size * _ENTRIES // layout.dim))
-            start = int(rng.integers(size - count + 1))
-            old = state.before[offset + start :][:count] if kind == "model" else 0.0
-            pieces.append((place, slice(start, start + count), size / count, old))
-            offset += size
-
-    def norm_of(reply: Message) -> float:
-        records = records_of(reply.content, ArrayRecord)
-        try:
-            arrays = records[preferred] if preferred in records else next(iter(records.values()))
-            known = layout.names if arrays.keys() <= set(layout.names) else list(arrays)
-            total = 0.0
-            for place, part, weight, old in pieces:
-                entries = read_only(arrays[known[place]]).reshape(-1)[part]
-                change = np.asarray(entries - old, np.float64)
-                total += weight * float(change @ change)
-            return math.sqrt(total)
-        except (LookupError, ValueError, TypeError, StopIteration):
-            return math.nan
-
-    return np.array([norm_of(reply) for reply in replies])
-
-
 def dominant_updates(
-    wrapped: Wrapped,
-    state: RoundState,
-    real: Sequence[Message],
-    kind: ReplyKind | None,
-    rng: np.random.Generator,
+    wrapped: Wrapped, state: RoundState, real: Sequence[Message], kind: ReplyKind | None
 ) -> list[str]:
     """Updates that are most of the energy of the round's updates, in sentences."""
-    norms = _norms_of(real, state, wrapped.arrays_key(), kind, rng)
+    step, preferred = max(1, state.layout.dim // _ENTRIES), wrapped.arrays_key()
+    old = state.layout.flatten(state.arrays, step) if kind == "model" else 0.0
+    norms = np.full(len(real), math.nan)
+    for i, reply in enumerate(real):
+        with contextlib.suppress(ValueError):
+            entries = model_record(reply, state.layout, preferred, step)[1] - old
+            norms[i] = math.sqrt(step) * norm(entries)
     if wrapped.clips_on_server:
         norms = np.minimum(norms, state.clip_norm)
     known = np.isfinite(norms)
@@ -243,3 +219,90 @@ def are_noise(
         and abs(cosines.mean()) < wide / np.sqrt(seen * len(cosines))
         and np.abs(cosines).max() < 5 / np.sqrt(seen)
     )
+
+
+def make_replies(
+    numbers: Sequence[int],
+    norms: NDArray[np.float64],
+    clipped: NDArray[np.bool_],
+    like: Sequence[Answer],
+    metrics: Mapping[str, Mapping[str, Value]],
+    own_weights: tuple[str, Sequence[float]],
+    state: RoundState,
+    kind: ReplyKind | None,
+) -> list[Message]:
+    """One reply for each canary, in the form of a real one.
+
+    Args:
+        numbers: of the canaries, whose vectors are those of the state.
+        norms: of the updates, shape ``(K,)``.
+        clipped: which of them are above the clip norm.
+        like: real replies, whose form and whose other content the canaries' take in turns.
+        metrics: those values that are the same for all canaries, see `neutral_metrics`.
+        own_weights: the metric by which replies are weighted, and that of each canary.
+        state: of the round; the first replies answer the messages that were withheld.
+        kind: whether replies are models or updates; ``None`` where it makes no difference.
+    """
+    vectors, before = state.vectors, state.before
+    assert vectors is not None  # noqa: S101 - there are canaries in the round
+    like = like[: len(numbers)]
+    forms = [
+        state.layout.form(records_of(a.reply.content, ArrayRecord)[a.name], state.arrays, kind)
+        for a in like
+    ]
+
+    def make(position: int) -> Message:
+        which = position % len(like)
+        model = vectors[position] * before.dtype.type(norms[position])
+        if kind == "model":
+            model += before
+        content = RecordDict()
+        for name, record in like[which].reply.content.items():
+            if name == like[which].name:
+                content[name] = forms[which](model)
+            elif isinstance(record, MetricRecord):
+                vote = {_NORM_BIT: int(clipped[position])}
+                own = {own_weights[0]: own_weights[1][position]}
+                values = {**record, **metrics.get(name, {}), **vote, **own}
+                content[name] = MetricRecord({key: values[key] for key in record})
+            else:
+                content[name] = record
+        asked = Message(RecordDict(), _NODE + numbers[position], MessageType.TRAIN)
+        if position < len(state.withheld):
+            asked = state.withheld[position]
+        return Message(content, reply_to=asked)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(make, range(len(numbers))))
+
+
+def neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dict[str, Value]]:
+    """Metrics that leave a weighted average as it is: the real ones' own average.
+
+    Only numbers that are averages by their nature: an integer may be a class or a client's number;
+    a canary takes that, and lists, from a real reply.
+    """
+    shares = np.array(weights(real, weighted_by))
+    shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(real), 1 / len(real))
+    out: dict[str, dict[str, Value]] = {}
+    metrics = [records_of(reply.content, MetricRecord) for reply in real]
+    for name, first in metrics[0].items():
+        values: dict[str, Value] = {}
+        for key in first:
+            column = [records.get(name, first).get(key) for records in metrics]
+            if all(isinstance(value, float) for value in column):
+                values[key] = float(shares @ np.array(column))
+        out[name] = values
+    return out
+
+
+def drawn_weights(
+    real: Sequence[Message], key: str, count: int, rng: np.random.Generator
+) -> list[float]:
+    """Weights of ``count`` canaries by the law of the real ones.
+
+    One is drawn from each of as many parts of the sorted weights.
+    """
+    known = sorted(w for w in weights(real, key) if 0 < w < math.inf) or [1.0]
+    places = (rng.permutation(count) + rng.random()) * len(known) / count
+    return [known[int(place)] for place in places]

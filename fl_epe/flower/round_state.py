@@ -67,11 +67,6 @@ class RoundState:
         """The global model as one vector, shape ``(dim,)``."""
         return self.layout.flatten(self.arrays)
 
-    def relaid(self, layout: Layout) -> None:
-        """Use another layout from here on."""
-        self.layout = layout
-        self.__dict__.pop("before", None)
-
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
         self.synthetic, self.played, self.vectors, self.used = [], [], None, None

@@ -69,8 +69,7 @@ class RunState:
             settings.unobserved,
             seed=settings.seed,
             delta=settings.delta,
-            server=self.wrapped.server(averages=settings.averages),
-            score_memory=settings.score_memory,
+            server=self.wrapped.server(),
             planned=settings.num_canaries * settings.participations if by_server else None,
             kind=settings.canary_kind,
         )
@@ -88,7 +87,7 @@ class RunState:
 
     def _new_source(self, settings: CanaryAuditSettings, rounds: int | None) -> Source:
         if (clients := settings.client_canaries()) is not None:
-            return ClientAnswers(self.wrapped, settings, clients, self._vectors)
+            return ClientAnswers(self.wrapped, settings, clients)
         if rounds is None:
             raise ValueError(
                 "Expected rounds=… in CanaryAudit, those of all starts together, as start() does"

@@ -13,12 +13,14 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fl_epe.auditing import RoundFacts
-from fl_epe.flower import synthesis
 from fl_epe.flower.replies import (
     Answer,
     are_noise,
     dominant_updates,
+    drawn_weights,
     kind_of_replies,
+    make_replies,
+    neutral_metrics,
     readable,
     some_answers,
     weights,
@@ -159,24 +161,22 @@ class ServerCanaries(Source):
         rng = generator(settings.seed, _NORMS, state.index)
         like = some_answers(real, state, self._wrapped.arrays_key(), rng)
         kind = self._kind_of(like, state)
-        state.dominant = dominant_updates(self._wrapped, state, real, kind, rng)
+        state.dominant = dominant_updates(self._wrapped, state, real, kind)
         if settings.canary_norm is None and math.isnan(state.clip_norm):
             _check_noise(like, state.before if kind == "model" else None)
-        canary_norms = self._canary_norms(state, like, kind, len(cohort))
-        metrics = synthesis.neutral_metrics(real, key)
-        drawn = synthesis.drawn_weights(real, key, len(cohort), rng)
+        norms, clipped = self._norms(state, like, kind, len(cohort))
+        metrics = neutral_metrics(real, key)
+        drawn = drawn_weights(real, key, len(cohort), rng)
         asked = settings.num_examples
         given = drawn if asked is None else [asked] * len(cohort)
-        like = synthesis.alike(like, real, key)
         state.vectors = self._vectors(cohort)
-        synthetic = synthesis.make_replies(
-            cohort, canary_norms, like, metrics, (key, given), state, kind
-        )
+        synthetic = make_replies(cohort, norms, clipped, like, metrics, (key, given), state, kind)
         if asked is None:  # theirs are real clients'
             self._check_share(len(cohort), len(real))
         else:
             self._check_share(sum(given), sum(weights(real, key)))
-        state.synthetic, state.played, state.counted = synthetic, synthetic, canary_norms.counted
+        state.synthetic, state.played = synthetic, synthetic
+        state.counted = float(norms[0]) if math.isnan(state.clip_norm) else state.clip_norm
         state.facts = dataclasses.replace(
             state.facts, present=cohort, replies=len(real) + len(cohort)
         )
@@ -223,14 +223,14 @@ class ServerCanaries(Source):
                 )
         return self.kind
 
-    def _canary_norms(
+    def _norms(
         self, state: RoundState, like: Sequence[Answer], kind: ReplyKind | None, count: int
-    ) -> synthesis.CanaryNorms:
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """How long the canaries' updates are as they are sent, and which of them are clipped."""
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
             before = state.before if kind == "model" else 0.0
-            length = self._settings.canary_norm or _median_norm(like, before)
-            return synthesis.CanaryNorms(np.full(count, length), clipped, length)
+            return np.full(count, self._settings.canary_norm or _median_norm(like, before)), clipped
         sent = np.full(count, state.clip_norm)
         target = self._wrapped.target_clipped()
         if self._wrapped.clips_on_server or target is not None:
@@ -239,7 +239,7 @@ class ServerCanaries(Source):
             sent *= np.where(clipped, FAR_ABOVE, _JUST_BELOW)
         if not self._wrapped.clips_on_server:
             sent = np.minimum(sent, state.clip_norm)
-        return synthesis.CanaryNorms(sent, clipped, state.clip_norm)
+        return sent, clipped
 
 
 def _check_noise(like: Sequence[Answer], before: NDArray[np.floating] | None) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fl_epe.auditing import LEAST_FOR_NULL, PrimaryBound
-from fl_epe.canaries import SCORE_MEMORY, CanaryKind
+from fl_epe.canaries import CanaryKind
 from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
-from fl_epe.flower.client_canaries import CanarySecret, ClientCanaries
+from fl_epe.flower.client_canaries import ClientCanaries
 
 ReplyKind = Literal["model", "update"]
 """What clients answer with: a model, or its difference from the model that they were sent."""
@@ -49,12 +49,8 @@ class CanaryAuditSettings:
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
-        score_memory: bytes for model updates that wait to be scored together, with
-            ``canary_kind="sphere"``; 384 MiB by default.
         replies: "model" or "update", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
-        averages: whether the strategy averages its replies by weight and does nothing else. By
-            default it is seen in every round what it does.
         max_share: largest share of a round's replies that canaries may have. By default 0.1, as
             more harms the model; with ``clients`` 0.5. Where there would be more, fewer canaries
             than ``num_canaries`` take part, and a warning says how many: at least one a round if
@@ -70,11 +66,7 @@ class CanaryAuditSettings:
         verdict: the primary lower bound of the report: "auto" (the default, by the number of
             canaries and ``delta``), or a method such as "weighted", for every round's model;
             "final:weighted" is for the final model.
-        canary_kind: "rotation" (the default) or "sphere", see `CanarySet`; with
-            ``canary_secret="server"`` always "sphere", as one rotated canary leaks the others.
-        canary_secret: for ``clients``: "seed" (the default) sends the seed of all canaries to the
-            clients that play one; "server" sends each its own direction, as long as the model, in
-            every round, and keeps the seed.
+        canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
         fresh_seed: whether the seed was drawn here.
 
     Raises:
@@ -93,14 +85,11 @@ class CanaryAuditSettings:
     canary_norm: float | None = None
     noise_multiplier: float | None = None
     leave_out: Sequence[str] = ()
-    score_memory: int = SCORE_MEMORY
     replies: ReplyKind | None = None
-    averages: bool = False
     max_share: float = _DERIVED
     checkpoint: str | Path | None = None
     verdict: str = "auto"
-    canary_kind: CanaryKind = _DERIVED
-    canary_secret: CanarySecret = "seed"  # noqa: S105 - which one, not one
+    canary_kind: CanaryKind = "rotation"
     fresh_seed: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,7 +109,6 @@ class CanaryAuditSettings:
             "seed": secrets.randbits(128),
             "unobserved": few if once else many,  # few are enough where the null is exact
             "max_share": 0.1 if self.clients is None else 0.5,
-            "canary_kind": "rotation" if self.canary_secret == "seed" else "sphere",  # noqa: S105
         }
 
     def _check_ranges(self) -> None:
@@ -135,7 +123,7 @@ class CanaryAuditSettings:
         if self.noise_multiplier is not None:
             check_noise("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.max_share)
-        words = {"canary_kind": CanaryKind, "canary_secret": CanarySecret, "replies": ReplyKind}
+        words = {"canary_kind": CanaryKind, "replies": ReplyKind}
         for name, kind in words.items():
             value = getattr(self, name)
             if value is not None and value not in get_args(kind):
@@ -144,21 +132,12 @@ class CanaryAuditSettings:
 
     def _check_together(self) -> None:
         if self.clients is None:
-            if self.canary_secret == "server":  # noqa: S105
-                raise_invalid("canary_secret", "server", "to go with clients=…")
             return
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in _OF_SERVER_CANARIES:
             if (value := getattr(self, name)) != defaults[name]:
                 why = "with clients, who answer whenever they are asked, with their own weight"
                 raise_invalid(name, value, f"to be left out {why}")
-        if self.canary_secret == "server" and self.canary_kind == "rotation":  # noqa: S105
-            raise_invalid(
-                "canary_kind",
-                self.canary_kind,
-                "to be 'sphere' with canary_secret='server': from one rotated canary a client can"
-                " compute the others, see docs/notes/rotation.md",
-            )
         self.client_canaries()
 
     def client_canaries(self) -> ClientCanaries | None:

@@ -78,7 +78,7 @@ def test_an_argument_that_there_is_not_is_named():
         CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, inject="add")
     names = list(inspect.signature(CanaryAudit).parameters)
     assert names[:3] == ["strategy", "num_canaries", "delta"]
-    assert names[-1] == "canary_secret"
+    assert names[-1] == "canary_kind"
 
 
 def test_more_rounds_than_were_given_are_refused_before_the_first():
@@ -116,15 +116,6 @@ def test_there_are_unobserved_canaries_enough_for_the_null(
         flower.FedAvg(), num_canaries=num_canaries, delta=1e-5, participations=participations
     )
     assert audit.canary_settings.unobserved == unobserved
-
-
-def test_directions_that_the_server_sends_are_independent():
-    sent = {"num_canaries": 10, "delta": DELTA, "clients": 0.1, "canary_secret": "server"}
-    assert CanaryAudit(fixed(), **sent).canary_settings.canary_kind == "sphere"
-    plain = CanaryAudit(fixed(), num_canaries=10, delta=DELTA)
-    assert plain.canary_settings.canary_kind == "rotation"
-    with pytest.raises(ValueError, match="to be 'sphere' with canary_secret='server'"):
-        CanaryAudit(fixed(), **sent, canary_kind="rotation")
 
 
 def test_the_primary_bound_is_kept_in_the_record_and_one_that_there_is_not_is_refused():

@@ -39,7 +39,7 @@ def test_flat_and_back_is_the_same_model(values):
     layout = Layout.of(model)
     flat = layout.flatten(model)
     assert flat.shape == (layout.dim,)
-    back = layout.form(model, model).fill(flat)
+    back = layout.form(model, model)(flat)
     assert list(back) == list(values)
     for name, value in values.items():
         again = back[name].numpy()
@@ -52,7 +52,7 @@ def test_flat_and_back_is_the_same_model(values):
 def test_exactly_the_floating_point_arrays_with_an_axis_are_moved(values):
     model = _record(values)
     layout = Layout.of(model)
-    other = layout.form(model, model).fill(layout.flatten(model) + 1)
+    other = layout.form(model, model)(layout.flatten(model) + 1)
     for name, value in values.items():
         moved = value.dtype.kind == "f" and value.ndim > 0
         assert (name in layout.left_out) is not moved
@@ -66,4 +66,4 @@ def test_the_order_of_names_in_a_reply_does_not_matter(values, random):
     layout = Layout.of(model)
     mixed = _record(dict(random.sample(list(values.items()), len(values))))
     assert np.array_equal(layout.flatten(mixed), layout.flatten(model))
-    assert list(layout.form(mixed, model).fill(layout.flatten(model))) == list(mixed)
+    assert list(layout.form(mixed, model)(layout.flatten(model))) == list(mixed)
