@@ -49,7 +49,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from fl_epe.auditing import run_auditor
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
-from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
+from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.flower import CanaryAudit, InProcessGrid, server_canaries, synthesis
 from fl_epe.models import Cnn, bind_parameters, one_thread
 from fl_epe.seeding import generator
@@ -80,7 +80,6 @@ class Setting:
         unobserved: number of unobserved canaries; ``None`` for the default of `CanaryAudit`.
         rounds: length of the run that the timed rounds are taken from.
         pairs: number of timed pairs of rounds.
-        score_memory: see `CanaryAudit`.
     """
 
     clients: int
@@ -88,7 +87,6 @@ class Setting:
     unobserved: int | None
     rounds: int
     pairs: int
-    score_memory: int
 
     def fedavg(self, extra: int) -> Strategy:
         """FedAvg, for any number of replies."""
@@ -112,7 +110,6 @@ class Setting:
             delta=1e-5,
             seed=1,
             rounds=self.rounds,
-            score_memory=self.score_memory,
         )
 
 
@@ -220,7 +217,7 @@ class Scoring:
     def __init__(self, setting: Setting) -> None:
         canaries = CanarySet(Digits().dim, _SCORED, 1)
         self._vectors = setting.rounds + 2
-        self._tracker = CanaryScorer(canaries, setting.score_memory)
+        self._tracker = CanaryScorer(canaries)
         self._deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
         audit = setting.audited(setting.fedavg)
         self._factor = (
@@ -301,15 +298,9 @@ def main() -> None:
     parser.add_argument("--unobserved", type=int)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--tracker-mb", type=int, default=SCORE_MEMORY >> 20)
     options = parser.parse_args()
     setting = Setting(
-        options.clients,
-        options.canaries,
-        options.unobserved,
-        options.rounds,
-        options.pairs,
-        options.tracker_mb << 20,
+        options.clients, options.canaries, options.unobserved, options.rounds, options.pairs
     )
     quiet_flower()
     if not options.ray:

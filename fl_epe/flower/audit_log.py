@@ -12,7 +12,7 @@ from flwr.app import Message
 
 from fl_epe.archive import one_line
 from fl_epe.auditing import FaultKind
-from fl_epe.flower.round_state import RoundState
+from fl_epe.flower.rounds import RoundState
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _FAULTS_KEPT = 100
@@ -116,18 +116,12 @@ class AuditLog:
 
     def state(self) -> dict[str, Any]:
         """Everything but the warnings given, as JSON values."""
-        everybody = {client for clients in self._answered.values() for client in clients}
-        places = {client: i for i, client in enumerate(sorted(everybody))}
         return {
             "faults": self.entries,
             "counts": [[*key, count] for key, count in self._counts.items()],
             "first_failure": self.first_failure,
             "heaviest": list(self.heaviest.items()),
-            "clients": list(places),
-            "answered": [
-                [index, [places[client] for client in clients]]
-                for index, clients in self._answered.items()
-            ],
+            "answered": list(self._answered.items()),
         }
 
     def restore(self, state: Mapping[str, Any], rounds: int) -> None:
@@ -140,10 +134,5 @@ class AuditLog:
         self.entries = [*kept, *new][:_FAULTS_KEPT]
         if state["first_failure"] in self.faults:  # and not in a round that is forgotten
             self.first_failure = state["first_failure"]
-        heaviest = {index: (most[0], most[1]) for index, most in state["heaviest"]}
-        self.heaviest |= {index: most for index, most in heaviest.items() if index < rounds}
-        self._answered = {
-            index: [state["clients"][i] for i in places]
-            for index, places in state["answered"]
-            if index < rounds
-        }
+        self.heaviest |= {index: tuple(m) for index, m in state["heaviest"] if index < rounds}
+        self._answered = {index: ids for index, ids in state["answered"] if index < rounds}

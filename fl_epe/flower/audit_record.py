@@ -1,9 +1,12 @@
-"""What an audit leaves behind: the record, and why its ε is in doubt."""
+"""What an audit leaves behind: the record, why its ε is in doubt, and the report."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import scipy
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
 from fl_epe.flower.run_state import RunState
-from fl_epe.flower.server_canaries import ServerCanaries
+from fl_epe.flower.sources import ServerCanaries
 from fl_epe.mechanism import ServerSGD
 
 _RARE = 1e-3
@@ -23,14 +26,9 @@ _ON_THE_SERVER = (
 )
 
 
-def must_watch(run: RunState) -> bool:
-    """Whether it is not known how the strategy averages, unless one looks."""
-    return not run.wrapped.averages()
-
-
 def _averages(run: RunState) -> bool:
     """Whether the innermost strategy was seen to average and do nothing else."""
-    return must_watch(run) and bool(run.averaged) and None not in run.averaged.values()
+    return not run.wrapped.averages() and bool(run.averaged) and None not in run.averaged.values()
 
 
 def make_record(run: RunState) -> AuditRecord:
@@ -65,11 +63,6 @@ def make_record(run: RunState) -> AuditRecord:
     return record.with_values(doubts=tuple(doubts(record)))
 
 
-def config(run: RunState) -> dict[str, Any]:
-    """What the report says about the set-up where there is no record."""
-    return {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
-
-
 def _design(run: RunState) -> Design:
     settings, by_server = run.settings, run.settings.clients is None
     same = ("num_canaries", "unobserved", "num_examples", "canary_norm", "max_share", "verdict")
@@ -88,9 +81,10 @@ def _findings(run: RunState) -> Findings:
     shares = np.array([*run.log.heaviest.values()] or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
     on_the_server = isinstance(run.known_source, ServerCanaries)
+    missing = run.known_source.reason() if run.known_source else None
     return Findings(
         plan=(*(run.plan.sentences() if run.plan else ()), *([_ON_THE_SERVER] * on_the_server)),
-        not_measured=_missing(run) or run.log.first_failure,
+        not_measured=missing or run.log.first_failure,
         last_model_is_finite=run.last_is_finite,
         client_participations=run.log.participations(),
         heaviest_share=heaviest,
@@ -102,13 +96,8 @@ def _findings(run: RunState) -> Findings:
 
 def all_faults(run: RunState) -> list[str]:
     """What went wrong so far, in sentences."""
-    missing = _missing(run)
-    return [*run.log.faults, *([missing] if missing else [])]
-
-
-def _missing(run: RunState) -> str | None:
-    """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
-    return run.known_source.reason() if run.known_source else None
+    missing = run.known_source.reason() if run.known_source else None
+    return [*run.log.faults, *filter(None, [missing])]
 
 
 def doubts(record: AuditRecord) -> list[str]:
@@ -151,3 +140,57 @@ def doubts(record: AuditRecord) -> list[str]:
             " from everybody who cannot subtract it, and ε is not that of a client without it"
         )
     return found
+
+
+def report(record: Callable[[], AuditRecord], run: RunState, folder: Path | None) -> str:
+    """The report as text; with a folder, also record.npz, report.json and report.html.
+
+    Args:
+        record: makes the record; raises where there is none.
+        run: what is known without it.
+        folder: where to write.
+    """
+    problems: list[str] = []
+    for write in (_measured, _unmeasured):
+        try:
+            return "\n".join([write(record, run, folder), *problems])
+        except Exception as error:  # noqa: BLE001 - the other is written
+            if run.index == 0:
+                continue  # there is nothing to report
+            problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
+            run.failed("the report could not be made", error, run.index - 1)
+    with contextlib.suppress(Exception):
+        return "\n".join([_unmeasured(record, run, None), *problems])
+    return "\n".join(["ε: not measured", *problems, *run.log.faults])
+
+
+def _measured(record: Callable[[], AuditRecord], run: RunState, folder: Path | None) -> str:
+    from fl_epe.reporting import as_text, summarize, write_report  # slow to import
+
+    found, lost = record(), list[str]()
+    if folder is not None:
+        writers: dict[str, Callable[[], object]] = {
+            "record.npz": lambda: found.save(folder / "record.npz"),
+            "the report's files": lambda: write_report(found, folder),
+        }
+        for name, write in writers.items():
+            try:
+                write()
+            except OSError as error:  # what is measured is said, whatever the disk does
+                run.failed(f"{name} could not be written", error, run.index - 1)
+                lost.append(f"{name} could not be written: {error}")
+    return "\n".join([as_text(summarize(found)), *lost])
+
+
+def _unmeasured(_: Callable[[], AuditRecord], run: RunState, folder: Path | None) -> str:
+    from fl_epe.reporting import as_text, summarize_unmeasured, write_unmeasured
+
+    known: dict[str, Any] = {"delta": run.settings.delta, "faults": run.log.faults}
+    known["fault_counts"] = run.log.fault_counts
+    with contextlib.suppress(Exception):  # the reason is said without it
+        found = _findings(run)
+        known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(found)}
+    reason = run.log.first_failure or "the audit saw no round"
+    if folder is None:
+        return as_text(summarize_unmeasured(reason, **known))
+    return as_text(write_unmeasured(folder, reason, **known))

@@ -22,14 +22,13 @@ from fl_epe.auditing import (
     epsilon_from_record,
 )
 from fl_epe.flower.audit_log import logger
-from fl_epe.flower.audit_record import make_record, must_watch
+from fl_epe.flower.audit_record import make_record
 from fl_epe.flower.averaging import Aggregation, Shares, weighted_shares
-from fl_epe.flower.checkpoint import Checkpoint, announce
+from fl_epe.flower.checkpoint import Checkpoint
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import readable
-from fl_epe.flower.round_state import RoundState
+from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
 from fl_epe.flower.run_state import RunState
-from fl_epe.flower.source import SettingsError, TooManyCanariesError
 from fl_epe.mechanism import norm
 
 
@@ -114,12 +113,12 @@ class AuditedRun:
                 run.restore(saved, done, self._checkpoint.start(), arrays)
                 self._checkpoint.adopt()
                 self._finished, self._is_again, self.over = None, False, None
-                announce(saved, done, self._num_rounds, run.settings.rounds)
+                logger.info("Audit: goes on after round %d of %s", done, saved.rounds or "some")
+                if done < saved.index:
+                    text = "Audit: rounds %d to %d are not in the model"
+                    logger.warning(text, done + 1, saved.index)
                 return
             logger.warning("Audit: the one in the checkpoint is of another run; a new one begins")
-            if (problem := self._checkpoint.problem) is not None:
-                kept = f"the one before it knows {saved.index} rounds, and not this model"
-                run.failed(f"the newest audit cannot be read, {kept}", problem)
         except Exception as error:  # noqa: BLE001 - a new audit is better than none
             run.failed("the saved audit cannot go on, and a new one begins", error)
         if run.index == 0:
@@ -250,8 +249,6 @@ class AuditedRun:
         """Note which canaries the strategy used, and with which share."""
         run = self.state
         averaging, shares = self._averaging(seen, state) or (None, None)
-        if averaging in ("weighted", "equal"):
-            run.source.averages_models()
         meant = len(state.played)
         if left_out := state.settle(shares):
             text = f"it did not use {left_out} of {meant} of their answers"
@@ -265,7 +262,7 @@ class AuditedRun:
         """How the replies were averaged, and their shares; ``None`` if that is not known."""
         key = self.state.wrapped.weighted_by()
         with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, LinAlgError):
-            if not must_watch(self.state):
+            if self.state.wrapped.averages():
                 return "weighted", weighted_shares(state.replies, key, state.used)
             if seen is not None and self.state.wrapped.plain_layers():
                 return seen.shares(key, state.used)

@@ -16,6 +16,7 @@ from fl_epe.flower.hooks import stand_in
 from fl_epe.flower.message_records import read_only, records_of
 from fl_epe.flower.replies import readable, weights
 
+_ENTRIES = 64  # of an array, which are compared
 _ROUNDINGS = 8  # errors of one rounding that a mean may have
 
 Shares = Mapping[int, float]
@@ -46,7 +47,7 @@ class Aggregation:
         """
         if not self.replies or not self.arrays:
             return None
-        name, places = self._entries()
+        name, places = self._places()
         made = _entries(self.arrays[name], places)
         given = np.stack([_entries(_array(r.content, name), places) for r in self.replies])
         known = np.isfinite(given).all(axis=1)
@@ -65,10 +66,9 @@ class Aggregation:
                     return way, dict(zip(ids, found.tolist(), strict=True))
         return None
 
-    def _entries(self) -> tuple[str, NDArray[np.int64]]:
-        """The smallest array with more entries than there are replies, and some of its entries."""
+    def _places(self) -> tuple[str, NDArray[np.int64]]:
+        """The largest array of those that clients answered, and some of its entries."""
         assert self.arrays is not None  # noqa: S101 - `shares` looks first
-        wanted = 2 * len(self.replies) + 8
         records = records_of(self.replies[0].content, ArrayRecord)
         answered = {name for arrays in records.values() for name in arrays}
         sizes = {
@@ -76,9 +76,8 @@ class Aggregation:
             for name, array in self.arrays.items()
             if np.dtype(array.dtype).kind == "f" and len(array.shape) > 0 and name in answered
         }
-        enough = {name: size for name, size in sizes.items() if size >= wanted}
-        name = min(enough, key=enough.__getitem__) if enough else max(sizes, key=sizes.__getitem__)
-        places = np.linspace(0, sizes[name] - 1, min(sizes[name], 2 * wanted)).astype(np.int64)
+        name = max(sizes, key=sizes.__getitem__)
+        places = np.linspace(0, sizes[name] - 1, min(sizes[name], _ENTRIES)).astype(np.int64)
         return name, places
 
 

@@ -19,16 +19,14 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.flower.audit_log import logger
-from fl_epe.flower.audit_record import all_faults, must_watch
-from fl_epe.flower.audit_report import report
+from fl_epe.flower.audit_record import all_faults, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.averaging import Aggregation, real_metrics_only, watch_aggregation
 from fl_epe.flower.hooks import Attachment, Undo, argument
 from fl_epe.flower.replies import readable
-from fl_epe.flower.round_state import RoundState
-from fl_epe.flower.run_state import GoesOn, RunState
+from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
+from fl_epe.flower.run_state import RunState
 from fl_epe.flower.settings import CanaryAuditSettings
-from fl_epe.flower.source import SettingsError, TooManyCanariesError
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -129,14 +127,14 @@ class CanaryAudit(Strategy):
             self._state.failed("the audit could not prepare", error)  # it has trained
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._state.failed("the audit could not prepare", error)
-        with GoesOn(self._state, "the strategy cannot be hooked"):
+        with self._state.goes_on("the strategy cannot be hooked"):
             self.attach()
         try:
             self._is_running = True
             return own(*arguments, **named)
         finally:
             self._is_running = False
-            with GoesOn(self._state, "the strategy keeps the audit's hooks"):
+            with self._state.goes_on("the strategy keeps the audit's hooks"):
                 self._hooks.detach()
 
     def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
@@ -164,11 +162,11 @@ class CanaryAudit(Strategy):
         """Replies of clients that were not asked, where the audit failed before it was scored."""
         self._state.failed(f"{name} goes on without the audit", error)
         state, self._turn = self._turn, None
-        if name != "aggregate_train" or state is None:
-            return []
-        with GoesOn(self._state, "clients could not be asked late"):
-            return self._asked_late(state)
-        return []
+        late: list[Message] = []
+        if name == "aggregate_train" and state is not None:
+            with self._state.goes_on("clients could not be asked late"):
+                late = self._asked_late(state)
+        return late
 
     @property
     def canary_settings(self) -> CanaryAuditSettings:
@@ -197,7 +195,7 @@ class CanaryAudit(Strategy):
         if not isinstance(given, Iterable):
             return given  # whatever the strategy's own loop expects
         messages = list(given)
-        with GoesOn(self._state, "the round cannot be audited"):
+        with self._state.goes_on("the round cannot be audited"):
             self._turn = self._run.open_round(arrays, messages, grid)
         return messages if self._turn is None else self._turn.sent
 
@@ -268,9 +266,9 @@ class CanaryAudit(Strategy):
         synthetic = state.synthetic if state else []
         seen, used = None, set[int]()
         with contextlib.ExitStack() as stack:
-            with GoesOn(self._state, "the strategy cannot be watched"):
+            with self._state.goes_on("the strategy cannot be watched"):
                 used = stack.enter_context(real_metrics_only(self._wrapped.base, synthetic))
-                if must_watch(self._state) and len(self._wrapped.layers) > 1:
+                if not self._wrapped.averages() and len(self._wrapped.layers) > 1:
                     seen = stack.enter_context(watch_aggregation(self._wrapped.base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         if state is not None:
@@ -282,12 +280,11 @@ class CanaryAudit(Strategy):
         return result, seen
 
     def _close(self, state: RoundState | None, result: Any, seen: Aggregation | None) -> Any:
-        if self._run.over is not None:
-            return result
-        with GoesOn(self._state, "the round could not be scored", self._state.index):
-            arrays, metrics = result
-            self._run.close_round(state, arrays, seen, _loss(metrics))
-            return arrays, self._with_epsilon(arrays, metrics)
+        if self._run.over is None:
+            with self._state.goes_on("the round could not be scored", self._state.index):
+                arrays, metrics = result
+                self._run.close_round(state, arrays, seen, _loss(metrics))
+                result = arrays, self._with_epsilon(arrays, metrics)
         return result
 
     def _with_epsilon(

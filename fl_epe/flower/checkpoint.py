@@ -1,18 +1,18 @@
 """The audit of a run that may be killed: what is kept of it on disk after every round.
 
-A folder holds ``audit.npz``, replaced in one step before the first round and after each,
-``audit-previous.npz``, which is that of a round before, and ``start.npz`` with the initial model,
-written once. Both have checksums and are readable by their owner alone, because the
-first holds the canary seed. Neither holds vectors that wait to be scored, nor a model other than
-the initial one: a model is known again by its hash.
+A folder holds ``audit.npz``, replaced in one step before the first round and after each, and
+``start-….npz`` with the initial model, named by its hash and written once. Both have checksums and
+are readable by their owner alone, because the first holds the canary seed. Neither holds vectors
+that wait to be scored, nor a model other than the initial one: a model is known again by its hash.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
 from fl_epe.flower.audit_log import logger
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.message_records import read_only
+from fl_epe.flower.rounds import AuditPlan, SettingsError
 from fl_epe.flower.settings import CanaryAuditSettings
-from fl_epe.flower.source import AuditPlan, SettingsError
 from fl_epe.flower.wrapped import Wrapped
 
 SCHEMA = 1
 """Version of the files; a newer one is not read."""
 
-_AUDIT, _PREVIOUS, _START = "audit", "audit-previous", "start"
 _WHAT = "an audit saved by CanaryAudit"
 _FREE = {"seed", "rounds", "identity", "checkpoint", "fresh_seed"}  # may differ
 
@@ -168,46 +167,28 @@ class Checkpoint:
         failed: told what could not be done, and why.
 
     Attributes:
-        saved: what `look` found.
-        settled: whether it was decided what to do with that.
-        problem: why it is not the newest audit; ``None`` if it is.
+        saved: the audit that was found; ``None`` if there is none.
+        settled: whether it is decided if this run goes on with it.
     """
 
-    def __init__(self, directory: Path, failed: Callable[[str, Exception | str], None]) -> None:
-        self._directory, self._failed = directory, failed
+    def __init__(self, directory: Path, failed: Callable[[str, Exception], None]) -> None:
         self.saved: SavedAudit | None = None
         self.settled = False
-        self.problem: Exception | None = None
-        self._mine = False
+        self._directory, self._failed, self._mine = directory, failed, False
 
     def look(self) -> None:
-        """Read what is in the folder into ``saved``; what is damaged is moved aside.
-
-        Where the newest audit is damaged, the one of the round before is taken.
-        """
-        self.saved, self.settled, self._mine, self.problem = None, False, False, None
-        found = [name for name in (_AUDIT, _PREVIOUS) if self._path(name).exists()]
-        problem: Exception | None = None
-        for name in found:
-            try:
-                self.saved = self._read(self._path(name))
-                self.start()
-            except UNREADABLE as error:
-                self.saved, problem = None, problem or error
-                continue
-            if problem is not None:
-                self.problem = problem
-                text = "Audit: %s The one before it, after round %d, is taken"
-                logger.warning(text, problem, self.saved.index)
-                self._set_aside([_AUDIT])
-            return
-        if problem is not None:
-            self._failed("the saved audit cannot be read, and a new one begins", problem)
+        """Read what is in the folder into ``saved``; what is damaged is moved aside."""
+        self.saved, self.settled, self._mine = None, False, False
+        try:
+            if not self._path("audit").exists():
+                return
+            path, texts = self._path("audit"), ("audit",)
+            (audit,), scores = read_archive(path, _WHAT, schema=SCHEMA, texts=texts)
+            self.saved = _JSON.validate_python({**audit, "scores": scores})
+            self.start()
+        except UNREADABLE as error:
+            self._failed("the saved audit cannot be read, and a new one begins", error)
             self._set_aside()
-
-    def _read(self, path: Path) -> SavedAudit:
-        (audit,), scores = read_archive(path, _WHAT, schema=SCHEMA, texts=("audit",))
-        return _JSON.validate_python({**audit, "scores": scores})
 
     def start(self) -> ArrayRecord:
         """The initial model of the saved audit.
@@ -216,12 +197,12 @@ class Checkpoint:
             ValueError: if it cannot be read, or is not that of the audit.
         """
         assert self.saved is not None  # noqa: S101 - `look` has read it
-        path = self._path(_START)
+        path = self._path(f"start-{self.saved.models[0]}")
         (model,), arrays = read_archive(path, _WHAT, schema=SCHEMA, texts=("model",))
         names = enumerate(model["names"])
         start = ArrayRecord({name: Array(arrays[f"{i}"]) for i, name in names})
         if digest(self.saved.layout.flatten(start)) != self.saved.models[0]:
-            raise refusal(path, _WHAT, f"it is not the initial model of {_AUDIT}.npz")
+            raise refusal(path, _WHAT, "it is not the initial model of audit.npz")
         return start
 
     def adopt(self) -> None:
@@ -234,62 +215,30 @@ class Checkpoint:
         Raises:
             OSError: if something cannot be written, or moved aside before.
         """
+        path = self._path("audit")
         if not self._mine:
             self._set_aside()
-            if self._path(_AUDIT).exists() or self._path(_PREVIOUS).exists():
-                raise OSError(f"{self._path(_AUDIT)} is of another run, and cannot be moved aside")
+            if path.exists():
+                raise OSError(f"{path} is of another run, and cannot be moved aside")
             arrays = {f"{i}": read_only(array) for i, array in enumerate(start.values())}
-            names = {"names": list(start)}
-            self._write(_START, arrays, {"model": names})
-        self._write(
-            _AUDIT,
-            audit.scores,
-            {"audit": _JSON.dump_python(audit, mode="json", exclude={"scores"})},
-            self._path(_PREVIOUS),
-        )
+            names = {"model": {"names": list(start)}}
+            beside = self._path(f"start-{audit.models[0]}")
+            write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
+        texts = {"audit": _JSON.dump_python(audit, mode="json", exclude={"scores"})}
+        write_archive(path, audit.scores, texts, schema=SCHEMA, compress=False)
         self._mine = True
 
-    def _write(
-        self,
-        name: str,
-        arrays: Mapping[str, NDArray[Any]],
-        texts: Mapping[str, Any],
-        previous: Path | None = None,
-    ) -> None:
-        path = self._path(name)
-        write_archive(path, arrays, texts, schema=SCHEMA, compress=False, previous=previous)
-
-    def _set_aside(self, names: Sequence[str] = (_START, _PREVIOUS, _AUDIT)) -> None:
-        """Rename what is in the folder, so that another run can be kept there."""
-        if _START in names:
-            self.saved = None
+    def _set_aside(self) -> None:
+        """Rename the audit in the folder, so that another run can be kept there."""
+        self.saved, path = None, self._path("audit")
         try:
-            found = [name for name in names if self._path(name).exists()]
-            if not set(found) & {_AUDIT, _PREVIOUS}:
-                return  # an initial model alone is no audit
-            number = 1
-            while any(self._path(name, number).exists() for name in (_AUDIT, _PREVIOUS, _START)):
-                number += 1
-            for name in found:
-                self._path(name).rename(self._path(name, number))
-            named = self._path(found[-1]), self._path(found[-1], number)
-            logger.warning("Audit: %s is now %s", *named)
+            if path.exists():
+                numbered = (self._path(f"audit-{number}") for number in itertools.count(1))
+                free = next(name for name in numbered if not name.exists())
+                path.rename(free)
+                logger.warning("Audit: %s is now %s", path, free)
         except OSError as error:
             self._failed("the saved audit cannot be moved aside", error)
 
-    def _path(self, name: str, number: int = 0) -> Path:
-        return self._directory / (f"{name}-{number}.npz" if number else f"{name}.npz")
-
-
-def announce(
-    saved: SavedAudit, done: int, num_rounds: int | None, rounds: int | None = None
-) -> None:
-    """Log that the audit goes on, and what its user may not expect."""
-    total = "" if saved.rounds is None else f" of {saved.rounds}"
-    logger.info("Audit: goes on after round %d%s, as kept in the checkpoint", done, total)
-    if done < saved.index:
-        logger.warning("Audit: rounds %d to %d are not in the model", done + 1, saved.index)
-    try:
-        saved.check_rounds(done, num_rounds, rounds)
-    except SettingsError as error:
-        logger.warning("Audit: %s", error)
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.npz"

@@ -40,8 +40,7 @@ class Attachment:
         self._rescue, self._note = rescue, note
         self._calling: set[str] = set()
         self._own: dict[str, Callable[..., Any]] = {}
-        self._places: dict[str, str] = {}
-        self._shadowed: dict[str, Any] = {}
+        self._hooks = contextlib.ExitStack()
         self._results: list[Any] = []
         self._errors: list[Exception] = []
 
@@ -54,18 +53,12 @@ class Attachment:
         if self._own:
             return
         own = {name: getattr(self._strategy, name) for name in self._names}
-        mine = dict(vars(self._strategy))
-        methods = {key: value for key, value in mine.items() if inspect.ismethod(value)}
-        kept = {key: name for key, m in methods.items() for name in own if m == own[name]}
-        self._places = {name: name for name in self._names} | kept  # by name, or under another
-        self._shadowed = {key: mine[key] for key in self._places if key in mine}
+        with contextlib.ExitStack() as hooks:
+            for name, function in own.items():
+                call = self._guarded(name, function)
+                hooks.enter_context(stand_in(self._strategy, name, call))
+            self._hooks = hooks.pop_all()
         self._own = own
-        try:
-            for key, name in self._places.items():
-                setattr(self._strategy, key, StandIn(self._guarded(name, own[name]), own[name]))
-        except Exception:
-            self.detach()
-            raise
 
     def _guarded(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -92,14 +85,8 @@ class Attachment:
 
     def detach(self) -> None:
         """Leave the strategy as it was."""
-        for key in self._places if self._own else ():
-            if not isinstance(vars(self._strategy).get(key), StandIn):
-                continue  # somebody else's by now
-            if key in self._shadowed:
-                setattr(self._strategy, key, self._shadowed[key])
-            else:
-                delattr(self._strategy, key)
-        self._own, self._shadowed = {}, {}
+        self._hooks.close()
+        self._own = {}
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The strategy's own function of that name."""
@@ -134,7 +121,9 @@ def stand_in(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        if is_attribute:
+        if not isinstance(vars(owner).get(name), StandIn):
+            pass  # somebody else's by now
+        elif is_attribute:
             setattr(owner, name, own)
         else:
             delattr(owner, name)

@@ -146,7 +146,7 @@ class Layout:
         new = sorted(shapes.keys() - set(self.names))
         raise ValueError(
             f"Expected the model's arrays {list(self.names)}: {missing} are missing, {new} are new,"
-            " and their shapes do not match in order. Give leave_out=[…] for those that clients keep."
+            " and their shapes do not match in order. Name those that clients keep in leave_out."
         )
 
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from fl_epe.flower.layout import Layout
 from fl_epe.flower.message_records import records_of
-from fl_epe.flower.round_state import RoundState
+from fl_epe.flower.rounds import RoundState
 from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 
-_MOST_READ = 9  # real updates, whose median norm stands for all
+MOST_READ = 9  # real updates, whose median norm stands for all
 _ENTRIES = 1 << 14  # of an update, about, from which its norm is estimated
 _DOMINANT, _LEAST_COMPARED = 4, 3  # times the median norm, among so many updates
 _NEAR = 0.25
@@ -121,7 +121,7 @@ def some_answers(
             state.unreadable.append(f"node {node} answered NaN or infinite entries")
             continue
         found.append(Answer(reply, name, vector))
-        if len(found) == _MOST_READ:
+        if len(found) == MOST_READ:
             break
     if not found:
         raise ValueError(f"Expected a reply that can be read: {state.unreadable[0]}")

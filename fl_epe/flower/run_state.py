@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -12,11 +14,10 @@ from fl_epe.auditing import RoundFacts, RunAuditor
 from fl_epe.canaries import CanarySet
 from fl_epe.flower.audit_log import AuditLog
 from fl_epe.flower.checkpoint import SavedAudit, digest, fingerprint
-from fl_epe.flower.client_answers import ClientAnswers
 from fl_epe.flower.layout import Layout
-from fl_epe.flower.server_canaries import ServerCanaries
+from fl_epe.flower.rounds import AuditPlan
 from fl_epe.flower.settings import CanaryAuditSettings
-from fl_epe.flower.source import AuditPlan, Source
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries, Source
 from fl_epe.flower.wrapped import Wrapped
 
 Vector = NDArray[np.floating]
@@ -87,7 +88,7 @@ class RunState:
 
     def _new_source(self, settings: CanaryAuditSettings, rounds: int | None) -> Source:
         if (clients := settings.client_canaries()) is not None:
-            return ClientAnswers(self.wrapped, settings, clients)
+            return ClientAnswers(self.wrapped, settings, clients, self._vectors)
         if rounds is None:
             raise ValueError(
                 "Expected rounds=… in CanaryAudit, those of all starts together, as start() does"
@@ -142,6 +143,14 @@ class RunState:
             self.log.failed(index, what, why)
         except Exception as error:  # noqa: BLE001 - of the log itself
             self.log.entries.append((index, f"{what}: {why}; it could not be logged: {error}"))
+
+    @contextlib.contextmanager
+    def goes_on(self, what: str, index: int | None = None) -> Iterator[None]:
+        """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self.failed(what, error, index)
 
     def saved(self) -> SavedAudit | None:
         """What a checkpoint keeps; ``None`` before the model is known."""
@@ -208,23 +217,3 @@ class RunState:
         named = zip(layout.names, momentum, strict=True)
         arrays = {name: Array(np.asarray(value)) for name, value in named}
         return -layout.flatten(ArrayRecord(arrays))
-
-
-class GoesOn:
-    """In ``with GoesOn(run, what):`` an error is a fault, and the run goes on.
-
-    Args:
-        run: of the audit.
-        what: cannot be done then.
-        index: of the round; the coming one by default.
-    """
-
-    def __init__(self, run: RunState, what: str, index: int | None = None) -> None:
-        self._run, self._what, self._index = run, what, index
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Exception):
-            self._run.failed(self._what, error, self._index)
-        return isinstance(error, Exception)

@@ -97,10 +97,6 @@ class Wrapped:
                 return value
         return None
 
-    def strict(self) -> bool:
-        """Whether a round with another number of replies fails."""
-        return any(getattr(layer, "accountant", None) is not None for layer in self.layers)
-
     def weighted_by(self) -> str:
         """The metric by which replies are weighted."""
         return str(getattr(self.base, "weighted_by_key", "num-examples"))

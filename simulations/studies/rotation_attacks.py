@@ -10,8 +10,8 @@ the family: the largest value of the transform of the release, of its squares, a
 with signs of the adversary's own; and the fourth moment. AUC over the runs: 0.5 is a blind guess,
 and its standard error 0.41/√(runs of each).
 
-Table 2: with one canary of the run, as a client has it whose server sends directions
-(``canary_secret="server"``). Entries of a canary are t_j·g_j in steps of a unit, g = H·s with signs
+Table 2: with one canary of the run, as a client would have it to whom a server sent its
+direction. Entries of a canary are t_j·g_j in steps of a unit, g = H·s with signs
 s. If the product of all s is −1, as in half of the families, g_j/2 is odd everywhere, and whether
 it is 1 or 3 modulo 4 is an affine function of the bits of j: the sum of g over j, j^a, j^b and
 j^a^b is a multiple of 8. So |g_j| modulo 8 gives the sign of g_j up to an affine function, which is

@@ -52,4 +52,10 @@ class KeepsBody(FedAvg):
         return ArrayRecord({**dict(self.body.items()), **dict(head.items())}), metrics
 
 
-CASE = AppCase(strategy=lambda folder: KeepsBody(**EVERYBODY), client_app=app, initial=initial)
+CASE = AppCase(
+    strategy=lambda folder: KeepsBody(**EVERYBODY),
+    client_app=app,
+    initial=initial,
+    measurable=False,
+    faulty=True,
+)

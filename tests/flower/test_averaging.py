@@ -34,13 +34,7 @@ def _mean(given, shares):
     return np.average(values, axis=0, weights=shares).astype("f4")
 
 
-@pytest.mark.parametrize(
-    ("way", "shares"),
-    [
-        ("weighted", [1, 2, 3] * 3),
-        ("equal", [1] * 9),
-    ],
-)
+@pytest.mark.parametrize(("way", "shares"), [("weighted", [1, 2, 3] * 3), ("equal", [1] * 9)])
 def test_shares_of_an_average_are_found(replies, way, shares):
     found = Aggregation(replies, pack(w=_mean(replies, shares))).shares("n")
     assert found is not None

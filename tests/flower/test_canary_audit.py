@@ -19,7 +19,7 @@ from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, Adversary, average_case_client, seen_by
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.flower.server_canaries import canaries_that_fit
+from fl_epe.flower.sources import canaries_that_fit
 from fl_epe.reporting import as_text, summarize
 
 
@@ -358,7 +358,7 @@ def test_no_more_canaries_than_do_no_harm():
     assert record.presence.sum(axis=1).tolist() == [1] * ROUNDS
     text = " ".join(audit.report().split())
     assert "Of 1000 canaries 12 fit into 12 rounds with 10 clients" in text
-    assert "ask for num_canaries=12, or max_share=0.9." in text
+    assert "ask for as many, or raise max_share." in text
     asked, _ = run(flower.FedAvg(**PLAIN), num_canaries=12, max_share=None)
     np.testing.assert_array_equal(asked.record().presence, record.presence)
     assert "fit into" not in asked.report()

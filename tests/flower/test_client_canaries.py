@@ -1,7 +1,5 @@
 """Canaries that live on clients: `canary_mod`, its orders, and secure aggregation."""
 
-import json
-
 import numpy as np
 import pytest
 import secure_aggregation

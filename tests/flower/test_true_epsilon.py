@@ -10,7 +10,6 @@ import local_noise
 import numpy as np
 import pytest
 from digits_task import NODES, initial
-from flower_audits import NODES as DRIFTING
 from flower_audits import PLAIN, run
 from flower_clients import digits_app, digits_model, drifting_app
 from flwr.app import Array, ArrayRecord
@@ -139,31 +138,7 @@ def test_clients_that_answer_with_something_else_than_their_canary_are_found(lia
     more = {"clients": [1, 2, 3, 4], "num_canaries": 10, "rounds": 3}
     audit, _ = run(flower.FedAvg(**PLAIN), app, **more)
     record = audit.record()
-    assert record.provenance.fault_counts.get("canary not in the answer", 0) == 3 * liars
+    assert sum("does not hold its canary" in fault for fault in audit.faults) == 3 * liars
     if liars == 4:
         assert summarize(record).status == "not measured"
     assert not record.presence.any() or record.observed.means[record.presence].min() > 0.1
-
-
-def test_arrays_that_begin_to_travel_later_are_named():
-    class Keep(flower.FedAvg):
-        def configure_train(self, server_round, arrays, config, grid):
-            self.kept = arrays
-            return super().configure_train(server_round, arrays, config, grid)
-
-        def aggregate_train(self, server_round, replies):
-            arrays, metrics = super().aggregate_train(server_round, replies)
-            if arrays is not None:
-                arrays = ArrayRecord({k: arrays.get(k, v) for k, v in self.kept.items()})
-            return arrays, metrics
-
-    times = []
-
-    def arrange(arrays):
-        times.append(1)
-        late = len(times) > 3 * DRIFTING
-        return arrays if late else {"layer.weight": arrays["layer.weight"]}
-
-    audit, _ = run(Keep(**PLAIN), drifting_app(arrange=arrange), rounds=6)
-    assert "clients answer with layer.bias, which they kept to themselves" in audit.faults[-1]
-    assert summarize(audit.record()).status == "doubtful"

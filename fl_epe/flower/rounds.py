@@ -1,11 +1,11 @@
-"""`RoundState`: what an audit holds of a round that is under way."""
+"""What an audit does to a run, said in advance, and what it holds of a round under way."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -15,7 +15,72 @@ from numpy.typing import NDArray
 from fl_epe.auditing import RoundFacts
 from fl_epe.flower.layout import Layout
 
+_WARN_ABOVE = 0.1
 _ROUNDING = 1e-5  # shares that differ less are equal
+
+
+class SettingsError(ValueError):
+    """An argument of the audit does not go with the run; said before its first round."""
+
+
+class TooManyCanariesError(ValueError):
+    """Canaries would have more than their share of a round."""
+
+    def __init__(self, canaries: float, rest: float, most: float) -> None:
+        super().__init__(
+            f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
+            f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
+            " participations, or raise max_share."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditPlan:
+    """The audit's share of the rounds and its price.
+
+    Attributes:
+        canaries: most canaries in a round.
+        clients: real clients in the first round, those that canaries replace included.
+        replaced: how many of them are not asked in a round, as canaries take their place.
+        dim: entries of a canary.
+        left_out: names of arrays that canaries leave alone.
+        reduced: which number of canaries was asked for, and why fewer take part; "" if all do.
+    """
+
+    canaries: int
+    clients: int
+    replaced: int = 0
+    dim: int = 0
+    left_out: Sequence[str] = ()
+    reduced: str = ""
+
+    @property
+    def share(self) -> float:
+        """Canaries among the replies of a round."""
+        replies = self.clients - self.replaced + self.canaries
+        return self.canaries / replies if replies else 0.0
+
+    @property
+    def too_much(self) -> bool:
+        """Whether canaries take so much of a round that its user must hear of it."""
+        return self.share > _WARN_ABOVE or bool(self.reduced)
+
+    def sentences(self) -> list[str]:
+        """The plan in plain English."""
+        lines = [
+            f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
+            f" {self.clients} clients: {self.share:.0%} of the replies.",
+            f"Real clients have {1 - self.share:.0%} of the weight that they have without the"
+            f" audit{f', as {self.replaced} of them are not asked' if self.replaced else ''}.",
+        ]
+        if self.reduced:
+            lines.append(self.reduced)
+        if self.dim:  # a canary and its reply
+            memory = 8 * self.canaries * self.dim / 1024**2
+            lines.append(f"Canaries take about {math.ceil(memory)} MiB in a round.")
+        if self.left_out:
+            lines.append(f"Canaries leave alone: {', '.join(self.left_out)}.")
+        return lines
 
 
 @dataclasses.dataclass

@@ -1,11 +1,13 @@
-"""`ServerCanaries`: synthetic replies, beside the real ones or in the place of some."""
+"""Where canaries come from: replies that the server makes, or clients that answer with one."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,28 +15,93 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fl_epe.auditing import RoundFacts
+from fl_epe.flower.client_canaries import (
+    Acknowledgement,
+    ClientCanaries,
+    take_acknowledgement,
+    with_order,
+)
 from fl_epe.flower.replies import (
+    MOST_READ,
     Answer,
     are_noise,
     dominant_updates,
     drawn_weights,
     kind_of_replies,
     make_replies,
+    model_record,
     neutral_metrics,
     readable,
     some_answers,
     weights,
 )
-from fl_epe.flower.round_state import RoundState
+from fl_epe.flower.rounds import AuditPlan, RoundState, TooManyCanariesError
 from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind
-from fl_epe.flower.source import FAR_ABOVE, AuditPlan, Source, TooManyCanariesError, Vectors
 from fl_epe.flower.wrapped import Wrapped
+from fl_epe.mechanism import norm
 from fl_epe.schedules import Cohort, ShuffledEpochs
 from fl_epe.seeding import generator
 
+FAR_ABOVE = 1e3
+"""How many times the clip norm a canary is, so that the clipping under audit scales it down."""
+
+Vectors = Callable[[list[int]], NDArray[np.float32]]
+"""Makes the canaries with these numbers, of length 1, shape ``(K, dim)``.
+
+The next call may write over them.
+"""
+
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
+_SURELY = 3.0  # deviations of an answer without the canary, above which it is there
 _SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
 _FOUND_OUT = ("inject", "kind", "number", "max_share")
+
+
+class Source(abc.ABC):
+    """Puts canaries into a round."""
+
+    participation: str
+    """Kind of schedule, as in `AuditRecord`."""
+
+    def plan(self, clients: int, dim: int, left_out: Sequence[str]) -> AuditPlan:
+        """What the audit does to a run with so many clients in its first round."""
+        return AuditPlan(0, clients, left_out=left_out)
+
+    @abc.abstractmethod
+    def configure(self, state: RoundState, messages: list[Message]) -> None:
+        """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
+
+        Raises:
+            TooManyCanariesError: if canaries would have more than their share of the round.
+        """
+
+    @abc.abstractmethod
+    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
+        """The replies that the strategy is given; fills ``state.facts``.
+
+        Raises:
+            ValueError: if a canary cannot join, with the reason.
+        """
+
+    def ended(self, index: int) -> str | None:
+        """Why no canary takes part from the round with this index on; ``None`` if some do."""
+        return None
+
+    def rejected(self) -> str:
+        """What happens from the next round on, as the strategy failed on the canaries' replies."""
+        return "the strategy's own error"
+
+    def reason(self) -> str | None:
+        """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
+        return None
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What was found out so far, as JSON values."""
+
+    @abc.abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Know what `state` returned."""
 
 
 def canaries_that_fit(share: float, clients: int, room: float) -> float:
@@ -100,24 +167,19 @@ class ServerCanaries(Source):
         reduced = ""
         if total > most * rounds:
             asked, self.number = self.number, int(most * rounds * self.number / total + 1e-9)
-            enough = self._planned_share(clients, asked if self.number >= 2 else 2)
             reduced = (
                 f"Of {asked} canaries {self.number} fit into {rounds} rounds with {clients}"
-                f" clients, as more than {self.max_share:.0%} of replies harm the model: ask for"
-                f" {f'num_canaries={self.number}, or ' * (self.number >= 2)}max_share={enough}."
+                f" clients, as more than {self.max_share:.0%} of replies harm the model: ask for as"
+                " many, or raise max_share."
             )
             self.number = self.number if self.number >= 2 else 0
             self._cohorts = self._spread(self.number)
-        self.max_share = max(self.max_share, self._planned_share(clients, self.number))
         canaries = max(map(len, self._cohorts), default=0)
-        replaced = self._replaced(canaries, clients)
-        return AuditPlan(canaries, clients, replaced, dim, left_out, reduced)
-
-    def _planned_share(self, clients: int, number: int) -> float:
-        """Largest share of a round's replies that so many canaries have, rounded up."""
-        count = max(map(len, self._spread(number)), default=0)
-        replies = count + max(clients - self._replaced(count, clients), 0)
-        return math.ceil(100 * count / replies - 1e-9) / 100 if count else 0.0
+        plan = AuditPlan(
+            canaries, clients, self._replaced(canaries, clients), dim, left_out, reduced
+        )
+        self.max_share = max(self.max_share, math.ceil(100 * plan.share - 1e-9) / 100)
+        return plan
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
         """How many of a round's clients are not asked, as canaries take their place."""
@@ -198,10 +260,6 @@ class ServerCanaries(Source):
             return "from the next round on canaries answer in the place of clients"
         return "no canary takes part any more"
 
-    def averages_models(self) -> None:
-        """See `Source.averages_models`."""
-        self.kind = self.kind or "model"
-
     def state(self) -> dict[str, Any]:
         """See `Source.state`."""
         return {name: getattr(self, name) for name in _FOUND_OUT}
@@ -256,3 +314,121 @@ def _median_norm(like: Sequence[Answer], before: NDArray[np.floating] | float) -
     if length == 0:
         raise ValueError("Expected clients that moved the model, but half of them did not.")
     return length
+
+
+class ClientAnswers(Source):
+    """Clients that answer with a canary whenever they are asked to train.
+
+    Args:
+        wrapped: the strategy.
+        settings: of the audit.
+        clients: which clients, with which canaries.
+        vectors: makes the canaries.
+    """
+
+    participation = "deployment"
+
+    def __init__(
+        self,
+        wrapped: Wrapped,
+        settings: CanaryAuditSettings,
+        clients: ClientCanaries,
+        vectors: Vectors,
+    ) -> None:
+        self._wrapped, self._settings, self._clients = wrapped, settings, clients
+        self._vectors = vectors
+        self._ordered, self._answered = set[int](), set[int]()  # numbers of canaries
+        self._refused: Counter[Acknowledgement] = Counter()  # why clients answered for themselves
+
+    def configure(self, state: RoundState, messages: list[Message]) -> None:
+        """See `Source.configure`."""
+        length = self._settings.canary_norm or 0.0
+        if self._wrapped.clips_on_server and math.isfinite(state.clip_norm):
+            length = FAR_ABOVE * state.clip_norm
+        orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
+        asked, most = [order for order in orders if order is not None], self._settings.max_share
+        if len(asked) > most * len(messages):
+            raise TooManyCanariesError(len(asked), len(messages) - len(asked), most)
+        self._ordered.update(order.number for order in asked)
+        for message, order in zip(messages, orders, strict=True):
+            state.sent.append(message if order is None else with_order(message, order))
+
+    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
+        """See `Source.join`. Reads who answered with a canary, and nothing else of the replies."""
+        real = readable(replies)
+        played, once = dict[int, Message](), True
+        for reply in real:
+            answer = take_acknowledgement(reply.content)
+            if answer is Acknowledgement.CANARY:
+                number = self._clients.number(reply.metadata.src_node_id)
+                if number is not None:
+                    once = once and number not in played  # else what it adds is not known
+                    played[number] = reply
+            elif answer is not None:
+                self._refused[answer] += 1
+        mine = {id(reply) for reply in played.values()}
+        others = [reply for reply in real if id(reply) not in mine]
+        missing = self._missing(state, played, others)
+        for number in missing:
+            node = played.pop(number).metadata.src_node_id
+            state.unreadable.append(f"node {node}: its answer does not hold its canary")
+        self._answered.update(played)
+        state.dominant = dominant_updates(self._wrapped, state, others, "model")
+        state.counted = state.clip_norm if once else math.nan
+        state.played = [played[number] for number in sorted(played)]
+        state.facts = RoundFacts(
+            present=sorted(played),
+            clip_norm=state.clip_norm,
+            replies=len(real),
+            absent=len(state.sent) - len(real) + len(missing),
+        )
+        return replies
+
+    def _missing(
+        self, state: RoundState, played: Mapping[int, Message], others: Sequence[Message]
+    ) -> list[int]:
+        """Canaries that are not in the answers of the clients who say so.
+
+        Answers that cannot be read, and all where clients' answers are noise, are believed.
+        """
+
+        def update(reply: Message) -> NDArray[np.floating]:
+            key = self._wrapped.arrays_key()
+            return model_record(reply, state.layout, key)[1] - state.before
+
+        def holds(number: int, reply: Message) -> bool:
+            found = update(reply)
+            least = _SURELY * norm(found) / math.sqrt(len(found))
+            return float(self._vectors([number])[0] @ found) > least
+
+        try:
+            missing = [number for number, reply in played.items() if not holds(number, reply)]
+            noise = missing and are_noise([update(reply) for reply in others[:MOST_READ]])
+        except ValueError:  # encrypted, say
+            return []
+        return [] if noise else missing
+
+    def reason(self) -> str | None:
+        """See `Source.reason`."""
+        if len(self._answered) == len(self._ordered):
+            return None
+        hints = [answer.hint for answer in self._refused] or ["is canary_mod installed?"]
+        return (
+            f"{len(self._answered)} of {len(self._ordered)} canary clients answered with their"
+            f" canary; {'; '.join(hints)}"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """See `Source.state`."""
+        return {
+            "ordered": sorted(self._ordered),
+            "answered": sorted(self._answered),
+            "refused": [[int(answer), count] for answer, count in self._refused.items()],
+            "clients": self._clients.numbers,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Source.restore`."""
+        self._ordered, self._answered = set(state["ordered"]), set(state["answered"])
+        self._refused = Counter({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})
+        self._clients.restore(state["clients"])
