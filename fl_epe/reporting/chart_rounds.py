@@ -29,7 +29,7 @@ from fl_epe.reporting.charts import (
     secrecy,
     spread_out,
 )
-from fl_epe.reporting.numbers import metric_of, number
+from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
 
 _MOST_ROUNDS = 200  # of a curve
@@ -283,7 +283,7 @@ def training(record: AuditRecord) -> Iterator[Chart]:
         moved = {"norm of the change": (rounds, record.norms.deltas)}
         yield _series("moved", "How far the model moved", "norm", moved)
     for what in ("loss", "accuracy"):
-        series, name = {}, what if what == "loss" else metric_of(record).replace("_", " ")
+        series, name = {}, what if what == "loss" else record.design.metric.replace("_", " ")
         for key, words in (("train", "training"), ("eval", "held out")):
             values = np.asarray(record.metrics.get(f"{key}_{what}", np.empty(0)), np.float64)
             steps = rounds if key == "train" else record.metrics.get("eval_round", np.empty(0))

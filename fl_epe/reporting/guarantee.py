@@ -45,11 +45,11 @@ class AnalyticalSummary:
     epsilon: float | None
     adjacency: str
     assumption: str
-    participations: float | None
-    client_participations: float | None
-    largest_share: float | None
-    caveat: str | None
-    canary_epsilon: float | None
+    participations: float | None = None
+    client_participations: float | None = None
+    largest_share: float | None = None
+    caveat: str | None = None
+    canary_epsilon: float | None = None
     rounds_known: bool | None = None
 
     def to_dict(self) -> JSON:

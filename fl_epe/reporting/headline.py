@@ -17,8 +17,8 @@ import numpy as np
 
 from fl_epe.auditing import EpsilonEstimate
 from fl_epe.reporting.chart_scores import error_rates
-from fl_epe.reporting.notes import participation_mismatch, run_again
 from fl_epe.reporting.numbers import number
+from fl_epe.reporting.status import participation_mismatch, run_again
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 
 LITTLE, SOME = 0.75, 0.95

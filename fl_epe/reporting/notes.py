@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-import shlex
 
-from fl_epe.auditing import (
-    LEAST_FOR_NULL,
-    EpsilonEstimate,
-    combined_p_value,
-    least_canaries,
-    wider_than_known,
-)
+from fl_epe.auditing import LEAST_FOR_NULL, combined_p_value, least_canaries, wider_than_known
 from fl_epe.reporting.average_case_client import average_case_client_notes
 from fl_epe.reporting.calibration import calibration_warnings
 from fl_epe.reporting.guarantee import AnalyticalSummary
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
-from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary, Unmeasured
+from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
 from fl_epe.reporting.verdict import claim_notes
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
@@ -32,6 +25,8 @@ _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 def notes(summary: RunSummary) -> list[str]:
     """All sentences that apply to a run."""
+    every = summary.every_round.headline
+    divided = isinstance(every, StatisticSummary) and every.scores.null is not None
     lines = [
         *_stopped_note(summary),
         *(_ABOUT_ESTIMATES if measured_parts(summary) else []),
@@ -39,15 +34,9 @@ def notes(summary: RunSummary) -> list[str]:
         _analytical_note(summary),
         *_secrecy_note(summary),
         *_budget_note(summary.analytical),
-        *_participation_note(summary.analytical),
         *_share_note(summary.analytical),
         *_heavier_note(summary),
-        *average_case_client_notes(
-            summary.final.average_case_client, "final", summary.num_canaries or 0
-        ),
-        *average_case_client_notes(
-            summary.every_round.average_case_client, "all", summary.num_canaries or 0
-        ),
+        *_client_notes(summary),
         *_exposure_notes(summary),
         *_cohort_notes(summary),
         *_others_notes(summary),
@@ -55,7 +44,7 @@ def notes(summary: RunSummary) -> list[str]:
         *_together_notes(summary),
         *_null_notes(summary),
         *_wide_warnings(summary),
-        *_calibration_warnings(summary),
+        *calibration_warnings(summary.null, summary.least_deviations, divided=divided),
         *_few_notes(summary),
         *claim_notes(summary),
     ]
@@ -77,12 +66,7 @@ def notes(summary: RunSummary) -> list[str]:
 
 def notes_by_weight(summary: RunSummary) -> tuple[list[str], list[str]]:
     """`notes` in two parts: what belongs beside the table, warnings above all, and the rest."""
-    weighty = (
-        *_stopped_note(summary),
-        _ABOUT_ESTIMATES[0],
-        *unmeasured_notes(summary),
-        *_participation_note(summary.analytical),
-    )
+    weighty = (*_stopped_note(summary), _ABOUT_ESTIMATES[0], *unmeasured_notes(summary))
     first, rest = list[str](), list[str]()
     for line in notes(summary):
         (first if line in weighty or line.startswith(_WARNING) else rest).append(line)
@@ -91,7 +75,6 @@ def notes_by_weight(summary: RunSummary) -> tuple[list[str], list[str]]:
 
 _WARNING = "Warning: "
 
-
 _ABOUT_ESTIMATES = (
     "ε estimates say what the canary attack achieves. They are not bounds.",
     "A lower bound is for the adversary of its row, and assumes what the row states. Only the "
@@ -99,99 +82,6 @@ _ABOUT_ESTIMATES = (
     "bounds in the paper's rows are not valid: they exceed the true ε too often, because Jeffreys' "
     "method chooses its threshold on the scores that it judges.",
 )
-
-
-_MORE_OFTEN = 1.2  # as often as canaries; below, ε of a real client hardly differs
-
-
-def participation_mismatch(summary: RunSummary) -> tuple[str, str] | None:
-    """How often canaries and real clients took part, where clients did so much more often.
-
-    ``None`` where they took part alike, or where it is not known.
-    """
-    mine, theirs = summary.analytical.participations, summary.analytical.client_participations
-    if not mine or theirs is None or theirs <= _MORE_OFTEN * mine:
-        return None
-    rounds = "one round" if mine == 1 else f"{mine:.3g} rounds"
-    return rounds, f"{theirs:.0f}" if theirs >= 10 else f"{theirs:.2g}"
-
-
-def participation_warning(summary: RunSummary) -> str | None:
-    """That ε is of a client who takes part as rarely as canaries do."""
-    found = participation_mismatch(summary)
-    if found is None or not measured_parts(summary):
-        return None
-    often = f"participations={found[1]} of CanaryAudit, or canary_participations of RunConfig."
-    again = "fewer of them, with:" if run_again(summary) else often
-    return (
-        f"This ε is of a client who takes part in {found[0]}, as the canaries did. Real clients "
-        f"took part in about {found[1]} rounds each: theirs is larger. To measure theirs, run "
-        f"again with canaries that take part as often: {again}"
-    )
-
-
-_OTHERWISE = ("--seed", "--output", "--canary-participations", "--num-canaries")
-_FEW_CANARIES = 20
-
-
-def run_again(summary: RunSummary) -> str | None:
-    """The command that measures clients who take part more often than the run's canaries.
-
-    ``None`` where that is not so, or where `fl-epe run` did not make the record. The words may be a
-    stranger's, so each is quoted.
-    """
-    try:
-        words = shlex.split((summary.run.get("commands") or ("",))[0])
-    except ValueError:
-        return None
-    words = [word for word in words if word != "--debug"]
-    analytical, count = summary.analytical, summary.num_canaries
-    if participation_mismatch(summary) is None or words[:2] != ["fl-epe", "run"] or count is None:
-        return None
-    kept = list[str]()
-    for before, word in zip(("", *words), words, strict=False):
-        if before not in _OTHERWISE and word.partition("=")[0] not in _OTHERWISE:
-            kept.append(shlex.quote(word))
-    share = (analytical.participations or 1.0) / (analytical.client_participations or 1.0)
-    fewer = max(_FEW_CANARIES, round(count * share))
-    more = f"--canary-participations as-clients --num-canaries {fewer}"
-    return " ".join([*kept, more])
-
-
-def finding(summary: RunSummary) -> str:
-    """The result in one sentence, for non-experts."""
-    final, every = summary.headlines
-    estimates: list[EpsilonEstimate] = []
-    seen: list[str] = []
-    unit = next((statement.unit for statement in summary.claims.statements), "client")
-    for part, sees in ((final, "only the final model"), (every, "every round's model")):
-        if isinstance(part, Unmeasured):
-            continue
-        who = "and one" if seen else "An adversary"
-        what = "" if seen else f" can tell whether one {unit} took part"
-        estimates.append(part.estimate)
-        seen.append(f"{who} who sees {sees}{what} with ε ≈ {number(part.estimate.epsilon)}")
-    if not seen:
-        return (
-            "No ε was measured. That is not ε = 0: nothing is known about how much this run gives "
-            "away."
-        )
-    limit = summary.analytical.epsilon
-    if limit is None:
-        known = "no theorem known to us limits it"
-    elif math.isinf(limit):
-        known = "without noise no theorem limits it"
-    else:
-        known = f"the upper bound by theory, as assumed below, is {number(limit)}"
-        if any(estimate.low <= limit < estimate.epsilon for estimate in estimates):
-            known += " (an estimate may lie above it by chance)"
-    return f"{', '.join(seen)}. At ε = 0 one can only guess blindly; {known}."
-
-
-def analytical_text(summary: RunSummary) -> str:
-    """The analytical ε; "∞" without noise, "none known" if no theorem applies."""
-    epsilon = summary.analytical.epsilon
-    return "none known" if epsilon is None else number(epsilon)
 
 
 def _analytical_note(summary: RunSummary) -> str:
@@ -245,18 +135,6 @@ def _budget_note(analytical: AnalyticalSummary) -> list[str]:
     ]
 
 
-def _participation_note(analytical: AnalyticalSummary) -> list[str]:
-    clients, canaries = analytical.client_participations, analytical.participations
-    if not clients or not canaries or clients < 1.5 * canaries:
-        return []
-    times = "once" if canaries == 1 else f"{canaries:.3g} times"
-    return [
-        f"A client took part {clients:.3g} times on average, a canary {times}. So a client gives "
-        f"away more than was measured: its two Gaussians are about "
-        f"{math.sqrt(clients / canaries):.2g} times as far apart."
-    ]
-
-
 def _share_note(analytical: AnalyticalSummary) -> list[str]:
     lines = [f"Warning: {analytical.caveat}"] if analytical.caveat else []
     largest = analytical.largest_share
@@ -279,6 +157,14 @@ def _heavier_note(summary: RunSummary) -> list[str]:
     ]
 
 
+def _client_notes(summary: RunSummary) -> list[str]:
+    count = summary.num_canaries or 0
+    return [
+        *average_case_client_notes(summary.final.average_case_client, "final", count),
+        *average_case_client_notes(summary.every_round.average_case_client, "all", count),
+    ]
+
+
 def _exposure_notes(summary: RunSummary) -> list[str]:
     """ε of the worst-case canary, and for adversaries who know less or more."""
     lines = []
@@ -286,7 +172,7 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
         scale = f"{fit.scale:.3f} times ({fit.low:.3f} – {fit.high:.3f})"
         lines.append(
             f"For an adversary who sees the final model, the canaries' scores are {scale} what "
-            f"their expected scores predict.{_above_note(summary, fit.worst_case.epsilon)}"
+            "their expected scores predict."
         )
     unknown = summary.every_round.unknown_rounds
     if unknown is not None and summary.every_round.known_rounds is None:
@@ -301,20 +187,6 @@ def _exposure_notes(summary: RunSummary) -> list[str]:
             f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})."
         )
     return lines
-
-
-def _above_note(summary: RunSummary, exposed: float) -> str:
-    """Why the worst-case canary may have more than the analytical ε, where it has."""
-    limit = summary.analytical.epsilon
-    if limit is None or exposed <= limit:
-        return ""
-    more = f" The worst-case canary's ε = {number(exposed)} is more than the analytical ε,"
-    if summary.participation == "poisson":
-        return (
-            f"{more} which is for a client whose participations are still to be drawn; this canary "
-            "happened to take part more often than most."
-        )
-    return f"{more} by the error of the estimate."
 
 
 def _cohort_notes(summary: RunSummary) -> list[str]:
@@ -423,13 +295,6 @@ def _wide_warnings(summary: RunSummary) -> list[str]:
     ]
 
 
-def _calibration_warnings(summary: RunSummary) -> list[str]:
-    """Where the null was measured, and is not the exact one."""
-    part = summary.every_round.headline
-    divided = isinstance(part, StatisticSummary) and part.scores.null is not None
-    return calibration_warnings(summary.null, summary.least_deviations, divided=divided)
-
-
 def _few_notes(summary: RunSummary) -> list[str]:
     """Which rows have too few canaries for a lower bound."""
     lines = []
@@ -448,33 +313,24 @@ def _few_notes(summary: RunSummary) -> list[str]:
     return lines
 
 
+_INSTEAD = {
+    "final model displacement": "participations or clip norms differ between canaries; use the "
+    "expected score regression (final.expected_scores in report.json), for ε of the worst-case one",
+    "every round matched filter": "participations or clip norms differ between canaries; use "
+    "all.expected_scores in report.json",
+    "every round paper's maximum": "a maximum over rounds never is; use the matched filter",
+}
+
+
 def _gaussian_warnings(summary: RunSummary) -> list[str]:
     """One sentence for each statistic whose scores are not Gaussian, with what to use instead."""
-    tested: tuple[tuple[str, Part, str], ...] = (
-        (
-            "final model displacement",
-            summary.final.headline,
-            "participations or clip norms differ between canaries; use the expected score "
-            "regression (final.expected_scores in report.json), for ε of the worst-case one",
-        ),
-        (
-            "every round matched filter",
-            summary.every_round.headline,
-            "participations or clip norms differ between canaries; use all.expected_scores in "
-            "report.json",
-        ),
-        (
-            "every round paper's maximum",
-            summary.every_round.paper,
-            "a maximum over rounds never is; use the matched filter",
-        ),
-    )
+    names = "final model displacement", "every round matched filter", "every round paper's maximum"
     lines = []
-    for name, part, reason in tested:
+    for name, part in zip(names, (*summary.headlines, summary.every_round.paper), strict=True):
         if isinstance(part, StatisticSummary) and (found := _suspect_test(part)):
             lines.append(
                 f"Warning: the scores of “{name}” are not Gaussian (Anderson–Darling "
-                f"{found}): {reason}."
+                f"{found}): {_INSTEAD[name]}."
             )
     return lines
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from fl_epe.auditing import AuditRecord, EpsilonEstimate, finite
+from fl_epe.auditing import EpsilonEstimate, finite
 
 JSON = dict[str, Any]
 
@@ -26,11 +26,6 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_json(each) for each in value]
     return finite(value) if isinstance(value, float) else value
-
-
-def metric_of(record: AuditRecord) -> str:
-    """The name of what a task measures beside its loss, which "eval_accuracy" holds; "" if none."""
-    return record.design.metric
 
 
 def number(value: float | None) -> str:

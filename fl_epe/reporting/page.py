@@ -16,10 +16,17 @@ from typing import Any
 from fl_epe.reporting.calibration import calibration_line, calibration_notes, calibration_table
 from fl_epe.reporting.charts import JSON, Chart
 from fl_epe.reporting.headline import headline
-from fl_epe.reporting.notes import analytical_text, finding, notes_by_weight
+from fl_epe.reporting.notes import notes_by_weight
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.rows import bound_cells, interval, table_rows
-from fl_epe.reporting.status import FIRST_FAULTS, NOT_MEASURED, fault_lines, fault_rows, status_line
+from fl_epe.reporting.rows import analytical_text, bound_cells, interval, table_rows
+from fl_epe.reporting.status import (
+    FIRST_FAULTS,
+    NOT_MEASURED,
+    fault_lines,
+    fault_rows,
+    finding,
+    status_line,
+)
 from fl_epe.reporting.still import still
 from fl_epe.reporting.summary_types import RunSummary, Unmeasured
 from fl_epe.reporting.verdict import statement_cells, verdict_text

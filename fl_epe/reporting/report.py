@@ -20,11 +20,18 @@ from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
-from fl_epe.reporting.notes import finding, notes_by_weight, participation_warning, run_again
+from fl_epe.reporting.notes import notes_by_weight
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.page import report_page
 from fl_epe.reporting.rows import interval, table_rows
-from fl_epe.reporting.status import fault_lines, fault_rows, status_line
+from fl_epe.reporting.status import (
+    fault_lines,
+    fault_rows,
+    finding,
+    participation_warning,
+    run_again,
+    status_line,
+)
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from fl_epe.auditing import EpsilonEstimate
-from fl_epe.reporting.notes import analytical_text
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
+
+
+def analytical_text(summary: RunSummary) -> str:
+    """The analytical ε; "∞" without noise, "none known" if no theorem applies."""
+    epsilon = summary.analytical.epsilon
+    return "none known" if epsilon is None else number(epsilon)
 
 
 def table_rows(summary: RunSummary) -> list[tuple[str, ...]]:

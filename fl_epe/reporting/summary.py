@@ -45,9 +45,8 @@ from fl_epe.auditing import (
     wider_than_known,
 )
 from fl_epe.reporting.guarantee import AnalyticalSummary, analytical
-from fl_epe.reporting.numbers import metric_of
+from fl_epe.reporting.metrics import MetricsSummary, metrics_of
 from fl_epe.reporting.summary_types import (
-    MetricsSummary,
     Part,
     RunSummary,
     SideSummary,
@@ -98,7 +97,7 @@ def summarize(
         analytical=analytical(record, delta),
         final=final,
         every_round=every_round,
-        metrics=_metrics(record),
+        metrics=metrics_of(record),
         idle_rounds=int((record.norms.means == 0).sum()),
         faults=made.faults,
         plan=showed.plan,
@@ -138,11 +137,8 @@ def summarize_unmeasured(
         epsilon=None,
         adjacency="any",
         assumption="the run left no record",
-        participations=None,
         client_participations=config.get("client_participations"),
-        largest_share=None,
         caveat=config.get("caveat"),
-        canary_epsilon=None,
     )
     return RunSummary(
         status="not measured",
@@ -150,23 +146,14 @@ def summarize_unmeasured(
         task=config.get("task"),
         delta=delta,
         confidence=0.95,
-        dim=None,
-        rounds=None,
-        num_canaries=None,
-        unobserved=None,
-        participation="unknown",
-        noise_multiplier=config.get("noise_multiplier"),
-        cohort_size=None,
-        canary_share=None,
         analytical=no_theorem,
         final=SideSummary(nothing, nothing, nothing),
         every_round=SideSummary(nothing, nothing),
-        metrics=MetricsSummary(math.nan, 0, None, None),
-        idle_rounds=0,
+        metrics=MetricsSummary(),
+        versions=installed_versions(),
+        noise_multiplier=config.get("noise_multiplier"),
         faults=tuple(faults),
         plan=tuple(config.get("plan", ())),
-        lost_count_as_zero=False,
-        versions=installed_versions(),
         fault_counts=dict(fault_counts or {}),
     )
 
@@ -348,20 +335,3 @@ def _gaussians(record: AuditRecord, scores: Scores) -> dict[int, GaussianFit]:
 def _coins(record: AuditRecord) -> bool:
     """Whether coins decided who took part, and no canary has been dropped since."""
     return record.mechanism.inclusion == "coin" and bool(record.presence.any(axis=0).all())
-
-
-def _metrics(record: AuditRecord) -> MetricsSummary:
-    metric, last = metric_of(record), _last(record, "eval_accuracy")
-    return MetricsSummary(
-        clip_norm=float(record.mechanism.clip_norms[-1]) if record.rounds else math.nan,
-        absent=0 if record.clients.absent is None else int(record.clients.absent.sum()),
-        accuracy=last if metric == "accuracy" else None,
-        loss=_last(record, "eval_loss"),
-        metric=metric,
-        value=last if metric not in ("accuracy", "") else None,
-    )
-
-
-def _last(record: AuditRecord, name: str) -> float | None:
-    values = record.metrics.get(name, np.empty(0))
-    return float(values[-1]) if len(values) else None

@@ -18,20 +18,12 @@ from fl_epe.auditing import (
 from fl_epe.reporting.average_case_client import average_case_client_dict
 from fl_epe.reporting.calibration import null_dict
 from fl_epe.reporting.guarantee import AnalyticalSummary
+from fl_epe.reporting.metrics import MetricsSummary
 from fl_epe.reporting.numbers import JSON, as_json
 from fl_epe.reporting.verdict_types import Claims
 
 Status = Literal["ok", "doubtful", "faulty", "not measured", "diverged"]
 """What a report is worth; of several the last one."""
-
-EXIT_STATUSES: dict[Status, int] = {
-    "ok": 0,
-    "doubtful": 3,
-    "faulty": 3,
-    "not measured": 3,
-    "diverged": 3,
-}
-"""With which exit status a command that writes such a report ends."""
 
 SCHEMA = 1
 """Of ``report.json``: it grows where a key gets another meaning, not where one is added."""
@@ -173,45 +165,6 @@ class SideSummary:
 
 
 @dataclasses.dataclass(frozen=True)
-class MetricsSummary:
-    """The course of the training.
-
-    Attributes:
-        clip_norm: of the last round; NaN without clipping.
-        absent: number of lost updates.
-        accuracy, loss: the last ones on held-out data; ``None`` if they were not measured.
-        metric: what the task measures beside its loss; "" for nothing.
-        value: the last one of another metric than accuracy; ``None`` if it was not measured.
-    """
-
-    clip_norm: float
-    absent: int
-    accuracy: float | None
-    loss: float | None
-    metric: str = "accuracy"
-    value: float | None = None
-
-    def held_out(self) -> list[tuple[str, str]]:
-        """Names and last values of the metric, if there is one, and of the loss, for reading."""
-        found = list[tuple[str, str]]()
-        if self.accuracy is not None and math.isfinite(self.accuracy):
-            found.append(("accuracy", f"{self.accuracy:.1%}"))
-        elif self.metric and self.value is not None and math.isfinite(self.value):
-            found.append((self.metric.replace("_", " "), f"{self.value:.4g}"))
-        if self.loss is not None and math.isfinite(self.loss):
-            found.append(("loss", f"{self.loss:.4g}"))
-        return found
-
-    def to_dict(self) -> JSON:
-        """As JSON values, without what was not measured."""
-        out: JSON = {"clip_norm": as_json(self.clip_norm), "absent": self.absent}
-        measured = {"accuracy": self.accuracy, "loss": self.loss, "value": self.value}
-        if self.value is not None:
-            out["metric"] = self.metric
-        return out | {name: as_json(value) for name, value in measured.items() if value is not None}
-
-
-@dataclasses.dataclass(frozen=True)
 class TableRow:
     """A row of the report's table.
 
@@ -274,23 +227,23 @@ class RunSummary:
     task: str | None
     delta: float
     confidence: float
-    dim: int | None
-    rounds: int | None
-    num_canaries: int | None
-    unobserved: int | None
-    participation: str
-    noise_multiplier: float | None
-    cohort_size: float | None
-    canary_share: float | None
     analytical: AnalyticalSummary
     final: SideSummary
     every_round: SideSummary
     metrics: MetricsSummary
-    idle_rounds: int
-    faults: tuple[str, ...]
-    plan: tuple[str, ...]
-    lost_count_as_zero: bool
     versions: dict[str, str]
+    dim: int | None = None
+    rounds: int | None = None
+    num_canaries: int | None = None
+    unobserved: int | None = None
+    participation: str = "unknown"
+    noise_multiplier: float | None = None
+    cohort_size: float | None = None
+    canary_share: float | None = None
+    idle_rounds: int = 0
+    faults: tuple[str, ...] = ()
+    plan: tuple[str, ...] = ()
+    lost_count_as_zero: bool = False
     others_share: float = 0.0
     others_out: bool = True
     stopped: JSON | None = None
@@ -322,7 +275,7 @@ class RunSummary:
         return {
             "schema": SCHEMA,
             "status": self.status,
-            "exit_status": EXIT_STATUSES[self.status],
+            "exit_status": 0 if self.status == "ok" else 3,
             "reasons": list(self.reasons),
             "task": self.task,
             "delta": self.delta,
