@@ -23,16 +23,18 @@ import pyarrow as pa
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from fl_epe.archive import UNREADABLE, one_line
+from fl_epe.archive import one_line
 from fl_epe.checks import raise_invalid
 from fl_epe.data import encoders
 from fl_epe.data.encoders import CLIENT, Encoder, Rows
-from fl_epe.data.formats import Columns
+from fl_epe.data.formats import BROKEN, Columns
 from fl_epe.data.places import KINDS, is_hub_id
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.data.store import MEMORY, ClientStore, Grouper, Sample, is_store, write_index
 from fl_epe.files import PART
 from fl_epe.seeding import generator
+
+_UNEXPECTED = tuple(kind for kind in BROKEN if kind not in (OSError, RuntimeError))
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how many rows are done, and how many there are if known."""
@@ -91,13 +93,6 @@ def convert(
             reason = one_line(error)
             raise ValueError(f"Expected source={source!r} to be sound: {reason}.") from error
     return ClientStore(goal)
-
-
-_UNEXPECTED = (
-    pa.ArrowException,
-    *(kind for kind in UNREADABLE if kind not in (OSError, RuntimeError, ValueError)),
-    UnicodeError,
-)
 
 
 @functools.lru_cache(maxsize=8)

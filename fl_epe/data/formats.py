@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from google.protobuf.message import DecodeError
 from pyarrow import parquet
 
-from fl_epe.archive import check_size, one_line
+from fl_epe.archive import UNREADABLE, check_size, one_line
 from fl_epe.data.encoders import CLIENT, Rows
 from fl_epe.data.places import optional
 
@@ -31,17 +31,22 @@ Batch = tuple[str, Rows]
 """Where rows are from, for messages, and the rows."""
 
 
+BROKEN = (
+    pa.ArrowException,
+    sqlite3.Error,
+    UnicodeError,
+    *(kind for kind in UNREADABLE if kind is not ValueError),
+)
+"""What the libraries raise for a broken file, beside ValueError."""
+
+
 def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Rows of a Parquet file."""
-    try:
-        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            names = _pick(file.schema_arrow.names, wanted, str(path))
-            batches = file.iter_batches(ROWS, columns=list(names.values()))
-            for number, batch in enumerate(batches):
-                place = f"{path}, rows from {number * ROWS}"
-                yield place, arrow_rows({ours: batch[name] for ours, name in names.items()}, place)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"Expected {path} to be a Parquet file: {one_line(error)}.") from error
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        names = _pick(file.schema_arrow.names, wanted, str(path))
+        for number, batch in enumerate(file.iter_batches(ROWS, columns=list(names.values()))):
+            place = f"{path}, rows from {number * ROWS}"
+            yield place, arrow_rows({ours: batch[name] for ours, name in names.items()}, place)
 
 
 def read_json_lines(path: Path, wanted: Columns) -> Iterator[Batch]:
@@ -100,18 +105,12 @@ def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
 
 @contextlib.contextmanager
 def _sqlite(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write; what SQLite says of the file becomes a ValueError."""
+    """A connection that cannot write."""
     address = f"file:{urllib.parse.quote(str(path.absolute()))}?mode=ro&immutable=1"
-    try:
-        with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
-            database.execute("PRAGMA trusted_schema = OFF")
-            database.execute("PRAGMA cell_size_check = ON")
-            yield database
-    except (sqlite3.Error, OverflowError, MemoryError) as error:
-        raise ValueError(
-            f"Expected {path} to be SQLite with the tables 'examples' (split_name, client_id, "
-            f"serialized_example_proto) and 'client_metadata': {one_line(error)}."
-        ) from error
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("PRAGMA cell_size_check = ON")
+        yield database
 
 
 def _parsed(row: tuple[int, str, bytes], path: Path, wanted: Columns) -> dict[str, Any]:
@@ -189,56 +188,31 @@ def _values(feature: Any) -> Any:
 
 def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Examples of a file of TFF with data sets ``examples/<client>/<feature>``."""
-    h5py = optional("h5py")
-    size = path.stat().st_size
-    try:
-        with h5py.File(path, "r") as file:
-            if not isinstance(file.get("examples"), h5py.Group):
-                raise ValueError(f"Expected {path} to have a group 'examples', has {list(file)}.")
-            waiting: list[dict[str, np.ndarray]] = []
-            for client, group in file["examples"].items():
-                waiting.append(
-                    _hdf5_client(group, client, f"{path}, client {client!r},", wanted, size)
-                )
-                if sum(len(part[CLIENT]) for part in waiting) >= ROWS:
-                    yield _joined(waiting, f"{path}, clients to {client!r}")
-                    waiting = []
-            if waiting:
-                yield _joined(waiting, str(path))
-    except (OSError, LookupError, MemoryError, RuntimeError, TypeError, UnicodeError) as error:
-        raise ValueError(f"Expected {path} to be an HDF5 file: {one_line(error)}.") from error
+    h5py, size = optional("h5py"), path.stat().st_size
+    features = {name: choices for name, choices in wanted.items() if name != CLIENT}
+    waiting: list[Rows] = []
+    with h5py.File(path, "r") as file:
+        for client, group in file["examples"].items():
+            place = f"{path}, client {client!r},"
+            columns: dict[str, Any] = {}
+            for ours, name in _pick(list(group), features, place).items():
+                try:
+                    check_size(group[name].nbytes, size)
+                except ValueError as error:
+                    raise ValueError(f"Expected to read {name!r} in {place} {error}.") from error
+                columns[ours] = np.asarray(group[name])
+            columns[CLIENT] = [client] * len(next(iter(columns.values())))
+            waiting.append(arrow_rows(columns, place))
+            if sum(len(rows[CLIENT]) for rows in waiting) >= ROWS:
+                yield _joined(waiting, f"{path}, clients to {client!r}")
+                waiting = []
+        if waiting:
+            yield _joined(waiting, str(path))
 
 
-def _hdf5_client(
-    group: Any, client: str, place: str, wanted: Columns, size: int
-) -> dict[str, np.ndarray]:
-    """The features of a client, of sizes that a file can hold."""
-    rest = {name: choices for name, choices in wanted.items() if name != CLIENT}
-    names = _pick(list(getattr(group, "keys", list)()), rest, place)
-    sizes = {}
-    for name in names.values():
-        shape = getattr(group[name], "shape", None)
-        if not shape:
-            raise ValueError(f"Expected {name!r} in {place} to be a data set with rows.")
-        try:
-            check_size(group[name].nbytes, size)
-        except ValueError as error:
-            raise ValueError(f"Expected to read {name!r} in {place} {error}.") from error
-        sizes[name] = shape[0]
-    if len(set(sizes.values())) != 1:
-        raise ValueError(f"Expected features of one length in {place} found {sizes}.")
-    columns = {ours: np.asarray(group[name]) for ours, name in names.items()}
-    return {CLIENT: np.full(next(iter(sizes.values())), client, object)} | columns
-
-
-def _joined(parts: list[dict[str, np.ndarray]], place: str) -> Batch:
+def _joined(parts: list[Rows], place: str) -> Batch:
     """The rows of several clients, as most have few."""
-    try:
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    except ValueError as error:
-        raise ValueError(
-            f"Expected features of one shape in {place}: {one_line(error)}."
-        ) from error
+    columns = {name: pa.chunked_array([rows[name] for rows in parts]) for name in parts[0]}
     return place, arrow_rows(columns, place)
 
 
@@ -264,6 +238,9 @@ def arrow_rows(columns: Mapping[str, Any], place: str) -> Rows:
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
         reason = one_line(error)
         raise ValueError(f"Expected columns of one type in {place}: {reason}.") from error
+    if len({len(array) for array in rows.values()}) != 1:
+        sizes = {name: len(array) for name, array in rows.items()}
+        raise ValueError(f"Expected features of one length in {place} found {sizes}.")
     for name, array in rows.items():
         if array.null_count:
             raise ValueError(f"Expected no missing {name} in {place}, found {array.null_count}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import lzma
@@ -140,21 +141,31 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
     if not path.stat().st_size:
         raise ValueError(f"Expected {path} not to be empty.")
     if not ending.startswith(".sqlite"):
-        return [Part(name, functools.partial(_READERS[ending], path))]
-    unpacked = path if ending == ".sqlite" else _unpacked(path, scratch)
+        return [Part(name, functools.partial(_rows, path, _READERS[ending], path))]
+    with _sound(path):
+        unpacked = path
+        if ending != ".sqlite":
+            unpacked = scratch / path.with_suffix("").name
+            with lzma.open(path) as packed, unpacked.open("wb") as file:
+                shutil.copyfileobj(packed, file)
+        splits = formats.sqlite_splits(unpacked)
     return [
-        Part(split, functools.partial(formats.read_sqlite, unpacked, split), rows)
-        for split, rows in formats.sqlite_splits(unpacked).items()
+        Part(split, functools.partial(_rows, path, formats.read_sqlite, unpacked, split), rows)
+        for split, rows in splits.items()
         if not split.startswith(_IGNORED)
     ]
 
 
-def _unpacked(path: Path, scratch: Path) -> Path:
-    """The file unpacked into ``scratch``, a block at a time."""
-    target = scratch / path.with_suffix("").name
+def _rows(path: Path, read: Callable[..., Iterator[Batch]], *arguments: Any) -> Iterator[Batch]:
+    with _sound(path):
+        yield from read(*arguments)
+
+
+@contextlib.contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    """What a library says of a broken file becomes a ValueError that names it."""
     try:
-        with lzma.open(path) as packed, target.open("wb") as file:
-            shutil.copyfileobj(packed, file)
-    except (lzma.LZMAError, EOFError, MemoryError) as error:
-        raise ValueError(f"Expected {path} to be a whole LZMA file: {one_line(error)}.") from error
-    return target
+        yield
+    except formats.BROKEN as error:
+        ending = _format(path)
+        raise ValueError(f"Expected {path} to be a sound {ending}: {one_line(error)}.") from error

@@ -45,8 +45,8 @@ def _hdf5(path, **features):
 
 LABEL = np.zeros(2, np.int64)
 HDF5 = {
-    "group": ({"pixels": None, "label": LABEL}, "'pixels' in .* to be a data set with rows"),
-    "scalar": ({"pixels": 0.5, "label": LABEL}, "'pixels' in .* to be a data set with rows"),
+    "group": ({"pixels": None, "label": LABEL}, "to be a sound .h5"),
+    "scalar": ({"pixels": 0.5, "label": LABEL}, "to be a sound .h5"),
     "length": ({"pixels": np.zeros((3, 28, 28)), "label": LABEL}, "features of one length"),
     "endless": (
         {"pixels": ((2**50, 28, 28), "f4"), "label": ((2**50,), "i8")},
