@@ -40,7 +40,7 @@ from fl_epe.auditing import EVERY_ROUND, STATISTICS, seen_by
 from fl_epe.flower import Job, simulate
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import load_task
-from fl_epe.tasks.digits import Digits
+from fl_epe.tasks.images import Digits
 
 ROUNDS = 8
 

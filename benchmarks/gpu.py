@@ -63,8 +63,7 @@ from gpu_table import table
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import Task
-from fl_epe.tasks.emnist import SyntheticEmnist
-from fl_epe.tasks.stackoverflow import SyntheticStackOverflow
+from fl_epe.tasks.stored import SyntheticEmnist, SyntheticStackOverflow
 from fl_epe.training import Execution, LocalTraining
 
 _SECTIONS = ("copy", "scoring", "correlation", "speed", "round", "run")

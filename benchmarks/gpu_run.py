@@ -40,7 +40,7 @@ from fl_epe.mechanism import ClippedSum, ServerSGD, gaussian_noise, norm
 from fl_epe.models import Lstm
 from fl_epe.seeding import Seeds, generator
 from fl_epe.tasks import ByExample, ClientData, LossSum, Task
-from fl_epe.tasks.stackoverflow import SyntheticStackOverflow
+from fl_epe.tasks.stored import SyntheticStackOverflow
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
 _CANARY_FACTOR = 1e3  # far above the clip norm, as a worker plays it

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task
 
 BUILT_IN = {
-    "digits": "fl_epe.tasks.digits:Digits",
-    "emnist": "fl_epe.tasks.emnist:Emnist",
-    "fashion-mnist": "fl_epe.tasks.fashion_mnist:FashionMnist",
-    "stackoverflow": "fl_epe.tasks.stackoverflow:StackOverflow",
-    "synthetic-emnist": "fl_epe.tasks.emnist:SyntheticEmnist",
-    "synthetic-stackoverflow": "fl_epe.tasks.stackoverflow:SyntheticStackOverflow",
+    "digits": "fl_epe.tasks.images:Digits",
+    "emnist": "fl_epe.tasks.stored:Emnist",
+    "fashion-mnist": "fl_epe.tasks.images:FashionMnist",
+    "stackoverflow": "fl_epe.tasks.stored:StackOverflow",
+    "synthetic-emnist": "fl_epe.tasks.stored:SyntheticEmnist",
+    "synthetic-stackoverflow": "fl_epe.tasks.stored:SyntheticStackOverflow",
 }
 """Short names, and where those tasks stand."""
 

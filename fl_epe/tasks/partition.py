@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_epe.checks import check_count, check_positive, raise_invalid
+from fl_epe.checks import raise_invalid
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -96,14 +96,6 @@ def _take(
         counts += random.multinomial(missing, weights / weights.sum())
         counts = np.minimum(counts, left)
     return counts
-
-
-def check_split(num_clients: int, alpha: float, data_seed: int) -> None:
-    """Raise ValueError for options that no data set could be split with."""
-    check_count("num_clients", num_clients)
-    check_positive("alpha", alpha)
-    if data_seed < 0:
-        raise_invalid("data_seed", data_seed, ">= 0")
 
 
 _ROW, _CLASS = "fl_epe_row", "fl_epe_class"

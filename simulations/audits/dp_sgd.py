@@ -49,8 +49,7 @@ from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing import STATISTICS, EpsilonEstimate
 from fl_epe.dp_sgd import DPSGDAudit
 from fl_epe.tasks import ClientData, Task
-from fl_epe.tasks.digits import Digits
-from fl_epe.tasks.fashion_mnist import FashionMnist
+from fl_epe.tasks.images import Digits, FashionMnist
 
 DELTA = 1e-5
 

@@ -28,7 +28,7 @@ from fl_epe.simulation import InProcessGrid, Job, run_on_grid, worker_app
 from fl_epe.simulation.messages import TrainInstruction
 from fl_epe.simulation.worker import execute
 from fl_epe.tasks import Task
-from fl_epe.tasks.digits import Digits
+from fl_epe.tasks.images import Digits
 
 _CLIENTS = 40
 _ROUNDS, _QUICK_ROUNDS = 20, 6

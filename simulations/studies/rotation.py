@@ -164,7 +164,7 @@ from fl_epe.schedules import ShuffledEpochs
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task
-from fl_epe.tasks.digits import Digits
+from fl_epe.tasks.images import Digits
 from fl_epe.training import LocalTraining, Trainer
 
 Floats = NDArray[np.float64]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl_epe.tasks.digits import Digits
+from fl_epe.tasks.images import Digits
 
 
 def test_digits_clients_share_four_fifths_of_the_images_and_each_has_some():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fashion_files import idx_bytes, write_fashion
 
-from fl_epe.tasks.fashion_mnist import FashionMnist, read_idx
+from fl_epe.tasks.images import FashionMnist, read_idx
 
 
 def test_fashion_mnist_reads_packed_and_plain_files(tmp_path: pathlib.Path):

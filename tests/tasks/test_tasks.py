@@ -13,7 +13,7 @@ from fl_epe.config import RunConfig
 from fl_epe.models import bind_parameters
 from fl_epe.tasks import Task, load_task
 from fl_epe.tasks.by_name import task_names
-from fl_epe.tasks.digits import Digits
+from fl_epe.tasks.images import Digits
 
 
 @pytest.fixture(params=task_names())
@@ -26,7 +26,7 @@ def task(
     if request.param == "fashion-mnist":
         write_fashion(tmp_path)
         return load_task("fashion-mnist", data_dir=str(tmp_path), num_clients=8)
-    monkeypatch.setattr("fl_epe.tasks.stackoverflow._HELD_OUT", 20)
+    monkeypatch.setattr("fl_epe.tasks.stored.SyntheticStackOverflow._most_held_out", 20)
     if request.param.startswith("synthetic-"):
         return load_task(request.param, num_clients=8, max_examples=20)
     monkeypatch.setenv("FL_EPE_CACHE", str(tmp_path / "cache"))

@@ -1,0 +1,219 @@
+"""Images of one data set that are split over clients: handwritten digits, and Fashion-MNIST.
+
+The digits come with scikit-learn and need no download; Fashion-MNIST is read from IDX files.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import gzip
+import os
+import pathlib
+import zlib
+from typing import ClassVar
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch.nn import functional
+
+from fl_epe.checks import check_count, check_positive, raise_invalid
+from fl_epe.models import Cnn
+from fl_epe.seeding import generator
+from fl_epe.tasks.contract import Task
+from fl_epe.tasks.examples import ClientData
+from fl_epe.tasks.losses import Classes
+from fl_epe.tasks.partition import dirichlet_partition, stratified_split
+
+Examples = tuple[np.ndarray, np.ndarray]
+"""Images, shape (n, 1, 28, 28), float32 in [0, 1] or uint8; and labels, shape (n,)."""
+
+_HELD_OUT = 0.2  # of the digits
+_DEBIAN_DIR = "/usr/share/datasets/fashion-mnist"
+_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+_CLASSES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitImages(Classes, Task, abc.ABC):
+    """Images for the EMNIST CNN, split over clients with different label shares and sizes.
+
+    Attributes:
+        num_clients: how many clients share the training examples.
+        alpha: concentration of the clients' label shares (Dirichlet).
+        data_seed: seed of the split.
+    """
+
+    _fewest: ClassVar[int]
+    num_clients: int = 1
+    alpha: float = 0.5
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("num_clients", self.num_clients)
+        check_positive("alpha", self.alpha)
+        if self.data_seed < 0:
+            raise_invalid("data_seed", self.data_seed, ">= 0")
+
+    @abc.abstractmethod
+    def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
+        """Those of the clients, and the held-out ones."""
+
+    def model(self) -> torch.nn.Module:
+        """A fresh EMNIST CNN."""
+        return Cnn()
+
+    def client(self, client_id: int) -> ClientData:
+        """Images of shape (n, 1, 28, 28) and labels of shape (n,).
+
+        Raises:
+            FileNotFoundError: if a file is missing; the message says where to get it.
+            ValueError: for a ``client_id`` that does not exist, or a file that is broken.
+        """
+        self.check_client(client_id)
+        (images, labels), _, parts = _load(self)
+        return _client_data(images[parts[client_id]], labels[parts[client_id]])
+
+    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
+        """See `Task.sizes`."""
+        parts = _load(self)[2]
+        return np.array([len(parts[client]) for client in client_ids], np.int64)
+
+    def held_out(self) -> ClientData:
+        """The images that no client has; errors as of `client`."""
+        return _client_data(*_load(self)[1])
+
+
+@functools.lru_cache(maxsize=4)
+def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
+    """The clients' examples, the held-out ones, and which of the former each client has."""
+    random = generator(task.data_seed)
+    own, held_out = task._examples(random)
+    least, alpha = task._fewest, task.alpha
+    parts = dirichlet_partition(own[1], task.num_clients, alpha=alpha, minimum=least, random=random)
+    return own, held_out, parts
+
+
+def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
+    if images.dtype == np.uint8:
+        images = images.astype(np.float32) / np.float32(255)
+    return ClientData(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Digits(SplitImages):
+    """UCI digits (1,797 images 8×8 of 10 classes, Alpaydin & Kaynak 1998) for the EMNIST CNN.
+
+    A fifth of each class is held out; the rest is split over the clients with different label
+    shares and sizes, at least 4 examples each. Images are scaled to 28×28 with values in [0, 1].
+
+    Attributes:
+        num_clients: how many clients share the training examples, at most 359.
+        alpha: concentration of the clients' label shares (Dirichlet).
+        data_seed: seed of the held-out part and of the split.
+    """
+
+    name: ClassVar[str] = "digits"
+    _fewest: ClassVar[int] = 4
+    num_clients: int = 120
+
+    def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
+        images, labels = _digits()
+        training, held_out = stratified_split(labels, _HELD_OUT, random)
+        return (images[training], labels[training]), (images[held_out], labels[held_out])
+
+
+@functools.lru_cache(maxsize=1)
+def _digits() -> Examples:
+    bunch = load_digits()
+    small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
+    images = functional.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)
+    return images.numpy(), bunch.target.astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class FashionMnist(SplitImages):
+    """Fashion-MNIST (60,000 + 10,000 images 28×28 of 10 classes, Xiao et al. 2017), EMNIST CNN.
+
+    The training images are split over the clients with different label shares and sizes, at
+    least 16 examples each; the test images are held out. Values are in [0, 1].
+
+    Attributes:
+        num_clients: how many clients share the training images.
+        alpha: concentration of the clients' label shares (Dirichlet).
+        data_seed: seed of the split.
+        data_dir: where the four IDX files are, each as it is or with ``.gz``.
+    """
+
+    name: ClassVar[str] = "fashion-mnist"
+    _fewest: ClassVar[int] = 16
+    num_clients: int = 500
+    data_dir: str = _DEBIAN_DIR
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Absolute, because workers start in other folders.
+        object.__setattr__(self, "data_dir", os.path.abspath(os.path.expanduser(self.data_dir)))
+
+    def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
+        train_x, train_y, test_x, test_y = _read(self.data_dir)
+        return (train_x[:, None], train_y), (test_x[:, None], test_y)
+
+
+_LARGEST = 256 << 20  # bytes of an IDX file; those of the task have up to 47 million
+
+
+def read_idx(path: pathlib.Path) -> np.ndarray:
+    """The array in an IDX file of unsigned bytes, packed with gzip or not.
+
+    The format: two zero bytes, the type (8: unsigned byte), the number of axes, the length of
+    each axis as a big-endian 32-bit integer, then the entries (LeCun et al., the MNIST page).
+
+    Raises:
+        ValueError: if it is something else, or shorter or longer than it says.
+    """
+    raw = path.read_bytes()
+    try:
+        if raw[:2] == b"\x1f\x8b":
+            with gzip.open(path) as packed:
+                raw = packed.read(_LARGEST)
+        if raw[:3] != b"\0\0\x08":
+            raise ValueError(f"it begins with {raw[:4].hex()!r}")
+        start = 4 + 4 * raw[3]
+        shape = np.frombuffer(raw[4:start], ">u4").tolist()
+        return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+    except (EOFError, IndexError, OSError, ValueError, zlib.error) as error:
+        raise ValueError(f"Expected {path} to be IDX of unsigned bytes: {error}.") from error
+
+
+@functools.lru_cache(maxsize=2)
+def _read(data_dir: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Training images and labels, test images and labels, all uint8."""
+    train_x, train_y, test_x, test_y = (read_idx(_find(data_dir, name)) for name in _FILES)
+    for images, labels in ((train_x, train_y), (test_x, test_y)):
+        if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
+            raise ValueError(
+                f"Expected images.shape={images.shape} == (n, 28, 28) and "
+                f"labels.shape={labels.shape} == (n,) in {data_dir}."
+            )
+        if (highest := int(labels.max(initial=0))) >= _CLASSES:
+            raise ValueError(f"Expected labels in {data_dir} < {_CLASSES}, found {highest}.")
+    return train_x, train_y, test_x, test_y
+
+
+def _find(data_dir: str, name: str) -> pathlib.Path:
+    for path in (pathlib.Path(data_dir, f"{name}.gz"), pathlib.Path(data_dir, name)):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"Expected {name}.gz or {name} in data_dir={data_dir!r}. On Debian and Ubuntu "
+        f"'apt install dataset-fashion-mnist' puts them in {_DEBIAN_DIR}; elsewhere download "
+        f"{', '.join(f'{file}.gz' for file in _FILES)} and name their folder with --data-dir."
+    )
