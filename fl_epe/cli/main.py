@@ -112,7 +112,6 @@ def parser_for(words: Sequence[str], *, complete: bool = False) -> Parser:
         epilog=_EXIT_STATUS,
     )
     parser.add_argument("--version", action="version", version=f"fl-epe {fl_epe.__version__}")
-    parser.add_argument("--debug", action="store_true", help=_DEBUG)
     above: dict[str, Any] = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
     places = [at for at, word in enumerate(words) if not word.startswith("-")]
     typed = [words[at] for at in places[:2]]
@@ -134,7 +133,6 @@ def _fill(parser: Parser, place: str, words: Sequence[str]) -> None:
     parser.description, examples = description_of(command)
     parser.epilog = f"{examples}\n{_EXIT_STATUS}" if examples else _EXIT_STATUS
     parser.names |= {"debug": "--debug", **getattr(command, "NAMES", {})}
-    # It may also stand before the command, where it has a default.
-    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)
+    parser.add_argument("--debug", action="store_true", help=_DEBUG)
     parser.set_defaults(command=command, parser=parser)
     add_options(parser, command, words)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from rich.console import Console
 
 from fl_epe.auditing import AuditRecord
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.cli.console import print_whole, terminal
 from fl_epe.cli.errors import NOT_MEASURED
 from fl_epe.limit import RECORD
@@ -77,40 +77,18 @@ class Report:
     def _compare(self) -> int:
         from fl_epe.reporting import compare_runs, print_runs_compared, write_runs_compared
 
-        found = compare_runs(_records(self.run_dirs), self.delta)
+        places = [directory.resolve() for directory in self.run_dirs]
+        for directory, place in zip(self.run_dirs, places, strict=True):
+            if places.count(place) > 1:
+                raise_invalid("run_dir", str(directory), "to be named once")
+        records = {str(run): AuditRecord.load(run / RECORD) for run in self.run_dirs}
+        found = compare_runs(records, self.delta)
         console = terminal()
         console.print()
         print_runs_compared(console, found)
         pages = write_runs_compared(found, self.output or Path())
         print_whole(console, f"Comparison: {pages[0]}")
         return 0 if found.measured else NOT_MEASURED
-
-
-def _records(directories: Sequence[Path]) -> dict[str, AuditRecord]:
-    """The records by the directories as they were typed.
-
-    Raises:
-        ArgumentError: if a directory is typed twice, or holds no record that can be read.
-    """
-    records: dict[str, AuditRecord] = {}
-    seen: dict[Path, Path] = {}
-    for directory in directories:
-        place = directory.resolve()
-        if place in seen:
-            raise ArgumentError(
-                f"Expected {{run_dir}} to be another run than {str(seen[place])!r}: a run cannot "
-                "be compared with itself.",
-                run_dir=str(directory),
-            )
-        seen[place] = directory
-        try:
-            records[str(directory)] = AuditRecord.load(directory / RECORD)
-        except FileNotFoundError as error:
-            raise ArgumentError(
-                f"Expected {{run_dir}} to hold {RECORD}, the record of a finished run.",
-                run_dir=str(directory),
-            ) from error
-    return records
 
 
 def print_and_write(console: Console, record: AuditRecord, directory: Path) -> RunSummary:

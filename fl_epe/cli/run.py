@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fl_epe.checks import ArgumentError, check_count, check_positive
+from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
 from fl_epe.cli.errors import FAILED, on_one_line, say
 from fl_epe.cli.options import Group
@@ -175,6 +175,7 @@ class Run(_Machine):
     def __call__(self, words: Sequence[str]) -> int:
         """Train, and report."""
         from fl_epe.flower import Job
+        from fl_epe.simulation import has_checkpoint
 
         with task_errors(self.task):
             task = find_task(self.task).task(**self.task_options)
@@ -185,7 +186,13 @@ class Run(_Machine):
             notes = task.notes()
         output = output_directory(self.output, self.task.replace(":", "-"))
         with locked(output):
-            _check_free(output)
+            if (output / RECORD).exists():
+                raise_invalid("output", str(output), "to be free: it holds a finished run")
+            if has_checkpoint(output / CHECKPOINT):
+                wanted = (
+                    f"to be free: '{command_line(['resume', str(output)])}' goes on with its run"
+                )
+                raise_invalid("output", str(output), wanted)
             for note in notes:
                 print(f"Note: {on_one_line(note)}", file=sys.stderr)
             return self._carry_out(job, output, words)
@@ -214,11 +221,10 @@ class Resume(_Machine):
             load_job(self.run_dir / CHECKPOINT)  # says that there is none
         with locked(self.run_dir):
             if (self.run_dir / RECORD).exists():
-                raise ArgumentError(
-                    "Expected {run_dir} to hold an unfinished run: this one is finished. See: "
-                    + command_line(["report", str(self.run_dir)]),
-                    run_dir=str(self.run_dir),
+                wanted = (
+                    f"to be unfinished: '{command_line(['report', str(self.run_dir)])}' shows it"
                 )
+                raise_invalid("run_dir", str(self.run_dir), wanted)
             if ":" in (self.task or ""):  # a module of one's own
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task)
@@ -226,37 +232,18 @@ class Resume(_Machine):
             return self._carry_out(job, self.run_dir, words)
 
 
-def _check_free(output: Path) -> None:
-    from fl_epe.simulation import has_checkpoint
-
-    if (output / RECORD).exists():
-        why = "a finished run. Name another folder."
-    elif has_checkpoint(output / CHECKPOINT):
-        why = f"an unfinished run. Go on with it: {command_line(['resume', str(output)])}"
-    else:
-        return
-    raise ArgumentError(f"Expected {{output}} to be free: it holds {why}", output=str(output))
-
-
 def _warn(text: str) -> None:
     say(text, prefix="fl-epe: warning: ")
 
 
 def _text(progress: Progress) -> str:
-    if progress.round == progress.rounds:
-        left = "scoring"
-    else:
-        left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
+    left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
-    found, clip = progress.estimate, f"clip {progress.clip_norm:.3g}  "
-    if found is not None:  # a line is short
-        clip, left = "", f"{left}  ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
-    return f"{loss}{_metric(progress)}{clip}canaries {progress.canaries_seen}  {left}"
-
-
-def _metric(progress: Progress) -> str:
-    if progress.metric == "accuracy":
-        return f"acc {progress.accuracy:.1%}  "
-    if not progress.metric:
-        return f"held out {progress.eval_loss:.4g}  "
-    return f"{progress.metric} {progress.accuracy:.4g}  "
+    value, found = progress.accuracy, progress.estimate
+    held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
+    held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
+    if found is None:  # a line is short
+        shown = f"clip {progress.clip_norm:.3g}"
+    else:
+        shown = f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
+    return f"{loss}{held_out}  {shown}  canaries {progress.canaries_seen}  {left}"

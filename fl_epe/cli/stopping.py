@@ -15,7 +15,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl_epe.checks import ArgumentError
 
@@ -44,37 +44,32 @@ def exit_status(stop: KeyboardInterrupt) -> int:
 
 @contextlib.contextmanager
 def _handled_by(
-    handle: Callable[[int, types.FrameType | None], None],
-    numbers: Sequence[int],
-    replaced: Callable[[Any], bool],
+    handle: Callable[[int, types.FrameType | None], None], numbers: Sequence[int]
 ) -> Iterator[None]:
-    """While it lasts, ``handle`` is called for these signals, if their handler may be replaced.
+    """While it lasts, ``handle`` is called for these signals.
 
-    Outside the main thread, where Python handles no signals, nothing changes.
+    A signal that is ignored, as SIGHUP under ``nohup``, stays ignored. Outside the main thread,
+    where Python handles no signals, nothing changes.
     """
-    before = {number: signal.getsignal(number) for number in numbers}
-    if threading.current_thread() is not threading.main_thread():
-        before = {}
-    before = {number: handler for number, handler in before.items() if replaced(handler)}
-    for number in before:
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in numbers if main}
+    usable = {n: handler for n, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    for number in usable:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in usable.items():
             signal.signal(number, handler)
 
 
-def _stop(number: int, frame: types.FrameType | None) -> None:
-    raise Stopped(number)
-
-
 def signals_as_interrupts() -> contextlib.AbstractContextManager[None]:
-    """While it lasts, SIGTERM and SIGHUP raise `Stopped`, which is a `KeyboardInterrupt`.
+    """While it lasts, SIGTERM and SIGHUP raise `Stopped`, which is a `KeyboardInterrupt`."""
 
-    A signal that is ignored, as SIGHUP under ``nohup``, stays ignored.
-    """
-    return _handled_by(_stop, _SIGNALS, lambda handler: handler is signal.SIG_DFL)
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        raise Stopped(number)
+
+    return _handled_by(stop, _SIGNALS)
 
 
 @contextlib.contextmanager
@@ -94,8 +89,7 @@ def signals_ask(stop: StopRequest) -> Iterator[list[int]]:
         if len(came) > 1 or not stop.ask():
             raise Stopped(number)
 
-    usable = (signal.SIG_IGN, None)
-    with _handled_by(handle, (signal.SIGINT, *_SIGNALS), lambda handler: handler not in usable):
+    with _handled_by(handle, (signal.SIGINT, *_SIGNALS)):
         yield came
 
 

@@ -57,7 +57,7 @@ def test_a_run_leaves_everything_behind(finished):
     for word in ("every round", "final model", "95% interval", "lower bound", "analytical"):
         assert word in printed
     assert max(map(len, printed.split("Report:")[0].splitlines())) <= 80
-    assert re.search(rf"round {ROUNDS}/{ROUNDS} +loss \d.*acc .*canaries 20 +scoring +ε", printed)
+    assert re.search(rf"round {ROUNDS}/{ROUNDS} +loss \d.*acc .*ε .*canaries 20", printed)
 
 
 def test_the_json_has_its_keys(finished):
@@ -223,7 +223,7 @@ class TestErrors:
 
     def test_a_finished_run_is_not_resumed(self, finished, capsys):
         assert main(["resume", str(finished[0])]) == 2
-        assert "this one is finished. See: fl-epe report" in capsys.readouterr().err
+        assert "to hold an unfinished run. See: fl-epe report" in capsys.readouterr().err
 
     @pytest.mark.parametrize("content", ["garbage", "truncated", "record"])
     def test_a_broken_checkpoint_is_named(self, content, finished, tmp_path, capsys):

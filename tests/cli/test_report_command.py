@@ -100,7 +100,7 @@ def test_a_link_in_a_folder_that_somebody_sent_leads_nowhere(runs):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["one", "nowhere"], "RUN_DIR='nowhere'"),
+        (["one", "nowhere"], "path='nowhere/record.npz' to exist"),
         (["one", "two", "./one"], "RUN_DIR='one'"),
         (["one", "--delta", "0.1"], "--delta"),
         (["one", "--output", "side"], "--output"),
