@@ -27,7 +27,6 @@ from fl_epe.auditing.bounds import (
     applicable_methods,
     epsilon_lower_bound,
     least_canaries,
-    lifted_lower_bound,
     lower_bound,
     method_by_design,
 )
@@ -158,7 +157,6 @@ __all__ = [
     "least_canaries",
     "least_deviations",
     "leave_one_out",
-    "lifted_lower_bound",
     "lower_bound",
     "measure_others",
     "method_by_design",

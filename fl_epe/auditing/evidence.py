@@ -15,22 +15,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
 from fl_epe.auditing.assumptions import gaussian_test
-from fl_epe.auditing.bounds import BOUNDS, lifted_lower_bound, lower_bound
+from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units, pool
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
 from fl_epe.auditing.view import STATISTICS, scores_for_claim
 from fl_epe.checks import check_probability, raise_invalid
 
-_ENDS = "epsilon", "low", "high"
 _MOST_K_DELTA = 0.05  # "weighted" is the sharper bound up to this number of canaries times δ
 
 
@@ -150,9 +148,7 @@ def find_evidence(
     """What a run says about the claim that it was (ε, δ)-DP.
 
     Args:
-        run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable giving one; or
-            a list of these from independent runs of one mechanism, for the bound "lifted", which
-            counts each run as one trial (`lifted_lower_bound`).
+        run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable giving one.
         epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
         delta: δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
         confidence: a true claim is called violated with probability at most 1 − this.
@@ -165,8 +161,6 @@ def find_evidence(
             assumes Gaussian ones.
     """
     _check_claim(epsilon, delta, confidence, method)
-    if isinstance(run, list | tuple):
-        return _evidence_of_runs(run, epsilon, delta, confidence, method)
     run = found_in(run)
     scores = scores_of(run)
     method = method or _default_method(scores, delta)
@@ -174,12 +168,11 @@ def find_evidence(
         wanted = "to be one for scores of any distribution, such as 'weighted'"
         raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
     _check_measured(scores, method)
-    bound = functools.partial(lower_bound, delta=delta, confidence=confidence, method=method)
     return Evidence(
         claimed=epsilon,
         delta=delta,
         confidence=confidence,
-        lower_bound=bound(scores),
+        lower_bound=lower_bound(scores, delta, confidence=confidence, method=method),
         method=method,
         assumption=BOUNDS[method].assumption,
         estimate=_estimate(run, scores, delta, confidence) if delta else None,
@@ -200,18 +193,6 @@ def _estimate(run: object, scores: Scores, delta: float, confidence: float) -> E
     return epsilon_of(scores, delta, confidence=confidence)
 
 
-def _estimate_of_runs(
-    runs: Sequence[object], found: Sequence[Scores], delta: float, confidence: float
-) -> EpsilonEstimate:
-    """Of the pooled scores; at unknown rounds, whose ε has no such pool, means over the runs."""
-    pooled = pool(found)
-    if pooled.statistic != UNKNOWN_ROUNDS:
-        return epsilon_of(pooled, delta, confidence=confidence)
-    each = [_estimate(run, one, delta, confidence) for run, one in zip(runs, found, strict=True)]
-    ends = {name: float(np.mean([getattr(e, name) for e in each])) for name in _ENDS}
-    return dataclasses.replace(each[0], **ends)  # type: ignore[arg-type]
-
-
 def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
     """The largest lower bound that this many scores can give: that of a perfect attack.
 
@@ -230,35 +211,6 @@ def _ceiling(
 ) -> float:
     perfect = _telling_all(observed, unobserved, dim)
     return lower_bound(perfect, delta, confidence=confidence, method=method)
-
-
-def _evidence_of_runs(
-    runs: Sequence[object], epsilon: float, delta: float, confidence: float, method: str | None
-) -> Evidence:
-    """What independent runs say, each counted as one trial."""
-    if method not in (None, "lifted"):
-        raise_invalid("method", method, "to be 'lifted', as there are several runs")
-    if not runs:
-        raise_invalid("run", [], "to hold at least one run")
-    runs = [found_in(run) for run in runs]
-    found = [scores_of(run) for run in runs]
-    bound = functools.partial(lifted_lower_bound, delta=delta, confidence=confidence)
-    pooled = pool(found)
-    _check_measured(pooled, "lifted")
-    return Evidence(
-        claimed=epsilon,
-        delta=delta,
-        confidence=confidence,
-        lower_bound=bound(found),
-        method="lifted",
-        assumption=f"{len(runs)} independent runs; {BOUNDS['lifted'].assumption}",
-        estimate=_estimate_of_runs(runs, found, delta, confidence) if delta else None,
-        observed=pooled.observed.size,
-        unobserved=_compared_with(pooled, "lifted"),
-        statistic=pooled.statistic,
-        ceiling=bound([_telling_all(*_numbers(scores)) for scores in found]),
-        faults=tuple(dict.fromkeys(fault for scores in found for fault in scores.faults)),
-    )
 
 
 def _check_claim(epsilon: float, delta: float, confidence: float, method: str | None) -> None:

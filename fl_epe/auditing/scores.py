@@ -15,7 +15,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 import scipy
@@ -172,27 +171,6 @@ class Scores:
                 "got unobserved=None."
             )
         return self.observed, self.unobserved
-
-
-def pool(runs: Sequence[Scores]) -> Scores:
-    """The scores of several runs as if they were of one; for estimates, not for bounds.
-
-    Raises:
-        ValueError: if the null distribution of some is exact, or in another dimension, and of
-            others is not.
-    """
-    first = runs[0]
-    if any(scores.dim != first.dim for scores in runs):
-        dims = [scores.dim for scores in runs]
-        raise_invalid("dim", dims, "to be the same for the scores of all runs")
-    others = [scores.unobserved for scores in runs if scores.unobserved is not None]
-    return dataclasses.replace(
-        first,
-        observed=np.concatenate([scores.observed for scores in runs]),
-        unobserved=np.concatenate(others) if len(others) == len(runs) else None,
-        standard_null=all(scores.standard_null for scores in runs),
-        expected=None,
-    )
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Floats:

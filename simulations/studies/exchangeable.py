@@ -18,9 +18,9 @@ import dataclasses
 
 import numpy as np
 import scipy
+from lifted_runs import log_capital
 from numpy.typing import ArrayLike
 
-from fl_epe.auditing.bounds.lifted import log_capital
 from fl_epe.checks import check_probability
 
 

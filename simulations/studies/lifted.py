@@ -59,10 +59,11 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 from exchangeable import lower_limits
+from lifted_runs import lifted_lower_bound
 from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import Scores, lifted_lower_bound, lower_bound
+from fl_epe.auditing import Scores, lower_bound
 
 DIM = 10**6
 PLAIN = ("gdp", "weighted", "simultaneous", "clopper-pearson")

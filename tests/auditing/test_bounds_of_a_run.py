@@ -12,12 +12,9 @@ from fl_epe.auditing import (
     PrimaryBound,
     Scores,
     applicable_methods,
-    assert_private,
     ceiling,
     combined_p_value,
-    find_evidence,
     gaussian_by_group,
-    lifted_lower_bound,
     method_by_design,
 )
 
@@ -67,23 +64,6 @@ def test_the_ceiling_is_that_of_a_perfect_attack():
         most = ceiling(scores, DELTA, 0.95, method)
         assert most >= ceiling(loud, DELTA, 0.95, method) * (1 - 1e-9)
     assert ceiling(scores, DELTA, 0.95, "clopper-pearson") < 3.0
-
-
-def test_a_claim_is_tested_on_several_runs():
-    runs = [_groups(5.0, 300, (4, seed)) for seed in range(8)]
-    evidence = find_evidence(runs, 0.5, DELTA)
-    assert evidence.method == "lifted"
-    assert evidence.lower_bound == lifted_lower_bound(runs, DELTA, confidence=0.99)
-    assert evidence.observed == 2400
-    assert evidence.lower_bound <= evidence.ceiling
-    assert "8 independent runs" in str(evidence)
-    with pytest.raises(AssertionError, match="8 independent runs"):
-        assert_private(runs, 0.5, DELTA)
-    for given, message in (([], "run="), ([runs[0], Scores.from_cosines([0.1, 0.2], 99)], "dim=")):
-        with pytest.raises(ValueError, match=message):
-            find_evidence(given, 1.0, DELTA)
-    with pytest.raises(ValueError, match="method='weighted' to be 'lifted'"):
-        find_evidence(runs, 1.0, DELTA, method="weighted")
 
 
 def test_scores_of_canaries_with_other_participations_are_tested_apart():

@@ -3,7 +3,6 @@
 A new bound is a function of a ``Sample`` in a file here, and one entry in ``methods.BOUNDS``.
 """
 
-from fl_epe.auditing.bounds.lifted import lifted_lower_bound
 from fl_epe.auditing.bounds.methods import (
     BOUNDS,
     applicable_methods,
@@ -18,7 +17,6 @@ __all__ = [
     "applicable_methods",
     "epsilon_lower_bound",
     "least_canaries",
-    "lifted_lower_bound",
     "lower_bound",
     "method_by_design",
 ]

@@ -122,7 +122,7 @@ BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
         ),
         "lifted": Bound(
             lifted,
-            "a run counted as one trial (lifted DP, Pillutla et al. 2023); see lifted_lower_bound",
+            "a run counted as one trial (lifted DP, Pillutla et al. 2023)",
             assumption="random canaries; the scores may depend on each other in any way",
             theorem="lifted DP: the canaries are random, and the run counts as one trial "
             "(Pillutla et al. 2023, arXiv 2305.18447)",
