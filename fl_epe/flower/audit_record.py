@@ -14,7 +14,7 @@ import scipy
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
 from fl_epe.flower.run_state import RunState
-from fl_epe.flower.sources import ServerCanaries
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries
 from fl_epe.mechanism import ServerSGD
 
 _RARE = 1e-3
@@ -81,10 +81,9 @@ def _findings(run: RunState) -> Findings:
     shares = np.array([*run.log.heaviest.values()] or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
     on_the_server = isinstance(run.known_source, ServerCanaries)
-    missing = run.known_source.reason() if run.known_source else None
     return Findings(
         plan=(*(run.plan.sentences() if run.plan else ()), *([_ON_THE_SERVER] * on_the_server)),
-        not_measured=missing or run.log.first_failure,
+        not_measured=_missing(run) or run.log.first_failure,
         last_model_is_finite=run.last_is_finite,
         client_participations=run.log.participations(),
         heaviest_share=heaviest,
@@ -96,8 +95,12 @@ def _findings(run: RunState) -> Findings:
 
 def all_faults(run: RunState) -> list[str]:
     """What went wrong so far, in sentences."""
-    missing = run.known_source.reason() if run.known_source else None
-    return [*run.log.faults, *filter(None, [missing])]
+    return [*run.log.faults, *filter(None, [_missing(run)])]
+
+
+def _missing(run: RunState) -> str | None:
+    """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
+    return run.known_source.reason() if isinstance(run.known_source, ClientAnswers) else None
 
 
 def doubts(record: AuditRecord) -> list[str]:

@@ -21,14 +21,14 @@ from fl_epe.auditing import (
     RoundFacts,
     epsilon_from_record,
 )
-from fl_epe.flower.audit_log import logger
+from fl_epe.flower.arrays import Layout
 from fl_epe.flower.audit_record import make_record
-from fl_epe.flower.averaging import Aggregation, Shares, weighted_shares
 from fl_epe.flower.checkpoint import Checkpoint
-from fl_epe.flower.layout import Layout
 from fl_epe.flower.replies import readable
-from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
+from fl_epe.flower.rounds import AuditPlan, RoundState, SettingsError, TooManyCanariesError, logger
 from fl_epe.flower.run_state import RunState
+from fl_epe.flower.sources import ServerCanaries
+from fl_epe.flower.watching import Aggregation, Shares, weighted_shares
 from fl_epe.mechanism import norm
 
 
@@ -175,15 +175,22 @@ class AuditedRun:
             again, self._is_again = self._is_again, False
             if again and not run.is_last(arrays):
                 self.over = "start() was called again, with another model: make a new CanaryAudit"
-            elif run.known_source is not None:
-                self.over = run.known_source.ended(run.index)
+            elif run.settings.clients is None and run.index == run.rounds:
+                self.over = (
+                    f"the canaries took part in {run.rounds} rounds: give CanaryAudit rounds=…,"
+                    " those of all its starts together"
+                )
             if self.over is not None:
                 run.failed("this round and later ones are not measured", self.over)
         return self.over is not None
 
     def _make_plan(self, layout: Layout, clients: int) -> None:
         run = self.state
-        run.plan = plan = run.source.plan(clients, layout.dim, layout.left_out)
+        if isinstance(run.source, ServerCanaries):
+            plan = run.source.plan(clients, layout.dim, layout.left_out)
+        else:
+            plan = AuditPlan(0, clients, left_out=layout.left_out)
+        run.plan = plan
         if plan.reduced and not plan.canaries:
             run.failed("no canary takes part", plan.reduced)
         for sentence in plan.sentences() if plan.canaries or plan.left_out else ():

@@ -18,15 +18,21 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
-from fl_epe.flower.audit_log import logger
 from fl_epe.flower.audit_record import all_faults, report
 from fl_epe.flower.audited_run import AuditedRun
-from fl_epe.flower.averaging import Aggregation, real_metrics_only, watch_aggregation
-from fl_epe.flower.hooks import Attachment, Undo, argument
 from fl_epe.flower.replies import readable
-from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
+from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError, logger
 from fl_epe.flower.run_state import RunState
 from fl_epe.flower.settings import CanaryAuditSettings
+from fl_epe.flower.sources import ServerCanaries
+from fl_epe.flower.watching import (
+    Aggregation,
+    Attachment,
+    Undo,
+    argument,
+    real_metrics_only,
+    watch_aggregation,
+)
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -254,10 +260,11 @@ class CanaryAudit(Strategy):
         late = self._asked_late(state)
         state.without_canaries()
         result, seen = self._call(server_round, [*real, *late], state)
-        if isinstance(failure, Exception) or result[0] is not None:
-            self._state.failed(
-                f"the strategy fails on canaries ({self._state.source.rejected()})", failure
-            )
+        source = self._state.source
+        if isinstance(source, ServerCanaries) and (
+            isinstance(failure, Exception) or result[0] is not None
+        ):
+            self._state.failed(f"the strategy fails on canaries ({source.rejected()})", failure)
         return result, seen
 
     def _call(

@@ -22,10 +22,8 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
-from fl_epe.flower.audit_log import logger
-from fl_epe.flower.layout import Layout
-from fl_epe.flower.message_records import read_only
-from fl_epe.flower.rounds import AuditPlan, SettingsError
+from fl_epe.flower.arrays import Layout, read_only
+from fl_epe.flower.rounds import AuditPlan, SettingsError, logger
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
 

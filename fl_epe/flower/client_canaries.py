@@ -20,8 +20,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.checks import raise_invalid
-from fl_epe.flower.layout import Layout
-from fl_epe.flower.message_records import records_of
+from fl_epe.flower.arrays import Layout, records_of
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 

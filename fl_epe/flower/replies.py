@@ -15,8 +15,7 @@ import scipy
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fl_epe.flower.layout import Layout
-from fl_epe.flower.message_records import records_of
+from fl_epe.flower.arrays import Layout, records_of
 from fl_epe.flower.rounds import RoundState
 from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.wrapped import Wrapped

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import RoundFacts, RunAuditor
 from fl_epe.canaries import CanarySet
-from fl_epe.flower.audit_log import AuditLog
+from fl_epe.flower.arrays import Layout
 from fl_epe.flower.checkpoint import SavedAudit, digest, fingerprint
-from fl_epe.flower.layout import Layout
-from fl_epe.flower.rounds import AuditPlan
+from fl_epe.flower.rounds import AuditLog, AuditPlan
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, Source
 from fl_epe.flower.wrapped import Wrapped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 import statistics
@@ -57,53 +56,6 @@ _SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
 _FOUND_OUT = ("inject", "kind", "number", "max_share")
 
 
-class Source(abc.ABC):
-    """Puts canaries into a round."""
-
-    participation: str
-    """Kind of schedule, as in `AuditRecord`."""
-
-    def plan(self, clients: int, dim: int, left_out: Sequence[str]) -> AuditPlan:
-        """What the audit does to a run with so many clients in its first round."""
-        return AuditPlan(0, clients, left_out=left_out)
-
-    @abc.abstractmethod
-    def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
-
-        Raises:
-            TooManyCanariesError: if canaries would have more than their share of the round.
-        """
-
-    @abc.abstractmethod
-    def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """The replies that the strategy is given; fills ``state.facts``.
-
-        Raises:
-            ValueError: if a canary cannot join, with the reason.
-        """
-
-    def ended(self, index: int) -> str | None:
-        """Why no canary takes part from the round with this index on; ``None`` if some do."""
-        return None
-
-    def rejected(self) -> str:
-        """What happens from the next round on, as the strategy failed on the canaries' replies."""
-        return "the strategy's own error"
-
-    def reason(self) -> str | None:
-        """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
-        return None
-
-    @abc.abstractmethod
-    def state(self) -> dict[str, Any]:
-        """What was found out so far, as JSON values."""
-
-    @abc.abstractmethod
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what `state` returned."""
-
-
 def canaries_that_fit(share: float, clients: int, room: float) -> float:
     """How many canaries a round may have: at least one, if that is at most twice their share.
 
@@ -120,7 +72,7 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
     return max(most, one, min(room, clients) if math.isfinite(room) else 0)
 
 
-class ServerCanaries(Source):
+class ServerCanaries:
     """Synthetic replies beside the real ones or in the place of some.
 
     Args:
@@ -159,7 +111,10 @@ class ServerCanaries(Source):
         return list(self._schedule.cohorts(number, generator(self._settings.seed, _SCHEDULE)))
 
     def plan(self, clients: int, dim: int, left_out: Sequence[str]) -> AuditPlan:
-        """See `Source.plan`. Spreads no more canaries than fit; none if fewer than two do."""
+        """What the audit does to a run with so many clients in its first round.
+
+        Spreads no more canaries than fit; none if fewer than two do.
+        """
         expected = self._wrapped.expected_replies()
         room = math.inf if expected is None else max(expected - clients, 0)
         total, rounds = sum(map(len, self._cohorts)), len(self._cohorts)
@@ -201,7 +156,11 @@ class ServerCanaries(Source):
         return [int(number) for number in self._cohorts[state.index]]
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """See `Source.configure`."""
+        """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
+
+        Raises:
+            TooManyCanariesError: if canaries would have more than their share of the round.
+        """
         count = len(self._cohort(state))
         replaced = self._replaced(count, len(messages))
         self._check_share(count, max(len(messages) - replaced, 0))
@@ -212,7 +171,13 @@ class ServerCanaries(Source):
         state.withheld = [messages[i] for i in sorted(out)]
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """See `Source.join`. Without a readable real reply there is no round, and no canary."""
+        """The replies that the strategy is given, canaries' among them; fills ``state.facts``.
+
+        Without a readable real reply there is no round, and no canary.
+
+        Raises:
+            ValueError: if a canary cannot join, with the reason.
+        """
         real = readable(replies)
         lost = len(state.sent) - len(real)
         state.facts = RoundFacts(clip_norm=state.clip_norm, replies=len(real), absent=lost)
@@ -244,28 +209,19 @@ class ServerCanaries(Source):
         )
         return [*replies, *synthetic]
 
-    def ended(self, index: int) -> str | None:
-        """See `Source.ended`."""
-        if index < self._schedule.rounds:
-            return None
-        return (
-            f"the canaries took part in {self._schedule.rounds} rounds: give CanaryAudit rounds=…,"
-            " those of all its starts together"
-        )
-
     def rejected(self) -> str:
-        """See `Source.rejected`: canaries stand in for clients that were asked, or stop."""
+        """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
         self.inject = "replace" if self.inject == "auto" else "none"
         if self.inject == "replace":
             return "from the next round on canaries answer in the place of clients"
         return "no canary takes part any more"
 
     def state(self) -> dict[str, Any]:
-        """See `Source.state`."""
+        """What was found out so far, as JSON values."""
         return {name: getattr(self, name) for name in _FOUND_OUT}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See `Source.restore`."""
+        """Know what `state` returned."""
         for name in _FOUND_OUT:
             setattr(self, name, state[name])
         self._cohorts = self._spread(self.number)
@@ -316,7 +272,7 @@ def _median_norm(like: Sequence[Answer], before: NDArray[np.floating] | float) -
     return length
 
 
-class ClientAnswers(Source):
+class ClientAnswers:
     """Clients that answer with a canary whenever they are asked to train.
 
     Args:
@@ -341,7 +297,11 @@ class ClientAnswers(Source):
         self._refused: Counter[Acknowledgement] = Counter()  # why clients answered for themselves
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """See `Source.configure`."""
+        """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
+
+        Raises:
+            TooManyCanariesError: if canaries would have more than their share of the round.
+        """
         length = self._settings.canary_norm or 0.0
         if self._wrapped.clips_on_server and math.isfinite(state.clip_norm):
             length = FAR_ABOVE * state.clip_norm
@@ -354,7 +314,7 @@ class ClientAnswers(Source):
             state.sent.append(message if order is None else with_order(message, order))
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """See `Source.join`. Reads who answered with a canary, and nothing else of the replies."""
+        """The replies that the strategy is given; reads who answered with a canary."""
         real = readable(replies)
         played, once = dict[int, Message](), True
         for reply in real:
@@ -409,7 +369,7 @@ class ClientAnswers(Source):
         return [] if noise else missing
 
     def reason(self) -> str | None:
-        """See `Source.reason`."""
+        """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
         if len(self._answered) == len(self._ordered):
             return None
         hints = [answer.hint for answer in self._refused] or ["is canary_mod installed?"]
@@ -419,7 +379,7 @@ class ClientAnswers(Source):
         )
 
     def state(self) -> dict[str, Any]:
-        """See `Source.state`."""
+        """What was found out so far, as JSON values."""
         return {
             "ordered": sorted(self._ordered),
             "answered": sorted(self._answered),
@@ -428,7 +388,10 @@ class ClientAnswers(Source):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """See `Source.restore`."""
+        """Know what `state` returned."""
         self._ordered, self._answered = set(state["ordered"]), set(state["answered"])
         self._refused = Counter({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})
         self._clients.restore(state["clients"])
+
+
+Source = ServerCanaries | ClientAnswers

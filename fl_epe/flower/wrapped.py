@@ -127,15 +127,9 @@ class Wrapped:
         aggregate = type(self.base).aggregate_train
         return aggregate in (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
 
-    def server(self, *, averages: bool = False) -> ServerSGD | str:
-        """What the server does with the average: SGD, or the name of what cannot be undone.
-
-        Args:
-            averages: whether the innermost strategy is known to do nothing but average.
-        """
+    def server(self) -> ServerSGD | str:
+        """What the server does with the average: SGD, or the name of what cannot be undone."""
         base = self.base
-        if averages and self.plain_layers():
-            return ServerSGD()
         if not self.averages():
             return self.description
         if isinstance(base, flower.FedAvgM) and base.server_opt:
@@ -153,17 +147,10 @@ class Wrapped:
         moves = isinstance(base, flower.FedAvgM) and base.server_opt
         if not noisy or averages or (self._averaging_base() and not moves):
             return None
-        name = type(self.base).__name__
-        text = (
-            f"The noise is added after {name} has made its step: the clip norm does not bound what"
-            " one client moves, and the analytical ε does not hold."
+        return (
+            f"The noise is added after {type(base).__name__} has made its step: the clip norm does"
+            " not bound what one client moves, and the analytical ε does not hold."
         )
-        if isinstance(self.base, flower.FedAvgM):
-            text += (
-                " FedAvgM goes on from arrays without that noise, so an adversary who compares"
-                " rounds may learn more than is measured here."
-            )
-        return text
 
     def noise_multipliers(self, *, averages: bool = False) -> tuple[float | None, float | None]:
         """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.

@@ -8,10 +8,10 @@ from flwr.app import MetricRecord, RecordDict
 
 from fl_epe import RoundFacts, RunAuditor
 from fl_epe.auditing import EVERY_ROUND, expected_score_fit, seen_by
+from fl_epe.flower.arrays import pack
 from fl_epe.flower.audit_record import doubts
-from fl_epe.flower.averaging import Aggregation
-from fl_epe.flower.message_records import pack
 from fl_epe.flower.replies import are_noise, drawn_weights
+from fl_epe.flower.watching import Aggregation
 
 DIM = 2000
 

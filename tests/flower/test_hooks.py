@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import strategy as flower
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.flower.hooks import Attachment, Undo, argument
+from fl_epe.flower.watching import Attachment, Undo, argument
 
 NODES = 10
 

@@ -7,7 +7,7 @@ from flower_clients import DIM, SHAPES, drifting_app, model
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 
-from fl_epe.flower.layout import Layout
+from fl_epe.flower.arrays import Layout
 
 
 def mixed(**more):
