@@ -272,7 +272,7 @@ class AuditedRun:
             if self.state.wrapped.averages():
                 return "weighted", weighted_shares(state.replies, key, state.used)
             if seen is not None and self.state.wrapped.plain_layers():
-                return seen.shares(key, state.used)
+                return seen.shares(key, state.layout, self.state.wrapped.arrays_key(), state.used)
         return None
 
     def _released(

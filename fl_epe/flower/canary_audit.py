@@ -21,7 +21,7 @@ from fl_epe.auditing import AuditRecord
 from fl_epe.flower.audit_record import all_faults, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
-from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError, logger
+from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
 from fl_epe.flower.run_state import RunState
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.sources import ServerCanaries
@@ -152,14 +152,6 @@ class CanaryAudit(Strategy):
         with contextlib.suppress(TypeError):  # a number of another kind is for the strategy
             num_rounds = max(0, operator.index(num_rounds))
         self._run.prepare(arrays, num_rounds if isinstance(num_rounds, int) else None)
-        settings = self._state.settings
-        logger.info(
-            "Audit of %s: %d canaries and %d that never take part, delta %g",
-            self._wrapped.description,
-            settings.num_canaries,
-            settings.unobserved,
-            settings.delta,
-        )
 
     def _strategy_failed(self, error: Exception) -> None:
         self._state.failed("the strategy failed", error)

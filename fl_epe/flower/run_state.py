@@ -11,7 +11,6 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fl_epe.auditing import RoundFacts, RunAuditor
-from fl_epe.canaries import CanarySet
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.checkpoint import SavedAudit, digest, fingerprint
 from fl_epe.flower.rounds import AuditLog, AuditPlan
@@ -60,7 +59,6 @@ class RunState:
         self.resumed: tuple[int, ...] = ()
         self.known_source: Source | None = None
         self._models: list[str] = []  # hashes of the initial model and that after each round
-        self._room = np.empty((0, 0), np.float32)
 
     def _new_auditor(self, settings: CanaryAuditSettings) -> RunAuditor:
         by_server = settings.clients is None
@@ -95,16 +93,8 @@ class RunState:
             )
         return ServerCanaries(self.wrapped, settings, rounds, self._vectors)
 
-    @property
-    def canaries(self) -> CanarySet:
-        """All canaries, once the model is known."""
-        return self.auditor.canaries
-
     def _vectors(self, numbers: list[int]) -> NDArray[np.float32]:
-        """Canaries by their numbers, in the same memory for every round."""
-        if len(self._room) < len(numbers) or self._room.shape[1] != self.canaries.dim:
-            self._room = np.empty((len(numbers), self.canaries.dim), np.float32)
-        return self.canaries.vectors(numbers, out=self._room[: len(numbers)])
+        return self.auditor.canaries.vectors(numbers)
 
     def begin(self, layout: Layout, arrays: ArrayRecord) -> None:
         """Note the initial model; rounds that went by before count as lost."""

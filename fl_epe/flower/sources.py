@@ -45,10 +45,7 @@ FAR_ABOVE = 1e3
 """How many times the clip norm a canary is, so that the clipping under audit scales it down."""
 
 Vectors = Callable[[list[int]], NDArray[np.float32]]
-"""Makes the canaries with these numbers, of length 1, shape ``(K, dim)``.
-
-The next call may write over them.
-"""
+"""Makes the canaries with these numbers, of length 1, shape ``(K, dim)``."""
 
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there

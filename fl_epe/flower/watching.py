@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
-from fl_epe.flower.arrays import read_only, records_of
-from fl_epe.flower.replies import readable, weights
+from fl_epe.flower.arrays import Layout
+from fl_epe.flower.replies import model_record, readable, weights
 
 
 class Attachment:
@@ -218,7 +217,7 @@ def _brought_back(value: Any, saved: Any) -> Any:
     return value
 
 
-_ENTRIES = 64  # of an array, which are compared
+_ENTRIES = 64  # of a model, about, which are compared
 _ROUNDINGS = 8  # errors of one rounding that a mean may have
 
 Shares = Mapping[int, float]
@@ -237,26 +236,31 @@ class Aggregation:
     replies: Sequence[Message] = ()
     arrays: ArrayRecord | None = None
 
-    def shares(self, key: str, used: Collection[int] | None = None) -> tuple[str, Shares] | None:
+    def shares(
+        self, key: str, layout: Layout, preferred: str, used: Collection[int] | None = None
+    ) -> tuple[str, Shares] | None:
         """How the replies were averaged, and the share of each; ``None`` if they were not.
 
-        "weighted" by the metric ``key``, or "equal". Some entries of one array are compared, to
-        within rounding.
+        "weighted" by the metric ``key``, or "equal". Some entries are compared, to within rounding.
 
         Args:
             key: of the metric.
+            layout: of the model.
+            preferred: see `model_record`.
             used: replies that the strategy is known to have used, as in `Shares`.
         """
         if not self.replies or not self.arrays:
             return None
-        name, places = self._places()
-        made = _entries(self.arrays[name], places)
-        given = np.stack([_entries(_array(r.content, name), places) for r in self.replies])
+        step = max(1, layout.dim // _ENTRIES)
+        made = layout.flatten(self.arrays, step).astype(np.float64)
+        given = np.full((len(self.replies), len(made)), np.nan)
+        for row, reply in zip(given, self.replies, strict=True):
+            with contextlib.suppress(ValueError):
+                row[:] = model_record(reply, layout, preferred, step)[1]
         known = np.isfinite(given).all(axis=1)
-        largest = np.abs(given[known]).max(initial=0.0)
-        types = (_array(self.replies[0].content, name).dtype, self.arrays[name].dtype)
-        step = max(float(np.finfo(kind).eps) for kind in types)
-        error = _ROUNDINGS * step * max(largest, np.abs(made).max(initial=0.0))
+        eps = max(np.finfo(a.dtype).eps for a in self.arrays.values() if "float" in a.dtype)
+        largest = np.abs(given[known]).max(axis=0, initial=0.0)
+        error = _ROUNDINGS * eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
         ids = [id(reply.content) for reply in self.replies]
         kept = known & np.array([used is None or number in used for number in ids])
         ways = {"weighted": weights(self.replies, key), "equal": [1.0] * len(self.replies)}
@@ -264,34 +268,9 @@ class Aggregation:
             found = np.where(kept, values, 0.0)
             if found.sum() > 0:
                 found = found / found.sum()
-                if np.abs(made - found[kept] @ given[kept]).max() <= error:
+                if np.all(np.abs(made - found[kept] @ given[kept]) <= error):
                     return way, dict(zip(ids, found.tolist(), strict=True))
         return None
-
-    def _places(self) -> tuple[str, NDArray[np.int64]]:
-        """The largest array of those that clients answered, and some of its entries."""
-        assert self.arrays is not None  # noqa: S101 - `shares` looks first
-        records = records_of(self.replies[0].content, ArrayRecord)
-        answered = {name for arrays in records.values() for name in arrays}
-        sizes = {
-            name: int(np.prod(array.shape))
-            for name, array in self.arrays.items()
-            if np.dtype(array.dtype).kind == "f" and len(array.shape) > 0 and name in answered
-        }
-        name = max(sizes, key=sizes.__getitem__)
-        places = np.linspace(0, sizes[name] - 1, min(sizes[name], _ENTRIES)).astype(np.int64)
-        return name, places
-
-
-def _entries(array: Any, places: NDArray[np.int64]) -> NDArray[np.float64]:
-    return read_only(array).reshape(-1)[places].astype(np.float64)
-
-
-def _array(content: RecordDict, name: str) -> Any:
-    for record in records_of(content, ArrayRecord).values():
-        if name in record:
-            return record[name]
-    raise ValueError(f"Expected an array {name!r} in every reply.")
 
 
 def weighted_shares(

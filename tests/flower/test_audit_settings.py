@@ -119,8 +119,8 @@ def test_there_are_unobserved_canaries_enough_for_the_null(
 
 
 def test_the_primary_bound_is_kept_in_the_record_and_one_that_there_is_not_is_refused():
-    audit, _ = run(flower.FedAvg(**PLAIN), rounds=2, num_canaries=4, verdict="final:mean")
-    assert audit.record().design.verdict == "final:mean"
+    audit, _ = run(flower.FedAvg(**PLAIN), rounds=2, num_canaries=4, verdict="final:weighted")
+    assert audit.record().design.verdict == "final:weighted"
     for verdict in ("largest", "one-run"):
         with pytest.raises(ValueError, match="verdict="):
             CanaryAudit(flower.FedAvg(), num_canaries=4, delta=DELTA, verdict=verdict)
