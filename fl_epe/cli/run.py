@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fl_epe.checks import check_count, check_positive, raise_invalid
+from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
 from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
 from fl_epe.cli.errors import FAILED, on_one_line, say
 from fl_epe.cli.options import Group
@@ -189,10 +189,9 @@ class Run(_Machine):
             if (output / RECORD).exists():
                 raise_invalid("output", str(output), "to be free: it holds a finished run")
             if has_checkpoint(output / CHECKPOINT):
-                wanted = (
-                    f"to be free: '{command_line(['resume', str(output)])}' goes on with its run"
-                )
-                raise_invalid("output", str(output), wanted)
+                go_on = command_line(["resume", str(output)])
+                text = f"Expected {{output}} to be free: it holds an unfinished run. See: {go_on}"
+                raise ArgumentError(text, output=str(output))
             for note in notes:
                 print(f"Note: {on_one_line(note)}", file=sys.stderr)
             return self._carry_out(job, output, words)
@@ -221,10 +220,9 @@ class Resume(_Machine):
             load_job(self.run_dir / CHECKPOINT)  # says that there is none
         with locked(self.run_dir):
             if (self.run_dir / RECORD).exists():
-                wanted = (
-                    f"to be unfinished: '{command_line(['report', str(self.run_dir)])}' shows it"
-                )
-                raise_invalid("run_dir", str(self.run_dir), wanted)
+                shows = command_line(["report", str(self.run_dir)])
+                text = f"Expected {{run_dir}} to hold an unfinished run. See: {shows}"
+                raise ArgumentError(text, run_dir=str(self.run_dir))
             if ":" in (self.task or ""):  # a module of one's own
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task)
