@@ -24,7 +24,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 
@@ -32,6 +31,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from fl_epe.accounting.two_gaussians import quadrature
 from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
@@ -247,17 +247,11 @@ def _fall(start: Floats, gap: Floats) -> Floats:
     if np.any(short):  # −(ln M)′(u) = 1/M(u) − u
         half = gap[short] / 2
         total = np.zeros_like(half)
-        for node, weight in zip(*_quadrature(), strict=True):
+        for node, weight in zip(*quadrature(), strict=True):
             u = start[short] + half * (1 + node)
             total += half * weight * np.maximum(np.exp(-_log_mills(u)) - u, 0.0)
         fall[short] = total
     return fall
-
-
-@functools.cache
-def _quadrature() -> tuple[Floats, Floats]:
-    """Nodes and weights of Gauss and Legendre; what makes them is slow to import."""
-    return np.polynomial.legendre.leggauss(5)
 
 
 def _log_mills(v: Floats) -> Floats:

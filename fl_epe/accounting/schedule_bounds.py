@@ -27,11 +27,8 @@ from fl_epe.accounting.upper_bounds import (
     poisson_epsilon,
     random_participations_epsilon,
 )
-from fl_epe.checks import ArgumentError, check_count, check_probability
+from fl_epe.checks import check_count, check_probability
 from fl_epe.schedules import SCHEDULES, Composed, PrivacyLaw, Schedule
-
-DEPLOYMENT = "deployment"
-"""The kind of schedule in a record of a deployment, where the strategy asks whom it wants."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -83,13 +80,14 @@ def analytical_epsilon(
     delta: float,
     *,
     participations: int = 1,
-    sampling_rate: float | None = None,
-    rounds: int | None = None,
+    sampling_rate: float = 1.0,
+    rounds: int = 1,
 ) -> UpperBound | None:
     """The analytical ε of a run, from the kind of its schedule.
 
     Args:
-        kind: one of `fl_epe.schedules.SCHEDULES`, or "deployment".
+        kind: one of `fl_epe.schedules.SCHEDULES`, or "deployment", where the strategy asks whom it
+            wants.
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
         participations: for all but "poisson": the most rounds in which the client takes part.
@@ -100,20 +98,14 @@ def analytical_epsilon(
         The tight bound; ``None`` for any other ``kind``.
 
     Raises:
-        ValueError: if an argument is out of range or missing for this ``kind``.
+        ValueError: if an argument is out of range.
     """
     if kind == "poisson":
-        if sampling_rate is None or rounds is None:
-            raise ArgumentError(
-                "Expected {sampling_rate} and {rounds} for kind='poisson'.",
-                sampling_rate=sampling_rate,
-                rounds=rounds,
-            )
         epsilon = poisson_epsilon(noise_multiplier, sampling_rate, rounds, delta)
         words = "the adversary does not know who was sampled"
         return UpperBound(epsilon, False, "add-or-remove", words, averages=True)
     check_probability("delta", delta)
-    if kind not in (*SCHEDULES, DEPLOYMENT):
+    if kind not in (*SCHEDULES, "deployment"):
         return None
     epsilon = gaussian_epsilon(noise_multiplier, delta, participations)
     return UpperBound(epsilon, True, "zero-out", "the adversary knows the client's rounds")

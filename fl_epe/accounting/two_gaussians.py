@@ -209,7 +209,7 @@ def _tail(score: _Array, gap: _Array, excess: _Array) -> tuple[_Array, _Array]:
     after = _mills(score + gap)
     half = np.minimum(gap, _SHORT_GAP) / 2
     fall = np.zeros_like(after)
-    for node, weight in zip(*_quadrature(), strict=True):  # −M′(v) = 1 − v·M(v)
+    for node, weight in zip(*quadrature(), strict=True):  # −M′(v) = 1 − v·M(v)
         v = score + half * (1 + node)
         fall += half * weight * (1 - v * _mills(v))
     fall = np.where(gap < _SHORT_GAP, fall, _mills(score) - after)
@@ -217,7 +217,7 @@ def _tail(score: _Array, gap: _Array, excess: _Array) -> tuple[_Array, _Array]:
 
 
 @functools.cache
-def _quadrature() -> tuple[_Array, _Array]:
+def quadrature() -> tuple[_Array, _Array]:
     """Nodes and weights of Gauss and Legendre; what makes them is slow to import."""
     return np.polynomial.legendre.leggauss(5)
 

@@ -189,11 +189,6 @@ def test_analytical_epsilon_says_what_it_means():
             id="cohort=6-in-0,population=5",
         ),
         pytest.param(
-            lambda: analytical_epsilon("poisson", 1.0, 1e-6),
-            "Expected sampling_rate=None and rounds=None for kind='poisson'.",
-            id="sampling_rate=None-and-rounds=None-for",
-        ),
-        pytest.param(
             lambda: analytical_epsilon("other", 1.0, 2.0),
             "Expected delta=2.0 in (0, 1).",
             id="delta=2.0-in-0,1",
