@@ -86,7 +86,6 @@ from fl_epe.auditing.score_summary import (
     summarize_checked,
 )
 from fl_epe.auditing.scores import LEAST_FOR_NULL, Scores, wider_than_known
-from fl_epe.auditing.sequential import confidence_sequence
 from fl_epe.auditing.view import STATISTICS, View, scores_for_claim, seen_by
 
 __all__ = [
@@ -137,7 +136,6 @@ __all__ = [
     "bare_scores",
     "ceiling",
     "combined_p_value",
-    "confidence_sequence",
     "dependence",
     "divergence",
     "epsilon_by_round",

@@ -34,7 +34,6 @@ def assert_private(
     *,
     method: str | None = None,
     stop_early: bool = False,
-    planned: float | None = None,
 ) -> Evidence | WatchedEvidence:
     """Fail if a run disproves the claim that it was (ε, δ)-DP; passing does not prove it.
 
@@ -50,10 +49,8 @@ def assert_private(
         epsilon: as in `find_evidence`.
         delta: as in `find_evidence`.
         confidence: as in `find_evidence`.
-        method: as in `find_evidence`; with ``stop_early`` "betting" (the default; any distribution)
-            or "mean" (Gaussian scores).
+        method: as in `find_evidence`; only without ``stop_early``.
         stop_early: look after every score.
-        planned: with ``stop_early``, how many scores there will be, if ``run`` does not say.
 
     Returns:
         The evidence of `find_evidence`, or that of `watch_claim`.
@@ -65,15 +62,13 @@ def assert_private(
     """
     evidence: Evidence | WatchedEvidence
     if stop_early:
+        if method is not None:
+            raise_invalid("method", method, "only for one look at all scores, not with stop_early")
         found, dim = _one_by_one(run)
-        evidence = watch_claim(
-            found, epsilon, delta, confidence, method=method, planned=planned, dim=dim
-        )
+        evidence = watch_claim(found, epsilon, delta, confidence, dim=dim)
         if evidence.violated:
             raise AssertionError(str(evidence))
-        scores, others = str(evidence.used), "'mean'"
-    elif planned is not None:
-        raise_invalid("planned", planned, "only with stop_early=True")
+        scores, how = str(evidence.used), "betting"
     else:
         evidence = find_evidence(run, epsilon, delta, confidence, method=method)
         if evidence.violated or evidence.faults:
@@ -85,14 +80,13 @@ def assert_private(
                 f"to go with Gaussian scores: Anderson–Darling has p = {evidence.gaussian_p:.2g}. "
                 "Leave out method, for a bound without that assumption",
             )
-        scores, others = f"{evidence.observed} + {evidence.unobserved}", "'gdp'"
+        scores, how = f"{evidence.observed} + {evidence.unobserved}", evidence.method
     if evidence.ceiling <= epsilon:
         raise_invalid(
             "epsilon",
             epsilon,
             f"< {evidence.ceiling:.4g}, the largest bound that {scores} scores can give with "
-            f"method={evidence.method!r}. Use more canaries (or trials), or method={others} if the "
-            "noise is Gaussian",
+            f"{how!r}. Use more canaries (or trials), or method='gdp' if the noise is Gaussian",
         )
     return evidence
 

@@ -5,7 +5,7 @@ run and keeps them in the record, from which `epsilon_by_round` says the same nu
 
 Examples:
     >>> so_far = EpsilonSoFar(dim=10_000, count=2, planned=4.0)
-    >>> so_far.add(np.array([3.0, 2.5]), np.ones(2))
+    >>> so_far.add([0, 1], np.array([3.0, 2.5]), np.ones(2))
     >>> so_far.estimate(1e-5).epsilon < so_far.estimate(1e-9).epsilon
     True
 """
@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 
 import numpy as np
-import scipy
+from numpy.typing import NDArray
 
-from fl_epe.accounting import (
-    ExpectedScoreLaw,
-    known_expected_score_delta,
-    known_expected_score_epsilon,
-)
+from fl_epe.accounting import ExpectedScoreLaw, known_expected_score_epsilon
 from fl_epe.auditing.adversary import EVERY_ROUND
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured, check_measured
@@ -64,30 +61,35 @@ class EpsilonSoFar:
         self._dim, self._planned = dim, planned
         self._totals, self._energies = np.zeros(count), np.zeros(count)
         self._variance = self._first = 0.0  # of the sum of totals, and of its first participation
-        self._unit = 0.0  # energy of the first participation
         self._width = EXACT
 
-    def add(self, gains: Floats, energies: Floats, width: Width = EXACT) -> None:
+    def add(
+        self,
+        present: Collection[int] | NDArray[np.int64],
+        gains: Floats,
+        energies: Floats,
+        width: Width = EXACT,
+    ) -> None:
         """Note a round.
 
         All scores of a round share the random norm of its residual, so they are correlated. The
         norm's relative variance is at most 1/(2d), as of noise alone (`scores.mean_spread`).
 
         Args:
-            gains: signal times score of each canary, ``(count,)``; 0 for one that took no part.
-            energies: squared signal of each, likewise.
+            present: numbers of the canaries that took part.
+            gains: signal times score of each of them.
+            energies: squared signal of each.
             width: standard deviation of scores without the canary, over all rounds so far.
         """
-        here = energies > 0
-        if not here.any():
+        count = np.count_nonzero(energies)
+        if not count:
             return
-        energy = math.fsum(energies[here])  # exact sums do not depend on the canaries' order
-        variance = energy + math.fsum(gains[here]) ** 2 / (2 * self._dim)
-        self._totals += gains
-        self._energies += energies
+        energy = math.fsum(energies)  # exact sums do not depend on the canaries' order
+        variance = energy + math.fsum(gains) ** 2 / (2 * self._dim)
+        self._totals[list(present)] += gains
+        self._energies[list(present)] += energies
         self._variance += variance
-        self._first = self._first or variance / int(here.sum())
-        self._unit = self._unit or energy / int(here.sum())
+        self._first = self._first or variance / count
         self._width = width
 
     @property
@@ -110,15 +112,12 @@ class EpsilonSoFar:
             width=self._width,
         )
 
-    def _law(self) -> ExpectedScoreLaw:
-        return ExpectedScoreLaw.of(np.sqrt(self._energies[self._energies > 0]))
-
     def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
         """ε at ``delta``; ``None`` before two canaries took part."""
         scale = self.scale(confidence)
         if scale is None:
             return None
-        law = self._law()
+        law = ExpectedScoreLaw.of(np.sqrt(self._energies[self._energies > 0]))
         epsilon, low, high = (
             known_expected_score_epsilon(
                 max(value, 0.0) * law.expected_scores, delta, weights=law.shares
@@ -127,28 +126,6 @@ class EpsilonSoFar:
         )
         method = METHOD if scale.width.value == 1 else f"{METHOD}, measured width"
         return EpsilonEstimate(epsilon, low, high, delta, confidence, method, EVERY_ROUND)
-
-    def more_canaries(self, epsilon: float, delta: float, confidence: float = 0.95) -> float:
-        """How many participations more would show that ε exceeds ``epsilon``, or that it does not.
-
-        If κ and the expected scores stay as they are; 0 if it is shown already, infinite if it
-        never will be, or nothing is known yet.
-        """
-        scale = self.scale(confidence)
-        if scale is None:
-            return math.inf
-        law = self._law()
-
-        def excess(value: float) -> float:
-            scores = value * law.expected_scores
-            return known_expected_score_delta(scores, epsilon, weights=law.shares) - delta
-
-        high = 1.0
-        while excess(high) <= 0:
-            high *= 2
-        target = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
-        more = min(scale.more_until_above(target), scale.more_until_below(target))
-        return more / self._unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,8 +183,9 @@ def epsilon_by_round(
     so_far = EpsilonSoFar(record.dim, record.num_canaries, running.planned)
     counts, found = np.zeros(record.num_canaries, np.int64), []
     for t, width in enumerate(widths):
-        so_far.add(running.gains[t], running.energies[t], width)
-        counts += record.presence[t]
+        present = np.flatnonzero(record.presence[t])
+        so_far.add(present, running.gains[t, present], running.energies[t, present], width)
+        counts[present] += 1
         if t + 1 in chosen and (estimate := so_far.estimate(delta, confidence)) is not None:
             found.append(RoundEstimate(t + 1, estimate, int(counts.max())))
     return found

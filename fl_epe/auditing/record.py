@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import refusal
 from fl_epe.auditing.measured_null import EDGES, MeasuredNull
-from fl_epe.auditing.record_checks import check_values, fields_of, part_of
-from fl_epe.auditing.record_file import WHAT, read_values, write_values
+from fl_epe.auditing.record_file import WHAT, fields_of, part_of, read_values, write_values
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
     ClientLog,
@@ -37,6 +36,37 @@ from fl_epe.auditing.record_parts import (
 )
 from fl_epe.checks import ArgumentError, check_count, check_probability, raise_invalid
 from fl_epe.mechanism import sgd_weights
+
+_SIDES = ("observed", "unobserved")
+_BY_ROUND = ("means", "deltas", "residuals", "sums")
+_AT_THE_END = ("final", "displacement", "part", "ids")
+_SHAPES = {  # T rounds, k observed and u unobserved canaries, s statistics with e edges
+    "Tk": [
+        "presence",
+        "mechanism.canary_weights",
+        "running.gains",
+        "running.energies",
+        *(f"observed.{name}" for name in _BY_ROUND),
+    ],
+    "Tu": [f"unobserved.{name}" for name in _BY_ROUND],
+    "k": [f"observed.{name}" for name in _AT_THE_END],
+    "u": [f"unobserved.{name}" for name in _AT_THE_END],
+    "T": [
+        *(f"norms.{name}" for name in _BY_ROUND),
+        "mechanism.clip_norms",
+        "mechanism.contributions",
+        "mechanism.server.learning_rates",
+        "clients.absent",
+    ],
+    "T3": ["running.widths"],
+    "s": ["null.means", "null.deviations"],
+    "se": ["null.counts"],
+}
+_PLANNED = 10_000  # more participations than rounds: those of a run that ended early
+_SERIES = (  # of one length
+    ("eval_round", "eval_loss", "eval_accuracy"),
+    ("train_loss", "train_accuracy", "unclipped", "cohort"),
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,35 +112,21 @@ class AuditRecord:
     def __post_init__(self) -> None:
         check_probability("delta", self.delta)
         check_count("dim", self.dim)
-        for name in ("observed", "unobserved"):
+        for name in _SIDES:
             shape = np.shape(getattr(self, name).means)
             if len(shape) != 2:
                 raise_invalid(f"{name}.means.shape", shape, "to be (rounds, canaries)")
-        T, k = self.observed.means.shape
-        shapes: dict[str, tuple[int, ...]] = {"presence": (T, k)}
-        for name in ("mechanism.canary_weights", "running.gains", "running.energies"):
-            shapes[name] = (T, k)
-        shapes["running.widths"] = (T, 3)
-        for side, count in (("observed", k), ("unobserved", self.unobserved.count)):
-            for name in ("means", "deltas", "residuals", "sums"):
-                shapes[f"{side}.{name}"] = (T, count)
-            for name in ("final", "displacement", "part", "ids"):
-                shapes[f"{side}.{name}"] = (count,)
-        for name in ("means", "deltas", "residuals", "sums"):
-            shapes[f"norms.{name}"] = (T,)
-        for name in ("clip_norms", "contributions", "server.learning_rates"):
-            shapes[f"mechanism.{name}"] = (T,)
-        shapes["clients.absent"] = (T,)
-        statistics = len(self.null.statistics)
-        shapes |= dict.fromkeys(("null.means", "null.deviations"), (statistics,))
-        shapes["null.counts"] = (statistics, len(EDGES) + 1)
         values = self.by_name()
-        for name, shape in shapes.items():
-            if values[name] is not None and np.shape(values[name]) != shape:
-                raise_invalid(f"{name}.shape", np.shape(values[name]), f"to be {shape}")
+        sizes = {"T": self.rounds, "k": self.num_canaries, "u": self.unobserved.count, "3": 3}
+        sizes |= {"s": len(self.null.statistics), "e": len(EDGES) + 1}
+        for axes, names in _SHAPES.items():
+            shape = tuple(sizes[axis] for axis in axes)
+            for name in names:
+                if values[name] is not None and np.shape(values[name]) != shape:
+                    raise_invalid(f"{name}.shape", np.shape(values[name]), f"to be {shape}")
         finite = ["observed.means", "unobserved.means"]
         if np.isfinite(self.norms.final):  # else the model diverged, and has no cosines
-            finite += ["observed.final", "unobserved.final"]
+            finite += [f"{side}.{name}" for side in _SIDES for name in ("final", "displacement")]
         for name in finite:
             if not np.all(np.isfinite(values[name])):
                 raise ArgumentError(f"Expected {name} to be finite.")
@@ -244,10 +260,36 @@ class AuditRecord:
         values = read_values(Path(path))
         try:
             record: AuditRecord = part_of(cls, values)
-            check_values(record)
+            _check_lengths(record)
         except (TypeError, ValueError) as error:
             raise refusal(Path(path), WHAT, error) from error
         return record
+
+
+def _check_lengths(record: AuditRecord) -> None:
+    """Raise an `ArgumentError` if series, clients or canaries of a file do not fit its rounds."""
+    for name, series in record.metrics.items():
+        if series.ndim != 1:
+            raise_invalid(f"metrics.{name[:40]}.shape", series.shape, "to have one axis")
+    for names in _SERIES:
+        found = {len(record.metrics[name]) for name in names if name in record.metrics}
+        if len(found) > 1:
+            listed = ", ".join(names)
+            raise ArgumentError(f"Expected metrics {listed} of one length, found {found}.")
+    mechanism, clients = record.mechanism, record.clients
+    if mechanism.server.linear and mechanism.server.learning_rates is None:
+        raise ArgumentError("Expected mechanism.server.learning_rates, as the server is sgd.")
+    if (often := mechanism.canary_participations) > record.rounds + _PLANNED:
+        wanted = f"to be possible in {record.rounds} rounds"
+        raise_invalid("mechanism.canary_participations", often, wanted)
+    if record.null.counts is not None and not record.null.counts.sum(axis=1).all():
+        raise ArgumentError("Expected null.counts to count some scores for each statistic.")
+    ids, offsets = clients.ids, clients.offsets
+    if ids is not None and offsets is not None:
+        fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
+        if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
+            steps = f"to rise from 0 to {len(ids)} in {record.rounds + 1} steps"
+            raise ArgumentError(f"Expected clients.offsets {steps}.")
 
 
 def _leaves(part: Any, above: str) -> Iterator[tuple[str, Any]]:

@@ -1,19 +1,26 @@
 """The file of a record: a NumPy archive without pickles, which any tool can read.
 
 Arrays are stored under their names in `AuditRecord.by_name`. All that is no array is in ``meta``, a
-JSON text as bytes. Every member has a checksum, see `fl_epe.archive`, so that a damaged record is
-never reported on.
+JSON text as bytes. Every member has a checksum, see `fl_epe.archive`. Each value that is read is
+checked for its field's type and range, so that an edited file is refused by the name of the value
+and not by an error somewhere in a report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fl_epe.archive import read_archive, refusal, write_archive
+from fl_epe.checks import ArgumentError, checked_type, raise_invalid
 
 SCHEMA = 1
 """Version of the file format; a file with another one is refused."""
@@ -22,6 +29,7 @@ WHAT = "a record written by AuditRecord.save"
 
 _METRICS = "metrics."
 _LONGEST = 2000
+_SEEDS = 2**128
 
 
 def write_values(path: Path, values: Mapping[str, Any], *, private: bool = True) -> None:
@@ -36,17 +44,6 @@ def write_values(path: Path, values: Mapping[str, Any], *, private: bool = True)
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     meta = {name: value for name, value in values.items() if name not in {*arrays, "metrics"}}
     write_archive(path, arrays | metrics, {"meta": meta}, schema=SCHEMA, private=private)
-
-
-def _short(value: Any, depth: int = 8) -> Any:
-    """A JSON value whose texts are cut off where they are long: anybody may have written them."""
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
-    if isinstance(value, list) and depth:
-        return [_short(part, depth - 1) for part in value]
-    if isinstance(value, dict) and depth:
-        return {_short(name): _short(part, depth - 1) for name, part in value.items()}
-    return value
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -65,3 +62,135 @@ def read_values(path: Path) -> dict[str, Any]:
         if name.startswith(_METRICS)
     }
     return {**_short(meta), **arrays, "metrics": metrics}
+
+
+def _short(value: Any, depth: int = 8) -> Any:
+    """A JSON value whose texts are cut off where they are long: anybody may have written them."""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
+    if isinstance(value, list) and depth:
+        return [_short(part, depth - 1) for part in value]
+    if isinstance(value, dict) and depth:
+        return {_short(name): _short(part, depth - 1) for name, part in value.items()}
+    return value
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def fields_of(kind: type) -> Iterator[tuple[str, type | None]]:
+    """The fields of a part of a record, each with its type if that is a part as well."""
+    for name, hint in _hints(kind).items():
+        parts = [k for k in _kinds(hint) if isinstance(k, type) and dataclasses.is_dataclass(k)]
+        yield name, parts[0] if parts else None
+
+
+def part_of(kind: type, values: Mapping[str, Any], above: str = "") -> Any:
+    """A part of a record from values by name, each of the type of its field and in its range.
+
+    Names that the part does not have are left out.
+
+    Raises:
+        ArgumentError: for a value of another type or out of range, or one that is missing.
+    """
+    given: dict[str, Any] = {}
+    for name, part in fields_of(kind):
+        full, hint = f"{above}{name}", _hints(kind)[name]
+        if part is not None and values.get(full, ...) is not None:
+            if hint is part or any(other.startswith(f"{full}.") for other in values):
+                given[name] = part_of(part, values, f"{full}.")
+        elif full in values:
+            given[name] = _checked(full, values[full], hint)
+            if full not in _ANY:
+                _check_range(full, given[name])
+    needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory]
+    if missing := [f"{above}{name}" for name in needed if name not in given]:
+        raise ArgumentError(f"Expected it to hold {missing[0]}: not a whole record.")
+    return kind(**given)
+
+
+_WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biuf": "numbers"}
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """``value`` if it is of this type; a list as a tuple, where that is the type."""
+    kind, *others = _kinds(hint)
+    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
+    if kind is Any or (value is None and types.NoneType in others):
+        return value
+    if origin is np.ndarray:
+        (scalar,) = typing.get_args(arguments[1])
+        kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
+            found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+            raise ArgumentError(
+                f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}."
+            )
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise_invalid(name, value, "to be a list")
+        return tuple(_checked(name, each, arguments[0]) for each in value)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise_invalid(name, value, "to be a table")
+        return {key: _checked(f"{name}.{key[:40]}", v, arguments[1]) for key, v in value.items()}
+    if kind is float and isinstance(value, float) and not math.isfinite(value):
+        return value  # of a model that diverged, or not known
+    return checked_type(name, value, kind, largest=_SEEDS)
+
+
+_LARGEST = 1e100  # of what is squared
+_LENGTH = 1e-46, 1e46  # of float32, if it is not 0
+_COSINE = -1.001, 1.001, math.nan  # computed in float32; of a model that diverged, unknown
+
+_RANGES: dict[str, tuple[float, ...]] = {
+    "dim": (1, 2**53 - 1),
+    "observed.ids": (0, 2**53),
+    "unobserved.ids": (0, 2**53),
+    "observed.": _COSINE,
+    "unobserved.": _COSINE,
+    "norms.means": (*_LENGTH, 0),
+    "norms.residuals": (*_LENGTH, 0),
+    "norms.sums": (*_LENGTH, 0),
+    "norms.": (*_LENGTH, 0, math.inf, math.nan),
+    "mechanism.clip_norms": (*_LENGTH, 0, math.inf, math.nan),
+    "mechanism.contributions": (*_LENGTH, 0, math.inf, math.nan),
+    "mechanism.cohort_size": (*_LENGTH, math.nan),  # of a deployment nobody may know it
+    "mechanism.noise_multiplier": (1 / _LARGEST, _LARGEST, 0),  # its square is a number, too
+    "mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
+    "mechanism.server.learning_rates": (-_LARGEST, _LARGEST),
+    "mechanism.server.momentum": (0, math.nextafter(1, 0)),
+    "null.means": (-_LARGEST, _LARGEST),
+    "running.gains": (-_LARGEST, _LARGEST),
+    "running.widths": (1, _LARGEST),
+    "running.planned": (1 / _LARGEST, _LARGEST),
+    "": (0, _LARGEST),
+}
+"""By how a name begins, the first that fits: the ends of a range, and numbers besides."""
+
+_ANY = ("metrics", "design.settings", "clients.ids")
+
+
+def _check_range(name: str, value: Any) -> None:
+    """Raise an `ArgumentError` unless all numbers in a value are in the range of its name."""
+    if isinstance(value, dict):
+        value = [each for each in value.values() if isinstance(each, int)]
+    elif not isinstance(value, int | float | np.ndarray) or value is True:
+        return
+    numbers = np.asarray(value, np.float64)
+    low, high, *others = next(found for start, found in _RANGES.items() if name.startswith(start))
+    fits = ((numbers >= low) & (numbers <= high)) | np.isin(numbers, others)
+    if any(math.isnan(other) for other in others):
+        fits |= np.isnan(numbers)
+    if not fits.all():
+        besides = "".join(f" or {other}" for other in others)
+        raise_invalid(name, numbers[~fits].flat[0], f"in [{low}, {high}]{besides}")

@@ -9,11 +9,12 @@ import contextlib
 import dataclasses
 import importlib.metadata
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.canaries import CanaryKind
 
 Floats = NDArray[np.float64]
@@ -124,7 +125,7 @@ class Mechanism:
     server: ServerStep
     clip_norms: Floats
     contributions: Floats | None = None
-    inclusion: str = "fixed"
+    inclusion: Literal["fixed", "coin"] = "fixed"
     canary_weights: Floats | None = None
 
 
@@ -195,25 +196,15 @@ _AS_SET = {"clients": "num_clients", "rounds": "num_rounds", "participation": "s
 
 @dataclasses.dataclass(frozen=True)
 class EarlyStop:
-    """Where a rule ended the run, and the ε that was shown then.
+    """Where a rule ended the run.
 
     Attributes:
         after: rounds done.
-        epsilon: the estimate.
-        low: lower end of its interval.
-        high: upper end.
-        delta: δ.
-        confidence: of the interval, at all rounds at once.
-        method: how it was computed.
+        estimate: the ε that was shown then.
     """
 
     after: int
-    epsilon: float
-    low: float
-    high: float
-    delta: float
-    confidence: float
-    method: str
+    estimate: EpsilonEstimate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from fl_epe.auditing.record_from_scorer import OTHERS, record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Provenance, installed_versions
 from fl_epe.auditing.round_correlation import EXACT, SKETCH_PARTS, RoundCorrelation
 from fl_epe.auditing.round_scores import RoundFacts, RoundScores, score_round
-from fl_epe.auditing.seen_rounds import SeenRound, SeenRounds
+from fl_epe.auditing.seen_rounds import SeenRounds
 from fl_epe.canaries import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import check_positive, check_probability, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
@@ -95,7 +95,7 @@ class RunAuditor:
         self._planned, self._follow = planned, follow
         self._told = tuple(series)
         self._scorer: CanaryScorer | None = None
-        self._rounds = SeenRounds()
+        self._rounds = SeenRounds(num_canaries, 0)
 
     @property
     def rounds(self) -> int:
@@ -138,6 +138,7 @@ class RunAuditor:
         self._null = NullTally(self._count, scorer.others) if scorer.others else None
         self._so_far = EpsilonSoFar(dim, count, self._planned)
         self._correlation = RoundCorrelation(dim, count)
+        self._rounds = SeenRounds(self._count, min(dim, SKETCH_PARTS))
         self._velocity: Vector = np.zeros(dim, np.float32)
         self._start = self._last = theta
 
@@ -183,10 +184,11 @@ class RunAuditor:
         if self._follow:
             scores = score_round(scorer.canaries, mean, facts, dots[0], vectors, names[0] != OTHERS)
         self._follow_null(facts, scores, mean, dots, length)
-        sketch = self._correlation.add_round(scores.hidden, scores.signal, list(facts.present))
+        sketch = self._correlation.add_round(scores.hidden, scores.signal, sorted(facts.present))
         energy = self._so_far.energy + math.fsum(scores.energies)
         width = self._correlation.width(energy) if energy > 0 else EXACT
-        self._add(SeenRound(facts, length, scores.gains, scores.energies, sketch, width))
+        self._so_far.add(facts.present, scores.gains, scores.energies, width)
+        self._rounds.add(facts, length, scores, sketch, width)
         self._last = self._last if theta is None else theta
 
     def _derived(self, update: Vector) -> dict[str, Vector]:
@@ -226,12 +228,6 @@ class RunAuditor:
         else:  # the model update is a multiple of what was released
             null.add_delta(others, size, dim)
 
-    def _add(self, seen: SeenRound) -> None:
-        gains, energies = np.zeros((2, len(self.canaries)))
-        gains[seen.present], energies[seen.present] = seen.gains, seen.energies
-        self._so_far.add(gains, energies, seen.width)
-        self._rounds.append(seen)
-
     def epsilon_so_far(self, confidence: float = 0.95) -> EpsilonEstimate | None:
         """ε of the rounds so far at the target δ, see `EpsilonSoFar`.
 
@@ -240,10 +236,6 @@ class RunAuditor:
         if self._scorer is None:
             return None
         return self._so_far.estimate(self.delta, confidence)
-
-    def more_canaries(self, epsilon: float) -> float:
-        """See `EpsilonSoFar.more_canaries`; at the target δ."""
-        return math.inf if self._scorer is None else self._so_far.more_canaries(epsilon, self.delta)
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, NDArray[Any]]:
         """Named arrays from which `restore` goes on; the models are not among them.
@@ -282,8 +274,10 @@ class RunAuditor:
         Raises:
             ValueError: if it has begun already, or the state does not fit.
         """
-        seen = SeenRounds.read(state, rounds, self._count, min(len(start), SKETCH_PARTS))
+        seen = SeenRounds(self._count, min(len(start), SKETCH_PARTS))
+        seen.restore(state, rounds)
         self.begin(start)
+        self._rounds = seen
         scorer = self._started()
         if "waiting.names" in state:
             scorer.restore(state)
@@ -291,9 +285,9 @@ class RunAuditor:
             scorer.go_on({name: state[name] for name in scorer.names_of(self._series)}, rounds)
         if self._null is not None:  # rounds that are forgotten stay in it: they are null as well
             self._null.restore(state)
-        for each in seen:
-            self._correlation.add(each.sketch, each.present)
-            self._add(each)
+        for present, gains, energies, sketch, width in seen.scored():
+            self._correlation.add(sketch, present.tolist())
+            self._so_far.add(present, gains, energies, width)
         self._last = last
         self._velocity = self._velocity if velocity is None else velocity
 
@@ -314,12 +308,12 @@ class RunAuditor:
         Raises:
             ValueError: before `begin`.
         """
-        scorer, rounds = self._whole_rounds(), self._rounds
-        presence = rounds.presence(self._count)
+        scorer, rounds, presence = self._whole_rounds(), self._rounds, self._rounds["presence"]
+        scorer.flush()  # so that a second record of the same rounds is the same to the last bit
         ids = np.flatnonzero(presence.any(axis=0)) if observed is None else observed
         parts: dict[str, Any] = {
-            "mechanism": rounds.mechanism(self._server, ids, self._count),
-            "clients": ClientLog(absent=rounds.column("absent").astype(np.int64)),
+            "mechanism": rounds.mechanism(self._server, ids),
+            "clients": ClientLog(absent=rounds["absent"].astype(np.int64)),
             "provenance": Provenance(
                 seeds={"canary": self._seed}, canary_kind=self._kind, versions=installed_versions()
             ),
@@ -330,7 +324,7 @@ class RunAuditor:
             ids,
             start=self._start,
             final=self._last if final is None else final,
-            delta_norms=rounds.update_norms(),
+            delta_norms=rounds["update_norms"],
             delta_series="delta" if isinstance(self._server, ServerSGD) else self._series[-1],
             presence=presence[:, ids],
             delta=self.delta,
@@ -340,8 +334,7 @@ class RunAuditor:
             **parts,
         )
         if self._follow:
-            running = rounds.running(ids, self._count, self._planned)
-            record = dataclasses.replace(record, running=running)
+            record = dataclasses.replace(record, running=rounds.running(ids, self._planned))
         return record.with_values(**facts)
 
     def _started(self) -> CanaryScorer:

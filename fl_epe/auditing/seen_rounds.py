@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,155 +11,148 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing.record_parts import Floats, Mechanism, RunningScores, ServerStep
-from fl_epe.auditing.round_correlation import EXACT, Width
-from fl_epe.auditing.round_scores import RoundFacts
+from fl_epe.auditing.round_correlation import Width
+from fl_epe.auditing.round_scores import RoundFacts, RoundScores
 from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import ServerSGD
 
-_NUMBERS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
-_PER_ROUND = (*_NUMBERS, "update_norms", "ends", "widths", "sketches")
+_FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
+_OF_CANARIES = ("weights", "gains", "energies")  # of those that took part, by their numbers
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SeenRound:
-    """A round.
+class SeenRounds:
+    """All rounds so far.
 
-    Attributes:
-        facts: who took part, and how much each canary added.
-        update_norm: norm of the model update.
-        gains: of the canaries that took part, see `RoundScores`.
-        energies: likewise.
-        sketch: of the residual, see `RoundCorrelation`.
-        width: of all scores so far.
+    Args:
+        count: number of canaries that may take part.
+        parts: length of the sketch of a round, see `RoundCorrelation`.
     """
 
-    facts: RoundFacts
-    update_norm: float
-    gains: Floats
-    energies: Floats
-    sketch: NDArray[np.float32]
-    width: Width = EXACT
+    def __init__(self, count: int, parts: int) -> None:
+        numbers: dict[str, tuple[int, ...]] = dict.fromkeys((*_FACTS, "update_norms"), ())
+        self._shapes = {**numbers, "widths": (3,), "sketches": (parts,), "presence": (count,)}
+        self._rows: dict[str, list[Any]] = {name: [] for name in (*self._shapes, *_OF_CANARIES)}
 
-    @property
-    def present(self) -> list[int]:
-        """Numbers of the canaries that took part."""
-        return list(self.facts.present)
+    def __len__(self) -> int:
+        return len(self._rows["presence"])
 
+    def add(
+        self,
+        facts: RoundFacts,
+        update_norm: float,
+        scores: RoundScores,
+        sketch: NDArray[np.float32],
+        width: Width,
+    ) -> None:
+        """Note a round.
 
-class SeenRounds(list[SeenRound]):
-    """All rounds so far."""
+        Args:
+            facts: who took part, and how much each canary added.
+            update_norm: norm of the model update.
+            scores: of the canaries that took part.
+            sketch: of the residual, see `RoundCorrelation`.
+            width: of all scores so far.
+        """
+        order = np.argsort(list(facts.present), kind="stable").astype(np.int64)
+        presence = np.zeros(self._shapes["presence"], bool)
+        presence[list(facts.present)] = True
+        row = {
+            **{name: getattr(facts, name) for name in _FACTS},
+            "update_norms": update_norm,
+            "widths": dataclasses.astuple(width),
+            "sketches": sketch,
+            "presence": presence,
+            "weights": facts.canary_weights()[order],
+            "gains": scores.gains[order],
+            "energies": scores.energies[order],
+        }
+        for name, value in row.items():
+            self._rows[name].append(value)
 
-    def column(self, name: str) -> Floats:
-        """A number of each round's facts, ``(T,)``."""
-        return np.array([getattr(seen.facts, name) for seen in self], np.float64)
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """What `add` was told of each round, ``(T, …)``; of canaries, those that took part."""
+        if name in _OF_CANARIES:
+            return np.concatenate([np.empty(0), *self._rows[name]])
+        kinds = {"presence": np.bool_, "sketches": np.float32}
+        rows: NDArray[Any] = np.array(self._rows[name], kinds.get(name, np.float64))
+        return rows.reshape(len(self), *self._shapes[name])
 
-    def update_norms(self) -> Floats:
-        """``(T,)``."""
-        return np.array([seen.update_norm for seen in self], np.float64)
-
-    def presence(self, count: int) -> NDArray[np.bool_]:
-        """Which of ``count`` canaries took part when, ``(T, count)``."""
-        found = np.zeros((len(self), count), bool)
-        for row, seen in zip(found, self, strict=True):
-            row[seen.present] = True
+    def _by_canary(self, name: str, absent: float = 0.0) -> Floats:
+        """``(T, count)``, with the value of canaries that took no part."""
+        presence = self["presence"]
+        found = np.full(presence.shape, absent)
+        found[presence] = self[name]
         return found
 
-    def weights(self, ids: NDArray[np.int64], count: int) -> Floats | None:
-        """Weights of the canaries ``ids`` in each round; ``None`` where all are 1."""
-        found = np.ones((len(self), count))
-        for row, seen in zip(found, self, strict=True):
-            row[seen.present] = seen.facts.canary_weights()
-        return None if np.all(found == 1) else found[:, ids]
-
-    def mechanism(self, server: ServerSGD | str, ids: NDArray[np.int64], count: int) -> Mechanism:
+    def mechanism(self, server: ServerSGD | str, ids: NDArray[np.int64]) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
         if isinstance(server, ServerSGD):
             rates = np.full(len(self), server.learning_rate)
             step = ServerStep("sgd", rates, server.momentum)
         else:
             step = ServerStep(server)
-        replies = self.column("replies")
+        replies = self["replies"]
         replies = replies[np.isfinite(replies)]
-        times = sum(len(seen.present) for seen in self)
+        equal = bool(np.all(self["weights"] == 1))
         return Mechanism(
             cohort_size=float(replies.mean()) if len(replies) else math.nan,
             noise_multiplier=None,
             sum_noise_multiplier=None,
             participation="deployment",
-            canary_participations=float(times / max(1, len(ids))),
+            canary_participations=float(self["presence"].sum() / max(1, len(ids))),
             server=step,
-            clip_norms=self.column("clip_norm"),
-            contributions=self.column("contribution"),
-            canary_weights=self.weights(ids, count),
+            clip_norms=self["clip_norm"],
+            contributions=self["contribution"],
+            canary_weights=None if equal else self._by_canary("weights", 1.0)[:, ids],
         )
 
-    def running(self, ids: NDArray[np.int64], count: int, planned: float | None) -> RunningScores:
+    def running(self, ids: NDArray[np.int64], planned: float | None) -> RunningScores:
         """What `epsilon_by_round` needs of the canaries ``ids``."""
-        gains, energies = np.zeros((2, len(self), count))
-        for t, seen in enumerate(self):
-            gains[t, seen.present], energies[t, seen.present] = seen.gains, seen.energies
-        return RunningScores(gains[:, ids], energies[:, ids], self._widths(), planned)
-
-    def _widths(self) -> Floats:
-        return np.array([dataclasses.astuple(seen.width) for seen in self]).reshape(-1, 3)
+        gains, energies = self._by_canary("gains"), self._by_canary("energies")
+        return RunningScores(gains[:, ids], energies[:, ids], self["widths"], planned)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Named arrays, a number for each round and each canary that took part in it."""
-        of_canaries = [(s.present, s.facts.canary_weights(), s.gains, s.energies) for s in self]
-        joined = [np.concatenate([[], *column]) for column in zip(*of_canaries, strict=True)]
-        present, weights, gains, energies = joined or np.zeros((4, 0))
-        return {
-            **{name: self.column(name) for name in _NUMBERS},
-            "update_norms": self.update_norms(),
-            "ends": np.cumsum([len(seen.present) for seen in self], dtype=np.int64),
-            "present": present.astype(np.int64),
-            "weights": weights,
-            "gains": np.stack([gains, energies]),
-            "widths": self._widths(),
-            "sketches": np.array([seen.sketch for seen in self], np.float32),
-        }
+        """Named arrays, from which `restore` goes on."""
+        return {name: self[name] for name in self._rows}
 
-    @classmethod
-    def read(
-        cls, state: Mapping[str, NDArray[Any]], rounds: int, count: int, parts: int
-    ) -> SeenRounds:
-        """The first ``rounds`` rounds in what `state` returned.
-
-        Args:
-            state: among other arrays.
-            rounds: how many of them.
-            count: number of canaries that may take part.
-            parts: length of a sketch.
+    def restore(self, state: Mapping[str, NDArray[Any]], rounds: int) -> None:
+        """Take up the first ``rounds`` rounds in what `state` returned, among other arrays.
 
         Raises:
             ValueError: if it does not fit.
         """
-        lengths = {name: len(state[name]) for name in _PER_ROUND}
-        if not 0 <= rounds <= min(lengths.values()) or len(set(lengths.values())) > 1:
-            raise_invalid("rounds", rounds, f"within the rounds of the state, {lengths}")
-        ends = np.concatenate([[0], state["ends"][:rounds]]).astype(np.int64)
-        ids, gains = state["present"][: ends[-1]], state["gains"][:, : ends[-1]]
-        weights = np.asarray(state["weights"], np.float64)[: ends[-1]]
-        if len(ids) < ends[-1] or np.any(np.diff(ends) < 0) or gains.shape != (2, len(ids)):
-            raise_invalid("ends", ends, f"to be those of present and gains, {len(ids)}")
-        if len(ids) and not 0 <= ids.min() <= ids.max() < count:
-            raise ValueError(f"Expected present in [0, num_canaries={count}).")
-        if len(weights) < len(ids) or not np.all(np.isfinite(weights)):
-            raise ValueError(f"Expected weights={weights} to be those of present, {len(ids)}.")
-        if not np.all(np.isfinite(gains)) or np.any(gains[1] < 0):
-            raise ValueError("Expected gains to be finite, and energies >= 0.")
-        sketches, widths = state["sketches"][:rounds], state["widths"][:rounds]
-        for name, kept, size in (("sketches", sketches, parts), ("widths", widths, 3)):
-            if rounds and (kept.shape != (rounds, size) or not np.all(np.isfinite(kept))):
-                raise_invalid(f"{name}.shape", kept.shape, f"to be {(rounds, size)}, and finite")
-        columns = [state[name][:rounds].tolist() for name in (*_NUMBERS, "update_norms")]
-        rows = zip(itertools.pairwise(ends), *columns, sketches, widths, strict=True)
-        found = cls()
-        for pair, contribution, clip_norm, replies, absent, length, sketch, width in rows:
-            part = slice(*pair)
-            unequal = [] if np.all(weights[part] == 1) else weights[part].tolist()
-            present, lost = ids[part].tolist(), int(absent) if math.isfinite(absent) else 0
-            facts = RoundFacts(present, contribution, clip_norm, replies, lost, unequal)
-            gain, energy = gains[:, part]
-            found.append(SeenRound(facts, length, gain, energy, sketch, Width(*width.tolist())))
-        return found
+        seen = len(state["presence"])
+        if not 0 <= rounds <= seen:
+            raise_invalid("rounds", rounds, f"to be from 0 to {seen}, the rounds of the state")
+        for name, shape in self._shapes.items():
+            value = state[name]
+            if value.shape != (seen, *shape) or value.dtype.kind not in "bif":
+                raise_invalid(f"{name}.shape", value.shape, f"to be {(seen, *shape)}, of numbers")
+        presence = state["presence"].astype(bool)
+        ends = np.cumsum(presence.sum(axis=1), dtype=np.int64)
+        for name in _OF_CANARIES:
+            value, times = state[name], int(presence.sum())
+            if value.shape != (times,) or not np.all(np.isfinite(value)):
+                raise_invalid(f"{name}.shape", value.shape, f"to be {(times,)}, all finite")
+            self._rows[name] = np.split(value.astype(np.float64), ends[:-1])[:rounds]
+        bad = {
+            "energies": state["energies"] < 0,
+            "widths": ~(state["widths"] >= 1),
+            "sketches": ~np.isfinite(state["sketches"]),
+        }
+        for name, found in bad.items():
+            if found.any():
+                raise ValueError(f"Expected {name} to be in their range.")
+        for name in self._shapes:
+            self._rows[name] = list(state[name][:rounds])
+
+    def scored(self) -> list[tuple[NDArray[np.int64], Floats, Floats, NDArray[np.float32], Width]]:
+        """Of each round who took part, their gains and energies, the sketch and the width."""
+        rows = self._rows
+        return [
+            (np.flatnonzero(here), gains, energies, sketch, Width(*map(float, width)))
+            for here, gains, energies, sketch, width in zip(
+                *(rows[name] for name in ("presence", "gains", "energies", "sketches", "widths")),
+                strict=True,
+            )
+        ]

@@ -7,10 +7,10 @@ other; each has a mean of its own given those before, so that their sum less its
 walk. `Boundary` says how far the walk strays. Derivation and cost: docs/notes/watching.md.
 
 Examples:
-    >>> low, high = confidence_sequence([3.0, 2.5, 3.5, 3.0], horizon=4)
-    >>> bool(np.all(low < 3) and np.all(high > 3))
+    >>> low, high = WatchedMean(total=12.5, information=4, horizon=4).interval()
+    >>> low < 3 < high
     True
-    >>> bool(high[-1] - low[-1] < 1.25 * 1.96)  # one for a single look has 2·1.96/√4
+    >>> bool(high - low < 1.25 * 1.96)  # one for a single look has 2·1.96/√4
     True
 """
 
@@ -39,7 +39,6 @@ _BEYOND = 0.04  # share of the error that is left for what comes after the plann
 _STEPS = 400  # of the integral equation for c
 _INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
 _NEVER = 9.0  # standard deviations that a walk is not above before the first step
-_LONGEST = 2.0**60  # times what was seen, beyond which no end is looked for
 
 
 def crossing_probability(height: float, steps: int = _STEPS, shape: float = SHAPE) -> float:
@@ -152,11 +151,6 @@ class WatchedMean:
     variance: float | None = None
     width: Width = EXACT
 
-    def boundary(self) -> Boundary:
-        """Of each side."""
-        check_probability("confidence", self.confidence)
-        return Boundary((1 - self.confidence) / 2, self.horizon, self.planned)
-
     @property
     def mean(self) -> float:
         """The weighted mean of the scores over their weights; NaN before the first."""
@@ -166,84 +160,11 @@ class WatchedMean:
         """The lower and the upper end, infinite before the first score."""
         if not self.information > 0:
             return -math.inf, math.inf
-        below, above = self._sides(self.information)
-        return self.mean - below, self.mean + above
-
-    @property
-    def _ratio(self) -> float:
-        return 1.0 if self.variance is None else self.variance / self.information
-
-    def _sides(self, information: float) -> tuple[float, float]:
-        """How far the interval reaches below and above the mean; errors add as squares."""
-        half = float(self.boundary().at(self._ratio * information)) / information
-        narrower, wider = (
+        check_probability("confidence", self.confidence)
+        boundary = Boundary((1 - self.confidence) / 2, self.horizon, self.planned)
+        ratio = 1.0 if self.variance is None else self.variance / self.information
+        half = float(boundary.at(ratio * self.information)) / self.information
+        narrower, wider = (  # errors add as squares
             self.mean * (self.width.value / end - 1) for end in (self.width.high, self.width.low)
         )
-        return math.hypot(half, narrower), math.hypot(half, wider)
-
-    def more_until_above(self, target: float) -> float:
-        """Information that would bring the lower end above ``target`` if the mean stays.
-
-        Returns:
-            0 if it is above already; infinite if it never gets there.
-        """
-        return self._more(self.mean - target, 0)
-
-    def more_until_below(self, target: float) -> float:
-        """Information that would bring the upper end below ``target`` if the mean stays."""
-        return self._more(target - self.mean, 1)
-
-    def _more(self, distance: float, side: int) -> float:
-        now = self.information
-        if not now > 0 or not distance > 0:
-            return math.inf
-
-        def short(information: float) -> float:
-            return (self._sides(information)[side] - distance) * information
-
-        if short(now) < 0:
-            return 0.0
-        # Within the plan the boundary over the information falls, and from its end on again.
-        planned = self.horizon / self._ratio
-        for low, high in ((now, planned), (max(now, planned * (1 + 1e-9)), math.inf)):
-            end = high if math.isfinite(high) else 2 * low
-            while math.isinf(high) and short(end) >= 0 and end < _LONGEST * now:
-                end *= 2
-            if end > low and short(end) < 0:
-                if short(low) < 0:
-                    return low - now
-                return float(scipy.optimize.brentq(short, low, end)) - now
-        return math.inf
-
-
-def confidence_sequence(
-    scores: ArrayLike, *, horizon: float | None = None, confidence: float = 0.95
-) -> tuple[Floats, Floats]:
-    """Intervals for the mean of scores of variance 1, valid after every one of them at once.
-
-    With probability ``confidence`` each interval contains the mean of the means of the scores so
-    far. If all scores have one mean it is in all of them, and one may stop at any time.
-
-    Args:
-        scores: shape ``(n,)``, in the order in which they came.
-        horizon: how many scores were planned, before they were seen; ``None`` without a plan. Any
-            value is valid. At the planned end the interval is 1.22 times as wide as one for a
-            single look (at 95%); without a plan it is about 1.5 times as wide.
-        confidence: coverage, two-sided.
-
-    Returns:
-        Lower and upper ends, each of shape ``(n,)``.
-
-    Raises:
-        ValueError: if a score is not finite, or an argument is out of range.
-    """
-    values = np.asarray(scores, np.float64)
-    if values.ndim != 1 or not np.all(np.isfinite(values)):
-        raise ValueError(f"Expected scores.shape={values.shape} to be (n,), all finite.")
-    check_probability("confidence", confidence)
-    if horizon is not None:
-        check_positive("horizon", horizon)
-    seen = np.arange(1, values.size + 1)
-    boundary = Boundary((1 - confidence) / 2, horizon or UNPLANNED, horizon is not None)
-    half, means = boundary.at(seen) / seen, np.cumsum(values) / seen
-    return means - half, means + half
+        return self.mean - math.hypot(half, narrower), self.mean + math.hypot(half, wider)

@@ -262,9 +262,6 @@ class DPSGDAudit:
         if not self._entered:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
         mechanism = self._mechanism()
-        # Scores the steps that wait: the final model's float32 sums then are the same, to the bit,
-        # in every record of these steps.
-        self._auditor.state()
         record = self._auditor.record(
             final=self._steps.model() if self._active or not len(self._final) else self._final,
             mechanism=mechanism,

@@ -185,7 +185,9 @@ def _stopped(record: AuditRecord) -> dict[str, Any] | None:
     if (found := record.findings.stopped) is None:
         return None
     rule, rounds = record.design.stop_when, record.design.num_rounds
-    return {**dataclasses.asdict(found), "rule": str(rule), "rounds": rounds}
+    values = dataclasses.asdict(dataclasses.replace(found.estimate, adversary=None))
+    del values["adversary"]
+    return {"after": found.after, **values, "rule": str(rule), "rounds": rounds}
 
 
 def _made_by(made: Provenance) -> dict[str, Any]:

@@ -216,8 +216,7 @@ class _Session:
         done, found = self.strategy.rounds_done, self.strategy.auditor.epsilon_so_far()
         stopped = None
         if found is not None and self.job.config.stop_when and done < self.job.config.rounds:
-            facts = {f.name: getattr(found, f.name) for f in dataclasses.fields(EarlyStop)[1:]}
-            stopped = EarlyStop(done, **facts)
+            stopped = EarlyStop(done, found)
         task = {
             "task": self.job.task.reference,
             **self.job.task.options(),

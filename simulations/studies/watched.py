@@ -92,11 +92,10 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe import RoundFacts, epsilon_two_gaussians
-from fl_epe.auditing import confidence_sequence
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.auditing.round_correlation import EXACT, RoundCorrelation
 from fl_epe.auditing.round_scores import score_round
-from fl_epe.auditing.sequential import Boundary, crossing_probability
+from fl_epe.auditing.sequential import UNPLANNED, Boundary, crossing_probability
 from fl_epe.canaries import CanarySet
 from fl_epe.schedules import Capped, Poisson, Schedule, make_schedule, presence
 from fl_epe.schedules.sampled import DeviceClasses
@@ -123,8 +122,8 @@ def halves(rounds: int, confidence: float = 0.95) -> dict[str, Floats]:
     seen = np.arange(1, rounds + 1)
     out = {"fixed-time": scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(seen)}
     for name, horizon in (("planned", rounds), ("plan 10% off", 1.1 * rounds), ("no plan", None)):
-        low, high = confidence_sequence(np.zeros(rounds), horizon=horizon, confidence=confidence)
-        out[name] = (high - low) / 2
+        boundary = Boundary((1 - confidence) / 2, horizon or UNPLANNED, horizon is not None)
+        out[name] = boundary.at(seen) / seen
     return out
 
 
@@ -298,11 +297,9 @@ def agreeing(cosine: float, shift: float, count: int, runs: int, seed: int = 4) 
             mean = hidden[t] + shift * vectors.sum(axis=0)
             facts = RoundFacts(numbers, shift)
             scores = score_round(cast(CanarySet, canaries), mean, facts, vectors=vectors)
-            gains, energies = np.zeros((2, count))
-            gains[numbers], energies[numbers] = scores.gains, scores.energies
             correlation.add_round(scores.hidden, scores.signal, numbers)
-            known = correlation.width(so_far.energy + float(energies.sum()))
-            so_far.add(gains, energies, known)
+            known = correlation.width(so_far.energy + float(scores.energies.sum()))
+            so_far.add(numbers, scores.gains, scores.energies, known)
             watched = so_far.scale()
             if watched is None:
                 continue

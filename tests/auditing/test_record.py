@@ -9,7 +9,7 @@ from records import make_record
 
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.archive import write_archive
-from fl_epe.auditing import EVERY_ROUND, Adversary, EarlyStop, ServerStep, seen_by
+from fl_epe.auditing import EVERY_ROUND, Adversary, EarlyStop, EpsilonEstimate, ServerStep, seen_by
 from fl_epe.reporting import write_report
 
 
@@ -178,7 +178,7 @@ def test_contributions_stand_for_clip_norms():
 
 def test_a_file_has_the_names_of_the_record(tmp_path):
     """Other tools read a record's file under the names that its values have in memory."""
-    stopped = EarlyStop(3, 1.0, 0.5, 2.0, 1e-3, 0.95, "two Gaussians")
+    stopped = EarlyStop(3, EpsilonEstimate(1.0, 0.5, 2.0, 1e-3, 0.95, "m", EVERY_ROUND))
     record = make_record(
         **{"clients.ids": np.arange(12), "clients.offsets": np.arange(0, 14, 2)},
         metrics={"eval_loss": np.ones(2)},

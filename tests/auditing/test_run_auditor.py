@@ -177,10 +177,11 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
     numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9) + 4 * COUNT  # and no vector
+    presence = ROUNDS * COUNT
     sketches = state["sketches"].nbytes
     assert sketches == 4 * ROUNDS * SKETCH_PARTS
     kept = sum(array.nbytes for name, array in state.items() if not name.startswith("null."))
-    assert kept <= 8 * numbers + sketches
+    assert kept <= 8 * numbers + sketches + presence
     null = sum(array.nbytes for name, array in state.items() if name.startswith("null."))
     assert null <= 4 * 3 * NULL_CANARIES + 8 * (COUNT + 1)  # whatever the model and the rounds
     again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
@@ -202,12 +203,12 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rounds": ROUNDS + 1}, "rounds=21 within the rounds of the state"),
-        ({"rounds": -1}, "rounds=-1 within"),
-        ({"count": COUNT - 1}, "num_canaries=199"),
+        ({"rounds": ROUNDS + 1}, "rounds=21 to be from 0 to 20"),
+        ({"rounds": -1}, "rounds=-1 to be from 0"),
+        ({"count": COUNT - 1}, r"presence.shape=\(20, 200\) to be \(20, 199\)"),
         ({"unobserved": UNOBSERVED + 1}, r"dots.mean.shape=\(20, 300\) to be at least \(20, 301\)"),
-        ({"gains": np.zeros((2, 3))}, "those of present and gains"),
-        ({"replies": np.zeros(3)}, "within the rounds of the state"),
+        ({"gains": np.zeros((2, 3))}, r"gains.shape=\(2, 3\)"),
+        ({"replies": np.zeros(3)}, r"replies.shape=\(3,\) to be \(20,\)"),
     ],
     ids=["late", "negative", "count", "unobserved", "gains", "replies"],
 )

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy
 
-from fl_epe.auditing import confidence_sequence
 from fl_epe.auditing import sequential as module
 from fl_epe.auditing.sequential import Boundary, WatchedMean, boundary_height, crossing_probability
 
@@ -105,51 +104,16 @@ def test_the_width_at_the_planned_end():
     assert Boundary(0.025, 10.0).at(0.0) == math.inf
 
 
-def test_a_sequence_is_that_of_the_watched_means():
-    scores = np.random.default_rng(3).normal(1.0, 1.0, 40)
-    for horizon in (None, 25):
-        low, high = confidence_sequence(scores, horizon=horizon)
-        for n in (1, 7, 40):
-            watched = WatchedMean(
-                scores[:n].sum(), n, horizon or module.UNPLANNED, planned=horizon is not None
-            )
-            assert watched.interval() == pytest.approx((low[n - 1], high[n - 1]))
-            assert watched.mean == pytest.approx(scores[:n].mean())
-
-
-@pytest.mark.parametrize("planned", [True, False])
-@pytest.mark.parametrize("mean", [0.05, 0.3, 1.0, 4.0])
-@pytest.mark.parametrize("n", [2, 90, 150])
-def test_so_many_more_decide_and_not_fewer(planned, mean, n):
-    def at(information):
-        return WatchedMean(mean * information, information, 100.0, planned)
-
-    for target in (mean - 0.04, mean - 0.5):
-        more = at(n).more_until_above(target)
-        assert 0 <= more < math.inf
-        assert at(n + more + 1e-6).interval()[0] >= target - 1e-9
-        if more > 0:
-            assert at(n + 0.99 * more).interval()[0] < target
-        assert at(n).more_until_below(2 * mean - target) == pytest.approx(more)
-    assert at(n).more_until_above(mean) == math.inf
-    assert at(n).more_until_below(mean) == math.inf
-    assert at(0).more_until_above(-1) == math.inf
-    assert at(0).interval() == (-math.inf, math.inf)
-    assert math.isnan(at(0).mean)
+def test_before_the_first_score_nothing_is_known():
+    nothing = WatchedMean(0.0, 0.0, 100.0)
+    assert nothing.interval() == (-math.inf, math.inf)
+    assert math.isnan(nothing.mean)
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match=r"scores.shape=\(2,\)"):
-        confidence_sequence([1.0, math.nan])
-    with pytest.raises(ValueError, match=r"scores.shape=\(1, 2\)"):
-        confidence_sequence([[1.0, 2.0]])
-    with pytest.raises(ValueError, match="horizon=0"):
-        confidence_sequence([1.0], horizon=0)
     with pytest.raises(ValueError, match="confidence=1"):
-        confidence_sequence([1.0], confidence=1)
+        WatchedMean(1.0, 1.0, 1.0, confidence=1).interval()
     with pytest.raises(ValueError, match="error=0"):
         Boundary(0.0, 1.0)
     with pytest.raises(ValueError, match="horizon=inf"):
         Boundary(0.1, math.inf)
-    low, high = confidence_sequence([])
-    assert low.shape == high.shape == (0,)

@@ -10,7 +10,7 @@ from records import make_record
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import EVERY_ROUND, NotMeasured, Scores, assert_private, seen_by
-from fl_epe.auditing.watched_claims import WATCHED_METHODS, _Betting, _null_above, watch_claim
+from fl_epe.auditing.watched_claims import _Betting, _null_above, watch_claim
 from fl_epe.limit import limit_record
 from fl_epe.schedules import ShuffledEpochs
 
@@ -21,24 +21,23 @@ def epsilon_of(shift):
     return float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
 
 
-def false_alarms(method, draw, epsilon, confidence, runs=120, count=100):
+def false_alarms(draw, epsilon, confidence, runs=120, count=100):
     found = 0
     for seed in range(runs):
         scores = draw(np.random.default_rng(seed), count)
-        found += watch_claim(scores, epsilon, DELTA, confidence, method=method).violated
+        found += watch_claim(scores, epsilon, DELTA, confidence).violated
     return found / runs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", WATCHED_METHODS)
 @pytest.mark.parametrize("shift", [0.0, 0.5, 2.0])
-def test_a_true_claim_is_spared_however_often_one_looks(method, shift):
+def test_a_true_claim_is_spared_however_often_one_looks(shift):
     """Of Gaussian mechanisms, at the smallest ε that is true of them."""
 
     def draw(rng, count):
         return rng.normal(shift, 1, count)
 
-    rate = false_alarms(method, draw, epsilon_of(shift), confidence=0.8)
+    rate = false_alarms(draw, epsilon_of(shift), confidence=0.8)
     assert rate < 0.2 + 3 * math.sqrt(0.2 * 0.8 / 120)
 
 
@@ -51,12 +50,11 @@ def test_betting_is_fair_to_the_worst_scores_that_a_claim_allows():
     def draw(rng, count):
         return np.where(rng.random(count) < most, 2.25, -1.0)
 
-    rate = false_alarms("betting", draw, epsilon, confidence=0.8)
+    rate = false_alarms(draw, epsilon, confidence=0.8)
     assert rate < 0.2 + 3 * math.sqrt(0.2 * 0.8 / 120)
 
 
-@pytest.mark.parametrize("method", WATCHED_METHODS)
-def test_a_false_claim_stops_the_scores(method):
+def test_a_false_claim_stops_the_scores():
     asked = []
 
     def scores():
@@ -66,41 +64,23 @@ def test_a_false_claim_stops_the_scores(method):
             yield asked[-1]
 
     with pytest.raises(AssertionError, match=r"at every score at once[\s\S]*result    violated"):
-        assert_private(scores(), 0.5, DELTA, method=method, stop_early=True)
+        assert_private(scores(), 0.5, DELTA, stop_early=True)
     assert 2 <= len(asked) < 40
-    found = watch_claim(iter(asked), 0.5, DELTA, method=method)
+    found = watch_claim(iter(asked), 0.5, DELTA)
     assert found.used == len(asked)
-    assert found.more == 0
     assert 0.5 < found.lower_bound < epsilon_of(3)
 
 
-@pytest.mark.parametrize("method", WATCHED_METHODS)
-def test_the_bound_is_where_claims_begin_to_be_false(method):
+def test_the_bound_is_where_claims_begin_to_be_false():
     scores = np.random.default_rng(2).normal(2, 1, 300)
-    bound = watch_claim(scores, 50.0, DELTA, method=method).lower_bound
+    bound = watch_claim(scores, 50.0, DELTA).lower_bound
     assert 0.5 < bound < epsilon_of(2)
     # The claims just below and above it, tested with all of the scores.
-    below = [watch_claim(scores, bound * 0.999, DELTA, method=method, planned=300)]
-    above = watch_claim(scores, bound * 1.001, DELTA, method=method)
+    below = [watch_claim(scores, bound * 0.999, DELTA)]
+    above = watch_claim(scores, bound * 1.001, DELTA)
     assert below[0].violated
     assert below[0].lower_bound > bound * 0.999
     assert above.used == 300 or above.violated  # it may have been false before
-
-
-@pytest.mark.parametrize("method", WATCHED_METHODS)
-def test_so_many_more_disprove_the_claim(method):
-    scores = np.tile([1.0, 3.0, 2.0, 2.6, 1.4], 20)
-    claim = 1.05 * watch_claim(scores, 50.0, DELTA, method=method, planned=100).lower_bound
-    found = watch_claim(scores, claim, DELTA, method=method, planned=100)
-    assert 0 < found.more < 1000
-    whole = np.tile(scores, 11)[: math.ceil(found.more) + 100 + 5]
-    assert watch_claim(whole, claim, DELTA, method=method, planned=100).violated
-    fewer = whole[: int(0.9 * (100 + found.more))]
-    assert not watch_claim(fewer, claim, DELTA, method=method, planned=100).violated
-    assert f"about {math.ceil(found.more)} more canaries" in str(found)
-    never = watch_claim(scores, 50.0, DELTA, method=method)
-    assert never.more == math.inf
-    assert "would not disprove it" in str(never)
 
 
 def test_the_wealth_against_a_claim_is_an_integral():
@@ -158,29 +138,27 @@ def test_a_record_comes_in_the_order_of_its_rounds():
         ShuffledEpochs(20, 2), 0.5, DELTA, num_canaries=100, population=1000, seed=4
     )
     truth = epsilon_of(2 * math.sqrt(2))
-    found = assert_private(record, truth * 1.05, DELTA, method="mean", stop_early=True)
-    assert found.used == found.planned == 100
+    found = assert_private(record, truth * 1.05, DELTA, stop_early=True)
+    assert found.used == 100
     with pytest.raises(AssertionError) as accused:
-        assert_private(record, truth / 2, DELTA, method="mean", stop_early=True)
-    (used,) = map(int, re.findall(r"scores +(\d+) of 100", str(accused.value)))
+        assert_private(record, truth / 2, DELTA, stop_early=True)
+    (used,) = map(int, re.findall(r"scores +(\d+) observed", str(accused.value)))
     assert used < 60
     last = [np.flatnonzero(rounds)[-1] for rounds in record.presence.T]
     scores = seen_by(record, EVERY_ROUND).scores().observed[np.argsort(last, kind="stable")]
-    first = watch_claim(scores[:used], truth / 2, DELTA, method="mean", planned=100)
+    first = watch_claim(scores[:used], truth / 2, DELTA)
     assert first.violated
     assert first.used == used
-    assert not watch_claim(
-        scores[: used - 1], truth / 2, DELTA, method="mean", planned=100
-    ).violated
+    assert not watch_claim(scores[: used - 1], truth / 2, DELTA).violated
 
 
 def test_cosines_and_objects_with_a_record():
     cosines = np.random.default_rng(5).normal(0, 1e-2, 50)
     scores = Scores.from_cosines(cosines, 10_000)
-    assert assert_private(scores, 1.0, DELTA, stop_early=True).method == "betting"
+    assert assert_private(scores, 1.0, DELTA, stop_early=True).used == 50
     assert assert_private(lambda: scores, 1.0, DELTA, stop_early=True).used == 50
     record = make_record()
-    assert assert_private(record, 20.0, 0.01, method="mean", stop_early=True).used > 1
+    assert assert_private(record, 20.0, 0.01, stop_early=True).used > 1
 
 
 def test_what_cannot_be_watched_is_refused():
@@ -189,21 +167,15 @@ def test_what_cannot_be_watched_is_refused():
         assert_private(two, 1.0, DELTA, stop_early=True)
     with pytest.raises(TypeError, match="run of type int"):
         assert_private(3, 1.0, DELTA, stop_early=True)
-    with pytest.raises(ValueError, match="method='gdp' to be one that may be watched"):
-        assert_private([0.0, 1.0], 1.0, DELTA, method="gdp", stop_early=True)
+    with pytest.raises(ValueError, match="method='gdp' only for one look"):
+        assert_private([0.0, 1.0], 1.0, DELTA, method="gdp", stop_early=True)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="finite, got nan after 1"):
         assert_private([0.0, math.nan], 1.0, DELTA, stop_early=True)
-    with pytest.raises(ValueError, match=r"epsilon=60.0 < \d.*method='mean'"):
+    with pytest.raises(ValueError, match=r"epsilon=60.0 < \d.*largest bound"):
         assert_private([0.0, 1.0, 0.5], 60.0, DELTA, stop_early=True)
     with pytest.raises(ValueError, match="epsilon=-1"):
         watch_claim([0.0], -1.0, DELTA)
-    with pytest.raises(ValueError, match="planned=0"):
-        watch_claim([0.0], 1.0, DELTA, planned=0)
-    with pytest.raises(ValueError, match="planned=5 only with stop_early"):
-        assert_private(two, 1.0, DELTA, planned=5)
     with pytest.raises(NotMeasured, match="all of 3 scores are 0"):
         assert_private([0.0, 0.0, 0.0], 1.0, DELTA, stop_early=True)
-    with pytest.raises(ValueError, match="delta=0 in"):
-        watch_claim([0.0], 1.0, 0, method="mean")
     nothing = watch_claim([], 1.0, DELTA)
-    assert (nothing.used, nothing.lower_bound, nothing.more) == (0, 0.0, math.inf)
+    assert (nothing.used, nothing.lower_bound) == (0, 0.0)

@@ -118,7 +118,7 @@ def test_a_model_that_diverged_is_no_finding():
 
 
 def test_a_stopped_run_has_the_interval_that_holds_after_a_stop():
-    stopped = EarlyStop(3, 5.5, 4.25, 7.75, 1e-3, 0.95, "m")
+    stopped = EarlyStop(3, EpsilonEstimate(5.5, 4.25, 7.75, 1e-3, 0.95, "m"))
     record = make_record(stopped=stopped, stop_when="epsilon-all-low > 4", num_rounds=6)
     text = headline(summarize(record)).finding
     assert "5.50, 4.25 to 7.75 with 95% confidence" in text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from records import make_record, record_of
 
-from fl_epe.auditing import EarlyStop, RoundFacts, RunAuditor
+from fl_epe.auditing import EarlyStop, EpsilonEstimate, RoundFacts, RunAuditor
 from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize, summarize_unmeasured, write_report
 from fl_epe.schedules import Poisson
@@ -91,8 +91,8 @@ def _agreeing():
 
 @pytest.fixture(scope="module")
 def reports():
-    found = {"epsilon": 1.0, "low": 0.5, "high": 2.0, "delta": 1e-3, "confidence": 0.95}
-    stopped = {"stopped": EarlyStop(3, **found, method="m"), "stop_when": "x", "num_rounds": 6}
+    shown = EpsilonEstimate(1.0, 0.5, 2.0, 1e-3, 0.95, "m")
+    stopped = {"stopped": EarlyStop(3, shown), "stop_when": "x", "num_rounds": 6}
     run = {"started": "2026-01-31T23:59:59Z", "ended": "2026-02-01T00:09:59Z", "commands": ("a",)}
     uneven = limit_record(
         Poisson(6, 0.3), 0.5, 1e-3, num_canaries=40, unobserved=40, population=400
