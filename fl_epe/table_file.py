@@ -50,6 +50,7 @@ def shown(value: object) -> str:
 
 
 _SHOWN = 60
+_LONGEST = 2**17  # characters of a cell
 
 
 def check_header(names: Sequence[str]) -> None:
@@ -59,7 +60,7 @@ def check_header(names: Sequence[str]) -> None:
 
 
 def csv_rows(
-    path: Path, *, strict: bool = False, fill: bool = False, longest: int = 2**17
+    path: Path, *, strict: bool = False, fill: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
     """The number of the last line and the cells of each row, the header first.
 
@@ -69,7 +70,6 @@ def csv_rows(
         path: a CSV file in UTF-8, with or without a byte order mark.
         strict: refuse quotes whose meaning `csv` would otherwise guess.
         fill: fill rows that are too short with empty cells.
-        longest: most characters of a cell.
 
     Raises:
         ValueError: for a row with more or fewer cells than the header, a header with a
@@ -92,9 +92,9 @@ def csv_rows(
                     raise ValueError(
                         f"line {reader.line_num} has {len(row)} cells, the header {width}"
                     )
-                if max(map(len, row)) > longest:
+                if max(map(len, row)) > _LONGEST:
                     raise ValueError(
-                        f"line {reader.line_num} has a cell of more than {longest:,} characters"
+                        f"line {reader.line_num} has a cell of more than {_LONGEST:,} characters"
                     )
                 if any("\0" in cell for cell in row):
                     raise ValueError(f"line {reader.line_num} holds a NUL byte")

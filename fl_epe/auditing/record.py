@@ -212,26 +212,20 @@ class AuditRecord:
 
         Bounds that split the scores at random depend on the order, and a report must not.
         """
-        observed, first = _by_id(self.observed)
-        unobserved, _ = _by_id(self.unobserved)
-        weights = self.mechanism.canary_weights
-        ordered = observed is self.observed and unobserved is self.unobserved
-        if ordered and weights is None and self.presence.flags.c_contiguous:
+        presence, weights = self.presence, self.mechanism.canary_weights
+        ordered = {"presence": presence, "mechanism.canary_weights": weights}
+        values = self.by_name()
+        for side, axis in (("observed", "k"), ("unobserved", "u")):
+            ids = values[f"{side}.ids"]
+            if ids is None or np.all(np.diff(ids) > 0):
+                continue
+            order = np.argsort(ids, kind="stable")
+            names = [name for axes in _SHAPES if axes.endswith(axis) for name in _SHAPES[axes]]
+            ordered |= {n: values[n][..., order] for n in names if values[n] is not None}
+        if len(ordered) == 2 and weights is None and presence.flags.c_contiguous:
             return self
-        if weights is not None:
-            weights = np.ascontiguousarray(weights[:, first])
-        running = self.running
-        if running.gains is not None and running.energies is not None:
-            running = dataclasses.replace(
-                running, gains=running.gains[:, first], energies=running.energies[:, first]
-            )
-        return dataclasses.replace(
-            self,
-            observed=observed,
-            unobserved=unobserved,
-            presence=np.ascontiguousarray(self.presence[:, first]),
-            mechanism=dataclasses.replace(self.mechanism, canary_weights=weights),
-            running=running,
+        return self.with_values(
+            **{n: np.ascontiguousarray(v) for n, v in ordered.items() if v is not None}
         )
 
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
@@ -299,20 +293,6 @@ def _leaves(part: Any, above: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(value, f"{above}{field.name}.")
         else:
             yield f"{above}{field.name}", value
-
-
-def _by_id(side: CanaryCosines) -> tuple[CanaryCosines, slice | NDArray[np.int64]]:
-    """A side with its canaries by their ids, and the order; canaries come last in every array."""
-    if side.ids is None or np.all(np.diff(side.ids) > 0):
-        return side, slice(None)
-    order = np.argsort(side.ids, kind="stable")
-    values = {field.name: getattr(side, field.name) for field in dataclasses.fields(side)}
-    given = {
-        name: np.ascontiguousarray(value[..., order])
-        for name, value in values.items()
-        if value is not None
-    }
-    return dataclasses.replace(side, **given), order
 
 
 def _names(kind: type, above: str = "") -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +12,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.leave_one_out import measure_others
 from fl_epe.auditing.measured_null import MeasuredNull, NullTally
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import (
-    CanaryCosines,
-    ClientLog,
-    Floats,
-    Mechanism,
-    Norms,
-    Provenance,
-)
+from fl_epe.auditing.record_parts import CanaryCosines, Floats, Norms
 from fl_epe.canaries import CanaryScorer
 from fl_epe.mechanism import norm
 
@@ -38,22 +32,17 @@ def record_from_scorer(
     final: NDArray[np.floating],
     delta_norms: Floats,
     delta_series: str = "delta",
-    presence: NDArray[np.bool_],
-    delta: float,
-    mechanism: Mechanism,
-    clients: ClientLog,
-    metrics: dict[str, Floats],
-    provenance: Provenance,
     null: NullTally | None = None,
     released: str = "mean",
+    **fields: Any,
 ) -> AuditRecord:
     """Score the final model, and collect all cosines and norms.
 
     The ``scorer`` has scored what was ``released``, means or (`OTHERS`) means without canaries, and
-    where they are known "residual" and the model updates, whose series is ``delta_series``. Of its
-    canaries those of ``observed_ids`` took part; the others are unobserved. ``start`` and ``final``
-    are the initial and the final model; ``null`` followed further canaries; the other arguments are
-    fields of `AuditRecord` and `Norms`.
+    where they are known "residual" and the model updates, whose series is ``delta_series`` and
+    whose norms are ``delta_norms``. Of its canaries those of ``observed_ids`` took part; the others
+    are unobserved. ``start`` and ``final`` are the initial and the final model; ``null`` followed
+    further canaries; ``fields`` are the other fields of `AuditRecord`.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
@@ -76,16 +65,11 @@ def record_from_scorer(
         cosines |= {"final": unknown, "displacement": unknown}
     record = AuditRecord(
         dim=scorer.canaries.dim,
-        delta=delta,
         observed=_of_side(cosines, observed_ids, delta_series),
         unobserved=_of_side(cosines, unobserved_ids, delta_series),
-        presence=presence,
         norms=_norms(scorer, delta_norms, known, released),
-        mechanism=mechanism,
-        clients=clients,
-        metrics=metrics,
-        provenance=provenance,
         null=MeasuredNull() if null is None else null.finish(at_the_end),
+        **fields,
     )
     record = measure_others(record, scorer.canaries)
     return _with_own(record) if released == OTHERS else record

@@ -30,8 +30,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import OTHERS, record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Provenance, installed_versions
 from fl_epe.auditing.round_correlation import EXACT, SKETCH_PARTS, RoundCorrelation
-from fl_epe.auditing.round_scores import RoundFacts, RoundScores, score_round
-from fl_epe.auditing.seen_rounds import SeenRounds
+from fl_epe.auditing.round_scores import RoundFacts, RoundScores, SeenRounds, score_round
 from fl_epe.canaries import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import check_positive, check_probability, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
@@ -328,7 +327,6 @@ class RunAuditor:
             delta_series="delta" if isinstance(self._server, ServerSGD) else self._series[-1],
             presence=presence[:, ids],
             delta=self.delta,
-            metrics={},
             null=self._null,
             released=self._series[0],
             **parts,

@@ -168,7 +168,7 @@ def test_what_cannot_be_watched_is_refused():
     with pytest.raises(TypeError, match="run of type int"):
         assert_private(3, 1.0, DELTA, stop_early=True)
     with pytest.raises(ValueError, match="method='gdp' only for one look"):
-        assert_private([0.0, 1.0], 1.0, DELTA, method="gdp", stop_early=True)  # type: ignore[call-overload]
+        assert_private([0.0, 1.0], 1.0, DELTA, method="gdp", stop_early=True)
     with pytest.raises(ValueError, match="finite, got nan after 1"):
         assert_private([0.0, math.nan], 1.0, DELTA, stop_early=True)
     with pytest.raises(ValueError, match=r"epsilon=60.0 < \d.*largest bound"):

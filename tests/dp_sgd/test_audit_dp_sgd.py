@@ -678,7 +678,7 @@ def test_accumulated_batches_multiply_the_sampling_rate():
     assert mechanism.canary_participations == pytest.approx(24 * 2 / 24)  # Opacus: 24 steps of 2q
     theory = poisson_epsilon(1.0, 2 / 24, 24, 1e-5)  # what Opacus counts
     assert summarize(audit.record()).analytical.epsilon == pytest.approx(theory)
-    counts = [len(seen.present) for seen in audit._auditor._rounds]
+    counts = audit._auditor._rounds["presence"].sum(axis=1).tolist()
     expected = 300 * 2 / 24
     assert abs(np.mean(counts) - expected) < 4 * math.sqrt(expected / len(counts))
 
