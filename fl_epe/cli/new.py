@@ -93,13 +93,7 @@ class New:
         return 0
 
     def _of_table(self, left_out: list[str]) -> _Values:
-        from fl_epe.tasks import (
-            class_count,
-            no_progress_bars,
-            number_columns,
-            open_source,
-            read_column,
-        )
+        from fl_epe.tasks import class_count, number_columns, open_source, read_column
 
         rows, held_out = open_source(str(self.data), None, 0)
         names, columns = rows.column_names, ", ".join(rows.column_names)
@@ -115,8 +109,7 @@ class New:
                 f"write the task with fl_epe.tasks.from_datasets: {_GUIDE}"
             )
             raise_invalid("data", str(self.data), wanted)
-        with no_progress_bars():
-            clients = _CLIENTS if self.by is None else len(rows.unique(self.by))
+        clients = _CLIENTS if self.by is None else len(set(rows[self.by]))
         clients = min(clients, len(rows))
         left_out += _not_numbers(rows.features, {*inputs, self.targets, self.by})
         outputs, loss = class_count((rows, held_out), self.targets), ""

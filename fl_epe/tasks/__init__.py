@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task
     from fl_epe.tasks.dataset_task import DatasetTask, from_datasets
     from fl_epe.tasks.examples import ByExample, ClientData, LossSum
-    from fl_epe.tasks.tables import (
-        class_count,
-        no_progress_bars,
-        number_columns,
-        open_source,
-        read_column,
-    )
+    from fl_epe.tasks.tables import class_count, number_columns, open_source, read_column
 
 __all__ = [
     "ByExample",
@@ -51,7 +45,6 @@ __all__ = [
     "is_reference",
     "load_task",
     "look_in_current_folder",
-    "no_progress_bars",
     "number_columns",
     "open_source",
     "place_of",
@@ -64,12 +57,6 @@ __getattr__, __dir__ = lazy_names(  # what needs PyTorch
         "fl_epe.tasks.contract": ("Task",),
         "fl_epe.tasks.dataset_task": ("DatasetTask", "from_datasets"),
         "fl_epe.tasks.examples": ("ByExample", "ClientData", "LossSum"),
-        "fl_epe.tasks.tables": (
-            "class_count",
-            "no_progress_bars",
-            "number_columns",
-            "open_source",
-            "read_column",
-        ),
+        "fl_epe.tasks.tables": ("class_count", "number_columns", "open_source", "read_column"),
     },
 )

@@ -19,6 +19,7 @@ import inspect
 import json
 import os
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -113,11 +114,6 @@ def _converted(value: Any, kind: Any) -> Any:
         raise ValueError(f"{text[0].lower()}{text[1:]}") from error
 
 
-def task_names() -> list[str]:
-    """The short names that `load_task` knows."""
-    return sorted(BUILT_IN)
-
-
 def is_reference(text: str) -> bool:
     """Whether this is the name of a built-in task, or ``"module:name"``."""
     return text in BUILT_IN or ":" in text
@@ -127,7 +123,7 @@ def load_task(name: str, **options: object) -> Task:
     """The task called ``name`` with its options, e.g. ``load_task("digits", num_clients=60)``.
 
     Args:
-        name: one of `task_names`, or ``"module:name"``: a subclass of `Task`, a function that is
+        name: a key of `BUILT_IN`, or ``"module:name"``: a subclass of `Task`, a function that is
             annotated to return one, or a task.
         options: the fields of the class, or the arguments of the function.
 
@@ -143,7 +139,7 @@ def load_task(name: str, **options: object) -> Task:
 def find_task(reference: str) -> FoundTask:
     """What ``reference`` stands for; see `load_task`, also for the errors."""
     if not is_reference(reference):
-        known = ", ".join(task_names())
+        known = ", ".join(sorted(BUILT_IN))
         raise_invalid("task name", reference, f"to be one of {known}, or {_HOW}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
     found = _import(module, reference)
@@ -203,14 +199,10 @@ def _import(module: str, reference: str) -> Any:
 
 def place_of(error: BaseException) -> str:
     """File and line where an error was raised, in brackets after a space."""
-    if isinstance(error, SyntaxError):
-        return ""  # its text has them
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) or not frames:  # the text of the former has them
         return ""
-    return f" ({os.path.basename(last.tb_frame.f_code.co_filename)}, line {last.tb_lineno})"
+    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
 
 
 def _refuse_name(module: str, name: str, reference: str) -> NoReturn:

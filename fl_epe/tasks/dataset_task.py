@@ -46,7 +46,6 @@ from fl_epe.tasks.tables import (
     absolute,
     check_columns,
     classes_of,
-    no_progress_bars,
     open_source,
     read_inputs,
     read_targets,
@@ -182,14 +181,13 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def _rows(self) -> list[np.ndarray]:
-        with no_progress_bars():
-            return client_rows(
-                self._parts[0],
-                self.partition,
-                targets=self.target,
-                seed=self.data_seed,
-                num_clients=self.clients,
-            )
+        return client_rows(
+            self._parts[0],
+            self.partition,
+            targets=self.target,
+            seed=self.data_seed,
+            num_clients=self.clients,
+        )
 
     @functools.cached_property
     def _classes(self) -> list[Any] | None:

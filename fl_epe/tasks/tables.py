@@ -6,10 +6,8 @@ width) in [0, 1]. Rows must be alike: what differs in length has to be padded fi
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,20 +29,6 @@ Columns = str | Sequence[str] | Mapping[str, str]
 _HELD_OUT_SPLITS = ("test", "validation", "valid", "dev")
 _HELD_OUT_SHARE = 0.1
 _TEXTS = ("string", "large_string")
-
-
-@contextlib.contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """While it lasts, `datasets` draws no progress bars."""
-    import datasets
-
-    were_off = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not were_off:
-            datasets.enable_progress_bars()
 
 
 def absolute(source: Source) -> Source:
@@ -123,10 +107,8 @@ def _read_path(text: str) -> Any:
     from pyarrow import ArrowException, csv, json, parquet
 
     path = Path(text).expanduser()
-    tabs = csv.ParseOptions(delimiter="\t")
     readers: dict[str, Callable[[Path], Any]] = {
         ".csv": csv.read_csv,
-        ".tsv": functools.partial(csv.read_csv, parse_options=tabs),
         ".json": json.read_json,
         ".jsonl": json.read_json,
         ".parquet": parquet.read_table,
@@ -200,8 +182,7 @@ def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
     """The classes of a column of text, sorted; ``None`` if it holds numbers."""
     if getattr(parts[0].features[column], "dtype", "") not in _TEXTS:
         return None
-    with no_progress_bars():
-        found = {value for part in parts for value in part.unique(column)}
+    found = {value for part in parts for value in part[column]}
     if None in found:
         raise_invalid("targets", column, "to have a value in every row")
     return sorted(found)

@@ -68,16 +68,13 @@ class Execution:
             ValueError: if a variable holds no valid device, chunk, precision or flag.
         """
         environment = os.environ if environment is None else environment
-        device, chunk, precision, deterministic = (environment.get(n, "") for n in _VARIABLES)
+        device, chunk, precision, exact = (environment.get(name, "") for name in _VARIABLES)
         if chunk and not chunk.isdecimal():
             raise_invalid("FL_EPE_CHUNK", chunk, "to be a number")
-        if deterministic not in ("", "0", "1"):
-            raise_invalid("FL_EPE_DETERMINISTIC", deterministic, "to be 0 or 1")
+        if exact not in ("", "0", "1"):
+            raise_invalid("FL_EPE_DETERMINISTIC", exact, "to be 0 or 1")
         return cls(
-            device=device or "auto",
-            chunk=int(chunk) if chunk else None,
-            precision=precision or "float32",
-            deterministic=deterministic != "0",
+            device or "auto", int(chunk) if chunk else None, precision or "float32", exact != "0"
         )
 
     def torch_device(self) -> torch.device:

@@ -98,7 +98,7 @@ class Trainer:
         bind_parameters(self._model, self._flat)
         self._parameters: list[torch.Tensor] = list(trainable(self._model))
         self._buffers = {buffer: buffer.clone() for buffer in self._model.buffers()}
-        self._smallest = smallest_batch(self._model)
+        self._smallest = 2 if batch_norms(self._model) else 1  # one has no spread
         self.draws: bool | None = None  # not known before the first client
         self._dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout)]
 
@@ -204,11 +204,6 @@ def check_model(theta: np.ndarray, dim: int) -> None:
     """Raise ValueError unless ``theta`` is float32 of shape (dim,)."""
     if theta.shape != (dim,) or theta.dtype != np.float32:
         raise_invalid("theta", f"{theta.dtype}{theta.shape}", f"to be float32 of shape {(dim,)}")
-
-
-def smallest_batch(model: torch.nn.Module) -> int:
-    """Examples that a batch needs at least: two with BatchNorm, which one has no spread for."""
-    return 2 if batch_norms(model) else 1
 
 
 def batches(

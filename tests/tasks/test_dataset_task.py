@@ -257,12 +257,12 @@ def _write(kind: str, folder: Path) -> Any:
     elif kind == "jsonl":
         data.to_json(path)
     else:
-        data.to_csv(path, sep="\t" if kind == "tsv" else ",")
+        data.to_csv(path)
     return path.parent if kind == "folder" else path
 
 
 KINDS = [
-    "object", "function", "csv", "tsv", "jsonl", "parquet", "saved", "saved-splits", "folder",
+    "object", "function", "csv", "jsonl", "parquet", "saved", "saved-splits", "folder",
 ]  # fmt: skip
 
 
@@ -367,7 +367,7 @@ def test_arguments_that_cannot_be_meant_are_refused_at_once(arguments: Any, mess
         pytest.param("./no.csv", FileNotFoundError, "dataset='./no.csv'", id="csv"),
         pytest.param("no.parquet", FileNotFoundError, "dataset='no.parquet'", id="parquet"),
         pytest.param("pics", FileNotFoundError, "dataset='pics'", id="mistyped-folder"),
-        pytest.param("notes.md", ValueError, "to end in one of .csv, .tsv", id="suffix"),
+        pytest.param("notes.md", ValueError, "to end in one of .csv, .json", id="suffix"),
         pytest.param("someone/nothing", ConnectionError, "'someone/nothing'", id="hub"),
     ],
 )
