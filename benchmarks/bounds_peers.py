@@ -47,7 +47,7 @@ import time
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS
+from fl_epe.auditing.bounds import BOUNDS
 
 CANARIES = 500
 DELTA = 1e-5

@@ -72,7 +72,8 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, NotMeasured, Scores, epsilon_of
+from fl_epe.auditing import NotMeasured, Scores, epsilon_of
+from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.auditing.scores import check_known_variance
 
 DELTA, COUNT, DIM = 1e-6, 1000, 10**6

@@ -32,8 +32,8 @@ from fl_epe.auditing import (
     Norms,
     ServerStep,
     epsilon_from_record,
-    measure_others,
 )
+from fl_epe.auditing.leave_one_out import measure_others
 from fl_epe.canaries import CanarySet
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import ClippedSum, ServerSGD, gaussian_noise, norm

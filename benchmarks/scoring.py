@@ -36,7 +36,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_epe.auditing import scorer_with_null
+from fl_epe.auditing.measured_null import scorer_with_null
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.canaries.rotation import rotation
 from fl_epe.seeding import generator

@@ -219,3 +219,8 @@ def check_count(name: str, value: float, most: float = math.inf) -> None:
     if not 1 <= value <= most or math.isinf(value) or value != int(value):
         limit = "" if math.isinf(most) else f" and <= {most}"
         raise_invalid(name, value, f"to be an integer >= 1{limit}")
+
+
+def finite(value: float | None) -> float | None:
+    """``value``, or ``None`` if it is infinite or NaN, which JSON cannot hold."""
+    return value if value is not None and math.isfinite(value) else None

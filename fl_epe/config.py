@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fl_epe.auditing import PrimaryBound
+from fl_epe.auditing.bounds import PrimaryBound
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
     ArgumentError,

@@ -9,7 +9,6 @@ Examples:
     True
 """
 
-from fl_epe.auditing import games
 from fl_epe.auditing.adversary import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.assertions import assert_private
 from fl_epe.auditing.assumptions import (
@@ -21,15 +20,7 @@ from fl_epe.auditing.assumptions import (
     gaussian_test,
 )
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
-from fl_epe.auditing.bounds import (
-    BOUNDS,
-    PrimaryBound,
-    applicable_methods,
-    epsilon_lower_bound,
-    least_canaries,
-    lower_bound,
-    method_by_design,
-)
+from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.difference import EpsilonDifference, epsilon_difference
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
@@ -42,25 +33,13 @@ from fl_epe.auditing.estimators import (
     expected_score_fit,
     unknown_rounds_estimate,
 )
-from fl_epe.auditing.evidence import Evidence, ceiling, find_evidence
+from fl_epe.auditing.evidence import find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
-from fl_epe.auditing.games import play
-from fl_epe.auditing.leave_one_out import (
-    least_deviations,
-    leave_one_out,
-    measure_others,
-    others_share,
-)
+from fl_epe.auditing.leave_one_out import least_deviations, leave_one_out, others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
-from fl_epe.auditing.measured_null import (
-    NULL_CANARIES,
-    MeasuredNull,
-    Misfit,
-    misfits,
-    scorer_with_null,
-)
+from fl_epe.auditing.measured_null import NULL_CANARIES, MeasuredNull, Misfit, misfits
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_from_scorer import OTHERS, record_from_scorer
+from fl_epe.auditing.record_from_scorer import OTHERS
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
     ClientLog,
@@ -73,34 +52,23 @@ from fl_epe.auditing.record_parts import (
     ServerStep,
     installed_versions,
 )
-from fl_epe.auditing.round_correlation import SKETCH_PARTS
 from fl_epe.auditing.round_scores import RoundFacts
 from fl_epe.auditing.run_auditor import RunAuditor
 from fl_epe.auditing.score_file import read_scores
-from fl_epe.auditing.score_summary import (
-    BoundRow,
-    ScoreSummary,
-    all_bounds,
-    bare_scores,
-    finite,
-    summarize_checked,
-)
+from fl_epe.auditing.score_summary import ScoreSummary, bare_scores, summarize_scores
 from fl_epe.auditing.scores import LEAST_FOR_NULL, Scores, wider_than_known
 from fl_epe.auditing.view import STATISTICS, View, scores_for_claim, seen_by
 
 __all__ = [
-    "BOUNDS",
     "EVERY_ROUND",
     "FINAL_MODEL",
     "LEAST_FOR_NULL",
     "NULL_CANARIES",
     "OTHERS",
-    "SKETCH_PARTS",
     "STATISTICS",
     "Adversary",
     "AuditRecord",
     "AverageCaseClient",
-    "BoundRow",
     "CanaryCosines",
     "ClientLog",
     "Dependence",
@@ -108,7 +76,6 @@ __all__ = [
     "EarlyStop",
     "EpsilonDifference",
     "EpsilonEstimate",
-    "Evidence",
     "ExpectedScoreFit",
     "Fault",
     "FaultKind",
@@ -119,7 +86,6 @@ __all__ = [
     "Misfit",
     "Norms",
     "NotMeasured",
-    "PrimaryBound",
     "Provenance",
     "RoundEstimate",
     "RoundFacts",
@@ -129,12 +95,9 @@ __all__ = [
     "Scores",
     "ServerStep",
     "View",
-    "all_bounds",
-    "applicable_methods",
     "assert_private",
     "average_case_client",
     "bare_scores",
-    "ceiling",
     "combined_p_value",
     "dependence",
     "divergence",
@@ -147,26 +110,17 @@ __all__ = [
     "epsilon_of",
     "expected_score_fit",
     "find_evidence",
-    "finite",
-    "games",
     "gaussian_by_group",
     "gaussian_test",
     "installed_versions",
-    "least_canaries",
     "least_deviations",
     "leave_one_out",
-    "lower_bound",
-    "measure_others",
-    "method_by_design",
     "misfits",
     "others_share",
-    "play",
     "read_scores",
-    "record_from_scorer",
-    "scorer_with_null",
     "scores_for_claim",
     "seen_by",
-    "summarize_checked",
+    "summarize_scores",
     "unknown_rounds_estimate",
     "wider_than_known",
 ]

@@ -14,12 +14,11 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 
 from fl_epe.auditing.assumptions import gaussian_test
-from fl_epe.auditing.bounds import BOUNDS, lower_bound
+from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
@@ -193,26 +192,6 @@ def _estimate(run: object, scores: Scores, delta: float, confidence: float) -> E
     return epsilon_of(scores, delta, confidence=confidence)
 
 
-def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
-    """The largest lower bound that this many scores can give: that of a perfect attack.
-
-    Args:
-        scores: of which the numbers and the null count.
-        delta: target δ in [0, 1).
-        confidence: one-sided.
-        method: a key of `BOUNDS`.
-    """
-    return _ceiling(*_numbers(scores), delta, confidence, method)
-
-
-@functools.lru_cache(maxsize=256)  # many reports are of runs with as many canaries
-def _ceiling(
-    observed: int, unobserved: int, dim: int | None, delta: float, confidence: float, method: str
-) -> float:
-    perfect = _telling_all(observed, unobserved, dim)
-    return lower_bound(perfect, delta, confidence=confidence, method=method)
-
-
 def _check_claim(epsilon: float, delta: float, confidence: float, method: str | None) -> None:
     if not epsilon >= 0:
         raise_invalid("epsilon", epsilon, ">= 0")
@@ -277,17 +256,3 @@ def scores_of_record(record: AuditRecord) -> Scores:
         raise_invalid("unobserved", unobserved, f">= 2, as {most}")
     # No coins decided who took part, and the exact null needs no unobserved canaries.
     return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
-
-
-def _numbers(scores: Scores) -> tuple[int, int, int | None]:
-    """How many are observed and unobserved, and their dimension."""
-    count = 0 if scores.unobserved is None else scores.unobserved.size
-    return scores.observed.size, count, scores.dim
-
-
-def _telling_all(observed: int, unobserved: int, dim: int | None) -> Scores:
-    """So many scores of a perfect attack."""
-    null = np.zeros(unobserved) if unobserved else None
-    if dim is not None:
-        return Scores.from_cosines(np.ones(observed), dim, null)
-    return Scores(np.ones(observed), null)

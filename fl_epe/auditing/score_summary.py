@@ -1,7 +1,7 @@
 """Everything that bare scores say: all estimates and all bounds that apply.
 
 Examples:
-    >>> summary = summarize_scores([0.01, 0.02, 0.03], None, 1e-5, dim=10_000)
+    >>> summary = summarize_scores(bare_scores([0.01, 0.02, 0.03], None, dim=10_000), 1e-5)
     >>> [estimate.method for estimate in summary.estimates]
     ['cosines, known variance', 'cosines, fitted variance']
 """
@@ -16,37 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.assumptions import GaussianFit, gaussian_test
-from fl_epe.auditing.bounds import BOUNDS, applicable_methods, lower_bound
+from fl_epe.auditing.bounds import all_bounds, bound_rows
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores, check_sign
-from fl_epe.checks import check_scores, raise_invalid
+from fl_epe.checks import check_scores, finite, raise_invalid
 
 Floats = NDArray[np.float64]
-
-
-@dataclasses.dataclass(frozen=True)
-class BoundRow:
-    """A lower bound by one method, and its assumption.
-
-    Attributes:
-        method: its key in `BOUNDS`.
-        epsilon: the bound; infinite if every finite ε is ruled out.
-        valid: whether it keeps its confidence if the assumption holds.
-        assumption: what it assumes besides independent scores.
-        description: the method in one line.
-    """
-
-    method: str
-    epsilon: float
-    valid: bool
-    assumption: str
-    description: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values; an infinite ε is ``None``."""
-        return {**dataclasses.asdict(self), "epsilon": finite(self.epsilon)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +36,7 @@ class ScoreSummary:
         dim: dimension of the cosines; ``None`` if the scores are not cosines.
         observed, unobserved: number of scores in each group.
         estimates: every estimate that applies.
-        bounds: every lower bound that applies.
+        bounds: every lower bound that applies, by its method.
         gaussian: test of normality for each group with enough scores.
         overlap: ``m²·k/d`` for a mean score m, the share of k observed canaries in the energy of
             what was released, if they share it; ``None`` if the scores are not cosines.
@@ -74,18 +51,12 @@ class ScoreSummary:
     observed: int
     unobserved: int
     estimates: tuple[EpsilonEstimate, ...]
-    bounds: tuple[BoundRow, ...]
+    bounds: dict[str, float]
     gaussian: dict[str, GaussianFit]
     verdict: str | None = None
     ceiling: float | None = None
     overlap: float | None = None
     refused: str | None = None
-
-    def role(self, row: BoundRow) -> str:
-        """What a bound is worth: "verdict", "exploratory" or "not a bound"."""
-        if not row.valid:
-            return "not a bound"
-        return "verdict" if row.method == self.verdict else "exploratory"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; infinite values are ``None``."""
@@ -100,7 +71,7 @@ class ScoreSummary:
                 | {name: finite(getattr(found, name)) for name in ("epsilon", "low", "high")}
                 for found in self.estimates
             ],
-            "bounds": [row.to_dict() | {"role": self.role(row)} for row in self.bounds],
+            "bounds": bound_rows(self.bounds, self.verdict),
             "verdict": self.verdict,
             "ceiling": finite(self.ceiling),
             "ceiling_unbounded": self.ceiling == math.inf,
@@ -113,37 +84,13 @@ class ScoreSummary:
         }
 
 
-def summarize_scores(
-    observed: ArrayLike,
-    unobserved: ArrayLike | None,
-    delta: float,
-    *,
-    dim: int | None = None,
-    confidence: float = 0.95,
-    coins: bool = False,
-) -> ScoreSummary:
-    """All estimates and bounds that apply to bare scores.
+def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None) -> Scores:
+    """`Scores` from what a file holds; for `summarize_scores`.
 
     Args:
         observed: scores of observed canaries, larger for "took part", shape ``(k,)``.
         unobserved: scores of unobserved canaries, shape ``(u,)``, or ``None`` if ``dim`` is given.
-        delta: target δ in (0, 1).
         dim: if given, the scores are cosines in that many dimensions, whose null is known exactly.
-        confidence: of the intervals (two-sided) and of the bounds (one-sided).
-        coins: whether the canaries were included by independent fair coins.
-
-    Raises:
-        ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
-        NotMeasured: a `ValueError`, for fewer than two scores of a side, or observed scores that
-            are far below unobserved ones.
-    """
-    return summarize_checked(
-        bare_scores(observed, unobserved, dim), delta, confidence=confidence, coins=coins
-    )
-
-
-def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None) -> Scores:
-    """`Scores` from what a file holds; the arguments are those of `summarize_scores`.
 
     Raises:
         ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
@@ -162,10 +109,20 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
     return bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
 
 
-def summarize_checked(
+def summarize_scores(
     scores: Scores, delta: float, *, confidence: float = 0.95, coins: bool = False
 ) -> ScoreSummary:
-    """`summarize_scores` of what `bare_scores` returns."""
+    """All estimates and bounds that apply to bare scores.
+
+    Args:
+        scores: from `bare_scores`.
+        delta: target δ in (0, 1).
+        confidence: of the intervals (two-sided) and of the bounds (one-sided).
+        coins: whether the canaries were included by independent fair coins.
+
+    Raises:
+        NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
+    """
     bare = scores
     shared = None
     if scores.dim is not None:
@@ -192,7 +149,7 @@ def summarize_checked(
         unobserved=0 if scores.unobserved is None else len(scores.unobserved),
         estimates=tuple(estimates),
         refused=refused,
-        bounds=all_bounds(scores, delta, confidence, coins),
+        bounds=all_bounds(scores, delta, confidence, coins=coins),
         gaussian=_gaussian_tests(bare),
         overlap=shared,
     )
@@ -202,27 +159,3 @@ def _gaussian_tests(scores: Scores) -> dict[str, GaussianFit]:
     groups = {"observed": scores.observed, "unobserved": scores.unobserved}
     tests = {name: gaussian_test(group) for name, group in groups.items() if group is not None}
     return {name: test for name, test in tests.items() if test is not None}
-
-
-def all_bounds(
-    scores: Scores, delta: float, confidence: float, coins: bool
-) -> tuple[BoundRow, ...]:
-    """Every lower bound that applies; empty without unobserved scores and an exact null.
-
-    Args:
-        scores: of the canaries.
-        delta: target δ in (0, 1).
-        confidence: one-sided, of each bound on its own.
-        coins: whether the canaries were included by independent fair coins.
-    """
-    rows = []
-    for method in applicable_methods(scores, coins=coins):
-        bound = BOUNDS[method]
-        epsilon = lower_bound(scores, delta, confidence=confidence, method=method)
-        rows.append(BoundRow(method, epsilon, bound.valid, bound.assumption, bound.description))
-    return tuple(rows)
-
-
-def finite(value: float | None) -> float | None:
-    """``value``, or ``None`` if it is infinite or NaN, which JSON cannot hold."""
-    return value if value is not None and math.isfinite(value) else None

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fl_epe.auditing import finite
-from fl_epe.checks import ArgumentError, check_count, check_positive
+from fl_epe.checks import ArgumentError, check_count, check_positive, finite
 from fl_epe.cli.console import print_json, print_lines, terminal
 
 _PARTICIPATIONS_TRIED = (1, 2, 4, 8, 16)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from fl_epe.auditing import AuditRecord, finite
-from fl_epe.checks import argument_context, raise_invalid
+from fl_epe.auditing import AuditRecord
+from fl_epe.checks import argument_context, finite, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
 from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.limit import load_run, rounds_like, server_like, setting_like

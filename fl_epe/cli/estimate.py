@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from fl_epe.auditing import (
+from fl_epe.auditing import NotMeasured, ScoreSummary, bare_scores, read_scores, summarize_scores
+from fl_epe.auditing.bounds import (
     BOUNDS,
-    NotMeasured,
     PrimaryBound,
-    ScoreSummary,
     applicable_methods,
-    bare_scores,
     ceiling,
     method_by_design,
-    read_scores,
-    summarize_checked,
 )
 from fl_epe.checks import raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
@@ -77,7 +73,7 @@ class Estimate:
     def _summary(self, method: str | None) -> ScoreSummary:
         scores = bare_scores(*read_scores(self.file), self.dim)
         how: dict[str, Any] = {"confidence": self.confidence, "coins": self.coins}
-        found = summarize_checked(scores, self.delta, **how)
+        found = summarize_scores(scores, self.delta, **how)
         if method == "auto":
             method = method_by_design(scores, self.delta, self.confidence)
         if method is None or method not in applicable_methods(scores, coins=self.coins):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_epe.auditing import finite
+from fl_epe.checks import finite
 from fl_epe.files import no_link
 
 if TYPE_CHECKING:

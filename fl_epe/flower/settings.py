@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fl_epe.auditing import LEAST_FOR_NULL, PrimaryBound
+from fl_epe.auditing import LEAST_FOR_NULL
+from fl_epe.auditing.bounds import PrimaryBound
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
 from fl_epe.flower.client_canaries import ClientCanaries

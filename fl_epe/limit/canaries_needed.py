@@ -21,7 +21,8 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.auditing import Scores, ceiling, lower_bound, method_by_design
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import ceiling, lower_bound, method_by_design
 from fl_epe.checks import check_probability, raise_invalid
 
 MOST_CANARIES = 8_192

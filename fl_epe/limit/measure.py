@@ -35,10 +35,9 @@ from fl_epe.auditing import (
     View,
     divergence,
     expected_score_fit,
-    finite,
     seen_by,
 )
-from fl_epe.checks import rename_arguments
+from fl_epe.checks import finite, rename_arguments
 from fl_epe.limit import limit_weights
 from fl_epe.limit.like import CHECKPOINT, RECORD, load_run, rounds_like, server_like
 from fl_epe.limit.plan import CLIENTS, COMMON, ROUNDS, Cell, ComparisonPlan

@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fl_epe.auditing import finite, installed_versions
+from fl_epe.auditing import installed_versions
+from fl_epe.checks import finite
 from fl_epe.files import write_text
 from fl_epe.limit.charts import chart
 from fl_epe.limit.plan import ComparisonPlan

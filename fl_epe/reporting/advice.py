@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from fl_epe.auditing import finite
+from fl_epe.checks import finite
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.tables import plain_table
 from fl_epe.reporting.verdict import most_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fl_epe.auditing import LEAST_FOR_NULL, combined_p_value, least_canaries, wider_than_known
+from fl_epe.auditing import LEAST_FOR_NULL, combined_p_value, wider_than_known
+from fl_epe.auditing.bounds import least_canaries
 from fl_epe.reporting.average_case_client import average_case_client_notes
 from fl_epe.reporting.calibration import calibration_warnings
 from fl_epe.reporting.guarantee import AnalyticalSummary
@@ -252,7 +253,7 @@ def _together_notes(summary: RunSummary) -> list[str]:
     return [
         f"All scores share the random norm of the aggregate, so they are correlated: their mean "
         f"varies {max(spreads):.2f} times as much as that of independent scores. The intervals "
-        "and the bound “mean” allow for that; other lower bounds but “lifted” count the scores as "
+        "allow for that; lower bounds but “lifted” count the scores as "
         "independent, and may exceed ε more often than they say."
     ]
 

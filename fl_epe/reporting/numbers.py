@@ -6,7 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from fl_epe.auditing import EpsilonEstimate, finite
+from fl_epe.auditing import EpsilonEstimate
+from fl_epe.checks import finite
 
 JSON = dict[str, Any]
 

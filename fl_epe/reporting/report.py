@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import AuditRecord, ScoreSummary
+from fl_epe.auditing.bounds import bound_rows
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
@@ -186,8 +187,8 @@ def score_tables(result: ScoreSummary) -> list[Table]:
     bounds = plain_table(f"Lower bounds, {confidence} one-sided", ("bound", "ε ≥"))
     bounds.add_column("role", no_wrap=True)
     bounds.add_column("assumes")
-    for row in result.bounds:
-        bounds.add_row(row.method, number(row.epsilon), result.role(row), row.assumption)
+    for row in bound_rows(result.bounds, result.verdict):
+        bounds.add_row(row["method"], number(row["epsilon"]), row["role"], row["assumption"])
     headings = ("scores", "Anderson–Darling A²", "p-value")
     gaussian = plain_table("Are the scores Gaussian?", headings, left=3)
     for scores, test in result.gaussian.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fl_epe.auditing import EpsilonEstimate
+from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
@@ -38,19 +39,18 @@ def interval(estimate: EpsilonEstimate) -> str:
 
 def bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
     """Every lower bound: its name, its ε for both adversaries, its role and its assumption."""
-    verdict = summary.claims.verdict
-    named = verdict.statement.method if verdict and verdict.statement else None
-    of = {"final": "final model", "all": "every round"}
-    sides = (summary.final.bounds, summary.every_round.bounds)
-    final, every_round = ({row.method: number(row.epsilon) for row in rows} for rows in sides)
+    final, every = summary.final.bounds, summary.every_round.bounds
+    verdicts = {
+        summary.claims.named("final"): "; verdict for final model",
+        summary.claims.named("all"): "; verdict for every round",
+    }
     return [
         (
-            row.method,
-            final.get(row.method, ""),
-            every_round.get(row.method, ""),
-            ("exploratory" if row.valid else "not valid")
-            + (f"; verdict for {of[verdict.adversary]}" if verdict and row.method == named else ""),
-            row.assumption,
+            method,
+            number(final[method]) if method in final else "",
+            number(every[method]) if method in every else "",
+            ("exploratory" if BOUNDS[method].valid else "not valid") + verdicts.get(method, ""),
+            BOUNDS[method].assumption,
         )
-        for row in {row.method: row for rows in sides for row in rows}.values()
+        for method in final | every
     ]

@@ -13,14 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fl_epe.auditing import (
-    AuditRecord,
-    EpsilonDifference,
-    EpsilonEstimate,
-    epsilon_difference,
-    finite,
-)
-from fl_epe.checks import ArgumentError, check_probability
+from fl_epe.auditing import AuditRecord, EpsilonDifference, EpsilonEstimate, epsilon_difference
+from fl_epe.checks import ArgumentError, check_probability, finite
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary import summarize
 from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary

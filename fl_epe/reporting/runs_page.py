@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from fl_epe.auditing import finite
+from fl_epe.checks import finite
 from fl_epe.files import write_text
 from fl_epe.reporting.drawing import BLUE, GREEN, ORANGE, plain_ticks
 from fl_epe.reporting.numbers import number

@@ -18,7 +18,6 @@ from fl_epe.auditing import (
     FINAL_MODEL,
     STATISTICS,
     AuditRecord,
-    BoundRow,
     EpsilonEstimate,
     Findings,
     GaussianFit,
@@ -26,7 +25,6 @@ from fl_epe.auditing import (
     Provenance,
     Scores,
     View,
-    all_bounds,
     average_case_client,
     divergence,
     epsilon_from_record,
@@ -36,14 +34,13 @@ from fl_epe.auditing import (
     gaussian_test,
     installed_versions,
     least_deviations,
-    lower_bound,
-    method_by_design,
     others_share,
     scores_for_claim,
     seen_by,
     unknown_rounds_estimate,
     wider_than_known,
 )
+from fl_epe.auditing.bounds import all_bounds, lower_bound, method_by_design
 from fl_epe.reporting.guarantee import AnalyticalSummary, analytical
 from fl_epe.reporting.metrics import MetricsSummary, metrics_of
 from fl_epe.reporting.summary_types import (
@@ -228,7 +225,7 @@ def _side(view: View, delta: float, confidence: float) -> SideSummary:
         if sees == "all":
             unknown = unknown_rounds_estimate(view, fit) if view.unknown_rounds_law else None
             full = _full_knowledge(record, delta, confidence)
-    bounds = all_bounds(headline.scores, delta, confidence, _coins(record))
+    bounds = all_bounds(headline.scores, delta, confidence, coins=_coins(record))
     # Where expected scores are equal the mean score says it all; and where they do not explain how
     # wide the scores are, its estimate, which says so.
     if client is not None and not client.equal and not wider_than_known(headline.scores):
@@ -271,12 +268,12 @@ def _claimed(
     unknown: EpsilonEstimate,
     delta: float,
     confidence: float,
-) -> tuple[StatisticSummary, tuple[BoundRow, ...]]:
+) -> tuple[StatisticSummary, dict[str, float]]:
     """The headline and all bounds for the adversary of privacy accounting, of unknown rounds."""
     scores = scores_for_claim(record)
     method = chosen_method(record, scores, delta, confidence, coins=False)
     bounds = all_bounds(scores, delta, confidence, coins=False)
-    lower = next((row.epsilon for row in bounds if row.method == method), None)
+    lower = bounds.get(method) if method else None
     name = None if lower is None else method
     return dataclasses.replace(part, estimate=unknown, lower_bound=lower, bound_method=name), bounds
 

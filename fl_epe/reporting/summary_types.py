@@ -8,13 +8,13 @@ from typing import Literal
 
 from fl_epe.auditing import (
     AverageCaseClient,
-    BoundRow,
     EpsilonEstimate,
     ExpectedScoreFit,
     GaussianFit,
     MeasuredNull,
     Scores,
 )
+from fl_epe.auditing.bounds import bound_rows
 from fl_epe.reporting.average_case_client import average_case_client_dict
 from fl_epe.reporting.calibration import null_dict
 from fl_epe.reporting.guarantee import AnalyticalSummary
@@ -112,7 +112,7 @@ class SideSummary:
         paper: the cosine with θ_T, or the maximum over rounds, with fitted Gaussians and Jeffreys'
             bound.
         model: of the final model, the cosine with θ_T with known variance.
-        bounds: every lower bound that applies to the headline.
+        bounds: every lower bound that applies to the headline, by its method.
         expected_scores: fit of the headline to the canaries' expected scores, if they are known.
         unknown_rounds: ε for an adversary who does not know who took part when; ``None`` if the
             schedule has no closed form for it.
@@ -127,7 +127,7 @@ class SideSummary:
     headline: Part
     paper: Part
     model: Part | None = None
-    bounds: tuple[BoundRow, ...] = ()
+    bounds: dict[str, float] = dataclasses.field(default_factory=dict)
     expected_scores: ExpectedScoreFit | None = None
     unknown_rounds: EpsilonEstimate | None = None
     known_rounds: EpsilonEstimate | None = None
@@ -136,7 +136,7 @@ class SideSummary:
     average_case_client: AverageCaseClient | None = None
     mean_score: EpsilonEstimate | None = None
 
-    def to_dict(self) -> JSON:
+    def to_dict(self, verdict: str | None = None) -> JSON:
         """As JSON values, the headline's at the top level, without results that are ``None``."""
         fit, client = self.expected_scores, self.average_case_client
         further = {
@@ -159,7 +159,7 @@ class SideSummary:
         return {
             **self.headline.to_dict(),
             "paper": self.paper.to_dict(),
-            "bounds": as_json(self.bounds),
+            "bounds": bound_rows(self.bounds, verdict),
             **{name: found for name, found in further.items() if found is not None},
         }
 
@@ -291,8 +291,8 @@ class RunSummary:
             "others_share": self.others_share,
             "analytical": self.analytical.to_dict(),
             **self.claims.to_dict(),
-            "final": self.claims.with_roles("final", self.final.to_dict()),
-            "all": self.claims.with_roles("all", self.every_round.to_dict()),
+            "final": self.final.to_dict(self.claims.named("final")),
+            "all": self.every_round.to_dict(self.claims.named("all")),
             "metrics": self.metrics.to_dict(),
             "idle_rounds": self.idle_rounds,
             "faults": list(self.faults),

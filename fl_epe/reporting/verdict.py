@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
-from fl_epe.auditing import (
+from fl_epe.auditing import AuditRecord, Dependence, Scores, dependence
+from fl_epe.auditing.bounds import (
     BOUNDS,
-    AuditRecord,
-    Dependence,
     PrimaryBound,
-    Scores,
     applicable_methods,
     ceiling,
-    dependence,
     method_by_design,
 )
 from fl_epe.checks import ArgumentError

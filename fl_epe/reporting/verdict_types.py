@@ -108,16 +108,8 @@ class Claims:
             "dependence": as_json(self.dependence),
         }
 
-    def with_roles(self, adversary: str, values: JSON) -> JSON:
-        """The results for an adversary, each of its bounds marked "verdict" or "exploratory"."""
-        chosen = self.verdict
-        named = chosen.statement.method if chosen and chosen.statement else None
-        here = chosen is not None and chosen.adversary == adversary
-
-        def role(row: JSON) -> Role:
-            if not row["valid"]:
-                return "not a bound"
-            return "verdict" if here and row["method"] == named else "exploratory"
-
-        rows = values.get("bounds", [])
-        return values | {"bounds": [row | {"role": role(row)} for row in rows]}
+    def named(self, adversary: str) -> str | None:
+        """The method of the verdict, if it is of this adversary."""
+        if self.verdict is None or self.verdict.adversary != adversary:
+            return None
+        return self.verdict.statement.method if self.verdict.statement else None

@@ -125,7 +125,9 @@ from numpy.typing import NDArray
 
 from fl_epe import CanarySet
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Evidence, Scores, find_evidence, play
+from fl_epe.auditing import Scores, find_evidence
+from fl_epe.auditing.evidence import Evidence
+from fl_epe.auditing.games import play
 from fl_epe.flower import CanaryAudit
 from fl_epe.simulation import quiet_flower
 

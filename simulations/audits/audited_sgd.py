@@ -23,8 +23,8 @@ from fl_epe.auditing import (
     Provenance,
     ServerStep,
     installed_versions,
-    record_from_scorer,
 )
+from fl_epe.auditing.record_from_scorer import record_from_scorer
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.mechanism import gaussian_noise, norm
 from fl_epe.seeding import Seeds, generator

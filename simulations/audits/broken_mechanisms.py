@@ -69,7 +69,8 @@ from numpy.typing import ArrayLike, NDArray
 from other_bounds import any_lower_bound
 from sensitivity_bugs import AdaptiveSum, strays_from
 
-from fl_epe.auditing import Scores, games, lower_bound
+from fl_epe.auditing import Scores, games
+from fl_epe.auditing.bounds import lower_bound
 
 Counts = NDArray[np.int64]
 Game = TypeVar("Game")

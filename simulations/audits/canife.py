@@ -58,14 +58,8 @@ from images import CLASSES, Images, read_images
 from two_layer import TwoLayer
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import (
-    EVERY_ROUND,
-    FINAL_MODEL,
-    Adversary,
-    epsilon_from_record,
-    lower_bound,
-    seen_by,
-)
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, epsilon_from_record, seen_by
+from fl_epe.auditing.bounds import lower_bound
 
 _PAPER = 34.5
 _HIDDEN = 128

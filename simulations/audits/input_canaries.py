@@ -21,7 +21,8 @@ from small_networks import CLASSES, Examples, Networks, digits
 from torch import Tensor
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Scores, lower_bound
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import lower_bound
 from fl_epe.seeding import generator
 
 _NOISE, _CLIP = 1.0, 1.0

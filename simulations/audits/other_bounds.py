@@ -18,7 +18,8 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from fl_epe.auditing import BOUNDS, Scores, lower_bound
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import Errors, FloatArray, Sample
 from fl_epe.auditing.bounds.methods import Bound
 from fl_epe.auditing.bounds.thresholds import (

@@ -41,7 +41,8 @@ from sampled_gaussian import poisson_epsilon_below
 from subsampled_bounds import subsampled_lower_bound
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Scores, lower_bound
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import lower_bound
 
 DELTA = 1e-5
 RUNS = ((1.0, 1.0, 1), (1.0, 1.0, 10), (0.5, 0.25, 1), (1.0, 0.1, 10))

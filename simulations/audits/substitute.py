@@ -68,7 +68,7 @@ from substitute_clients import signed_run
 from substitute_quadrature import epsilon_by_quadrature
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, substitute_epsilon
-from fl_epe.auditing import lower_bound
+from fl_epe.auditing.bounds import lower_bound
 
 DELTA = 1e-5
 

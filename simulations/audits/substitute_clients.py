@@ -21,7 +21,8 @@ from group_privacy import group_epsilon
 from substitute_models import epsilon_of_means
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, AuditRecord, Scores, lower_bound, seen_by
+from fl_epe.auditing import EVERY_ROUND, AuditRecord, Scores, seen_by
+from fl_epe.auditing.bounds import lower_bound
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation import InProcessGrid, Job, run_on_grid, worker_app

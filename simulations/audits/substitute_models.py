@@ -30,7 +30,8 @@ from linear_digits import (
 )
 
 from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, substitute_epsilon
-from fl_epe.auditing import Scores, lower_bound
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import lower_bound
 from fl_epe.models import one_thread
 
 if TYPE_CHECKING:

@@ -63,7 +63,8 @@ from lifted_runs import lifted_lower_bound
 from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import Scores, lower_bound
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import lower_bound
 
 DIM = 10**6
 PLAIN = ("gdp", "weighted", "simultaneous", "clopper-pearson")

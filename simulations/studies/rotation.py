@@ -152,10 +152,10 @@ from fl_epe.auditing import (
     epsilon_from_scores,
     epsilon_of,
     expected_score_fit,
-    lower_bound,
     seen_by,
 )
 from fl_epe.auditing.assumptions import anderson_darling
+from fl_epe.auditing.bounds import lower_bound
 from fl_epe.canaries import CanaryKind
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record

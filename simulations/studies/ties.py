@@ -53,7 +53,8 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, Scores, find_evidence
+from fl_epe.auditing import Scores, find_evidence
+from fl_epe.auditing.bounds import BOUNDS
 
 Floats = NDArray[np.float64]
 Pair = tuple[Floats, Floats]

@@ -11,19 +11,18 @@ from records import make_record
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import (
-    BOUNDS,
     EVERY_ROUND,
-    Evidence,
     NotMeasured,
     Scores,
     assert_private,
     epsilon_lower_bound,
     find_evidence,
-    play,
     scores_for_claim,
     seen_by,
 )
-from fl_epe.auditing.evidence import scores_of
+from fl_epe.auditing.bounds import BOUNDS
+from fl_epe.auditing.evidence import Evidence, scores_of
+from fl_epe.auditing.games import play
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 

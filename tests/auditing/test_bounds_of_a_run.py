@@ -7,14 +7,12 @@ import pytest
 from scipy import stats
 
 from fl_epe import RunConfig
-from fl_epe.auditing import (
+from fl_epe.auditing import Scores, combined_p_value, gaussian_by_group
+from fl_epe.auditing.bounds import (
     BOUNDS,
     PrimaryBound,
-    Scores,
     applicable_methods,
     ceiling,
-    combined_p_value,
-    gaussian_by_group,
     method_by_design,
 )
 

@@ -16,7 +16,7 @@ from fl_epe import (
     epsilon_two_gaussians,
 )
 from fl_epe.auditing import EVERY_ROUND, STATISTICS, NotMeasured, Scores, epsilon_of, seen_by
-from fl_epe.auditing.score_summary import summarize_scores
+from fl_epe.auditing.score_summary import bare_scores, summarize_scores
 from fl_epe.auditing.scores import check_known_variance, check_sign
 from fl_epe.auditing.shifted_cosines import normal_deviates, shift_scores
 from fl_epe.reporting import notes, score_notes
@@ -102,7 +102,9 @@ class TestSign:
             pytest.param(lambda s: epsilon_from_cosines(-s / 100, 10_000, DELTA), id="cosines"),
             pytest.param(lambda s: epsilon_from_scores(s - 3, s, DELTA), id="scores"),
             pytest.param(lambda s: epsilon_from_scores(s - 9, 0 * s, DELTA), id="constant"),
-            pytest.param(lambda s: summarize_scores(s - 3, s, DELTA), id="summary"),
+            pytest.param(
+                lambda s: summarize_scores(bare_scores(s - 3, s, None), DELTA), id="summary"
+            ),
         ],
     )
     def test_members_far_below_others_are_refused(self, call):
@@ -157,7 +159,7 @@ class TestUnequalCanaries:
         cosines = _grid(1000, 1.4, width) / 1e3
         with pytest.raises(NotMeasured, match=f"{width:.2f} times as wide as known variance"):
             epsilon_from_cosines(cosines, 10**6, DELTA)
-        summary = summarize_scores(cosines, None, DELTA, dim=10**6)
+        summary = summarize_scores(bare_scores(cosines, None, 10**6), DELTA)
         assert [e.method for e in summary.estimates] == ["cosines, fitted variance"]
         assert "no estimate with known variance" in score_notes(summary)[0]
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import games, lower_bound
+from fl_epe.auditing import games
+from fl_epe.auditing.bounds import lower_bound
 
 DIM = 12
 DIRAC = np.eye(DIM)[0]

@@ -9,7 +9,8 @@ from gaussian_scores import ALPHA, DELTA, DIM, bound_of, gaussian_scores
 from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, epsilon_lower_bound
+from fl_epe.auditing import epsilon_lower_bound
+from fl_epe.auditing.bounds import BOUNDS
 
 COINS = {"one-run"}
 

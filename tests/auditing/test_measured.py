@@ -19,10 +19,10 @@ from fl_epe.auditing import (
     Provenance,
     ServerStep,
     expected_score_fit,
-    record_from_scorer,
     seen_by,
 )
-from fl_epe.auditing.score_summary import summarize_scores
+from fl_epe.auditing.record_from_scorer import record_from_scorer
+from fl_epe.auditing.score_summary import bare_scores, summarize_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
 
 NOBODY = {"presence": np.zeros((6, 40), bool)}
@@ -177,4 +177,4 @@ def test_a_final_model_with_nan_has_a_record(tmp_path):
 )
 def test_too_few_bare_scores(observed, unobserved, dim, reason):
     with pytest.raises(NotMeasured, match=reason):
-        summarize_scores(observed, unobserved, 0.1, dim=dim)
+        summarize_scores(bare_scores(observed, unobserved, dim), 0.1)

@@ -6,15 +6,8 @@ import pytest
 from scipy import stats
 
 from fl_epe import AuditRecord
-from fl_epe.auditing import (
-    MeasuredNull,
-    RoundFacts,
-    RunAuditor,
-    least_deviations,
-    misfits,
-    scorer_with_null,
-)
-from fl_epe.auditing.measured_null import NullTally
+from fl_epe.auditing import MeasuredNull, RoundFacts, RunAuditor, least_deviations, misfits
+from fl_epe.auditing.measured_null import NullTally, scorer_with_null
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.mechanism import ServerSGD, norm
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.auditing import BOUNDS, Scores, least_canaries, method_by_design
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import BOUNDS, least_canaries, method_by_design
 
 DIM = 10**6
 DESIGNS = [(4, None, 1e-5), (16, None, 1e-2), (64, None, 1e-3), (9, 9, 1e-3), (64, 16, 1e-3)]

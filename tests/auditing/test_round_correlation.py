@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor
-from fl_epe.auditing import SKETCH_PARTS
-from fl_epe.auditing.round_correlation import RoundCorrelation
+from fl_epe.auditing.round_correlation import SKETCH_PARTS, RoundCorrelation
 
 ROUNDS, COUNT = 12, 50
 

@@ -10,12 +10,12 @@ from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
     EVERY_ROUND,
     NULL_CANARIES,
-    SKETCH_PARTS,
     Adversary,
     AuditRecord,
     expected_score_fit,
     seen_by,
 )
+from fl_epe.auditing.round_correlation import SKETCH_PARTS
 from fl_epe.mechanism import ServerSGD
 
 DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7

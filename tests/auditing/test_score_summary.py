@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fl_epe import epsilon_from_cosines, epsilon_from_scores
-from fl_epe.auditing import BOUNDS, read_scores
-from fl_epe.auditing.score_summary import summarize_scores
+from fl_epe.auditing import read_scores
+from fl_epe.auditing.bounds import BOUNDS
+from fl_epe.auditing.score_summary import bare_scores, summarize_scores
 from fl_epe.cli import main
 
 RNG = np.random.default_rng(0)
@@ -71,11 +72,11 @@ def test_table_output(tmp_path, capsys):
 
 def test_cosines_alone_with_their_dimension():
     cosines = OBSERVED / 100
-    result = summarize_scores(cosines, None, 1e-5, dim=10_000)
+    result = summarize_scores(bare_scores(cosines, None, 10_000), 1e-5)
     known = epsilon_from_cosines(cosines, 10_000, 1e-5)
     assert result.estimates[0].epsilon == known.epsilon
     assert result.estimates[1].method == "cosines, fitted variance"
-    assert {"gdp", "clopper-pearson"} <= {row.method for row in result.bounds}
+    assert {"gdp", "clopper-pearson"} <= result.bounds.keys()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from killed_server import CANARIES, ROUNDS, Later
 
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.archive import read_archive, write_archive
-from fl_epe.auditing import NULL_CANARIES, SKETCH_PARTS, Adversary
+from fl_epe.auditing import NULL_CANARIES, Adversary
+from fl_epe.auditing.round_correlation import SKETCH_PARTS
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
 from fl_epe.flower.client_canaries import CanaryOrder
 

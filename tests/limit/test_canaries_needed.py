@@ -8,7 +8,8 @@ import pytest
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Scores, lower_bound
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import lower_bound
 from fl_epe.cli.main import main
 from fl_epe.limit import canaries_for_epsilon
 from fl_epe.limit.canaries_needed import shift_of

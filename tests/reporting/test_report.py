@@ -64,5 +64,5 @@ class TestReports:
             assert summary.every_round.unknown_rounds is None
         if kind == "lost-updates":
             assert "4 updates were lost" in text
-        methods = {bound.method for bound in summary.every_round.bounds}
+        methods = set(summary.every_round.bounds)
         assert ("one-run" in methods) == (kind == "coins")

@@ -6,7 +6,7 @@ from one_release import epsilon_together, shift_interval, shift_of_one
 
 from fl_epe import CanarySet, epsilon_from_cosines, epsilon_two_gaussians
 from fl_epe.auditing import Scores
-from fl_epe.auditing.score_summary import summarize_scores
+from fl_epe.auditing.score_summary import bare_scores, summarize_scores
 from fl_epe.reporting import score_notes
 
 DELTA = 1e-5
@@ -94,10 +94,14 @@ def test_bad_arguments_are_named():
         together(np.full(50, 0.01), 10_000, 1e-3)
 
 
+def _summary(cosines, dim):
+    return summarize_scores(bare_scores(cosines, None, dim), DELTA)
+
+
 def test_bare_scores_say_that_their_canaries_may_overlap():
-    summary = summarize_scores(cosines_of_the_mechanism(1000, 1000, 1.0)[0], None, DELTA, dim=1000)
+    summary = _summary(cosines_of_the_mechanism(1000, 1000, 1.0)[0], 1000)
     assert "hide each other" in score_notes(summary)[0]
     assert summary.overlap == pytest.approx(0.5, abs=0.1)
-    assert score_notes(summarize_scores([0.01, 0.02], None, DELTA, dim=100)) == []
+    assert score_notes(_summary([0.01, 0.02], 100)) == []
     # Canaries that each had a release of their own cannot be most of one.
-    assert score_notes(summarize_scores(np.full(1000, 0.5), None, DELTA, dim=1000)) == []
+    assert score_notes(_summary(np.full(1000, 0.5), 1000)) == []

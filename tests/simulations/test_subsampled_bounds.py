@@ -9,7 +9,8 @@ from step_bounds import VALID, lower_bounds_at
 from subsampled_bounds import composed_lower_bound, noise_multiplier_limit, subsampled_lower_bound
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Scores, lower_bound
+from fl_epe.auditing import Scores
+from fl_epe.auditing.bounds import lower_bound
 
 DELTA = 1e-5
 

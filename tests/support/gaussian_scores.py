@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing import BOUNDS
+from fl_epe.auditing.bounds import BOUNDS
 
 DELTA = 1e-5
 DIM = 10_000

@@ -5,7 +5,10 @@ A new bound is a function of a ``Sample`` in a file here, and one entry in ``met
 
 from fl_epe.auditing.bounds.methods import (
     BOUNDS,
+    all_bounds,
     applicable_methods,
+    bound_rows,
+    ceiling,
     epsilon_lower_bound,
     lower_bound,
 )
@@ -14,7 +17,10 @@ from fl_epe.auditing.bounds.primary import PrimaryBound, least_canaries, method_
 __all__ = [
     "BOUNDS",
     "PrimaryBound",
+    "all_bounds",
     "applicable_methods",
+    "bound_rows",
+    "ceiling",
     "epsilon_lower_bound",
     "least_canaries",
     "lower_bound",

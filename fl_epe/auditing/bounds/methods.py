@@ -17,9 +17,11 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +32,7 @@ from fl_epe.auditing.bounds.guessing import one_run
 from fl_epe.auditing.bounds.lifted import lifted
 from fl_epe.auditing.bounds.weighted import weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.checks import check_probability, check_scores, raise_invalid
+from fl_epe.checks import check_probability, check_scores, finite, raise_invalid
 
 _INDEPENDENT = (
     "no theorem for one run: an estimate of a bound, which holds if the scores are independent"
@@ -220,6 +222,62 @@ def lower_bound(
 def applicable_methods(scores: Scores, *, coins: bool) -> tuple[str, ...]:
     """The methods of `BOUNDS` that these scores allow; none without anything to compare."""
     return tuple(name for name, bound in BOUNDS.items() if bound.applies_to(scores, coins=coins))
+
+
+def all_bounds(scores: Scores, delta: float, confidence: float, *, coins: bool) -> dict[str, float]:
+    """Every lower bound that applies, each at this one-sided confidence, by its method."""
+    return {
+        method: lower_bound(scores, delta, confidence=confidence, method=method)
+        for method in applicable_methods(scores, coins=coins)
+    }
+
+
+def bound_rows(bounds: Mapping[str, float], verdict: str | None) -> list[dict[str, Any]]:
+    """`all_bounds` as JSON values, with what each assumes and what it is worth.
+
+    Args:
+        bounds: by their methods.
+        verdict: the method that was named before the scores were seen, if one was.
+    """
+    rows = []
+    for method, epsilon in bounds.items():
+        bound = BOUNDS[method]
+        role = "verdict" if method == verdict else "exploratory"
+        rows.append(
+            {
+                "method": method,
+                "epsilon": finite(epsilon),
+                "valid": bound.valid,
+                "assumption": bound.assumption,
+                "description": bound.description,
+                "role": role if bound.valid else "not a bound",
+            }
+        )
+    return rows
+
+
+def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
+    """The largest lower bound that this many scores can give: that of a perfect attack.
+
+    Args:
+        scores: of which the numbers and the null count.
+        delta: target δ in [0, 1).
+        confidence: one-sided.
+        method: a key of `BOUNDS`.
+    """
+    others = 0 if scores.unobserved is None else scores.unobserved.size
+    return _ceiling(scores.observed.size, others, scores.dim, delta, confidence, method)
+
+
+@functools.lru_cache(maxsize=256)  # many reports are of runs with as many canaries
+def _ceiling(
+    observed: int, unobserved: int, dim: int | None, delta: float, confidence: float, method: str
+) -> float:
+    null = np.zeros(unobserved) if unobserved else None
+    perfect = Scores(np.ones(observed), null)
+    if dim is not None:
+        perfect = Scores.from_cosines(perfect.observed, dim, null)
+    return lower_bound(perfect, delta, confidence=confidence, method=method)
 
 
 def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
