@@ -11,7 +11,7 @@ import io
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, W
 from fl_epe.data.places import optional
 
 Rows = Mapping[str, pa.Array]
-"""Some rows of a source: Arrow arrays of one length, by the names of `Encoder.columns`."""
+"""Some rows of a source: Arrow arrays of one length, by the names of an encoder's columns."""
 
 CLIENT = "client"
 WORD_COUNT = "stackoverflow.word_count"
@@ -34,8 +34,12 @@ _BORDER = np.ones((SIDE, SIDE), bool)
 _BORDER[1:-1, 1:-1] = False
 
 
-class Encoder:
-    """Turns rows into examples, each a vector of ``width`` integers of type ``dtype``.
+class Images:
+    """EMNIST: 784 bytes of ink, 0 for paper and 255 for full ink, and a label from 0 to 61.
+
+    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. Sources differ in
+    what is bright: TFF's have 1.0 for paper, MNIST has it for ink. So the borders of the first
+    rows, which are nearly all paper, decide whether all images are inverted.
 
     Attributes:
         kind: name of the data set.
@@ -46,29 +50,6 @@ class Encoder:
         facts: what a reader of the examples should know besides, as JSON.
     """
 
-    kind: ClassVar[str]
-    columns: ClassVar[Mapping[str, tuple[str, ...]]]
-    width: ClassVar[int]
-    dtype: ClassVar[str]
-    facts: Mapping[str, Any] = {}
-
-    def encode(self, rows: Rows) -> np.ndarray:
-        """Examples of shape (rows, width) and type ``dtype``.
-
-        Raises:
-            ValueError: for columns that hold something else.
-        """
-        raise NotImplementedError
-
-
-class Images(Encoder):
-    """EMNIST: 784 bytes of ink, 0 for paper and 255 for full ink, and a label from 0 to 61.
-
-    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. Sources differ in
-    what is bright: TFF's have 1.0 for paper, MNIST has it for ink. So the borders of the first
-    rows, which are nearly all paper, decide whether all images are inverted.
-    """
-
     kind = "emnist"
     columns: ClassVar = {
         CLIENT: ("writer_id", "client_id", "user_id"),
@@ -77,12 +58,17 @@ class Images(Encoder):
     }
     width = PIXELS + 1
     dtype = "uint8"
+    facts: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self) -> None:
         self._inverted: bool | None = None
 
     def encode(self, rows: Rows) -> np.ndarray:
-        """See `Encoder.encode`: shape (rows, 785), the label last."""
+        """Examples of shape (rows, 785), the label last.
+
+        Raises:
+            ValueError: for columns that hold something else.
+        """
         images = _pixels(rows["image"])
         if self._inverted is None and len(images):
             self._inverted = _paper_is_bright(images)
@@ -159,7 +145,7 @@ def _flat(values: pa.Array) -> np.ndarray:
     return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
-class Words(Encoder):
+class Words:
     """StackOverflow, with TensorFlow Federated's preprocessing: 21 ids, see `fl_epe.data.examples`.
 
     A sentence is split at single spaces and cut to 20 words. BOS comes before it, EOS after it if
@@ -189,7 +175,7 @@ class Words(Encoder):
         self.facts = {"vocabulary": [word.decode(errors="replace") for word in words]}
 
     def encode(self, rows: Rows) -> np.ndarray:
-        """See `Encoder.encode`: shape (rows, 21)."""
+        """Examples of shape (rows, 21); errors as of `Images.encode`."""
         words, lengths = _split(rows["tokens"], LENGTH)
         found = pc.index_in(words, value_set=self._words)
         ids = pc.fill_null(pc.add(found, 1), OOV).to_numpy(zero_copy_only=False)
@@ -199,6 +185,9 @@ class Words(Encoder):
         out[:, 1:][place < lengths[:, None]] = ids
         out[:, 1:][place == lengths[:, None]] = EOS
         return out
+
+
+Encoder: TypeAlias = Images | Words
 
 
 def _split(column: pa.Array, most: int | None) -> tuple[pa.Array, NDArray[np.int64]]:
