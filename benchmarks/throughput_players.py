@@ -58,9 +58,9 @@ def lead(strategy: Any, grid: Any, arrays: Any) -> None:
 
 def play_ours(setting: Setting) -> None:
     from fl_epe.config import RunConfig
-    from fl_epe.flower import DPFedAvg, InProcessGrid, worker_app
+    from fl_epe.flower import DPFedAvg, InProcessGrid, pack, worker_app
     from fl_epe.seeding import Seeds
-    from fl_epe.simulation import pack, quiet_flower
+    from fl_epe.simulation import quiet_flower
 
     quiet_flower()
     task = own_task(setting) if setting.own else synthetic_task(setting)

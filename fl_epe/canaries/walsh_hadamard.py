@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from fl_epe.canaries.one_blas_thread import one_blas_thread
@@ -96,10 +97,8 @@ def butterflies(x: Any) -> Any:
 @functools.cache
 def hadamard(size: int) -> NDArray[np.float32]:
     """The matrix of the transform of length ``size``, in Sylvester's order."""
-    matrix = np.ones((1, 1), np.float32)
-    while len(matrix) < size:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return np.ascontiguousarray(matrix)
+    matrix: NDArray[np.float32] = scipy.linalg.hadamard(size, np.float32)
+    return matrix
 
 
 def _split(length: int) -> tuple[int, int, int]:

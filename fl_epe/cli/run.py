@@ -117,8 +117,10 @@ class _Machine:
             log.note("failed", error=type(error).__name__, text=str(error))
             say(f"The run is finished, but {error}. Free some space, then go on with: {again}")
             return FAILED
-        log.report(summary, output / "report.html")
-        return exit_status_of(summary)
+        status = exit_status_of(summary)
+        page = str(output / "report.html")
+        log.note("report", status=summary.status, exit_status=status, page=page)
+        return status
 
     def _keep_model(self, task: Task, output: Path, theta: NDArray[np.float32]) -> None:
         """Write the final model; not being able to never ends the run."""

@@ -21,7 +21,6 @@ from fl_epe.files import no_link
 
 if TYPE_CHECKING:
     from fl_epe.flower import Progress
-    from fl_epe.reporting import RunSummary
 
 RUN_LOG = "run.log"
 """The log's file in a run's folder."""
@@ -93,20 +92,6 @@ class RunLog:
         known["epsilon"] = found and found.epsilon
         known["epsilon_low"], known["epsilon_high"] = found and found.low, found and found.high
         self.note("round", **known)
-
-    def report(self, summary: RunSummary, page: Path) -> None:
-        """Note the report's status and its headlines."""
-        values = summary.to_dict()
-        self.note(
-            "report",
-            status=summary.status,
-            exit_status=values["exit_status"],
-            delta=summary.delta,
-            epsilon_final=values["final"]["epsilon"],
-            epsilon_all=values["all"]["epsilon"],
-            analytical=values["analytical"]["epsilon"],
-            page=str(page),
-        )
 
 
 def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:

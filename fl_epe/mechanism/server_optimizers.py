@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import ArgumentError, check_positive, raise_invalid
-from fl_epe.mechanism.clipping import Vector
+from fl_epe.mechanism.clipped_sum import Vector
 
 OptimizerState = dict[str, NDArray[np.float64]]
 

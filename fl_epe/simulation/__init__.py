@@ -15,7 +15,6 @@ Examples:
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
-from fl_epe.flower import pack
 from fl_epe.simulation.checkpoint import has_checkpoint, remove_checkpoint
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
@@ -36,7 +35,6 @@ __all__ = [
     "StopRequest",
     "has_checkpoint",
     "load_job",
-    "pack",
     "quiet_flower",
     "remove_checkpoint",
     "run_on_grid",

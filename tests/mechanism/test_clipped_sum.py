@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from naive_clip import clip
 
-from fl_epe.mechanism import ClippedSum, clip
+from fl_epe.mechanism import ClippedSum
 from fl_epe.seeding import generator
 
 

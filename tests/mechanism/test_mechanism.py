@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from naive_clip import clip
 from scipy import stats
 
 from fl_epe.mechanism import (
@@ -10,7 +11,6 @@ from fl_epe.mechanism import (
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
-    clip,
     gaussian_noise,
     norm,
 )

@@ -6,8 +6,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from tiny import Tiny
 
-from fl_epe.flower import InProcessGrid, worker_app
-from fl_epe.simulation import pack
+from fl_epe.flower import InProcessGrid, pack, worker_app
 from fl_epe.simulation.nodes import NodeRegistry
 
 
