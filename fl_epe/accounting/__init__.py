@@ -24,12 +24,7 @@ from fl_epe.accounting.mixtures import (
 from fl_epe.accounting.schedule_bounds import analytical_epsilon, tightest, upper_bounds
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
-from fl_epe.accounting.upper_bounds import (
-    UpperBound,
-    gaussian_epsilon,
-    poisson_epsilon,
-    substitute_epsilon,
-)
+from fl_epe.accounting.upper_bounds import UpperBound, gaussian_epsilon, poisson_epsilon
 
 __all__ = [
     "ExpectedScoreLaw",
@@ -44,7 +39,6 @@ __all__ = [
     "known_expected_score_epsilon",
     "poisson_epsilon",
     "simulated_law",
-    "substitute_epsilon",
     "tightest",
     "unknown_expected_score_epsilon",
     "unknown_rounds_epsilon",

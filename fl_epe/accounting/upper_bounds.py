@@ -119,67 +119,45 @@ def random_participations_epsilon(
 
 
 def poisson_epsilon(
-    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
+    noise_multiplier: float,
+    sampling_rate: float,
+    rounds: int,
+    delta: float,
+    *,
+    replace_one: bool = False,
 ) -> float:
     """ε of a client who takes part by secret coins, from dp-accounting's privacy-loss distribution.
 
     The distribution is rounded up (Doroshenko et al. 2022) on a grid that is refined until ε
-    changes by less than 1%. The answer is never below the exact ε, and above it by about 1% at
-    most. If the ε without sampling exceeds 10⁸, that one is returned. Adjacency: add-or-remove.
+    changes by less than 1%. A grid of a tenth of the step has an error of 1/25 to 1/100, so the
+    answer is never below the exact ε, and above it by about 1% at most. If the ε without sampling
+    exceeds 10⁸, that one is returned. Adjacency: add-or-remove, or replace-one.
 
     Args:
         noise_multiplier: z ≥ 0.
-        sampling_rate: probability of taking part in a round, in [0, 1].
+        sampling_rate: probability q of taking part in a round, in [0, 1].
         rounds: number of rounds, at least 0.
         delta: in (0, 1).
+        replace_one: tell two runs apart in which one record is replaced by another, as who knows
+            that a person took part and asks what their record says. In each step that samples the
+            record the sums are up to two clip norms apart: the pair is (1 − q)·N(0, z²) +
+            q·N(1, z²) against (1 − q)·N(0, z²) + q·N(−1, z²), so ε is about twice as large (Pradhan
+            et al. 2025).
 
     Raises:
         ValueError: if an argument is out of range.
-    """
-    return _sampled_epsilon(noise_multiplier, sampling_rate, rounds, delta, replaced=False)
-
-
-def substitute_epsilon(
-    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
-) -> float:
-    """ε of replacing a record that takes part by secret coins, for who sees every step.
-
-    Who knows that a person took part, and asks what their record says (its label, say), tells two
-    runs apart in which one record is replaced by another. In each step that samples the record the
-    sums are up to two clip norms apart: the pair is (1 − q)·N(0, z²) + q·N(1, z²) against
-    (1 − q)·N(0, z²) + q·N(−1, z²), so ε is about twice that of `poisson_epsilon` (Pradhan et al.
-    2025). Computed and rounded up as there. Adjacency: replace-one.
-
-    Args:
-        noise_multiplier: z ≥ 0.
-        sampling_rate: q, the probability of taking part in a step, in [0, 1].
-        rounds: number T of steps, at least 0.
-        delta: in (0, 1).
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return _sampled_epsilon(noise_multiplier, sampling_rate, rounds, delta, replaced=True)
-
-
-def _sampled_epsilon(
-    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float, *, replaced: bool
-) -> float:
-    """ε of coins, on a grid that is refined until it changes by less than 1%.
-
-    A grid of a tenth of the step has an error of 1/25 to 1/100, so less than 0.05% is left.
     """
     _check(noise_multiplier, delta, rounds=rounds)
     if not 0 <= sampling_rate <= 1:
         raise_invalid("sampling_rate", sampling_rate, "in [0, 1]")
     if sampling_rate == 0 or rounds == 0:
         return 0.0
-    epsilon = gaussian_epsilon(noise_multiplier / (1 + replaced), delta, rounds)  # not sampled
+    epsilon = gaussian_epsilon(noise_multiplier / (1 + replace_one), delta, rounds)  # not sampled
     if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
         return epsilon
     step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
     while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
-        finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, replaced, step)
+        finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, replace_one, step)
         settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
         epsilon = min(epsilon, finer)
         if settled:

@@ -18,7 +18,7 @@ import dataclasses
 import numpy as np
 
 from fl_epe.auditing.assumptions import gaussian_test
-from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound
+from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
@@ -27,8 +27,6 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
 from fl_epe.auditing.view import STATISTICS, scores_for_claim
 from fl_epe.checks import check_probability, raise_invalid
-
-_MOST_K_DELTA = 0.05  # "weighted" is the sharper bound up to this number of canaries times δ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +149,8 @@ def find_evidence(
         epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
         delta: δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
         confidence: a true claim is called violated with probability at most 1 − this.
-        method: a valid one of `BOUNDS`, chosen before the scores are seen; by default "weighted"
-            for up to 0.05 / δ observed canaries, where it is sharper, else "clopper-pearson".
+        method: a valid one of `BOUNDS`, chosen before the scores are seen; by default the one that
+            suits the number of scores and δ (`method_by_design`).
 
     Raises:
         ValueError, TypeError: if an argument is out of range, or the run has no such scores.
@@ -162,7 +160,7 @@ def find_evidence(
     _check_claim(epsilon, delta, confidence, method)
     run = found_in(run)
     scores = scores_of(run)
-    method = method or _default_method(scores, delta)
+    method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
     if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
         wanted = "to be one for scores of any distribution, such as 'weighted'"
         raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
@@ -230,10 +228,6 @@ def _gaussian_p(scores: Scores, method: str) -> float | None:
     flat = all(np.ptp(group) == 0 for group in groups)
     fit = None if flat else gaussian_test(rest)
     return None if fit is None else fit.p_value
-
-
-def _default_method(scores: Scores, delta: float) -> str:
-    return "weighted" if scores.observed.size * delta <= _MOST_K_DELTA else "clopper-pearson"
 
 
 def _compared_with(scores: Scores, method: str) -> int:

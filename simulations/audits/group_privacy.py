@@ -1,10 +1,11 @@
 """ε where one record is replaced by another, by group privacy alone: a loose bound to compare with.
 
-`fl_epe.accounting.substitute_epsilon` is what one should state (Pradhan et al. 2025).
+`fl_epe.accounting.poisson_epsilon` with ``replace_one`` is what one should state (Pradhan et al.
+2025).
 
 Examples:
-    >>> from fl_epe.accounting import substitute_epsilon
-    >>> round(substitute_epsilon(1.0, 0.01, 1000, 1e-5), 1)
+    >>> from fl_epe.accounting import poisson_epsilon
+    >>> round(poisson_epsilon(1.0, 0.01, 1000, 1e-5, replace_one=True), 1)
     2.8
     >>> round(group_epsilon(1.0, 0.01, 1000, 1e-5), 1)
     4.9
@@ -39,7 +40,7 @@ def group_epsilon(
     taken away and another is put in its place. It holds for any mechanism and is loose. Where δ′
     is below what a privacy-loss distribution resolves, 10⁻¹⁴, it is that of Rényi DP or without
     sampling, whichever is less.
-    Adjacency: replace-one. Arguments are those of `fl_epe.accounting.substitute_epsilon`.
+    Adjacency: replace-one. Arguments are those of `fl_epe.accounting.poisson_epsilon`.
     """
     if not 0 <= sampling_rate <= 1:
         raise_invalid("sampling_rate", sampling_rate, "in [0, 1]")

@@ -67,7 +67,7 @@ from hidden_substitute import HiddenSubstitute, hidden_substitute_lower_bound, p
 from substitute_clients import signed_run
 from substitute_quadrature import epsilon_by_quadrature
 
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, substitute_epsilon
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing.bounds import lower_bound
 
 DELTA = 1e-5
@@ -118,7 +118,7 @@ def accountant_table(size: Size) -> float:
     for z in size.noises:
         for q in size.rates:
             for rounds in size.rounds:
-                ours = substitute_epsilon(z, q, rounds, DELTA)
+                ours = poisson_epsilon(z, q, rounds, DELTA, replace_one=True)
                 direct = epsilon_by_quadrature(
                     z, q, rounds, DELTA, outputs=size.outputs, cells=size.cells
                 )
@@ -139,9 +139,8 @@ def worst_case_table(size: Size) -> list[tuple[float, float, float]]:
         scores = play_hidden_state(pair, observations=size.runs, seed=seed)
         bound = hidden_substitute_lower_bound(scores, q, rounds, DELTA)
         free = lower_bound(scores, DELTA, method="clopper-pearson")
-        apart, substitute, group = (
-            of(z, q, rounds, DELTA) for of in (poisson_epsilon, substitute_epsilon, group_epsilon)
-        )
+        apart, group = (of(z, q, rounds, DELTA) for of in (poisson_epsilon, group_epsilon))
+        substitute = poisson_epsilon(z, q, rounds, DELTA, replace_one=True)
         print(
             f"{z:6g} {q:6g} {rounds:5d} {apart:11.3f} {free:12.3f} {bound:10.3f} "
             f"{pair.epsilon(DELTA):7.3f} {substitute:11.3f} {group:7.3f}",
@@ -159,7 +158,10 @@ def validity_table(size: Size) -> list[float]:
     shares = []
     for z, q, rounds in ((3.0, 1.0, 10), (3.0, 0.5, 10), (3.0, 0.25, 40)):
         pair = HiddenSubstitute(z, q, rounds)
-        truth, promised = pair.epsilon(DELTA), substitute_epsilon(z, q, rounds, DELTA)
+        truth, promised = (
+            pair.epsilon(DELTA),
+            poisson_epsilon(z, q, rounds, DELTA, replace_one=True),
+        )
         bounds = [
             hidden_substitute_lower_bound(
                 play_hidden_state(pair, observations=size.runs_of_a_seed, seed=seed),

@@ -29,7 +29,7 @@ from linear_digits import (
     natural,
 )
 
-from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon, substitute_epsilon
+from fl_epe.accounting import epsilon_two_gaussians, poisson_epsilon
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.models import one_thread
@@ -67,7 +67,7 @@ class _Theory:
         arguments = (training.noise_multiplier, training.sampling_rate, training.steps, self.delta)
         return (
             poisson_epsilon(*arguments),
-            substitute_epsilon(*arguments),
+            poisson_epsilon(*arguments, replace_one=True),
             group_epsilon(*arguments),
         )
 

@@ -1,11 +1,12 @@
 """ε where a record is replaced: against closed forms, direct integration and theorems."""
 
+import functools
 import math
 
 import pytest
 from group_privacy import group_epsilon
 
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, substitute_epsilon
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 
 DELTA = 1e-5
 SETTINGS = [(1.0, 0.05, 100), (10.0, 0.25, 500), (20.0, 0.0625, 2500)]
@@ -13,14 +14,14 @@ SETTINGS = [(1.0, 0.05, 100), (10.0, 0.25, 500), (20.0, 0.0625, 2500)]
 
 def test_without_sampling_it_is_gaussian_at_twice_the_distance():
     expected = gaussian_epsilon(2.0, DELTA, 9)
-    assert substitute_epsilon(4.0, 1.0, 9, DELTA) == expected
+    assert poisson_epsilon(4.0, 1.0, 9, DELTA, replace_one=True) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("noise", "rate", "rounds"), SETTINGS)
 def test_it_lies_between_add_or_remove_and_the_group(noise, rate, rounds):
     arguments = (noise, rate, rounds, DELTA)
-    substitute = substitute_epsilon(*arguments)
+    substitute = poisson_epsilon(*arguments, replace_one=True)
     assert poisson_epsilon(*arguments) < substitute <= group_epsilon(*arguments)
 
 
@@ -33,7 +34,9 @@ def test_group_privacy_is_its_formula():
     assert found == pytest.approx(half, rel=5e-3)
 
 
-@pytest.mark.parametrize("of", [substitute_epsilon, group_epsilon])
+@pytest.mark.parametrize(
+    "of", [functools.partial(poisson_epsilon, replace_one=True), group_epsilon]
+)
 def test_what_nobody_takes_part_in_or_has_no_noise(of):
     assert of(1.0, 0.0, 10, DELTA) == 0
     assert of(1.0, 0.5, 0, DELTA) == 0

@@ -12,7 +12,7 @@ from hidden_substitute import (
     play_hidden_state,
 )
 
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, substitute_epsilon
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing import Scores, games
 
 PAIR = HiddenSubstitute(2.0, 0.3, 12)
@@ -92,7 +92,9 @@ def test_scores_that_tell_nothing_or_everything():
 @pytest.mark.parametrize(("noise", "rate"), [(2.0, 0.5), (2.0, 0.1)])
 def test_one_step_is_that_of_two_mixtures(noise, rate):
     exact = HiddenSubstitute(noise, rate, 1).epsilon(DELTA)
-    assert substitute_epsilon(noise, rate, 1, DELTA) == pytest.approx(exact, rel=2e-3)
+    assert poisson_epsilon(noise, rate, 1, DELTA, replace_one=True) == pytest.approx(
+        exact, rel=2e-3
+    )
 
 
 @pytest.mark.slow
@@ -100,7 +102,7 @@ def test_one_step_is_that_of_two_mixtures(noise, rate):
     ("noise", "rate", "rounds"), [(1.0, 0.05, 100), (10.0, 0.25, 500), (20.0, 0.0625, 2500)]
 )
 def test_it_is_within_that_of_who_sees_every_step(noise, rate, rounds):
-    substitute = substitute_epsilon(noise, rate, rounds, DELTA)
+    substitute = poisson_epsilon(noise, rate, rounds, DELTA, replace_one=True)
     assert HiddenSubstitute(noise, rate, rounds).epsilon(DELTA) <= 1.002 * substitute
 
 
