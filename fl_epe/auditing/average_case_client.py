@@ -155,17 +155,39 @@ def average_case_client(
         schedules = None  # clients differ by more than their rounds
     else:
         schedules = schedules or RunSchedules.of(record)
-    client = _Client(fit, delta, confidence, view)
-    sample = ExpectedScoreLaw.of(realised)
+    client, sample = _Client(fit, delta, confidence, view), ExpectedScoreLaw.of(realised)
+    canaries, canaries_unknown = client.mixtures(sample, "canaries")
     law = None
     if schedules is not None:
         law = client.law(schedules.canaries, weights, schedules.population)
     if schedules is None or law is None:
-        found = client.from_canaries(sample, len(realised), view.of_sum(weights.sum()))
-        return dataclasses.replace(found, equal=found.equal and not heavier)
+        most = view.of_sum(weights.sum())
+        known, few = client.with_spread(canaries, sample, len(realised), most)
+        return AverageCaseClient(
+            "canaries",
+            known=known,
+            unknown=canaries_unknown,
+            mean=client.mean_of(sample, len(realised)),
+            canaries=canaries,
+            canaries_unknown=canaries_unknown,
+            worst_case=fit.worst_case,
+            largest=None,
+            equal=sample.equal and not heavier,
+            few=few,
+        )
+    known, unknown = client.mixtures(law, "schedule")
     many = clients or schedules.population or _UNKNOWN_POPULATION
-    largest = client.largest(schedules.clients, weights, many)
-    return client.from_law(law, sample, largest)
+    return AverageCaseClient(
+        "schedule",
+        known=known,
+        unknown=unknown,
+        mean=client.single(law.mean, "mean expected score of the schedule"),
+        canaries=canaries,
+        canaries_unknown=canaries_unknown,
+        worst_case=fit.worst_case,
+        largest=client.largest(schedules.clients, weights, many),
+        equal=law.equal,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,55 +224,22 @@ class _Client:
         words = f"largest expected score of {clients:,} clients"
         return ExposedOfMany(clients, self.single(self.view.of_sum(largest), words), law.drawn > 0)
 
-    def from_law(
-        self, law: ExpectedScoreLaw, sample: ExpectedScoreLaw, largest: ExposedOfMany | None
-    ) -> AverageCaseClient:
-        canaries, canaries_unknown = self.of_canaries(sample)
-        return AverageCaseClient(
-            "schedule",
-            known=self.mixture(
-                law, known_expected_score_epsilon, "known expected scores of the schedule"
-            ),
-            unknown=self.mixture(
-                law, unknown_expected_score_epsilon, "expected scores of the schedule"
-            ),
-            mean=self.single(law.mean, "mean expected score of the schedule"),
-            canaries=canaries,
-            canaries_unknown=canaries_unknown,
-            worst_case=self.fit.worst_case,
-            largest=largest,
-            equal=law.equal,
+    def mixtures(self, law: ExpectedScoreLaw, of: str) -> tuple[EpsilonEstimate, EpsilonEstimate]:
+        """With a known expected score, and with an unknown one."""
+        words = f"expected scores of the {of}"
+        return (
+            self.mixture(law, known_expected_score_epsilon, f"known {words}"),
+            self.mixture(law, unknown_expected_score_epsilon, words),
         )
 
-    def from_canaries(self, sample: ExpectedScoreLaw, count: int, most: float) -> AverageCaseClient:
-        canaries, canaries_unknown = self.of_canaries(sample)
-        known, few = self.with_spread(canaries, sample, count, most)
+    def mean_of(self, sample: ExpectedScoreLaw, count: int) -> EpsilonEstimate:
+        """At the mean of a sample of expected scores, whose error widens the interval."""
         spread = np.sqrt(sample.shares @ (sample.expected_scores - sample.mean) ** 2)
         wide = self.quantile * self.fit.scale * float(spread) / np.sqrt(count)
         down, up = (np.hypot((e - self.fit.scale) * sample.mean, wide) for e in self.ends)
         shift = self.fit.scale * sample.mean
         ends = np.array([shift, shift - down, shift + up])
-        return AverageCaseClient(
-            "canaries",
-            known=known,
-            unknown=canaries_unknown,
-            mean=self.at(ends, "mean expected score of the canaries"),
-            canaries=canaries,
-            canaries_unknown=canaries_unknown,
-            worst_case=self.fit.worst_case,
-            largest=None,
-            equal=sample.equal,
-            few=few,
-        )
-
-    def of_canaries(self, sample: ExpectedScoreLaw) -> tuple[EpsilonEstimate, EpsilonEstimate]:
-        """Of one of the canaries: with a known expected score, and with an unknown one."""
-        return (
-            self.mixture(
-                sample, known_expected_score_epsilon, "known expected scores of the canaries"
-            ),
-            self.mixture(sample, unknown_expected_score_epsilon, "expected scores of the canaries"),
-        )
+        return self.at(ends, "mean expected score of the canaries")
 
     def with_spread(
         self, plain: EpsilonEstimate, sample: ExpectedScoreLaw, count: int, most: float
