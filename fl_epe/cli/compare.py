@@ -31,8 +31,8 @@ class Compare:
     """Measure a grid of participation schedules, noise multipliers and participations.
 
     Without --task in the high-dimensional limit, which needs no training. Prints a table, and
-    writes compare.html and compare.json. Run the same command with the same
-    --output again to go on after a stop, or with a larger grid.
+    writes compare.html and compare.json. With --task, the same command with the same --output
+    goes on after a stop, or with a larger grid.
 
     A TOML file holds the same names: schedules = ["epochs", "poisson"], noise-multipliers =
     [0.1, 0.2], task = "digits", and tables [settings] and [task-options]. Options given here win.
@@ -75,7 +75,7 @@ class Compare:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Measure it."""
-        from fl_epe.limit import carry_out, print_comparison, rows_of, write_comparison
+        from fl_epe.limit import carry_out, print_comparison, write_comparison
 
         check_count("workers", self.workers)
         check_count("nodes", self.nodes)
@@ -88,7 +88,7 @@ class Compare:
         try:
             with locked(output), ProgressLine(console, time_left=True) as line:
                 remove_parts(output)
-                results = carry_out(
+                rows = carry_out(
                     plan,
                     output,
                     workers=self.workers,
@@ -96,10 +96,9 @@ class Compare:
                     on_cell=lambda done, total: line.show("measured", done, total),
                 )
         except KeyboardInterrupt as stop:
-            again = f"The same command with --output {shlex.quote(str(output))} goes on."
-            print_whole(console, "", f"Stopped. {again}")
+            again = f" The same command with --output {shlex.quote(str(output))} goes on."
+            print_whole(console, "", "Stopped." + again * (plan.task is not None))
             return exit_status(stop)
-        rows = rows_of(plan, results)
         if all(row.skipped is not None for row in rows):
             raise ValueError(
                 f"None of the {len(rows)} combinations is possible. The first: {rows[0].skipped}"

@@ -2,8 +2,8 @@
 
 It predicts the scores of a schedule, calibrates noise to a target ε, finds the clients that are
 worst case, and compares participation schedules: write a `ComparisonPlan`, measure its cells with
-`carry_out`, gather them with `rows_of` and write tables, pictures and a page with
-`write_comparison`. The command ``fl-epe compare`` does all four.
+`carry_out` and write a page with `write_comparison`. The command ``fl-epe compare`` does all
+three.
 
 Examples:
     >>> from fl_epe.limit import limit_record
@@ -36,7 +36,6 @@ from fl_epe.limit.like import (
     server_like,
     setting_like,
 )
-from fl_epe.limit.measure import record_path
 from fl_epe.limit.plan import (
     CLIENTS,
     DEFAULT_SCHEDULES,
@@ -46,9 +45,10 @@ from fl_epe.limit.plan import (
     read_plan,
     with_log,
 )
-from fl_epe.limit.rows import Epsilon, Row, rows_of
+from fl_epe.limit.rows import Epsilon, Row
 from fl_epe.limit.runner import carry_out
 from fl_epe.limit.simulated_record import limit_record
+from fl_epe.limit.trained import record_path
 
 if TYPE_CHECKING:
     from fl_epe.limit.page import print_comparison, write_comparison
@@ -81,7 +81,6 @@ __all__ = [
     "read_plan",
     "record_path",
     "rounds_like",
-    "rows_of",
     "server_like",
     "setting_like",
     "with_log",

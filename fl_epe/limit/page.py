@@ -41,7 +41,7 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
 
     Args:
         plan: what was compared.
-        rows: what came out, from `fl_epe.limit.rows_of`.
+        rows: what came out, from `fl_epe.limit.carry_out`.
         directory: where to write; made if it is missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def failed_of(rows: Sequence[Row]) -> str:
 def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     """The result at the `reference` in one sentence; "" where there is nothing to compare."""
     exposed = {
-        row.schedule: (row.final.worst_case, row.final.clients)
+        row.schedule: (row.final.worst_case, row.clients)
         for row in _at_reference(plan, rows)
         if row.final is not None and row.final.worst_case is not None
     }

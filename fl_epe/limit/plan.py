@@ -73,6 +73,11 @@ class Cell:
     participations: float
     replicate: int
 
+    @property
+    def place(self) -> tuple[str, float, float]:
+        """All but the replicate."""
+        return self.schedule, self.noise_multiplier, self.participations
+
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonPlan:

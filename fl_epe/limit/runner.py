@@ -1,11 +1,8 @@
-"""Carries a plan out in parallel processes, without what was measured before."""
+"""Carries a plan out in parallel processes."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
-import functools
-import json
 import multiprocessing
 import os
 import threading
@@ -15,15 +12,14 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from fl_epe.auditing import NotMeasured
 from fl_epe.checks import check_count
-from fl_epe.files import no_link, write_text
 from fl_epe.limit.measure import measure
 from fl_epe.limit.plan import Cell, ComparisonPlan
+from fl_epe.limit.rows import Row
+from fl_epe.limit.trained import Training, pooled, told, train
 
-RESULTS = "results.jsonl"
-
-Result = dict[str, Any]
-Results = dict[Cell, Result]
+Result = Row | Training
 
 
 def carry_out(
@@ -33,14 +29,15 @@ def carry_out(
     workers: int = 1,
     nodes: int = 1,
     on_cell: Callable[[int, int], None] | None = None,
-) -> Results:
-    """Measure every cell of a plan that ``directory`` does not hold yet.
+) -> list[Row]:
+    """The rows of a comparison, in the order of the plan.
 
-    A comparison that was stopped goes on where it stood, and a larger one measures what is new.
+    Trainings whose records ``directory`` holds are not repeated, and one that was stopped goes on
+    where it stood.
 
     Args:
         plan: what to measure.
-        directory: made if it is missing.
+        directory: where trainings keep their records.
         workers: processes; with 1, everything happens in this one.
         nodes: threads of each training run; no influence on the result.
         on_cell: called with how many cells are done, and of how many.
@@ -51,53 +48,72 @@ def carry_out(
     """
     check_count("workers", workers)
     check_count("nodes", nodes)
-    directory.mkdir(parents=True, exist_ok=True)
-    cells, path = list(plan.cells()), directory / RESULTS
-    known = _read(path)
-    results = {cell: known[plan.key(cell)] for cell in cells if plan.key(cell) in known}
-    missing = [cell for cell in cells if cell not in results]
+    cells = list(plan.cells())
     report = on_cell or (lambda done, total: None)
-    report(len(results), len(cells))
-    with open(path, "a", encoding="utf-8", opener=no_link) as file:
-        one = functools.partial(measure, plan, directory=directory, nodes=nodes)
-        for cell, result in _measured(plan, missing, one, workers):
-            line = {"key": plan.key(cell), "cell": dataclasses.asdict(cell), "result": result}
-            file.write(json.dumps(line, allow_nan=False) + "\n")
-            file.flush()
-            results[cell] = result
-            report(len(results), len(cells))
-    return {cell: results[cell] for cell in cells}
+    report(0, len(cells))
+    found: dict[Cell, Result] = {}
+    for results in _measured(plan, cells, directory, workers, nodes):
+        found |= results
+        report(len(found), len(cells))
+    groups: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.place, []).append(cell)
+    return [_row(plan, group[0], [found[cell] for cell in group]) for group in groups.values()]
+
+
+def _row(plan: ComparisonPlan, cell: Cell, results: list[Result]) -> Row:
+    trainings = [result for result in results if isinstance(result, Training)]
+    if len(trainings) == len(results):
+        return pooled(plan, cell, trainings)
+    rows = [result for result in results if isinstance(result, Row)]
+    if len(results) == 1 or rows[0].not_measured is None:
+        return rows[0]
+    reasons = [r.not_measured if isinstance(r, Row) else None for r in results]
+    return Row(*cell.place, not_measured=told(reasons))
 
 
 def _measured(
-    plan: ComparisonPlan, cells: list[Cell], one: Callable[..., Result], workers: int
-) -> Iterator[tuple[Cell, Result]]:
-    if workers == 1 or len(cells) < 2:
-        yield from ((cell, one(cell=cell)) for cell in cells)
+    plan: ComparisonPlan, cells: list[Cell], directory: Path, workers: int, nodes: int
+) -> Iterator[dict[Cell, Result]]:
+    groups: dict[Any, list[Cell]] = {}
+    for cell in cells:  # without a task, all noise multipliers share the law of a schedule
+        alone = cell if plan.task is not None else (cell.schedule, cell.participations)
+        groups.setdefault(alone, []).append(cell)
+    if workers == 1 or len(groups) < 2:
+        yield from (_each(plan, [cell], directory, nodes) for cell in cells)
         return
     # A fresh interpreter: threads of torch or BLAS do not survive a fork.
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(workers, len(cells)), multiprocessing.get_context("spawn"), _as_worker
+        min(workers, len(groups)), multiprocessing.get_context("spawn"), _as_worker
     )
     try:
-        groups: dict[Any, list[Cell]] = {}
-        for cell in cells:  # without a task, all noise multipliers share the law of a schedule
-            alone = cell if plan.task is not None else (cell.schedule, cell.participations)
-            groups.setdefault(alone, []).append(cell)
-        futures = [pool.submit(_each, one, group) for group in groups.values()]
+        futures = [pool.submit(_each, plan, group, directory, nodes) for group in groups.values()]
         for future in concurrent.futures.as_completed(futures):
-            yield from future.result()
+            yield future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
         raise RuntimeError(
-            "A worker process died (out of memory?). Run the same command again to go on, with "
-            "fewer workers."
+            "A worker process died (out of memory?). Run the same command again, with fewer "
+            "workers."
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _each(one: Callable[..., Result], cells: list[Cell]) -> list[tuple[Cell, Result]]:
-    return [(cell, one(cell=cell)) for cell in cells]
+def _each(
+    plan: ComparisonPlan, cells: list[Cell], directory: Path, nodes: int
+) -> dict[Cell, Result]:
+    """What is found of each cell, or a row that says why nothing is."""
+    found: dict[Cell, Result] = {}
+    for cell in cells:
+        try:
+            found[cell] = (
+                measure(plan, cell) if plan.task is None else train(plan, cell, directory, nodes)
+            )
+        except NotMeasured as error:
+            found[cell] = Row(*cell.place, not_measured=str(error))
+        except ValueError as error:
+            found[cell] = Row(*cell.place, skipped=str(error))
+    return found
 
 
 def _as_worker() -> None:
@@ -111,34 +127,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Results by key; a last line that was cut off is dropped, from the file too.
-
-    Raises:
-        ValueError: if another line is not a result.
-    """
-    if not path.exists():
-        return {}
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"Expected {path} to be text: {error}. Remove it to measure anew."
-        ) from error
-    if lines[-1]:  # every whole line ends in a newline
-        write_text(path, "".join(line + "\n" for line in lines[:-1]))
-    found = {}
-    for number, line in enumerate(lines[:-1], 1):
-        try:
-            entry = json.loads(line)
-            key, result = entry["key"], entry["result"]
-            if not isinstance(key, str) or not isinstance(result, dict):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(
-                f"Expected line {number} of {path} to be a result. Remove it to measure it anew."
-            ) from error
-        found[key] = result
-    return found

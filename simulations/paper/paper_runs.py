@@ -171,7 +171,7 @@ def run(table: PaperTable, doc: str) -> None:
     options = parse(table, doc)
     plan = plan_of(table, options)
     began = time.monotonic()
-    results = carry_out(
+    rows = carry_out(
         plan,
         options.output,
         workers=options.workers,
@@ -180,10 +180,11 @@ def run(table: PaperTable, doc: str) -> None:
             f"{done}/{total} rows after {(time.monotonic() - began) / 60:.1f} min", flush=True
         ),
     )
-    for cell, result in results.items():
-        if "skipped" in result:
-            raise SystemExit(f"z = {cell.noise_multiplier:g}: {result['skipped']}")
-    records = {cell: AuditRecord.load(record_path(plan, cell, options.output)) for cell in results}
+    for row in rows:
+        if row.skipped is not None:
+            raise SystemExit(f"z = {row.noise_multiplier:g}: {row.skipped}")
+    paths = {cell: record_path(plan, cell, options.output) for cell in plan.cells()}
+    records = {cell: AuditRecord.load(path) for cell, path in paths.items()}
     lines = [_line(table, cell, record) for cell, record in records.items()]
     first = next(iter(records.values()))
     print(

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from fl_epe.accounting import delta_two_gaussians
-from fl_epe.limit import ComparisonPlan, Epsilon, Row, carry_out, limit_weights, rows_of
+from fl_epe.limit import ComparisonPlan, Epsilon, Row, carry_out, limit_weights
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import make_schedule, parse_schedule, presence, trace_of
 
@@ -67,7 +67,7 @@ def measure(spec: str, participations: int, rounds: int) -> list[Row]:
         server_momentum=MOMENTUM,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        return rows_of(plan, carry_out(plan, Path(folder)))
+        return carry_out(plan, Path(folder))
 
 
 def log_numbers(path: Path) -> tuple[int, float]:

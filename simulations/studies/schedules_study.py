@@ -25,15 +25,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fl_epe.auditing import seen_by
-from fl_epe.limit import (
-    DEFAULT_SCHEDULES,
-    ComparisonPlan,
-    Epsilon,
-    Row,
-    carry_out,
-    limit_record,
-    rows_of,
-)
+from fl_epe.limit import DEFAULT_SCHEDULES, ComparisonPlan, Epsilon, Row, carry_out, limit_record
 from fl_epe.mechanism import ServerSGD, sgd_weights
 from fl_epe.reporting import plain_ticks
 from fl_epe.schedules import ShuffledEpochs
@@ -64,7 +56,7 @@ class Section:
 def measure(workers: int, **settings: Any) -> list[Row]:
     plan = ComparisonPlan(**{"rounds": T, **settings})
     with tempfile.TemporaryDirectory() as directory:
-        return rows_of(plan, carry_out(plan, Path(directory), workers=workers))
+        return carry_out(plan, Path(directory), workers=workers)
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

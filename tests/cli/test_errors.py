@@ -1,7 +1,6 @@
 """What the command line says when something is wrong: one line that names what was typed."""
 
 import argparse
-import csv
 import dataclasses
 import functools
 import json
@@ -398,19 +397,6 @@ class TestText:
         page = (tmp_path / "out" / "compare.html").read_text()
         assert "<b>&" not in page
         assert "&lt;b&gt;&amp;.csv" in page
-
-    def test_is_no_formula(self, tmp_path, capsys):
-        names = ["=1+1", "+x", "-3+4", "@x", "-5"]
-        path, out = tmp_path / "log.csv", tmp_path / "out.csv"
-        rows = [f"{t},{name}\n" for t in range(4) for name in names]
-        path.write_text("round,client_id\n" + "".join(rows))
-        words = ["advise", "log", str(path), "--noise-multiplier", "1", "--csv", str(out)]
-        assert main(words) == 0
-        capsys.readouterr()
-        with out.open(newline="") as file:
-            found = list(csv.DictReader(file))
-        assert {row["client_id"] for row in found} == {"'=1+1", "'+x", "'-3+4", "'@x", "-5"}
-        assert all(float(row["final"]) > 0 for row in found)
 
 
 class TestCommands:

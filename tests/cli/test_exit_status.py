@@ -1,11 +1,13 @@
 """Status 0 only if something was measured, of a model that trained; else 3, and the reason."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 from records import make_record, record_of
 
+from fl_epe.auditing import NotMeasured
 from fl_epe.cli.main import main
 
 DIVERGED = {"metrics": {"train_loss": np.append(np.ones(5), np.nan)}}
@@ -77,16 +79,14 @@ def test_compare(failure: str, tmp_path, capsys, monkeypatch):
     from fl_epe.limit import measure as room
     from fl_epe.limit import runner
 
-    def measure(plan, cell, **where):
-        result = room.measure(plan, cell, **where)
-        if cell.participations == 2:
-            return result
-        return {
-            "none": result,
-            "not_measured": {"not_measured": "no canary took part in 16 rounds"},
-            "diverged": {**result, "diverged": ["the training loss is nan at the end"]},
-            "skipped": {"skipped": "too few rounds"},
-        }[failure]
+    def measure(plan, cell):
+        if cell.participations == 1 and failure == "not_measured":
+            raise NotMeasured("no canary took part in 16 rounds")
+        if cell.participations == 1 and failure == "skipped":
+            raise ValueError("too few rounds")
+        diverged = "the training loss is nan at the end" if failure == "diverged" else None
+        at_once = {"diverged": diverged if cell.participations == 1 else None}
+        return dataclasses.replace(room.measure(plan, cell), **at_once)
 
     monkeypatch.setattr(runner, "measure", measure)
     grid = "--schedules cyclic --noise-multipliers 0.3 --participations 1 2 --workers 1"
@@ -102,7 +102,11 @@ def test_compare_without_any_epsilon(tmp_path, capsys, monkeypatch):
     from fl_epe.limit import runner
 
     reason = "no canary took part in 16 rounds"
-    monkeypatch.setattr(runner, "measure", lambda *_, **__: {"not_measured": reason})
+
+    def measure(*_):
+        raise NotMeasured(reason)
+
+    monkeypatch.setattr(runner, "measure", measure)
     grid = "--schedules cyclic poisson --noise-multipliers 0.3 --participations 1 --workers 1"
     assert main(["compare", *grid.split(), "--output", str(tmp_path)]) == 3
     assert "Of 2 rows, 2 not measured" in capsys.readouterr().out

@@ -1,28 +1,25 @@
 """A comparison: its plan, its measurements and its rows."""
 
-import copy
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy
 
-from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon, known_expected_score_epsilon
-from fl_epe.auditing import AuditRecord, ServerStep
-from fl_epe.limit import (
-    ComparisonPlan,
-    carry_out,
-    limit_record,
-    measure,
-    read_plan,
-    rows_of,
-    write_comparison,
+from fl_epe.accounting import (
+    ExpectedScoreLaw,
+    epsilon_two_gaussians,
+    gaussian_epsilon,
+    known_expected_score_epsilon,
+    upper_bounds,
 )
+from fl_epe.auditing import AuditRecord, NotMeasured, ServerStep
+from fl_epe.limit import ComparisonPlan, Row, carry_out, limit_record, read_plan, write_comparison
 from fl_epe.limit.canaries_needed import shift_of
 from fl_epe.limit.page import cells_of, failed_of, finding_of, notes_of
+from fl_epe.limit.trained import Scored, Training, pooled
 from fl_epe.schedules import ShuffledEpochs
 
 SMALL = ComparisonPlan(
@@ -35,22 +32,18 @@ SMALL = ComparisonPlan(
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """What `SMALL` finds, and the file of its results: measured once for all tests."""
-    folder = tmp_path_factory.mktemp("measured")
-    found = carry_out(SMALL, folder)
-    return found, (folder / "results.jsonl").read_text()
+def small(tmp_path_factory):
+    """The rows of `SMALL`, measured once for all tests."""
+    return carry_out(SMALL, tmp_path_factory.mktemp("measured"))
 
 
-@pytest.fixture
-def small(measured, tmp_path):
-    """What `SMALL` finds, and a folder in which it is found already."""
-    (tmp_path / "results.jsonl").write_text(measured[1])
-    return dict(measured[0]), tmp_path
+def _row(rows, cell):
+    (found,) = (row for row in rows if _place(row) == cell.place)
+    return found
 
 
-def _rows(plan, directory):
-    return rows_of(plan, carry_out(plan, directory))
+def _place(row):
+    return row.schedule, row.noise_multiplier, row.participations
 
 
 class TestPlan:
@@ -121,41 +114,22 @@ class TestPlan:
 
 
 class TestMeasurements:
-    def test_what_is_there_is_not_measured_again(self, small, monkeypatch):
-        first, tmp_path = small
-        assert len(first) == 12
-        monkeypatch.setattr("fl_epe.limit.runner.measure", lambda *_, **__: 1 / 0)
-        assert carry_out(SMALL, tmp_path) == first
-        monkeypatch.undo()
+    def test_a_row_for_each_cell(self, small):
         asked = []
-        plan = dataclasses.replace(SMALL, noise_multipliers=(0.3, 0.6, 0.9))
-        more = carry_out(plan, tmp_path, on_cell=lambda done, total: asked.append((done, total)))
-        assert asked == [(done, 18) for done in range(12, 19)]
-        assert {cell: more[cell] for cell in first} == first
-
-    def test_a_line_cut_off_is_measured_again(self, small):
-        first, tmp_path = small
-        path = tmp_path / "results.jsonl"
-        whole = path.read_text()
-        path.write_text(whole[:-30])
-        assert carry_out(SMALL, tmp_path) == first
-        assert path.read_text() == whole
-
-    def test_another_broken_line_is_refused(self, tmp_path):
-        (tmp_path / "results.jsonl").write_text("{}\n")
-        with pytest.raises(ValueError, match="line 1 of"):
-            carry_out(SMALL, tmp_path)
+        plan = dataclasses.replace(SMALL, schedules=("cyclic",))
+        rows = carry_out(plan, Path("unused"), on_cell=lambda *counts: asked.append(counts))
+        assert asked == [(done, 4) for done in range(5)]
+        assert rows == [_row(small, cell) for cell in plan.cells()]
 
     def test_workers_have_no_influence(self, tmp_path):
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), noise_multipliers=(0.3,))
-        alone = carry_out(plan, tmp_path / "alone")
-        assert carry_out(plan, tmp_path / "two", workers=2) == alone
+        alone = carry_out(plan, tmp_path)
+        assert carry_out(plan, tmp_path, workers=2) == alone
         with pytest.raises(ValueError, match="workers=0"):
             carry_out(plan, tmp_path, workers=0)
 
     def test_what_cannot_be_is_said(self, small):
-        rows = rows_of(SMALL, small[0])
-        impossible = [row for row in rows if row.skipped]
+        impossible = [row for row in small if row.skipped]
         assert {(row.schedule, row.participations) for row in impossible} == {
             ("min-separation:separation=9", 2)
         }
@@ -173,13 +147,12 @@ class TestMeasurements:
             settings={"clients_per_round": 2, "local_epochs": 1, "clipping": "fixed"},
             task_options={"num_clients": 12},
         )
-        (row,) = _rows(plan, tmp_path)
+        (row,) = carry_out(plan, tmp_path)
         assert row.accuracy is not None
         (path,) = Path(tmp_path, "cells").glob("*/record.npz")
         record = AuditRecord.load(path)
         assert record.design.schedule == "epochs"
-        (tmp_path / "results.jsonl").unlink()
-        assert _rows(plan, tmp_path) == [row]  # from the record: training is not repeated
+        assert carry_out(plan, tmp_path) == [row]  # from the record: training is not repeated
 
     def test_like_a_run(self, tmp_path):
         norms = np.geomspace(1, 5, 16)
@@ -187,10 +160,13 @@ class TestMeasurements:
         record.save(tmp_path / "run" / "record.npz")
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None)
         like = dataclasses.replace(plan, like=str(tmp_path / "run"))
-        rows = _rows(like, tmp_path / "like")
+        rows = carry_out(like, tmp_path / "like")
         # With norms that move, the round matters: the last ones are five times as loud.
-        still = _rows(dataclasses.replace(like, like=None, rounds=16), tmp_path / "still")
-        assert rows[0].final.worst_case > 1.3 * still[0].final.worst_case
+        still = carry_out(dataclasses.replace(like, like=None, rounds=16), tmp_path / "still")
+        moving, constant = rows[0].final.worst_case, still[0].final.worst_case
+        assert moving is not None
+        assert constant is not None
+        assert moving > 1.3 * constant
         assert rows[0].every_round.worst_case == pytest.approx(
             rows[0].every_round.analytical.epsilon
         )
@@ -201,7 +177,7 @@ class TestMeasurements:
         record.save(tmp_path / "record.npz")
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None, num_canaries=None)
         plan = dataclasses.replace(plan, clients=None)
-        rows = _rows(dataclasses.replace(plan, like=str(tmp_path)), tmp_path / "like")
+        rows = carry_out(dataclasses.replace(plan, like=str(tmp_path)), tmp_path / "like")
         assert [row.skipped for row in rows] == [None] * len(rows)
 
     def test_like_a_run_that_does_not_fit(self, tmp_path):
@@ -213,14 +189,14 @@ class TestMeasurements:
             plan = dataclasses.replace(
                 SMALL, schedules=("cyclic",), like=str(tmp_path / name), rounds=rounds
             )
-            rows = _rows(plan, tmp_path / f"of {name}")
-            assert all(message in row.skipped for row in rows)
+            rows = carry_out(plan, tmp_path / f"of {name}")
+            assert all(message in str(row.skipped) for row in rows)
 
 
 class TestRows:
     def test_rows_hold_the_exact_values(self, tmp_path):
         plan = dataclasses.replace(SMALL, schedules=("epochs",))
-        for row in _rows(plan, tmp_path):
+        for row in carry_out(plan, tmp_path):
             count, z = row.participations, row.noise_multiplier
             known = epsilon_two_gaussians(0, 1, np.sqrt(count) / z, 1, row.delta)
             for epsilon in (row.every_round.epsilon, row.every_round.high):
@@ -233,7 +209,7 @@ class TestRows:
     def test_many_replicates_of_a_small_epsilon(self, tmp_path):
         """It is computed: no mean over estimates that are cut off at 0."""
         plan = ComparisonPlan(("poisson",), (20,), (1,), replicates=20, server_momentum=0.0)
-        (row,) = _rows(plan, tmp_path)
+        (row,) = carry_out(plan, tmp_path)
         pmf = scipy.stats.binom.pmf(np.arange(513), 512, 1 / 512)
         sizes = np.arange(513) / 20 / np.sqrt(512)
         exact = known_expected_score_epsilon(sizes, row.delta, weights=pmf)
@@ -242,7 +218,7 @@ class TestRows:
 
     def test_a_cap_that_refuses_nobody_changes_nothing(self, tmp_path):
         plan = ComparisonPlan(("poisson", "capped:of=poisson,per_run=30"), (0.5,), (2,), rounds=64)
-        plain, capped = _rows(plan, tmp_path)
+        plain, capped = carry_out(plan, tmp_path)
         for name in ("final", "every_round"):
             one, other = getattr(plain, name), getattr(capped, name)
             assert other.epsilon == pytest.approx(one.epsilon, rel=1e-3)
@@ -253,25 +229,25 @@ class TestRows:
     def test_the_worst_case_is_of_the_clients_that_were_asked_for(self, tmp_path):
         plan = ComparisonPlan(("poisson",), (1.0,), (4,), delta=1e-5, server_momentum=0.0)
         for clients in (500, 10**6):
-            (row,) = _rows(dataclasses.replace(plan, clients=clients), tmp_path / str(clients))
+            (row,) = carry_out(dataclasses.replace(plan, clients=clients), tmp_path / str(clients))
             most = scipy.stats.binom.isf(0.05 / clients, 512, 4 / 512)
             expected = epsilon_two_gaussians(0, 1, most / np.sqrt(512), 1, 1e-5)
-            assert row.final.clients == clients
+            assert row.clients == clients
             assert row.final.worst_case == pytest.approx(expected, rel=1e-6)
             assert row.most_participations == most
 
     def test_ties_are_called_ties(self, tmp_path):
         plan = ComparisonPlan(("epochs", "balls-in-bins", "poisson"), (1.0,), (4,))
-        found = finding_of(plan, _rows(plan, tmp_path))
+        found = finding_of(plan, carry_out(plan, tmp_path))
         assert "least under epochs and balls-in-bins (ε ≤ 0.578, a tie)" in found
         assert "worst case of 10,000 clients" in found
         same = dataclasses.replace(plan, schedules=("epochs", "balls-in-bins"))
-        assert "the same ε under all" in finding_of(same, _rows(same, tmp_path))
+        assert "the same ε under all" in finding_of(same, carry_out(same, tmp_path))
 
     def test_what_has_no_law_is_drawn_and_said(self, tmp_path):
         spec = "capped:of=poisson,per_window=1,window=4"
         plan = dataclasses.replace(SMALL, schedules=(spec, "poisson"), participations=(2,))
-        rows = _rows(plan, tmp_path)
+        rows = carry_out(plan, tmp_path)
         (first, second), plain = rows[:2], rows[2:]
         assert first.final.simulated
         assert not any(row.final.simulated for row in plain)
@@ -294,7 +270,7 @@ class TestRows:
         plan = ComparisonPlan(
             kinds, (1.0,), (rounds,), rounds=rounds, clients=100, server_momentum=0.0
         )
-        for row in _rows(plan, tmp_path):
+        for row in carry_out(plan, tmp_path):
             exact = gaussian_epsilon(1.0, row.delta, rounds)
             for part in (row.final, row.every_round, row.unknown_rounds):
                 assert part.epsilon == pytest.approx(exact, rel=1e-6)
@@ -302,48 +278,37 @@ class TestRows:
 
     def test_trainings_are_pooled_before_any_epsilon(self):
         """Scales of both signs: ε of their mean, and not the mean of what is left above 0."""
-        part: dict[str, Any] = {
-            "mean": 0.0,
-            "variance": 1.0,
-            "count": 50,
-            "error": 0.5,
-            "drawn": 0,
-            "whole": True,
-        }
-        part |= {"expected_scores": [0.1], "shares": [1.0]}
-        results = {}
+        schedule, law = ShuffledEpochs(2, 1), ExpectedScoreLaw.of([0.1])
         plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
-        for cell, scale in zip(plan.cells(), (2.0, -1.0), strict=True):
-            view = part | {"scale": scale, "mean": 0.1 * scale}
-            results[cell] = {
-                "delta": 1e-3, "clients": 20, "participations": {"mean": 1.0, "most": 1},
-                "final": view, "all": view, "unknown": {"epochs": [[0.1, 0.1]]}, "accuracy": None,
-                "guarantees": [],
-            }  # fmt: skip
-        (row,) = rows_of(plan, results)
+        trainings = []
+        for scale in (2.0, -1.0):
+            scored = Scored(0.1 * scale, 1.0, 50, scale, 0.5, law)
+            energy = np.full(2, 0.01)
+            trainings.append(Training(schedule, 20, 1e-3, 1.0, 1, scored, scored, energy, None))
+        row = pooled(plan, next(plan.cells()), trainings)
         exact = epsilon_two_gaussians(0, 1, 0.05, 1, 1e-3)
         assert row.final.epsilon == pytest.approx(exact)
         assert row.final.mean == pytest.approx(exact)
         assert row.unknown_rounds.epsilon < row.every_round.epsilon
         assert row.replicates == 2
+        failed = dataclasses.replace(trainings[0], diverged=("the loss is nan",))
+        row = pooled(plan, next(plan.cells()), [failed, trainings[1]])
+        assert row.failed == "diverged: the loss is nan (1 of 2 measurements)"
+        assert row.final is not None
 
-    def test_what_lies_above_its_bound_is_found(self, small, tmp_path):
-        results = {cell: result for cell, result in small[0].items() if "skipped" not in result}
-        broken = copy.deepcopy(results)
-        for result in broken.values():
-            for bound in result["guarantees"]:
-                bound["epsilon"] *= 0.9
-        assert not any(row.above for row in rows_of(SMALL, results))
-        rows = rows_of(SMALL, broken)
+    def test_what_lies_above_its_bound_is_found(self, small, tmp_path, monkeypatch):
+        assert not any(row.above for row in small)
+
+        def too_small(*arguments):
+            bounds = upper_bounds(*arguments)
+            return tuple(dataclasses.replace(b, epsilon=0.9 * b.epsilon) for b in bounds)
+
+        monkeypatch.setattr("fl_epe.limit.measure.upper_bounds", too_small)
+        rows = [row for row in carry_out(SMALL, tmp_path) if row.skipped is None]
         assert all(row.every_round.above for row in rows)
         write_comparison(SMALL, rows, tmp_path)
         page = (tmp_path / "compare.html").read_text()
         assert f"Warning: {len(rows)} of {len(rows)} rows" in page
-
-
-def test_measure_is_pure(tmp_path):
-    cell = next(SMALL.cells())
-    assert measure.measure(SMALL, cell, tmp_path) == measure.measure(SMALL, cell, tmp_path)
 
 
 class TestNotMeasured:
@@ -354,41 +319,45 @@ class TestNotMeasured:
     )
     REASON = "no canary took part in 16 rounds"
 
-    def _rows(self, tmp_path, **failure):
-        results = {
-            dataclasses.replace(cell, replicate=replicate): result
-            for cell, result in carry_out(self.PLAN, tmp_path).items()
-            for replicate in (0, 1)
-        }
-        cell = next(iter(results))
-        results[cell] = failure if "not_measured" in failure else results[cell] | failure
-        return rows_of(self.PLAN, results)
+    def test_a_cell_without_an_epsilon(self, tmp_path, small, monkeypatch):
+        def measure(plan, cell):
+            if cell.participations == 1:
+                raise NotMeasured(self.REASON)
+            return _row(small, cell)
 
-    def test_a_cell_without_an_epsilon(self, tmp_path):
-        first, second = rows = self._rows(tmp_path, not_measured=self.REASON)
-        assert first.not_measured == f"{self.REASON} (1 of 2 measurements)"
+        monkeypatch.setattr("fl_epe.limit.runner.measure", measure)
+        first, second = rows = carry_out(self.PLAN, tmp_path)
+        assert first.not_measured == self.REASON
         assert (first.final, first.every_round, first.unknown_rounds) == (None, None, None)
         assert second.failed is None
         write_comparison(self.PLAN, rows, tmp_path)
         page = (tmp_path / "compare.html").read_text()
-        assert page.count(f"not measured: {self.REASON} (1 of 2") >= 2  # in a table and a note
+        assert page.count(f"not measured: {self.REASON}") >= 2  # in a table and a note
         assert 'role="alert">Of 2 rows, 1 not measured: see the notes.</p>' in page
         written = json.loads((tmp_path / "compare.json").read_text())["rows"]
         assert written[0]["not_measured"] == first.not_measured
         assert written[0]["final"] is None
         assert (written[1]["not_measured"], written[1]["diverged"]) == (None, None)
 
-    def test_a_cell_that_diverged_keeps_its_numbers(self, tmp_path):
-        first, _ = rows = self._rows(tmp_path, diverged=["the training loss is nan at the end"])
-        assert first.failed == (
-            "diverged: the training loss is nan at the end (1 of 2 measurements)"
-        )
-        assert first.final is not None
-        assert failed_of(rows) == "Of 2 rows, 1 diverged: see the notes."
-        assert notes_of(self.PLAN, rows)[0].endswith(f": {first.failed}.")
+    def test_one_of_two_trainings_without_an_epsilon(self, tmp_path, small, monkeypatch):
+        def train(plan, cell, *_):
+            if cell.replicate == 1:
+                raise NotMeasured(self.REASON)
+            scored = Scored(0.0, 1.0, 50)
+            return Training(ShuffledEpochs(2, 1), 20, 1e-3, 1.0, 1, scored, scored, None, None)
 
-    def test_measure_says_why(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("fl_epe.limit.runner.train", train)
+        plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
+        (row,) = carry_out(plan, tmp_path)
+        assert row == Row("epochs", 1.0, 1, not_measured=f"{self.REASON} (1 of 2 measurements)")
+
+    def test_a_cell_that_diverged_keeps_its_numbers(self, small):
+        row = dataclasses.replace(small[0], diverged="the training loss is nan at the end")
+        assert row.failed == "diverged: the training loss is nan at the end"
+        assert failed_of([row, small[1]]) == "Of 2 rows, 1 diverged: see the notes."
+        assert notes_of(self.PLAN, [row, small[1]])[0].endswith(f": {row.failed}.")
+
+    def test_it_is_said_why(self, tmp_path, monkeypatch):
         plan = dataclasses.replace(self.PLAN, clients=201)  # not in the cache
         monkeypatch.setattr("fl_epe.limit.measure.clients_law", lambda *_, **__: None)
-        found = measure.measure(plan, next(plan.cells()), tmp_path)
-        assert "no law in closed form" in found["not_measured"]
+        assert "no law in closed form" in str(carry_out(plan, tmp_path)[0].not_measured)
