@@ -127,9 +127,11 @@ def parquet_table(path: Path, columns: Sequence[str] | None = None) -> Any:
         ValueError: if it is no sound Parquet file, is too large (see `fl_epe.archive`), lacks a
             column, or if PyArrow is not installed.
     """
-    parquet = parquet_module()
-    import pyarrow
-
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError("reading Parquet needs pyarrow: pip install 'fl-epe[parquet]'") from error
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
@@ -168,16 +170,3 @@ def csv_cell(value: Any) -> Any:
     except ValueError:
         return "'" + value
     return value
-
-
-def parquet_module() -> Any:
-    """`pyarrow.parquet`.
-
-    Raises:
-        ValueError: if PyArrow is not installed, saying how to get it.
-    """
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ValueError("reading Parquet needs pyarrow: pip install 'fl-epe[parquet]'") from error
-    return parquet

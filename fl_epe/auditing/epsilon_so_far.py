@@ -29,7 +29,7 @@ from fl_epe.auditing.round_correlation import EXACT, Width
 from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
 from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.view import seen_by
-from fl_epe.checks import check_count, check_positive, check_probability
+from fl_epe.checks import check_count, check_probability
 
 METHOD = "matched filter so far, average-case canary, interval valid at every round at once"
 """The method of an estimate after a round."""
@@ -56,8 +56,6 @@ class EpsilonSoFar:
     """
 
     def __init__(self, dim: int, count: int, planned: float | None = None) -> None:
-        if planned is not None:
-            check_positive("planned", planned)
         self._dim, self._planned = dim, planned
         self._totals, self._energies = np.zeros(count), np.zeros(count)
         self._variance = self._first = 0.0  # of the sum of totals, and of its first participation
