@@ -17,6 +17,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # Bits are compared: they are the same everywhere on CPUs. GPU tests name their device.
 os.environ.setdefault("FL_EPE_DEVICE", "cpu")
 
+gc.disable()  # until all is imported and collected: it would look at every module again and again
+
 # Laws are tried on the same cases every time, on any machine, however busy it is.
 settings.register_profile("fl_epe", derandomize=True, deadline=None, database=None, max_examples=30)
 settings.load_profile("fl_epe")
@@ -35,6 +37,8 @@ def pytest_collection_finish():
     """What is imported stays: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(20_000)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -94,6 +98,44 @@ def _with_pictures():
 
 pictures = pytest.fixture(_with_pictures, name="pictures")
 pictures_of_a_module = pytest.fixture(_with_pictures, name="pictures_of_a_module", scope="module")
+
+
+def _in_the_room_of_audits():
+    return os.environ.get("PYTEST_CURRENT_TEST", "").startswith("tests/auditing/")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_bound_of_the_same_scores():
+    """Many reports are of the same scores: outside its own room a bound is computed once."""
+    import numpy as np
+
+    from fl_epe.auditing.bounds.methods import Bound
+
+    real, known = Bound.__call__, {}
+
+    def once(bound, observed, unobserved, delta, **options):
+        if _in_the_room_of_audits():
+            return real(bound, observed, unobserved, delta, **options)
+        arrays = [np.asarray(group) for group in (observed, unobserved)]  # None has its own type
+        scores = [(a.dtype, a.shape, None if a.dtype == object else a.tobytes()) for a in arrays]
+        key = (bound, *scores, delta, *sorted(options.items()))
+        if key not in known:
+            known[key] = real(bound, observed, unobserved, delta, **options)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bound, "__call__", once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def few_canaries_for_the_null():
+    """Models of tests are small: 2^13 vectors show their null as 2^17 do, which runs score."""
+    from fl_epe import RunAuditor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RunAuditor.__init__.__kwdefaults__, "null_canaries", 1 << 13)
+        yield
 
 
 @pytest.fixture

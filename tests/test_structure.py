@@ -1,6 +1,7 @@
 """What the tree promises: who imports whom, what is public, what an import costs."""
 
 import ast
+import functools
 import importlib
 import pkgutil
 import subprocess
@@ -46,7 +47,12 @@ MAY_IMPORT = {
 }
 
 
+@functools.cache
 def _imports(module):
+    return list(_found_imports(module))
+
+
+def _found_imports(module):
     path = ROOT.parent / module.replace(".", "/")
     path = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
     for node in ast.walk(ast.parse(path.read_text())):
@@ -67,25 +73,27 @@ def test_rooms_import_only_from_rooms_below():
     assert run.returncode == 0, run.stdout
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_heavy_packages_stay_in_their_rooms(module):
-    room = module.split(".")[1]
-    for name in _imports(module):
-        package = name.split(".")[0]
-        assert package not in HEAVY or package in MAY_IMPORT.get(room, set()), name
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_room_is_entered_by_its_door(module):
-    """Outside a room, which is a folder, only what its ``__init__`` exports is imported."""
-    room = module.split(".")[1]
-    inner = [
-        name
+def test_heavy_packages_stay_in_their_rooms():
+    assert not [
+        (module, name)
+        for module in MODULES
         for name in _imports(module)
-        if name.startswith("fl_epe.") and name.count(".") > 1 and name.split(".")[1] != room
+        if (package := name.split(".")[0]) in HEAVY
+        and package not in MAY_IMPORT.get(module.split(".")[1], set())
     ]
-    inner = [name for name in inner if not (ROOT.parent / name.replace(".", "/")).is_dir()]
-    assert not [name for name in inner if name.split(".")[1] not in OPEN_ROOMS], inner
+
+
+def test_a_room_is_entered_by_its_door():
+    """Outside a room, which is a folder, only what its ``__init__`` exports is imported."""
+    assert not [
+        (module, name)
+        for module in MODULES
+        for name in _imports(module)
+        if name.startswith("fl_epe.")
+        and name.count(".") > 1
+        and name.split(".")[1] not in OPEN_ROOMS | {module.split(".")[1]}
+        and not (ROOT.parent / name.replace(".", "/")).is_dir()
+    ]
 
 
 def test_every_room_has_its_tests():
@@ -124,17 +132,18 @@ def test_names_that_stay():
     assert "DPFedAvg" in flower.__all__
 
 
-@pytest.mark.parametrize(
-    "use", ["", "from fl_epe.cli.main import parser_for; parser_for(['--help']).format_help()"],
-    ids=["package", "help"],
-)  # fmt: skip
-def test_importing_the_package_is_light(use):
-    code = f"import fl_epe, sys; {use}\nprint(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+def _loaded(*steps):
+    """The modules that are loaded after each of these lines of one new process."""
+    code = "\n".join(["import sys", *(f"{step}\nprint(*sys.modules)" for step in steps)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return [set(line.split()) for line in done.stdout.splitlines()]
+
+
+def test_importing_the_package_is_light():
+    help_of_all = "from fl_epe.cli.main import parser_for; parser_for(['--help']).format_help()"
     scipy = {"scipy.special", "scipy.optimize", "scipy.stats", "scipy.linalg", "scipy.fft"}
-    assert not (HEAVY | scipy) & set(loaded.stdout.split())
+    for loaded in _loaded("import fl_epe", help_of_all):
+        assert not (HEAVY | scipy) & loaded
 
 
 PLUG_IN = sorted(path.stem for path in (ROOT / "flower").glob("*.py") if path.stem != "__init__")
@@ -155,29 +164,18 @@ def test_the_plug_in_stands_without_the_simulation(name):
 
 
 def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
-    flower = "import flwr.app, flwr.clientapp, flwr.serverapp, flwr.serverapp.strategy"
-    code = "from fl_epe.flower import CanaryAudit; import sys; print(*sys.modules)"
-    loaded, anyway = (
-        set(
-            subprocess.run(
-                [sys.executable, "-c", source], capture_output=True, text=True, check=True
-            ).stdout.split()
-        )
-        for source in (code, f"{flower}, sys; print(*sys.modules)")
+    """A client's process loads only its mod: it imports `canary_mod` anew for every message."""
+    anyway, client, server = _loaded(
+        "import flwr.app, flwr.clientapp, flwr.serverapp, flwr.serverapp.strategy",
+        "from fl_epe.flower import canary_mod",
+        "from fl_epe.flower import CanaryAudit",
     )
-    own = {module for module in loaded - anyway if module.startswith("fl_epe.flower.")}
+    assert "fl_epe.flower.client_canaries" in client
+    assert not {name for name in client if name.startswith(("fl_epe.auditing", "fl_epe.account"))}
+    own = {module for module in server - anyway if module.startswith("fl_epe.flower.")}
     assert own == {f"fl_epe.flower.{name}" for name in PLUG_IN}
     unwanted = (HEAVY - {"flwr"}) | {"rich", "scipy.special", "scipy.optimize", "scipy.stats"}
-    assert not unwanted & (loaded - anyway)  # Flower itself brings rich
-
-
-def test_a_client_s_process_loads_only_its_mod():
-    """It imports `canary_mod` anew for every message."""
-    code = "from fl_epe.flower import canary_mod; import sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name for name in done.stdout.split() if name.startswith("fl_epe")}
-    assert "fl_epe.flower.client_canaries" in loaded
-    assert not {name for name in loaded if name.startswith(("fl_epe.auditing", "fl_epe.account"))}
+    assert not unwanted & (server - anyway)  # Flower itself brings rich
 
 
 def test_the_simulation_is_found_under_the_plug_in_s_name():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -300,11 +301,14 @@ class RunningScores:
     planned: float | None = None
 
 
+_version = functools.cache(importlib.metadata.version)  # read from files
+
+
 def installed_versions() -> dict[str, str]:
     """Versions of the packages that decide a run's result, as far as they are installed."""
     names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting")
     found = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # torch is optional
-            found[name] = importlib.metadata.version(name)
+            found[name] = _version(name)
     return found
