@@ -38,7 +38,7 @@ NOISES, PARTICIPATIONS, MORE = (0.5, 1.0, 2.0, 5.0), (1, 4, 16), (1, 4)
 CLIENTS, DELTA, MOMENTUM = 120, 1e-3, 0.9
 
 
-def schedules(participations: int, rounds: int, folder: Path) -> Iterable[str]:
+def schedules(participations: int, rounds: int, folder: Path) -> tuple[str, ...]:
     """One specification of each of the 12 kinds; a log with the same participations."""
     path = folder / f"log-{participations}-{rounds}.csv"
     rng = np.random.default_rng(1)

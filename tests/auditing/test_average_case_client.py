@@ -37,7 +37,7 @@ def drawn(seed=0, z=0.5, schedule=SCHEDULE, canaries=1000):
     )
 
 
-@pytest.mark.parametrize("sees", ["final", "all"])
+@pytest.mark.parametrize("sees", [pytest.param("final", marks=pytest.mark.slow), "all"])
 def test_the_law_of_the_schedule_and_the_scale_of_the_scores(sees):
     record = drawn()
     found = average_case_client(seen_by(record, Adversary(sees)))

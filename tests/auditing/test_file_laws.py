@@ -110,7 +110,7 @@ def file(name, content=b""):
         yield path
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(records())
 def test_a_saved_record_is_read_back_to_the_last_bit(record):
     with file("record.npz") as path:

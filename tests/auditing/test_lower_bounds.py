@@ -56,7 +56,8 @@ def test_the_order_of_scores_does_not_matter(method, step):
 
 
 @pytest.mark.parametrize(
-    ("method", "count", "runs"), [("weighted", 1710, 30), ("one-run", 1490, 400)]
+    ("method", "count", "runs"),
+    [("weighted", 1710, 30), pytest.param("one-run", 1490, 400, marks=pytest.mark.slow)],
 )
 def test_ties_are_not_broken_alike_in_all_data_sets_of_a_size(method, count, runs):
     """Randomised response at ε = 0.5: once above it in 57% and 26% of runs of these sizes."""
@@ -131,7 +132,7 @@ def test_table_describes_its_method(method):
 @pytest.mark.parametrize("shift", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(method, shift):
     truth = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
-    trials = range(100)
+    trials = range(60)
     failures = [bound_of(method, *gaussian_scores(shift, 60, (5, t))) > truth for t in trials]
     _check_share(sum(failures), len(failures))
 
@@ -284,7 +285,7 @@ def test_bad_input_is_named(changes, message):
 
 
 @pytest.mark.parametrize("method", list(BOUNDS))
-@pytest.mark.parametrize("exponent", [-1000, 1020])
+@pytest.mark.parametrize("exponent", [pytest.param(-1000, marks=pytest.mark.slow), 1020])
 def test_scores_whose_squares_overflow_or_vanish(method, exponent):
     """Another unit of the scores changes nothing."""
     rng = np.random.default_rng(0)
@@ -317,10 +318,7 @@ def test_no_bound_grows_with_delta(method, dim, shift, seed):
     if dim:
         observed = np.tanh(observed / np.sqrt(dim))
     others = None if dim else unobserved
-    bounds = [
-        BOUNDS[method](observed, others, delta, dim=dim)
-        for delta in (1e-9, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1)
-    ]
+    bounds = [BOUNDS[method](observed, others, delta, dim=dim) for delta in (1e-9, 1e-5, 1e-3, 0.1)]
     assert bounds == sorted(bounds, reverse=True)
 
 

@@ -88,11 +88,11 @@ def test_a_report_has_the_record_the_table_and_the_page(name, tmp_path):
 
 def test_the_running_estimate_is_that_of_the_record_with_repeats_and_momentum():
     strategy = flower.FedAvgM(**PLAIN, server_momentum=0.9, server_learning_rate=0.5)
-    audit, result = run(strategy, participations=3, num_canaries=20)
+    audit, result = run(strategy, participations=3, num_canaries=20, rounds=12)
     record = audit.record()
     assert np.all(record.presence.sum(axis=0) == 3)
     expected = epsilon_from_record(record, adversary=EVERY_ROUND)
-    shown: Any = result.train_metrics_clientapp[ROUNDS]
+    shown: Any = result.train_metrics_clientapp[12]
     average = average_case_client(seen_by(record, EVERY_ROUND)).canaries
     assert shown["epsilon-all"] == pytest.approx(average.epsilon, rel=1e-4)
     # The interval may be watched, and reaches at most 1.35 times as far as one for a single look,
@@ -135,7 +135,7 @@ def test_noise_after_the_optimizer_is_warned_of(base):
 @pytest.mark.slow
 def test_the_dp_wrapper_keeps_its_promise():
     """Canaries of single participation see a Gaussian mechanism with the wrapper's z."""
-    audit, _ = run(fixed(z=0.5, expected=NODES + 50), num_canaries=600, max_share=1)
+    audit, _ = run(fixed(z=0.5, expected=NODES + 50), num_canaries=600, max_share=1, rounds=12)
     record = audit.record()
     assert record.mechanism.noise_multiplier == 0.5
     np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 50), rtol=1e-6)
@@ -196,7 +196,7 @@ def accounted():
 
 
 def test_with_an_accountant_canaries_replace_clients():
-    audit, result = run(accounted(), num_canaries=36)
+    audit, result = run(accounted(), num_canaries=3 * ROUNDS)
     record = audit.record()
     assert np.all(record.presence.sum(axis=1) == 3)
     assert record.mechanism.cohort_size == NODES
@@ -357,9 +357,9 @@ def test_no_more_canaries_than_do_no_harm():
     record = audit.record()
     assert record.presence.sum(axis=1).tolist() == [1] * ROUNDS
     text = " ".join(audit.report().split())
-    assert "Of 1000 canaries 12 fit into 12 rounds with 10 clients" in text
+    assert f"Of 1000 canaries {ROUNDS} fit into {ROUNDS} rounds with 10 clients" in text
     assert "ask for as many, or raise max_share." in text
-    asked, _ = run(flower.FedAvg(**PLAIN), num_canaries=12, max_share=None)
+    asked, _ = run(flower.FedAvg(**PLAIN), num_canaries=ROUNDS, max_share=None)
     np.testing.assert_array_equal(asked.record().presence, record.presence)
     assert "fit into" not in asked.report()
 

@@ -38,7 +38,9 @@ def _apps(names: Iterable[str], marks: Mapping[str, pytest.MarkDecorator]) -> An
     slow = {name: [pytest.mark.slow] for name in CASES if name not in TELLING}
     more = {name: [mark] for name, mark in marks.items()}
     return pytest.mark.parametrize(
-        "name", [pytest.param(n, marks=[*slow.get(n, []), *more.get(n, [])]) for n in names]
+        "name",
+        [pytest.param(n, marks=[*slow.get(n, []), *more.get(n, [])]) for n in names],
+        scope="module",  # an app's tests follow each other, so that one worker runs it
     )
 
 

@@ -71,7 +71,7 @@ def dp_sgd():
     )
     said, rng = [], np.random.default_rng(2)
     with audit_dp_sgd(optimizer, num_canaries=40, delta=1e-5, sample_rate=0.2, seed=1) as audit:
-        for _ in range(10):
+        for _ in range(6):
             optimizer.step(rng.standard_normal((8, 2000)))
             said.append(audit._auditor.epsilon_so_far())
     return audit.record(), said

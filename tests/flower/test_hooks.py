@@ -30,11 +30,11 @@ class ByName(flower.FedAvg):
 
 
 def test_a_loop_that_calls_by_name_is_audited():
-    audit = CanaryAudit(ByName(**PLAIN), num_canaries=12, delta=DELTA, seed=1, rounds=ROUNDS)
+    audit = CanaryAudit(ByName(**PLAIN), num_canaries=ROUNDS, delta=DELTA, seed=1, rounds=ROUNDS)
     with InProcessGrid(drifting_app(), NODES) as grid:
         arrays = audit.start(model(), server=grid, rounds=ROUNDS)
     assert arrays is not None
-    assert audit.record().presence.sum() == 12
+    assert audit.record().presence.sum() == ROUNDS
     assert audit.faults == []
 
 

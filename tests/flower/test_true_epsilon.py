@@ -92,7 +92,7 @@ def test_noise_of_clients_is_measured_from_clients_alone(tmp_path):
     assert "noise of their own" in audit.report()
     assert summarize(audit.record()).status == "not measured"
     mods = [LocalDpMod(1.0, 1.0, 1.0, 1e-5), canary_mod]
-    more = {"arrays": digits_model(), "clients": 0.5, "num_canaries": 20}
+    more = {"arrays": digits_model(), "clients": 0.5, "num_canaries": 20, "rounds": 12}
     audit, _ = run(flower.FedAvg(**PLAIN), digits_app(mods), **more)
     found = summarize(audit.record())
     assert found.status == "ok"

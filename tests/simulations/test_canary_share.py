@@ -2,6 +2,7 @@
 
 import canary_share
 import numpy as np
+import pytest
 
 
 def test_the_gradient_is_that_of_the_loss():
@@ -21,6 +22,7 @@ def test_the_gradient_is_that_of_the_loss():
     )
 
 
+@pytest.mark.slow
 def test_the_quick_form_prints_a_row_for_each_share():
     lines: list[str] = []
     canary_share.main(quick=True, say=lines.append)

@@ -12,7 +12,7 @@ from flwr.serverapp import strategy as flower
 from fl_epe import AuditRecord
 from fl_epe.flower import CanaryAudit, InProcessGrid
 
-NODES, ROUNDS, CANARIES = 10, 12, 60  # 5 canaries a round
+NODES, ROUNDS, CANARIES = 10, 6, 30  # 5 canaries a round
 REPLIES = NODES + CANARIES // ROUNDS
 PLAIN: dict[str, Any] = {
     "fraction_evaluate": 0.0,
