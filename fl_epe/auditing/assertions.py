@@ -6,7 +6,7 @@ not prove the claim: a better attack may get further. A true claim fails with pr
 only if a failed test is not repeated until it passes, and if the method is chosen in advance.
 
 Examples:
-    >>> from fl_epe.auditing import play
+    >>> from fl_epe.auditing.games import play
     >>> rng = np.random.default_rng(0)
     >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=50)
     >>> assert_private(scores, epsilon=5.0, delta=1e-5, method="gdp").violated

@@ -214,7 +214,7 @@ def _others_notes(summary: RunSummary) -> list[str]:
         return [
             f"Warning: {hiding[0].lower()}{hiding[1:]}, and this record does not hold the "
             "residual of one canary without them: ε would be larger for one canary among real "
-            "clients. `fl_epe.auditing.measure_others` fixes a record that has its canary seed."
+            "clients."
         ]
     raw = {"every round": summary.every_round.raw, "final model": summary.final.raw}
     left_in = ", ".join(f"{number(e.epsilon)} ({name})" for name, e in raw.items() if e is not None)

@@ -2,7 +2,7 @@
 
 "mean" is valid if the scores are Gaussian with the null's variance. "katz-log" is valid only
 asymptotically, for δ = 0; "bayesian" and "bayesian-gdp" keep their level on average over a prior.
-`any_lower_bound` computes these and those of `fl_epe.auditing.BOUNDS`.
+`any_lower_bound` computes these and those of `fl_epe.auditing.bounds.BOUNDS`.
 
 Examples:
     >>> scores = Scores(np.linspace(2, 4, 50), np.linspace(-1, 1, 50))
@@ -229,7 +229,7 @@ ALL_BOUNDS = {**BOUNDS, **OTHER_BOUNDS}
 def any_lower_bound(
     scores: Scores, delta: float, *, confidence: float = 0.95, method: str
 ) -> float:
-    """`fl_epe.auditing.lower_bound`, by any of `ALL_BOUNDS`; "katz-log" at δ = 0."""
+    """`fl_epe.auditing.bounds.lower_bound`, by any of `ALL_BOUNDS`; "katz-log" at δ = 0."""
     if method == "katz-log":
         delta = 0.0
     return lower_bound(scores, delta, confidence=confidence, method=ALL_BOUNDS[method])
