@@ -20,6 +20,7 @@ from fl_epe import RunConfig
 from fl_epe.checks import ArgumentError, argument_context, check_types, rename_arguments
 from fl_epe.cli import errors, main, sizes
 from fl_epe.cli.main import parser_for
+from fl_epe.cli.stopping import LOCK
 from fl_epe.limit import ComparisonPlan
 from fl_epe.schedules import SCHEDULES
 
@@ -457,7 +458,7 @@ def test_ctrl_c_of_a_process(tmp_path):
         preexec_fn=with_usual_signals,
     )
     end = time.monotonic() + 300
-    while time.monotonic() < end and not (tmp_path / "results.jsonl").exists():
+    while time.monotonic() < end and not (tmp_path / LOCK).exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
