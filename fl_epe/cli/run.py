@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fl_epe.flower import Job, Progress
+    from fl_epe.simulation import Job, Progress
     from fl_epe.tasks import Task
 
 MODEL = "model.pt"
@@ -176,8 +176,7 @@ class Run(_Machine):
 
     def __call__(self, words: Sequence[str]) -> int:
         """Train, and report."""
-        from fl_epe.flower import Job
-        from fl_epe.simulation import has_checkpoint
+        from fl_epe.simulation import Job, has_checkpoint
 
         with task_errors(self.task):
             task = find_task(self.task).task(**self.task_options)

@@ -20,7 +20,7 @@ from fl_epe.checks import finite
 from fl_epe.files import no_link
 
 if TYPE_CHECKING:
-    from fl_epe.flower import Progress
+    from fl_epe.simulation import Progress
 
 RUN_LOG = "run.log"
 """The log's file in a run's folder."""

@@ -21,15 +21,7 @@ from fl_epe.flower.client_canaries import ClientCanaries, canary_mod
 if TYPE_CHECKING:
     from fl_epe.flower.canary_audit import CanaryAudit
     from fl_epe.flower.settings import CanaryAuditSettings
-    from fl_epe.simulation import (
-        DPFedAvg,
-        InProcessGrid,
-        Job,
-        Progress,
-        run_on_grid,
-        simulate,
-        worker_app,
-    )
+    from fl_epe.simulation import DPFedAvg, InProcessGrid, simulate, worker_app
 
 __all__ = [
     "CanaryAudit",
@@ -38,13 +30,10 @@ __all__ = [
     "DPFedAvg",
     "DecodedArray",
     "InProcessGrid",
-    "Job",
-    "Progress",
     "canary_mod",
     "pack",
     "read_only",
     "records_of",
-    "run_on_grid",
     "simulate",
     "worker_app",
 ]
@@ -54,14 +43,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "fl_epe.flower.canary_audit": ("CanaryAudit",),
         "fl_epe.flower.settings": ("CanaryAuditSettings",),
-        "fl_epe.simulation": (
-            "DPFedAvg",
-            "InProcessGrid",
-            "Job",
-            "Progress",
-            "run_on_grid",
-            "simulate",
-            "worker_app",
-        ),
+        "fl_epe.simulation": ("DPFedAvg", "InProcessGrid", "simulate", "worker_app"),
     },
 )

@@ -26,6 +26,10 @@ _ON_THE_SERVER = (
 )
 
 
+def _on_the_server(run: RunState) -> bool:
+    return isinstance(run.known_source, ServerCanaries)
+
+
 def _averages(run: RunState) -> bool:
     """Whether the innermost strategy was seen to average and do nothing else."""
     return not run.wrapped.averages() and bool(run.averaged) and None not in run.averaged.values()
@@ -48,7 +52,7 @@ def make_record(run: RunState) -> AuditRecord:
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
-        "participation": run.known_source.participation if run.known_source else "deployment",
+        "participation": "epochs" if _on_the_server(run) else "deployment",
         "faults": tuple(all_faults(run)),
         "fault_counts": run.log.fault_counts,
         "design": _design(run),
@@ -57,7 +61,7 @@ def make_record(run: RunState) -> AuditRecord:
     losses = [loss for loss in run.losses if loss is not None]
     if losses and len(losses) == run.index:
         facts["metrics"] = {"train_loss": np.array(losses)}
-    if run.index == run.rounds and isinstance(run.known_source, ServerCanaries):
+    if run.index == run.rounds and _on_the_server(run):
         facts["canary_participations"] = float(run.settings.participations)
     record = run.auditor.record(**facts)
     return record.with_values(doubts=tuple(doubts(record)))
@@ -80,9 +84,11 @@ def _design(run: RunState) -> Design:
 def _findings(run: RunState) -> Findings:
     shares = np.array([*run.log.heaviest.values()] or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
-    on_the_server = isinstance(run.known_source, ServerCanaries)
     return Findings(
-        plan=(*(run.plan.sentences() if run.plan else ()), *([_ON_THE_SERVER] * on_the_server)),
+        plan=(
+            *(run.plan.sentences() if run.plan else ()),
+            *([_ON_THE_SERVER] * _on_the_server(run)),
+        ),
         not_measured=_missing(run) or run.log.first_failure,
         last_model_is_finite=run.last_is_finite,
         client_participations=run.log.participations(),

@@ -187,7 +187,7 @@ class AuditedRun:
     def _make_plan(self, layout: Layout, clients: int) -> None:
         run = self.state
         if isinstance(run.source, ServerCanaries):
-            plan = run.source.plan(clients, layout.dim, layout.left_out)
+            plan = run.source.plan(clients, layout.left_out)
         else:
             plan = AuditPlan(0, clients, left_out=layout.left_out)
         run.plan = plan
@@ -204,10 +204,10 @@ class AuditedRun:
         """
         run = self.state
         run.log.note(state, replies)
+        real = len(readable(replies))
+        absent = len(state.sent) - real
+        state.facts = RoundFacts(clip_norm=state.clip_norm, replies=real, absent=absent)
         if state.sits_out:
-            real = len(readable(replies))
-            absent = len(state.sent) - real
-            state.facts = RoundFacts(clip_norm=state.clip_norm, replies=real, absent=absent)
             return replies
         try:
             return run.source.join(state, replies)

@@ -127,11 +127,9 @@ class CanaryAudit(Strategy):
         own = self.strategy.start
         try:
             self._prepare(own, arguments, named)
-        except SettingsError as error:
-            if self._state.index == 0:
+        except Exception as error:
+            if isinstance(error, SettingsError) and self._state.index == 0:
                 raise
-            self._state.failed("the audit could not prepare", error)  # it has trained
-        except Exception as error:  # noqa: BLE001 - the run goes on
             self._state.failed("the audit could not prepare", error)
         with self._state.goes_on("the strategy cannot be hooked"):
             self.attach()

@@ -220,6 +220,26 @@ def are_noise(
     )
 
 
+def median_norm(like: Sequence[Answer], state: RoundState, kind: ReplyKind | None) -> float:
+    """The median norm of the updates in some answers.
+
+    Raises:
+        ValueError: if they are noise of the clients' own, or half of them are 0.
+    """
+    before = state.before if kind == "model" else None
+    if are_noise([answer.vector for answer in like], before):
+        raise ValueError(
+            "Expected updates, but what clients answer looks like noise of their own, which"
+            " says nothing about how long an update is: let clients answer with canaries"
+            " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
+        )
+    old = 0.0 if before is None else before
+    length = statistics.median(norm(answer.vector - old) for answer in like)
+    if length == 0:
+        raise ValueError("Expected clients that moved the model, but half of them did not.")
+    return length
+
+
 def make_replies(
     numbers: Sequence[int],
     norms: NDArray[np.float64],

@@ -39,6 +39,22 @@ class TooManyCanariesError(ValueError):
         )
 
 
+def canaries_that_fit(share: float, clients: int, room: float) -> float:
+    """How many canaries a round may have: at least one, if that is at most twice their share.
+
+    Args:
+        share: largest of a round's replies.
+        clients: whom the strategy asks.
+        room: how many replies can be added to theirs; beyond that canaries replace clients. Who
+            set a finite number asked for canaries in it, up to half of a round.
+    """
+    if share == 1:
+        return math.inf
+    most = math.floor(min(share / (1 - share) * clients, share * (clients + room)) + 1e-9)
+    one = 2 * share * (clients + min(room, 1)) >= 1
+    return max(most, one, min(room, clients) if math.isfinite(room) else 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class AuditPlan:
     """The audit's share of the rounds and its price.
@@ -47,7 +63,6 @@ class AuditPlan:
         canaries: most canaries in a round.
         clients: real clients in the first round, those that canaries replace included.
         replaced: how many of them are not asked in a round, as canaries take their place.
-        dim: entries of a canary.
         left_out: names of arrays that canaries leave alone.
         reduced: which number of canaries was asked for, and why fewer take part; "" if all do.
     """
@@ -55,7 +70,6 @@ class AuditPlan:
     canaries: int
     clients: int
     replaced: int = 0
-    dim: int = 0
     left_out: Sequence[str] = ()
     reduced: str = ""
 
@@ -80,9 +94,6 @@ class AuditPlan:
         ]
         if self.reduced:
             lines.append(self.reduced)
-        if self.dim:  # a canary and its reply
-            memory = 8 * self.canaries * self.dim / 1024**2
-            lines.append(f"Canaries take about {math.ceil(memory)} MiB in a round.")
         if self.left_out:
             lines.append(f"Canaries leave alone: {', '.join(self.left_out)}.")
         return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from fl_epe.auditing import RoundFacts
 from fl_epe.flower.client_canaries import (
     Acknowledgement,
     ClientCanaries,
@@ -28,13 +26,14 @@ from fl_epe.flower.replies import (
     drawn_weights,
     kind_of_replies,
     make_replies,
+    median_norm,
     model_record,
     neutral_metrics,
     readable,
     some_answers,
     weights,
 )
-from fl_epe.flower.rounds import AuditPlan, RoundState, TooManyCanariesError
+from fl_epe.flower.rounds import AuditPlan, RoundState, TooManyCanariesError, canaries_that_fit
 from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
@@ -51,22 +50,6 @@ _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' ro
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
 _SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
 _FOUND_OUT = ("inject", "kind", "number", "max_share")
-
-
-def canaries_that_fit(share: float, clients: int, room: float) -> float:
-    """How many canaries a round may have: at least one, if that is at most twice their share.
-
-    Args:
-        share: largest of a round's replies.
-        clients: whom the strategy asks.
-        room: how many replies can be added to theirs; beyond that canaries replace clients. Who
-            set a finite number asked for canaries in it, up to half of a round.
-    """
-    if share == 1:
-        return math.inf
-    most = math.floor(min(share / (1 - share) * clients, share * (clients + room)) + 1e-9)
-    one = 2 * share * (clients + min(room, 1)) >= 1
-    return max(most, one, min(room, clients) if math.isfinite(room) else 0)
 
 
 class ServerCanaries:
@@ -87,8 +70,6 @@ class ServerCanaries:
         max_share: largest share of a round's replies that canaries may have.
     """
 
-    participation = "epochs"
-
     def __init__(
         self, wrapped: Wrapped, settings: CanaryAuditSettings, rounds: int, vectors: Vectors
     ) -> None:
@@ -107,15 +88,10 @@ class ServerCanaries:
             return []
         return list(self._schedule.cohorts(number, generator(self._settings.seed, _SCHEDULE)))
 
-    def plan(self, clients: int, dim: int, left_out: Sequence[str]) -> AuditPlan:
-        """What the audit does to a run with so many clients in its first round.
-
-        Spreads no more canaries than fit; none if fewer than two do.
-        """
-        expected = self._wrapped.expected_replies()
-        room = math.inf if expected is None else max(expected - clients, 0)
+    def plan(self, clients: int, left_out: Sequence[str]) -> AuditPlan:
+        """What the audit does to a run; spreads no more canaries than fit, or none below two."""
         total, rounds = sum(map(len, self._cohorts)), len(self._cohorts)
-        most = canaries_that_fit(self.max_share, clients, 0 if self.inject == "replace" else room)
+        most = canaries_that_fit(self.max_share, clients, self._room(clients))
         reduced = ""
         if total > most * rounds:
             asked, self.number = self.number, int(most * rounds * self.number / total + 1e-9)
@@ -127,19 +103,21 @@ class ServerCanaries:
             self.number = self.number if self.number >= 2 else 0
             self._cohorts = self._spread(self.number)
         canaries = max(map(len, self._cohorts), default=0)
-        plan = AuditPlan(
-            canaries, clients, self._replaced(canaries, clients), dim, left_out, reduced
-        )
+        replaced = self._replaced(canaries, clients)
+        plan = AuditPlan(canaries, clients, replaced, left_out, reduced)
         self.max_share = max(self.max_share, math.ceil(100 * plan.share - 1e-9) / 100)
         return plan
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
         """How many of a round's clients are not asked, as canaries take their place."""
-        expected = self._wrapped.expected_replies()
-        if self.inject == "auto" and expected is None:
+        return int(min(max(num_canaries - self._room(clients), 0), clients))
+
+    def _room(self, clients: int) -> float:
+        """How many replies can be added to those of so many clients."""
+        if self.inject == "replace":
             return 0
-        room = 0 if self.inject == "replace" or expected is None else max(expected - clients, 0)
-        return min(max(num_canaries - room, 0), clients)
+        expected = self._wrapped.expected_replies()
+        return math.inf if expected is None else max(expected - clients, 0)
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
@@ -175,10 +153,7 @@ class ServerCanaries:
         Raises:
             ValueError: if a canary cannot join, with the reason.
         """
-        real = readable(replies)
-        lost = len(state.sent) - len(real)
-        state.facts = RoundFacts(clip_norm=state.clip_norm, replies=len(real), absent=lost)
-        cohort = self._cohort(state)
+        real, cohort = readable(replies), self._cohort(state)
         if not real or not cohort:
             return replies
         settings, key = self._settings, self._wrapped.weighted_by()
@@ -186,19 +161,16 @@ class ServerCanaries:
         like = some_answers(real, state, self._wrapped.arrays_key(), rng)
         kind = self._kind_of(like, state)
         state.dominant = dominant_updates(self._wrapped, state, real, kind)
-        if settings.canary_norm is None and math.isnan(state.clip_norm):
-            _check_noise(like, state.before if kind == "model" else None)
         norms, clipped = self._norms(state, like, kind, len(cohort))
         metrics = neutral_metrics(real, key)
-        drawn = drawn_weights(real, key, len(cohort), rng)
-        asked = settings.num_examples
-        given = drawn if asked is None else [asked] * len(cohort)
-        state.vectors = self._vectors(cohort)
-        synthetic = make_replies(cohort, norms, clipped, like, metrics, (key, given), state, kind)
-        if asked is None:  # theirs are real clients'
+        if settings.num_examples is None:
+            given = drawn_weights(real, key, len(cohort), rng)
             self._check_share(len(cohort), len(real))
         else:
+            given = [settings.num_examples] * len(cohort)
             self._check_share(sum(given), sum(weights(real, key)))
+        state.vectors = self._vectors(cohort)
+        synthetic = make_replies(cohort, norms, clipped, like, metrics, (key, given), state, kind)
         state.synthetic, state.played = synthetic, synthetic
         state.counted = float(norms[0]) if math.isnan(state.clip_norm) else state.clip_norm
         state.facts = dataclasses.replace(
@@ -240,8 +212,8 @@ class ServerCanaries:
         """How long the canaries' updates are as they are sent, and which of them are clipped."""
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
-            before = state.before if kind == "model" else 0.0
-            return np.full(count, self._settings.canary_norm or _median_norm(like, before)), clipped
+            length = self._settings.canary_norm or median_norm(like, state, kind)
+            return np.full(count, length), clipped
         sent = np.full(count, state.clip_norm)
         target = self._wrapped.target_clipped()
         if self._wrapped.clips_on_server or target is not None:
@@ -253,22 +225,6 @@ class ServerCanaries:
         return sent, clipped
 
 
-def _check_noise(like: Sequence[Answer], before: NDArray[np.floating] | None) -> None:
-    if are_noise([answer.vector for answer in like], before):
-        raise ValueError(
-            "Expected updates, but what clients answer looks like noise of their own, which"
-            " says nothing about how long an update is: let clients answer with canaries"
-            " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
-        )
-
-
-def _median_norm(like: Sequence[Answer], before: NDArray[np.floating] | float) -> float:
-    length = statistics.median(float(np.linalg.norm(a.vector - before)) for a in like)
-    if length == 0:
-        raise ValueError("Expected clients that moved the model, but half of them did not.")
-    return length
-
-
 class ClientAnswers:
     """Clients that answer with a canary whenever they are asked to train.
 
@@ -278,8 +234,6 @@ class ClientAnswers:
         clients: which clients, with which canaries.
         vectors: makes the canaries.
     """
-
-    participation = "deployment"
 
     def __init__(
         self,
@@ -294,11 +248,7 @@ class ClientAnswers:
         self._refused: Counter[Acknowledgement] = Counter()  # why clients answered for themselves
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
-
-        Raises:
-            TooManyCanariesError: if canaries would have more than their share of the round.
-        """
+        """See `ServerCanaries.configure`."""
         length = self._settings.canary_norm or 0.0
         if self._wrapped.clips_on_server and math.isfinite(state.clip_norm):
             length = FAR_ABOVE * state.clip_norm
@@ -333,12 +283,8 @@ class ClientAnswers:
         state.dominant = dominant_updates(self._wrapped, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
         state.played = [played[number] for number in sorted(played)]
-        state.facts = RoundFacts(
-            present=sorted(played),
-            clip_norm=state.clip_norm,
-            replies=len(real),
-            absent=len(state.sent) - len(real) + len(missing),
-        )
+        absent = state.facts.absent + len(missing)
+        state.facts = dataclasses.replace(state.facts, present=sorted(played), absent=absent)
         return replies
 
     def _missing(
@@ -376,7 +322,7 @@ class ClientAnswers:
         )
 
     def state(self) -> dict[str, Any]:
-        """What was found out so far, as JSON values."""
+        """See `ServerCanaries.state`."""
         return {
             "ordered": sorted(self._ordered),
             "answered": sorted(self._answered),

@@ -74,28 +74,24 @@ class Wrapped:
         """Whether the server clips what it receives."""
         return any(isinstance(layer, _ON_SERVER) for layer in self.layers)
 
+    def _first(self, name: str) -> float | None:
+        """The number that the outermost strategy with such an attribute has in it."""
+        values = (getattr(layer, name, None) for layer in self.layers)
+        return next((value for value in values if isinstance(value, (int, float))), None)
+
     def clip_norm(self) -> float:
         """The clip norm of the coming aggregation; NaN where none is known."""
-        for layer in self.layers:
-            value = getattr(layer, "clipping_norm", None)
-            if isinstance(value, (int, float)):
-                return float(value)
-        return math.nan
+        value = self._first("clipping_norm")
+        return math.nan if value is None else float(value)
 
     def target_clipped(self) -> float | None:
         """The share of updates that an adaptive clip norm wants clipped; ``None`` if it stays."""
-        for layer in self.layers:
-            if isinstance(layer, _ADAPTIVE):
-                return float(layer.target_clipped_quantile)
-        return None
+        return self._first("target_clipped_quantile")
 
     def expected_replies(self) -> int | None:
         """How many replies the noise is meant for; ``None`` where any number will do."""
-        for layer in self.layers:
-            value = getattr(layer, "num_sampled_clients", None)
-            if isinstance(value, int):
-                return value
-        return None
+        value = self._first("num_sampled_clients")
+        return None if value is None else int(value)
 
     def weighted_by(self) -> str:
         """The metric by which replies are weighted."""
@@ -147,10 +143,16 @@ class Wrapped:
         moves = isinstance(base, flower.FedAvgM) and base.server_opt
         if not noisy or averages or (self._averaging_base() and not moves):
             return None
-        return (
+        text = (
             f"The noise is added after {type(base).__name__} has made its step: the clip norm does"
             " not bound what one client moves, and the analytical ε does not hold."
         )
+        if isinstance(base, flower.FedAvgM):
+            text += (
+                " FedAvgM goes on from arrays without that noise, so an adversary who compares"
+                " rounds may learn more than is measured here."
+            )
+        return text
 
     def noise_multipliers(self, *, averages: bool = False) -> tuple[float | None, float | None]:
         """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.

@@ -69,8 +69,9 @@ from torch.nn import functional
 
 from fl_epe import AuditRecord, RunConfig
 from fl_epe.files import PART
-from fl_epe.flower import CanaryAudit, InProcessGrid, Job, simulate
+from fl_epe.flower import CanaryAudit
 from fl_epe.seeding import Seeds
+from fl_epe.simulation import InProcessGrid, Job, simulate
 from fl_epe.tasks import ClientData, LossSum, Task
 
 CLASSES, EXAMPLES = 5, 10

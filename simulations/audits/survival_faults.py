@@ -83,10 +83,10 @@ from survival import Blobs
 
 from fl_epe import AuditRecord, RunConfig
 from fl_epe.auditing import FaultKind
-from fl_epe.flower import InProcessGrid, Job, Progress, run_on_grid, simulate, worker_app
 from fl_epe.mechanism import gaussian_noise, norm
 from fl_epe.reporting import summarize, write_report
 from fl_epe.seeding import Seeds, generator
+from fl_epe.simulation import InProcessGrid, Job, Progress, run_on_grid, simulate, worker_app
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import ClientData
 

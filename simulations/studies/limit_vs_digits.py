@@ -191,7 +191,7 @@ def train(config: RunConfig, seed: int, path: Path) -> AuditRecord:
     """Train on Flower, in process, or load the record if the file exists."""
     if path.exists():
         return AuditRecord.load(path)
-    from fl_epe.flower import Job, simulate
+    from fl_epe.simulation import Job, simulate
     from fl_epe.tasks import load_task
 
     task = load_task("digits", num_clients=config.clients)

@@ -12,7 +12,7 @@ from fl_epe import AuditRecord
 from fl_epe.auditing import EpsilonEstimate
 from fl_epe.cli.main import main
 from fl_epe.cli.run_log import RUN_LOG, RunLog, command_line, run_facts
-from fl_epe.flower import Progress
+from fl_epe.simulation import Progress
 
 SMALL = [*SMALL, "--rounds", ROUNDS, "--seed", SEED, "--checkpoint-every", "2"]
 

@@ -9,10 +9,10 @@ from tiny import Tiny
 from fl_epe import RoundFacts, RunAuditor, RunConfig, audit_dp_sgd
 from fl_epe.auditing import epsilon_by_round
 from fl_epe.dp_sgd import PlainDPSGD
-from fl_epe.flower import Job, simulate
 from fl_epe.reporting import summarize
 from fl_epe.reporting.chart_rounds import by_round
 from fl_epe.seeding import Seeds
+from fl_epe.simulation import Job, simulate
 
 CONFIG = RunConfig(
     clients=20,

@@ -11,8 +11,8 @@ import pytest
 from flower_processes import flwr_run, flwr_start, superlink, supernode
 
 from fl_epe import AuditRecord, RunConfig
-from fl_epe.flower import Job, simulate
 from fl_epe.seeding import Seeds
+from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task
 
 APP = Path(__file__).parents[2] / "simulations" / "apps" / "flower_app"

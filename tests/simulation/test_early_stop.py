@@ -8,9 +8,9 @@ from tiny import Tiny
 
 from fl_epe import AuditRecord, RunConfig
 from fl_epe.auditing import EVERY_ROUND, average_case_client, epsilon_by_round, seen_by
-from fl_epe.flower import Job, Progress, simulate
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
+from fl_epe.simulation import Job, Progress, simulate
 from fl_epe.simulation.checkpoint import previous_of, read_checkpoint, write_checkpoint
 
 ROUNDS = 20

@@ -13,9 +13,8 @@ from torch import nn
 
 from fl_epe import AuditRecord
 from fl_epe.config import RunConfig
-from fl_epe.flower import Job, simulate
 from fl_epe.seeding import Seeds
-from fl_epe.simulation import RunStoppedError, StopRequest
+from fl_epe.simulation import Job, RunStoppedError, StopRequest, simulate
 from fl_epe.tasks import DatasetTask, from_datasets
 
 

@@ -13,8 +13,9 @@ from tiny import Tiny
 
 from fl_epe import CanarySet, RunConfig, epsilon_from_record
 from fl_epe.auditing import EVERY_ROUND, STATISTICS, NotMeasured, divergence, seen_by
-from fl_epe.flower import DPFedAvg, InProcessGrid, Job, pack, run_on_grid, simulate, worker_app
+from fl_epe.flower import pack
 from fl_epe.seeding import Seeds
+from fl_epe.simulation import DPFedAvg, InProcessGrid, Job, run_on_grid, simulate, worker_app
 from fl_epe.simulation.messages import PartialAggregate
 from fl_epe.tasks import load_task
 

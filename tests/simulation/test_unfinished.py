@@ -14,9 +14,18 @@ from tiny import Tiny
 from fl_epe import RunConfig
 from fl_epe.archive import write_archive
 from fl_epe.auditing import FaultKind
-from fl_epe.flower import InProcessGrid, Job, run_on_grid, simulate, worker_app
 from fl_epe.seeding import Seeds
-from fl_epe.simulation import RunStoppedError, StopRequest, has_checkpoint, remove_checkpoint
+from fl_epe.simulation import (
+    InProcessGrid,
+    Job,
+    RunStoppedError,
+    StopRequest,
+    has_checkpoint,
+    remove_checkpoint,
+    run_on_grid,
+    simulate,
+    worker_app,
+)
 from fl_epe.simulation.checkpoint import previous_of, read_checkpoint
 
 ROUNDS = 8

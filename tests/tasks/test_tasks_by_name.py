@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fl_epe.config import RunConfig
-from fl_epe.flower import Job
 from fl_epe.seeding import Seeds
+from fl_epe.simulation import Job
 from fl_epe.tasks import Task, find_task, is_reference, load_task
 from fl_epe.tasks.by_name import BUILT_IN, look_in_current_folder
 

@@ -12,10 +12,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_epe import RunConfig
-from fl_epe.flower import Job, run_on_grid
 from fl_epe.reporting import write_report
 from fl_epe.seeding import Seeds
-from fl_epe.simulation import remove_checkpoint
+from fl_epe.simulation import Job, remove_checkpoint, run_on_grid
 from fl_epe.tasks import load_task
 
 app = ServerApp()
