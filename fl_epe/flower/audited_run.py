@@ -27,31 +27,34 @@ from fl_epe.flower.checkpoint import Checkpoint
 from fl_epe.flower.replies import readable
 from fl_epe.flower.rounds import AuditPlan, RoundState, SettingsError, TooManyCanariesError, logger
 from fl_epe.flower.run_state import RunState
+from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.sources import ServerCanaries
 from fl_epe.flower.watching import Aggregation, Shares, weighted_shares
+from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 
 
-class AuditedRun:
-    """The audit of one run. It may raise: `CanaryAudit` keeps that from the run.
+class AuditedRun(RunState):
+    """The audit of one self. It may raise: `CanaryAudit` keeps that from the self.
 
     Args:
-        state: of the audit, before its first round.
+        wrapped: the strategy.
+        settings: of the audit.
 
     Attributes:
         over: why no more rounds are audited; ``None`` while they are.
     """
 
-    def __init__(self, state: RunState) -> None:
-        self.state = state
+    def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
+        super().__init__(wrapped, settings)
         self.over: str | None = None
         self._finished: AuditRecord | None = None
-        self._num_rounds = state.rounds  # as this process was told
+        self._num_rounds = self.rounds  # as this process was told
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: ArrayRecord | None = None
         self._checkpoint: Checkpoint | None = None
-        if state.settings.checkpoint is not None:
-            self._checkpoint = Checkpoint(Path(state.settings.checkpoint), state.failed)
+        if settings.checkpoint is not None:
+            self._checkpoint = Checkpoint(Path(settings.checkpoint), self.failed)
 
     def prepare(self, arrays: object, num_rounds: int | None) -> None:
         """Before the first round: look for a saved audit, and spread the canaries.
@@ -63,15 +66,15 @@ class AuditedRun:
         Raises:
             SettingsError: if an argument does not go with the run, or with the saved audit.
         """
-        run, settings = self.state, self.state.settings
-        self._is_again = run.index > 0
-        if self._checkpoint is not None and not (self._is_again and run.is_last(arrays)):
-            self._num_rounds, self._awaited = num_rounds or run.rounds, None
+        settings = self.settings
+        self._is_again = self.index > 0
+        if self._checkpoint is not None and not (self._is_again and self.is_last(arrays)):
+            self._num_rounds, self._awaited = num_rounds or self.rounds, None
             self._checkpoint.look()
             if (saved := self._checkpoint.saved) is not None:
                 if not isinstance(arrays, ArrayRecord):
-                    saved.check(settings, run.wrapped)
-                elif (done := saved.goes_on_after(arrays, settings, run.wrapped)) is not None:
+                    saved.check(settings, self.wrapped)
+                elif (done := saved.goes_on_after(arrays, settings, self.wrapped)) is not None:
                     saved.check_rounds(done, num_rounds, settings.rounds)
                     self._awaited = arrays
                     return
@@ -80,37 +83,36 @@ class AuditedRun:
 
     def _use_rounds(self, rounds: int) -> None:
         """Spread the canaries over so many rounds."""
-        run, settings = self.state, self.state.settings
+        settings = self.settings
         if settings.rounds is not None:
-            if run.index == 0 and rounds > settings.rounds:
+            if self.index == 0 and rounds > settings.rounds:
                 raise SettingsError(
                     f"Expected num_rounds={rounds} to be at most rounds={settings.rounds}."
                 )
         elif settings.clients is not None:
-            run.rounds = run.index + rounds
-        elif run.index > 0 or rounds == 1:
+            self.rounds = self.index + rounds
+        elif self.index > 0 or rounds == 1:
             return  # a single round may be one of a loop: how long that is must be said
         else:
-            run.rounds = rounds
+            self.rounds = rounds
         try:
-            _ = run.source
+            _ = self.source
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
     def _settle(self, arrays: ArrayRecord) -> None:
         """Once, when the model is known: go on with the saved audit, or begin a new one."""
-        run = self.state
         if self._checkpoint is None or self._checkpoint.settled:
             return
-        if self._checkpoint.saved is None and run.index == 0:
+        if self._checkpoint.saved is None and self.index == 0:
             self._checkpoint.look()  # hooked without `start`, or nothing is there
         self._checkpoint.settled = True
         if (saved := self._checkpoint.saved) is None:
             return
         try:
-            done = saved.goes_on_after(arrays, run.settings, run.wrapped)
+            done = saved.goes_on_after(arrays, self.settings, self.wrapped)
             if done is not None:
-                run.restore(saved, done, self._checkpoint.start(), arrays)
+                self.restore(saved, done, self._checkpoint.start(), arrays)
                 self._checkpoint.adopt()
                 self._finished, self._is_again, self.over = None, False, None
                 logger.info("Audit: goes on after round %d of %s", done, saved.rounds or "some")
@@ -120,21 +122,21 @@ class AuditedRun:
                 return
             logger.warning("Audit: the one in the checkpoint is of another run; a new one begins")
         except Exception as error:  # noqa: BLE001 - a new audit is better than none
-            run.failed("the saved audit cannot go on, and a new one begins", error)
-        if run.index == 0:
-            run.rounds = self._num_rounds or run.rounds
+            self.failed("the saved audit cannot go on, and a new one begins", error)
+        if self.index == 0:
+            self.rounds = self._num_rounds or self.rounds
 
     def _save(self) -> None:
         """Keep the audit; not being able to is a fault."""
         if self._checkpoint is None:
             return
         try:
-            saved, start = self.state.saved(), self.state.start
+            saved, start = self.saved(), self.start
             if saved is not None and start is not None:
                 self._checkpoint.save(saved, start)
         except Exception as error:  # noqa: BLE001 - the run goes on
-            index, text = max(0, self.state.index - 1), "the audit could not be saved"
-            self.state.log.failed(index, text, error, FaultKind.NOT_SAVED)
+            index, text = max(0, self.index - 1), "the audit could not be saved"
+            self.log.failed(index, text, error, FaultKind.NOT_SAVED)
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
@@ -149,50 +151,47 @@ class AuditedRun:
         self._settle(arrays)
         if self._is_over(arrays):
             return None
-        run = self.state
-        if run.layout is None:
-            run.begin(Layout.of(arrays, run.settings.leave_out), arrays)
-        assert run.layout is not None  # noqa: S101 - it has begun
-        state = RoundState(run.index, arrays, run.layout, run.wrapped.clip_norm(), grid)
-        if run.plan is None and messages:
-            self._make_plan(run.layout, len(messages))
+        if self.layout is None:
+            self.begin(Layout.of(arrays, self.settings.leave_out), arrays)
+        assert self.layout is not None  # noqa: S101 - it has begun
+        state = RoundState(self.index, arrays, self.layout, self.wrapped.clip_norm(), grid)
+        if self.plan is None and messages:
+            self._make_plan(self.layout, len(messages))
         if not math.isfinite(norm(state.before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
-        run.note_model(state.before)
-        if run.index == 0:
+        self.note_model(state.before)
+        if self.index == 0:
             self._save()  # before anything is sent
         try:
-            run.source.configure(state, messages)
+            self.source.configure(state, messages)
         except TooManyCanariesError as error:
-            run.failed("no canary takes part", str(error))
+            self.failed("no canary takes part", str(error))
             state.sent, state.sits_out = messages, True
         return state
 
     def _is_over(self, arrays: ArrayRecord) -> bool:
         """Whether no more rounds are audited; the first time the reason is a fault."""
-        run = self.state
-        if self.over is None and run.index > 0 and run.layout is not None:
+        if self.over is None and self.index > 0 and self.layout is not None:
             again, self._is_again = self._is_again, False
-            if again and not run.is_last(arrays):
+            if again and not self.is_last(arrays):
                 self.over = "start() was called again, with another model: make a new CanaryAudit"
-            elif run.settings.clients is None and run.index == run.rounds:
+            elif self.settings.clients is None and self.index == self.rounds:
                 self.over = (
-                    f"the canaries took part in {run.rounds} rounds: give CanaryAudit rounds=…,"
+                    f"the canaries took part in {self.rounds} rounds: give CanaryAudit rounds=…,"
                     " those of all its starts together"
                 )
             if self.over is not None:
-                run.failed("this round and later ones are not measured", self.over)
+                self.failed("this round and later ones are not measured", self.over)
         return self.over is not None
 
     def _make_plan(self, layout: Layout, clients: int) -> None:
-        run = self.state
-        if isinstance(run.source, ServerCanaries):
-            plan = run.source.plan(clients, layout.left_out)
+        if isinstance(self.source, ServerCanaries):
+            plan = self.source.plan(clients, layout.left_out)
         else:
             plan = AuditPlan(0, clients, left_out=layout.left_out)
-        run.plan = plan
+        self.plan = plan
         if plan.reduced and not plan.canaries:
-            run.failed("no canary takes part", plan.reduced)
+            self.failed("no canary takes part", plan.reduced)
         for sentence in plan.sentences() if plan.canaries or plan.left_out else ():
             logger.log(logging.WARNING if plan.too_much else logging.INFO, "Audit: %s", sentence)
 
@@ -202,20 +201,19 @@ class AuditedRun:
         Raises:
             ValueError: if canaries cannot join, with the reason.
         """
-        run = self.state
-        run.log.note(state, replies)
+        self.log.note(state, replies)
         real = len(readable(replies))
         absent = len(state.sent) - real
         state.facts = RoundFacts(clip_norm=state.clip_norm, replies=real, absent=absent)
         if state.sits_out:
             return replies
         try:
-            return run.source.join(state, replies)
+            return self.source.join(state, replies)
         finally:
             for reason in state.unreadable:
-                run.log.fault(state.index, reason, FaultKind.REFUSED)
+                self.log.fault(state.index, reason, FaultKind.REFUSED)
             for text in state.dominant:
-                run.log.failed(state.index, "an update hides the others", text, FaultKind.LOUD)
+                self.log.failed(state.index, "an update hides the others", text, FaultKind.LOUD)
 
     def close_round(
         self,
@@ -235,66 +233,63 @@ class AuditedRun:
         Raises:
             ValueError: if the model is not like the first one.
         """
-        run = self.state
-        index, run.index = run.index, run.index + 1
+        index, self.index = self.index, self.index + 1
         self._finished = None
-        run.losses.append(loss)
+        self.losses.append(loss)
         try:
-            if run.layout is not None:
-                run.note_model(None)
+            if self.layout is not None:
+                self.note_model(None)
                 if state is not None:
                     self._settle_canaries(index, state, seen)
-                theta = self._released(index, run.layout, arrays)
-                run.note_model(theta)
-                run.catch_up(index)
+                theta = self._released(index, self.layout, arrays)
+                self.note_model(theta)
+                self.catch_up(index)
                 facts, vectors = (state.facts, state.vectors) if state else (RoundFacts(), None)
-                run.auditor.observe(theta, facts, vectors)
+                self.auditor.observe(theta, facts, vectors)
         finally:
             self._save()
 
     def _settle_canaries(self, index: int, state: RoundState, seen: Aggregation | None) -> None:
         """Note which canaries the strategy used, and with which share."""
-        run = self.state
         averaging, shares = self._averaging(seen, state) or (None, None)
         meant = len(state.played)
         if left_out := state.settle(shares):
             text = f"it did not use {left_out} of {meant} of their answers"
             what, kind = "the strategy left canaries out", FaultKind.CANARY_UNUSED
-            run.log.failed(index, what, text, kind, left_out)
+            self.log.failed(index, what, text, kind, left_out)
         if state.facts.present:
-            run.averaged[index] = averaging
-            run.log.heaviest[index] = state.heaviest
+            self.averaged[index] = averaging
+            self.log.heaviest[index] = state.heaviest
 
     def _averaging(self, seen: Aggregation | None, state: RoundState) -> tuple[str, Shares] | None:
         """How the replies were averaged, and their shares; ``None`` if that is not known."""
-        key = self.state.wrapped.weighted_by()
+        key = self.wrapped.weighted_by()
         with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, LinAlgError):
-            if self.state.wrapped.averages():
+            if self.wrapped.averages():
                 return "weighted", weighted_shares(state.replies, key, state.used)
-            if seen is not None and self.state.wrapped.plain_layers():
-                return seen.shares(key, state.layout, self.state.wrapped.arrays_key(), state.used)
+            if seen is not None and self.wrapped.plain_layers():
+                return seen.shares(key, state.layout, self.wrapped.arrays_key(), state.used)
         return None
 
     def _released(
         self, index: int, layout: Layout, arrays: ArrayRecord | None
     ) -> NDArray[np.floating] | None:
-        run = self.state
         if not arrays:
-            run.log.fault(index, "the strategy released no model", FaultKind.NO_MODEL)
+            self.log.fault(index, "the strategy released no model", FaultKind.NO_MODEL)
             return None
         theta = layout.flatten(arrays)
-        run.last_is_finite = math.isfinite(norm(theta))
-        if run.last_is_finite:
-            run.last = theta
+        self.last_is_finite = math.isfinite(norm(theta))
+        if self.last_is_finite:
+            self.last = theta
             return theta
         text = "the strategy released a model with NaN or infinite entries"
-        run.log.fault(index, text, FaultKind.NO_MODEL)
+        self.log.fault(index, text, FaultKind.NO_MODEL)
         return None
 
     def epsilons(self) -> dict[str, EpsilonEstimate]:
         """What is known of ε after the round: "all", and "final" after the last one."""
-        found = {"all": self.state.auditor.epsilon_so_far()}
-        if self.state.index == self.state.rounds and found["all"] is not None:
+        found = {"all": self.auditor.epsilon_so_far()}
+        if self.index == self.rounds and found["all"] is not None:
             with contextlib.suppress(NotMeasured):
                 found["final"] = epsilon_from_record(self.record())
         return {name: estimate for name, estimate in found.items() if estimate is not None}
@@ -305,8 +300,8 @@ class AuditedRun:
         Raises:
             ValueError: if nothing was seen.
         """
-        if self._awaited is not None and self.state.index == 0:
+        if self._awaited is not None and self.index == 0:
             self._settle(self._awaited)  # started again after the last round
         if self._finished is None:
-            self._finished = make_record(self.state)
+            self._finished = make_record(self)
         return self._finished

@@ -22,7 +22,6 @@ from fl_epe.flower.audit_record import all_faults, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
 from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
-from fl_epe.flower.run_state import RunState
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.sources import ServerCanaries
 from fl_epe.flower.watching import (
@@ -85,8 +84,7 @@ class CanaryAudit(Strategy):
         self._is_running = False
         self._accepted = False  # whether the strategy has taken canaries once
         self._wrapped = Wrapped.inspect(strategy)
-        self._state = RunState(self._wrapped, CanaryAuditSettings(**settings))
-        self._run = AuditedRun(self._state)
+        self._run = AuditedRun(self._wrapped, CanaryAuditSettings(**settings))
         names = ("configure_train", "aggregate_train")
         self._hooks = Attachment(strategy, self, names, self._rescue, self._strategy_failed)
 
@@ -128,17 +126,17 @@ class CanaryAudit(Strategy):
         try:
             self._prepare(own, arguments, named)
         except Exception as error:
-            if isinstance(error, SettingsError) and self._state.index == 0:
+            if isinstance(error, SettingsError) and self._run.index == 0:
                 raise
-            self._state.failed("the audit could not prepare", error)
-        with self._state.goes_on("the strategy cannot be hooked"):
+            self._run.failed("the audit could not prepare", error)
+        with self._run.goes_on("the strategy cannot be hooked"):
             self.attach()
         try:
             self._is_running = True
             return own(*arguments, **named)
         finally:
             self._is_running = False
-            with self._state.goes_on("the strategy keeps the audit's hooks"):
+            with self._run.goes_on("the strategy keeps the audit's hooks"):
                 self._hooks.detach()
 
     def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
@@ -152,22 +150,22 @@ class CanaryAudit(Strategy):
         self._run.prepare(arrays, num_rounds if isinstance(num_rounds, int) else None)
 
     def _strategy_failed(self, error: Exception) -> None:
-        self._state.failed("the strategy failed", error)
+        self._run.failed("the strategy failed", error)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked, where the audit failed before it was scored."""
-        self._state.failed(f"{name} goes on without the audit", error)
+        self._run.failed(f"{name} goes on without the audit", error)
         state, self._turn = self._turn, None
         late: list[Message] = []
         if name == "aggregate_train" and state is not None:
-            with self._state.goes_on("clients could not be asked late"):
+            with self._run.goes_on("clients could not be asked late"):
                 late = self._asked_late(state)
         return late
 
     @property
     def canary_settings(self) -> CanaryAuditSettings:
         """The arguments of the audit, with what follows from them."""
-        return self._state.settings
+        return self._run.settings
 
     def attach(self) -> Strategy:
         """Hook the strategy's own instance, and return it: whoever runs it is audited.
@@ -191,7 +189,7 @@ class CanaryAudit(Strategy):
         if not isinstance(given, Iterable):
             return given  # whatever the strategy's own loop expects
         messages = list(given)
-        with self._state.goes_on("the round cannot be audited"):
+        with self._run.goes_on("the round cannot be audited"):
             self._turn = self._run.open_round(arrays, messages, grid)
         return messages if self._turn is None else self._turn.sent
 
@@ -213,9 +211,9 @@ class CanaryAudit(Strategy):
             if state.synthetic or not state.withheld:
                 return joined
         except TooManyCanariesError as error:
-            self._state.failed("no canary takes part", str(error))
+            self._run.failed("no canary takes part", str(error))
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._state.failed("no canary joined the round", error)
+            self._run.failed("no canary joined the round", error)
         state.without_canaries()
         return [*real, *self._asked_late(state)]
 
@@ -250,11 +248,11 @@ class CanaryAudit(Strategy):
         late = self._asked_late(state)
         state.without_canaries()
         result, seen = self._call(server_round, [*real, *late], state)
-        source = self._state.source
+        source = self._run.source
         if isinstance(source, ServerCanaries) and (
             isinstance(failure, Exception) or result[0] is not None
         ):
-            self._state.failed(f"the strategy fails on canaries ({source.rejected()})", failure)
+            self._run.failed(f"the strategy fails on canaries ({source.rejected()})", failure)
         return result, seen
 
     def _call(
@@ -263,7 +261,7 @@ class CanaryAudit(Strategy):
         synthetic = state.synthetic if state else []
         seen, used = None, set[int]()
         with contextlib.ExitStack() as stack:
-            with self._state.goes_on("the strategy cannot be watched"):
+            with self._run.goes_on("the strategy cannot be watched"):
                 used = stack.enter_context(real_metrics_only(self._wrapped.base, synthetic))
                 if not self._wrapped.averages() and len(self._wrapped.layers) > 1:
                     seen = stack.enter_context(watch_aggregation(self._wrapped.base))
@@ -278,7 +276,7 @@ class CanaryAudit(Strategy):
 
     def _close(self, state: RoundState | None, result: Any, seen: Aggregation | None) -> Any:
         if self._run.over is None:
-            with self._state.goes_on("the round could not be scored", self._state.index):
+            with self._run.goes_on("the round could not be scored", self._run.index):
                 arrays, metrics = result
                 self._run.close_round(state, arrays, seen, _loss(metrics))
                 result = arrays, self._with_epsilon(arrays, metrics)
@@ -304,9 +302,9 @@ class CanaryAudit(Strategy):
     def faults(self) -> list[str]:
         """What went wrong so far: clients that failed, rounds that were not audited and why."""
         try:
-            return all_faults(self._state)
+            return all_faults(self._run)
         except Exception as error:  # noqa: BLE001 - what is known is said
-            return [*self._state.log.faults, f"the faults are incomplete: {error}"]
+            return [*self._run.log.faults, f"the faults are incomplete: {error}"]
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
@@ -319,7 +317,7 @@ class CanaryAudit(Strategy):
         try:
             return self._run.record()
         except ValueError as error:
-            reasons = "; ".join(self._state.log.faults[:3])
+            reasons = "; ".join(self._run.log.faults[:3])
             raise ValueError(f"{error} {reasons}".strip()) from error
 
     def report(self, directory: str | Path | None = None) -> str:
@@ -328,7 +326,7 @@ class CanaryAudit(Strategy):
         Never raises: where nothing was measured it says so and why, and where a file cannot be
         written the text says that.
         """
-        return report(self.record, self._state, None if directory is None else Path(directory))
+        return report(self.record, self._run, None if directory is None else Path(directory))
 
 
 def _loss(metrics: MetricRecord | None) -> float | None:

@@ -23,13 +23,14 @@ _ADAPTIVE = (
     flower.DifferentialPrivacyServerSideAdaptiveClipping,
     flower.DifferentialPrivacyClientSideAdaptiveClipping,
 )
-_REFUSED: tuple[tuple[type, str], ...] = (
-    (flower.FedXgbBagging, "it adds up trees, not numbers"),
-    (flower.FedXgbCyclic, "it passes trees on, and adds nothing up"),
-    (flower.Krum, "it keeps whole replies and drops outliers, which canaries are"),
-    (flower.MultiKrum, "it keeps whole replies and drops outliers, which canaries are"),
-    (flower.Bulyan, "it keeps whole replies and drops outliers, which canaries are"),
-)
+_REFUSED: dict[tuple[type, ...], str] = {
+    (flower.FedXgbBagging, flower.FedXgbCyclic): "it passes trees on, not numbers",
+    (
+        flower.Krum,
+        flower.MultiKrum,
+        flower.Bulyan,
+    ): "it keeps whole replies and drops outliers, which canaries are",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +182,8 @@ def _check(strategy: Strategy) -> None:
             f"Expected strategy={name} to be a flwr.serverapp.strategy.Strategy; for legacy "
             "strategies and other frameworks use fl_epe.RunAuditor."
         )
-    for kind, reason in _REFUSED:
-        if isinstance(strategy, kind):
+    for kinds, reason in _REFUSED.items():
+        if isinstance(strategy, kinds):
             raise ValueError(f"Expected a strategy that can be audited, not {name}: {reason}.")
     if getattr(strategy, "audits_itself", False):
         raise ValueError(f"Expected a strategy that does not audit itself already, got {name}.")

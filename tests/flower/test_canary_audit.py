@@ -97,7 +97,7 @@ def test_the_running_estimate_is_that_of_the_record_with_repeats_and_momentum():
     assert shown["epsilon-all"] == pytest.approx(average.epsilon, rel=1e-4)
     # The interval may be watched, and reaches at most 1.35 times as far as one for a single look,
     # times what it allows for overlapping canaries; downwards further, for rounds that agree.
-    running: Any = audit._state.auditor._so_far.scale()
+    running: Any = audit._run.auditor._so_far.scale()
     overlap = np.sqrt(running.variance / running.information)
     assert 1 < overlap < 1.2
     assert shown["epsilon-all-low"] < expected.low < expected.high < shown["epsilon-all-high"]
