@@ -160,16 +160,13 @@ def report(record: Callable[[], AuditRecord], run: RunState, folder: Path | None
         folder: where to write.
     """
     problems: list[str] = []
-    for write in (_measured, _unmeasured):
+    for write, where in ((_measured, folder), (_unmeasured, folder), (_unmeasured, None)):
         try:
-            return "\n".join([write(record, run, folder), *problems])
-        except Exception as error:  # noqa: BLE001 - the other is written
-            if run.index == 0:
-                continue  # there is nothing to report
-            problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
-            run.failed("the report could not be made", error, run.index - 1)
-    with contextlib.suppress(Exception):
-        return "\n".join([_unmeasured(record, run, None), *problems])
+            return "\n".join([write(record, run, where), *problems])
+        except Exception as error:  # noqa: BLE001 - the next one is written
+            if run.index > 0:  # else there is nothing to report
+                problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
+                run.failed("the report could not be made", error, run.index - 1)
     return "\n".join(["ε: not measured", *problems, *run.log.faults])
 
 

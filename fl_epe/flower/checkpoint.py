@@ -69,7 +69,7 @@ class SavedAudit:
         scores: what `RunAuditor.state` returned.
         log: what `AuditLog.state` returned.
         averaged: how the strategy averaged, by the round in which canaries took part.
-        source: what the source of the canaries found out, see `Source.state`.
+        source: what the source of the canaries found out, see `ServerCanaries.state`.
         plan: of the audit, if it was made.
         resumed: after how many rounds the audit went on, each time that it was started again.
     """
