@@ -102,9 +102,8 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Trai
         nodes: threads of the run.
     """
     from fl_epe.config import RunConfig
-    from fl_epe.flower import Job, simulate
     from fl_epe.seeding import Seeds
-    from fl_epe.simulation import remove_checkpoint
+    from fl_epe.simulation import Job, remove_checkpoint, simulate
     from fl_epe.tasks import load_task
 
     task = load_task(str(plan.task), **plan.task_options)
