@@ -48,8 +48,8 @@ def notes(summary: RunSummary) -> list[str]:
         *calibration_warnings(summary.null, summary.least_deviations, divided=divided),
         *_few_notes(summary),
         *claim_notes(summary),
+        *_gaussian_warnings(summary),
     ]
-    lines += _gaussian_warnings(summary)
     for row in summary.rows():
         if isinstance(row.part, Unmeasured):
             continue
@@ -75,7 +75,6 @@ def notes_by_weight(summary: RunSummary) -> tuple[list[str], list[str]]:
 
 
 _WARNING = "Warning: "
-
 _ABOUT_ESTIMATES = (
     "ε estimates say what the canary attack achieves. They are not bounds.",
     "A lower bound is for the adversary of its row, and assumes what the row states. Only the "
