@@ -67,13 +67,13 @@ def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> It
     """A file to write to that takes the place of ``path`` at the end, in one step.
 
     An error leaves what was there. If that is a link, the link is replaced, not what it points to.
-    When this ends, the content and the name are on the disk, and survive a loss of power.
+    The content is on the disk before it has its name, so that a loss of power leaves a whole file.
 
     Args:
         path: where the file goes; its folder is made if it is missing.
         private: for its owner alone (mode 0600).
         previous: a path for the file whose place is taken, if there is one. At every moment there
-            is a whole file under ``path`` or ``previous``, even if the other one is damaged later.
+            is a whole file under ``path`` or ``previous``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(path)
@@ -85,10 +85,8 @@ def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> It
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
-            _replace_and_keep(part, path, previous)
-        else:
-            part.replace(path)
-        _sync_folder(path.parent)
+            path.replace(previous)
+        part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -104,30 +102,3 @@ def write_bytes(path: Path, content: bytes) -> Path:
 def write_text(path: Path, text: str) -> Path:
     """Write a text in one step, as `printable` writes it; returns ``path``."""
     return write_bytes(path, "\n".join(map(printable, text.split("\n"))).encode())
-
-
-def _replace_and_keep(part: Path, path: Path, previous: Path) -> None:
-    """Put ``part`` in the place of ``path``, which becomes ``previous``.
-
-    At every moment two whole files stand under the two names. Where the file system knows no second
-    names for a file there is one for a moment.
-    """
-    link = part_of(previous)
-    try:
-        link.hardlink_to(path)
-    except OSError:
-        path.replace(previous)
-        part.replace(path)
-        return
-    part.replace(path)
-    link.replace(previous)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk, where the system can do that."""
-    with contextlib.suppress(OSError):  # Windows opens no folders, some file systems sync none
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from fl_epe.archive import UNREADABLE, UnreadableFileError, check_size, one_line, require_file
 from fl_epe.checks import raise_invalid
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
 Content = TypeVar("Content")
 
 
@@ -50,7 +48,6 @@ def shown(value: object) -> str:
 
 
 _SHOWN = 60
-_LONGEST = 2**17  # characters of a cell
 
 
 def check_header(names: Sequence[str]) -> None:
@@ -77,7 +74,6 @@ def csv_rows(
         csv.Error: for what is no CSV.
     """
     width = None
-    csv.field_size_limit(2**31 - 1)  # of the process; what a cell may have is checked below
     _check_end(path)
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=strict)
@@ -92,12 +88,6 @@ def csv_rows(
                     raise ValueError(
                         f"line {reader.line_num} has {len(row)} cells, the header {width}"
                     )
-                if max(map(len, row)) > _LONGEST:
-                    raise ValueError(
-                        f"line {reader.line_num} has a cell of more than {_LONGEST:,} characters"
-                    )
-                if any("\0" in cell for cell in row):
-                    raise ValueError(f"line {reader.line_num} holds a NUL byte")
                 yield reader.line_num, row
         except UnicodeDecodeError as error:
             raise ValueError(
@@ -109,7 +99,7 @@ def csv_rows(
 def _check_end(path: Path) -> None:
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        if file.read() not in (b"\n", b"\r", b"", b"\0"):  # NUL is refused where it stands
+        if file.read() not in (b"\n", b"\r", b"", b"\0"):  # NUL is the end of a text in UTF-16
             raise ValueError(
                 "the last line has no line break, as if the file was cut off there: take the whole "
                 "file, or add one"
@@ -155,18 +145,3 @@ def _check_size(about: Any, size: int) -> None:
     rows = max(about.num_rows, sum(abs(group.num_rows) for group in groups))
     claimed = max(sum(abs(group.total_byte_size) for group in groups), rows * _CELL)
     check_size(claimed, size)
-
-
-def csv_cell(value: Any) -> Any:
-    """A value for a CSV file: text that a spreadsheet would take for a formula is quoted.
-
-    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage return,
-    unless it is a number.
-    """
-    if not isinstance(value, str) or not value.startswith(_FORMULA):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return "'" + value
-    return value

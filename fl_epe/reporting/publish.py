@@ -32,7 +32,6 @@ from fl_epe.reporting.latex import latex_table
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import summarize
 from fl_epe.reporting.summary_types import RunSummary
-from fl_epe.table_file import csv_cell
 
 FIGURE_FORMATS = ("pdf", "svg", "png")
 """All file formats of figures."""
@@ -133,9 +132,20 @@ def table_text(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    """A value for a CSV file: text that a spreadsheet would take for a formula is quoted.
+
+    A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage return,
+    unless it is a number.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return csv_cell(value)
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return "'" + value
+    return value
 
 
 def _numbers(ids: np.ndarray | None, count: int, first: int) -> np.ndarray:
