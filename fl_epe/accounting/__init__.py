@@ -21,10 +21,16 @@ from fl_epe.accounting.mixtures import (
     known_expected_score_epsilon,
     unknown_expected_score_epsilon,
 )
-from fl_epe.accounting.schedule_bounds import analytical_epsilon, tightest, upper_bounds
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
-from fl_epe.accounting.upper_bounds import UpperBound, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.upper_bounds import (
+    UpperBound,
+    analytical_epsilon,
+    gaussian_epsilon,
+    poisson_epsilon,
+    tightest,
+    upper_bounds,
+)
 
 __all__ = [
     "ExpectedScoreLaw",

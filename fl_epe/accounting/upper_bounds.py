@@ -1,10 +1,16 @@
-"""Analytical upper bounds on ε for one client's participation.
+"""Analytical upper bounds on ε for one client's participation, and for a whole schedule.
 
 The noise multiplier z is the noise's standard deviation over the clip norm, so that one client
 shifts the sum of clipped updates by at most 1/z standard deviations. Every bound holds against an
 adversary who sees the model after each round, and so also against one who sees only the final one.
+A schedule states what it guarantees as a `fl_epe.schedules.PrivacyLaw`; its bounds hold for clients
+and for canaries.
 
 Examples:
+    >>> from fl_epe.schedules import Poisson
+    >>> bound = tightest(upper_bounds(Poisson(10, 0.1), 1.0, 1e-5, 1000), rounds_known=False)
+    >>> bound.adjacency
+    'add-or-remove'
     >>> round(gaussian_epsilon(noise_multiplier=1.0, delta=1e-5), 3)
     4.377
 """
@@ -14,19 +20,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
-from fl_epe.checks import ArgumentError, check_probability, raise_invalid
+from fl_epe.accounting.expected_score_law import expected_score_law
+from fl_epe.accounting.mixtures import known_expected_score_epsilon
+from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
+from fl_epe.checks import ArgumentError, check_count, check_probability, raise_invalid
+from fl_epe.schedules import SCHEDULES, Composed, PrivacyLaw, Schedule
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
 _LARGEST_STEP = 500.0  # dp-accounting takes its exponential
 _CLOSE_ENOUGH = 1e-2  # relative change of ε at which the grid is fine enough: the next is 1/25
-_NO_NOISE = 1e-150  # less counts as none: ε would overflow
+_NO_NOISE = 1e-150  # as much as less, or none: with it ε is infinite
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
 
@@ -50,6 +60,86 @@ class UpperBound:
     averages: bool = False
 
 
+@functools.lru_cache(maxsize=4096)
+def upper_bounds(
+    schedule: Schedule, noise_multiplier: float, delta: float, population: int
+) -> tuple[UpperBound, ...]:
+    """Every analytical ε that follows from a schedule.
+
+    Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019); for a client
+    drawn at random δ is the mean over its number of participations, by the schedule's law of it.
+    Rounds unknown: independent coins give `poisson_epsilon`, cohorts of fixed size
+    `fixed_size_epsilon`.
+
+    Args:
+        schedule: the participation schedule.
+        noise_multiplier: z ≥ 0.
+        delta: in (0, 1).
+        population: number of clients, for cohorts of fixed size.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+    check_count("population", population)
+    law = schedule.privacy_law(population)
+    found = list(_bounds(law, noise_multiplier, delta))
+    pmf = None if law.counts else _count_pmf(schedule, population)
+    if pmf is not None and pmf.max() < 1:  # else everybody takes part equally often
+        words = "participations follow the schedule's law"
+        epsilon = random_participations_epsilon(noise_multiplier, delta, pmf)
+        found.append(UpperBound(epsilon, True, "zero-out", words, averages=True))
+    return tuple(found)
+
+
+def tightest(found: tuple[UpperBound, ...], *, rounds_known: bool) -> UpperBound | None:
+    """The bound with the smallest ε; ``None`` if none applies.
+
+    Args:
+        found: from `upper_bounds`.
+        rounds_known: whether the adversary knows the client's rounds. A bound for known rounds
+            holds for unknown rounds as well.
+    """
+    holds = [bound for bound in found if bound.rounds_known or not rounds_known]
+    return min(holds, key=lambda bound: bound.epsilon, default=None)
+
+
+def analytical_epsilon(
+    kind: str,
+    noise_multiplier: float,
+    delta: float,
+    *,
+    participations: int = 1,
+    sampling_rate: float = 1.0,
+    rounds: int = 1,
+) -> UpperBound | None:
+    """The analytical ε of a run, from the kind of its schedule.
+
+    Args:
+        kind: one of `fl_epe.schedules.SCHEDULES`, or "deployment", where the strategy asks whom it
+            wants.
+        noise_multiplier: z ≥ 0.
+        delta: in (0, 1).
+        participations: for all but "poisson": the most rounds in which the client takes part.
+        sampling_rate: for "poisson": probability of taking part in a round.
+        rounds: for "poisson": number of rounds.
+
+    Returns:
+        The tight bound; ``None`` for any other ``kind``.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    if kind == "poisson":
+        epsilon = poisson_epsilon(noise_multiplier, sampling_rate, rounds, delta)
+        words = "the adversary does not know who was sampled"
+        return UpperBound(epsilon, False, "add-or-remove", words, averages=True)
+    check_probability("delta", delta)
+    if kind not in (*SCHEDULES, "deployment"):
+        return None
+    epsilon = gaussian_epsilon(noise_multiplier, delta, participations)
+    return UpperBound(epsilon, True, "zero-out", "the adversary knows the client's rounds")
+
+
 def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int = 1) -> float:
     """ε of a client who takes part ``participations`` times, in rounds the adversary knows.
 
@@ -65,11 +155,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int 
         ValueError: if an argument is out of range.
     """
     _check(noise_multiplier, delta, participations=participations)
-    if participations == 0:
-        return 0.0
-    if noise_multiplier < _NO_NOISE:
-        return math.inf
-    shift = math.sqrt(participations) / noise_multiplier
+    shift = math.sqrt(participations) / max(noise_multiplier, _NO_NOISE)
     return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
 
 
@@ -85,37 +171,17 @@ def random_participations_epsilon(
     Args:
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        probabilities: of 0, 1, 2, … participations, shape ``(most + 1,)``.
+        probabilities: of 0, 1, 2, … participations, shape ``(most + 1,)``; they add up to 1.
 
     Raises:
         ValueError: if an argument is out of range.
     """
     _check(noise_multiplier, delta)
     weights = np.asarray(probabilities, np.float64)
-    if weights.ndim != 1 or np.any(weights < 0) or not abs(weights.sum() - 1) < 1e-9:
-        raise_invalid("probabilities", weights, ">= 0 that add up to 1")
-    beyond = np.append(np.cumsum(weights[:0:-1])[::-1], 0.0)  # more than 0, 1, 2, …
-    most = int(np.argmax(beyond <= delta / 1000))
-    if 1 - weights[0] <= delta:
-        return 0.0
-    if noise_multiplier < _NO_NOISE:
-        return math.inf
-    counts = np.flatnonzero(weights[: most + 1])
-    shifts = np.sqrt(counts[counts > 0]) / noise_multiplier
-    share, lost = weights[counts[counts > 0]], float(beyond[most])
-
-    def excess(epsilon: float) -> float:
-        deltas = np.asarray(delta_two_gaussians(0.0, 1.0, shifts, 1.0, epsilon))
-        return float(share @ deltas) + lost - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    high = gaussian_epsilon(noise_multiplier, (delta - lost) / 2, most)
-    while high < math.inf and excess(high) > 0:  # rounding, where δ falls from 1 to 0 at once
-        high *= 2
-    if math.isinf(high):
-        return high
-    return float(scipy.optimize.brentq(excess, 0.0, high, rtol=1e-10))
+    beyond = np.cumsum(weights[::-1])[::-1]  # at least 0, 1, 2, …
+    shifts = np.sqrt(np.arange(len(weights))) / max(noise_multiplier, _NO_NOISE)
+    shifts[beyond <= delta / 1000] = math.inf
+    return known_expected_score_epsilon(shifts, delta, weights=weights)
 
 
 def poisson_epsilon(
@@ -195,6 +261,40 @@ def fixed_size_epsilon(
     if cohort == population or unsampled == 0 or math.isinf(unsampled):
         return unsampled
     return min(unsampled, _rdp_epsilon(noise_multiplier / 2, population, cohort, rounds, delta))
+
+
+def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
+    times = "once" if law.most == 1 else f"{law.most} times"
+    epsilon = gaussian_epsilon(z, delta, law.most)
+    yield UpperBound(epsilon, True, "zero-out", f"takes part at most {times}")
+    if counts := law.counts:
+        pmf = scipy.stats.binom.pmf(np.arange(counts.rounds + 1), counts.rounds, counts.rate)
+        words = f"participations are binomial{counts.condition}"
+        epsilon = random_participations_epsilon(z, delta, pmf)
+        yield UpperBound(epsilon, True, "zero-out", words, averages=True)
+    if coins := law.coins:
+        epsilon = poisson_epsilon(z, coins.rate, coins.rounds, delta)
+        words = f"takes part by coins that the adversary does not see{coins.condition}"
+        yield UpperBound(epsilon, False, "add-or-remove", words, averages=True)
+    if drawn := law.cohorts:
+        epsilon = fixed_size_epsilon(z, drawn.available, drawn.size, drawn.rounds, delta)
+        words = f"unknown cohorts of fixed size{drawn.condition}"
+        yield UpperBound(epsilon, False, "replace-one", words, averages=True)
+
+
+@functools.lru_cache(maxsize=64)
+def _count_pmf(schedule: Schedule, population: int) -> NDArray[np.float64] | None:
+    """Probabilities of 0, 1, 2, … participations of a client drawn at random.
+
+    Where a cap leaves no closed form they are those without the cap, which only takes away.
+    ``None`` if none is known.
+    """
+    law = expected_score_law(schedule, np.ones(schedule.rounds), population)
+    if law is None:
+        inner = schedule.schedule if isinstance(schedule, Composed) else None
+        return None if inner is None else _count_pmf(inner, population)
+    pmf = np.bincount(np.rint(law.expected_scores).astype(np.int64), law.shares)
+    return np.asarray(pmf / pmf.sum(), np.float64)
 
 
 @functools.lru_cache(maxsize=4096)  # a report asks for the same several times
