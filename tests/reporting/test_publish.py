@@ -167,7 +167,11 @@ def test_records_of_every_kind_are_drawn(changes, tmp_path):
         }
     record = make_record(**changes)
     written = write_figures(record, tmp_path, ("png",))
-    assert {"scores", "table"} < {path.stem for path in written} <= {*CHARTS, "scores", "table"}
+    assert (
+        {"scores", "table"}
+        < {path.stem for path in written}
+        <= {*CHARTS, "moved", "scores", "table"}
+    )
 
 
 def test_a_format_that_is_none_is_refused(tmp_path):
