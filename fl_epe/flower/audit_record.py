@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,9 @@ def _design(run: RunState) -> Design:
 
 
 def _findings(run: RunState) -> Findings:
-    shares = np.array([*run.log.heaviest.values()] or [(math.nan, math.nan)]).max(axis=0)
+    shares = np.array(run.log.shares or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
+    answers = run.log.answers.values()
     return Findings(
         plan=(
             *(run.plan.sentences() if run.plan else ()),
@@ -91,11 +93,11 @@ def _findings(run: RunState) -> Findings:
         ),
         not_measured=_missing(run) or run.log.first_failure,
         last_model_is_finite=run.last_is_finite,
-        client_participations=run.log.participations(),
+        client_participations=statistics.fmean(answers) if answers else None,
         heaviest_share=heaviest,
         heaviest_canary_share=canary,
         arrays_left_out=tuple(run.layout.left_out) if run.layout else (),
-        resumed_after=tuple(run.resumed),
+        resumed_after=run.resumed,
     )
 
 

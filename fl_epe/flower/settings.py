@@ -58,12 +58,12 @@ class CanaryAuditSettings:
             that is at most twice the share, and up to half of a round where ``num_sampled_clients``
             of a DP wrapper has room for them.
         checkpoint: a folder in which the audit is kept after every round, so that a server app
-            that was killed goes on with it: start again with the same arguments, the model after
-            some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
-            The model says after which round; later ones, which are not in it, are forgotten.
+            that was killed goes on with it: start again with the same arguments, and the model
+            after the last round as initial arrays.
             ``seed=None`` takes the seed that is kept, other arguments must be as they were. With
-            another model it is another run: what is in the folder is moved aside, and a new audit
-            begins. One folder for one run at a time.
+            another model than that after the last round that was kept a new audit begins, and what
+            is in the folder is moved aside. One folder for one run at a time, and not for
+            ``clients``.
         verdict: the primary lower bound of the report: "auto" (the default, by the number of
             canaries and ``delta``), or a method such as "weighted", for every round's model;
             "final:weighted" is for the final model.
@@ -139,6 +139,8 @@ class CanaryAuditSettings:
             if (value := getattr(self, name)) != defaults[name]:
                 why = "with clients, who answer whenever they are asked, with their own weight"
                 raise_invalid(name, value, f"to be left out {why}")
+        if self.checkpoint is not None:
+            raise_invalid("checkpoint", self.checkpoint, "to be left out with clients")
         self.client_canaries()
 
     def client_canaries(self) -> ClientCanaries | None:
