@@ -23,7 +23,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.audit_record import make_record
-from fl_epe.flower.checkpoint import Checkpoint, digest
+from fl_epe.flower.checkpoint import Checkpoint, digest, fingerprint
 from fl_epe.flower.replies import readable
 from fl_epe.flower.rounds import AuditPlan, RoundState, SettingsError, TooManyCanariesError, logger
 from fl_epe.flower.run_state import RunState
@@ -102,7 +102,7 @@ class AuditedRun(RunState):
             found = self._checkpoint.look()
             if found is not None and found[0].is_newest(arrays):
                 saved = found[0]
-                saved.check(self.settings, self.arguments)
+                saved.check(self.settings, self.wrapped)
                 self.restore(*found, arrays)
                 self._checkpoint.adopt()
                 self._finished, self._has_looked = None, True
@@ -126,6 +126,7 @@ class AuditedRun(RunState):
         try:
             if self.start is not None:
                 self.catch_up(self.index)
+                self.arguments = fingerprint(self.settings, self.wrapped)
                 self._checkpoint.save(self, self.auditor.state(), self.start)
         except Exception as error:  # noqa: BLE001 - the run goes on
             index, text = max(0, self.index - 1), "the audit could not be saved"

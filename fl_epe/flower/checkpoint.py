@@ -57,10 +57,10 @@ class SavedAudit:
     """An audit after some rounds: what it knows, and a checkpoint keeps but for the scores.
 
     Attributes:
-        arguments: see `fingerprint`.
         seed: of the canaries.
         rounds: of the run, over which the canaries are spread; ``None`` if not known.
         choices: of the server about its canaries.
+        arguments: see `fingerprint`; empty until they are saved.
         index: how many rounds are done.
         layout: of the model; ``None`` before the first round.
         first: hash of the initial model, see `digest`.
@@ -71,10 +71,10 @@ class SavedAudit:
         resumed: after how many rounds the audit went on, each time that it was started again.
     """
 
-    arguments: dict[str, Any]
     seed: int
     rounds: int | None
     choices: Choices
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     index: int = 0
     layout: Layout | None = None
     first: str = ""
@@ -90,14 +90,14 @@ class SavedAudit:
             return self.layout is not None and digest(self.layout.flatten(arrays)) == self.newest
         return False
 
-    def check(self, settings: CanaryAuditSettings, arguments: Mapping[str, Any]) -> None:
+    def check(self, settings: CanaryAuditSettings, wrapped: Wrapped) -> None:
         """Raise a `SettingsError` that names the first argument with another value than before."""
         instead = "start again as before, or with another checkpoint folder"
         if not settings.fresh_seed and settings.seed != self.seed:
             raise SettingsError(
                 f"Expected another seed to be that of the audit in the checkpoint; {instead}."
             )
-        for name, value in arguments.items():
+        for name, value in fingerprint(settings, wrapped).items():
             if value != (before := self.arguments.get(name)):
                 raise SettingsError(
                     f"Expected {name}={value!r} to be {before!r}, as in the audit in the"

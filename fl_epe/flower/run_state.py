@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import RoundFacts, RunAuditor
 from fl_epe.flower.arrays import Layout
-from fl_epe.flower.checkpoint import SavedAudit, digest, fingerprint
+from fl_epe.flower.checkpoint import SavedAudit, digest
 from fl_epe.flower.rounds import AuditLog, Choices
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, Source
@@ -40,7 +40,6 @@ class RunState(SavedAudit):
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
         kind = "model" if settings.replies is None and wrapped.takes_models() else settings.replies
         super().__init__(
-            arguments=fingerprint(settings, wrapped),
             seed=settings.seed,
             rounds=settings.rounds,
             choices=Choices(settings.num_canaries, settings.max_share, kind),

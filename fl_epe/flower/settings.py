@@ -6,12 +6,19 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from fl_epe.auditing import LEAST_FOR_NULL
 from fl_epe.auditing.bounds import PrimaryBound
 from fl_epe.canaries import CanaryKind
-from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
+from fl_epe.checks import (
+    check_noise,
+    check_positive,
+    check_probability,
+    check_rate,
+    checked_type,
+    raise_invalid,
+)
 from fl_epe.flower.client_canaries import ClientCanaries
 
 ReplyKind = Literal["model", "update"]
@@ -124,11 +131,8 @@ class CanaryAuditSettings:
         if self.noise_multiplier is not None:
             check_noise("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.max_share)
-        words = {"canary_kind": CanaryKind, "replies": ReplyKind}
-        for name, kind in words.items():
-            value = getattr(self, name)
-            if value is not None and value not in get_args(kind):
-                raise_invalid(name, value, f"to be one of {get_args(kind)}")
+        checked_type("canary_kind", self.canary_kind, CanaryKind)
+        checked_type("replies", self.replies, ReplyKind | None)
         PrimaryBound.parse(self.verdict, inclusion="fixed")
 
     def _check_together(self) -> None:
