@@ -104,7 +104,7 @@ class AuditedRun(RunState):
                 saved = found[0]
                 saved.check(self.settings, self.wrapped)
                 self.restore(*found, arrays)
-                self._checkpoint.adopt()
+                self._checkpoint.mine = True
                 self._finished, self._has_looked = None, True
                 logger.info("Audit: goes on after round %d of %s", saved.index, saved.rounds)
                 return True

@@ -111,23 +111,26 @@ _JSON = pydantic.TypeAdapter(SavedAudit)
 class Checkpoint:
     """The folder in which an audit is kept. Only `save` raises.
 
-    What another run left there is never overwritten: unless `adopt` says that this run goes on with
+    What another run left there is never overwritten: unless `mine` says that this run goes on with
     it, the first `save` moves it aside.
 
     Args:
         directory: the folder; made when the first round is saved.
         failed: told what could not be done, and why.
+
+    Attributes:
+        mine: whether the next `save` takes the place of what is in the folder.
     """
 
     def __init__(self, directory: Path, failed: Callable[[str, Exception], None]) -> None:
-        self._directory, self._failed, self._mine = directory, failed, False
+        self._directory, self._failed, self.mine = directory, failed, False
 
     def look(self) -> tuple[SavedAudit, Mapping[str, Any], ArrayRecord] | None:
         """The audit in the folder, its scores and its initial model.
 
         ``None`` if there is none; what is damaged is moved aside.
         """
-        self._mine, path = False, self._path("audit")
+        self.mine, path = False, self._path("audit")
         try:
             if not path.exists():
                 return None
@@ -145,10 +148,6 @@ class Checkpoint:
             self._set_aside()
             return None
 
-    def adopt(self) -> None:
-        """Go on with what is in the folder: the next `save` takes its place."""
-        self._mine = True
-
     def save(self, audit: SavedAudit, scores: Mapping[str, Any], start: ArrayRecord) -> None:
         """Write an audit, and the first time its initial model.
 
@@ -156,7 +155,7 @@ class Checkpoint:
             OSError: if something cannot be written, or moved aside before.
         """
         path = self._path("audit")
-        if not self._mine:
+        if not self.mine:
             self._set_aside()
             if path.exists():
                 raise OSError(f"{path} is of another run, and cannot be moved aside")
@@ -166,7 +165,7 @@ class Checkpoint:
             write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
         texts = {"audit": _JSON.dump_python(audit, mode="json")}
         write_archive(path, scores, texts, schema=SCHEMA, compress=False)
-        self._mine = True
+        self.mine = True
 
     def _set_aside(self) -> None:
         """Rename the audit in the folder, so that another run can be kept there."""
