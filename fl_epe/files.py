@@ -24,6 +24,12 @@ from typing import BinaryIO
 PART = ".fl-epe-part"
 """How the name of a file ends while it is being written."""
 
+RECORD = "record.npz"
+"""The file in a run's folder that says that the run is finished."""
+
+CHECKPOINT = "checkpoint.npz"
+"""The file in a run's folder while the run is under way."""
+
 _OURS = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
 
 

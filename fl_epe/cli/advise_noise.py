@@ -11,7 +11,8 @@ from fl_epe.auditing import AuditRecord
 from fl_epe.checks import argument_context, finite, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
 from fl_epe.cli.sizes import check_limit, check_memory
-from fl_epe.limit import load_run, rounds_like, server_like, setting_like
+from fl_epe.files import RECORD
+from fl_epe.limit import rounds_like, server_like, setting_like
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
 _ROUNDS, _PARTICIPATIONS, _DELTA = 60, 1.0, 1e-5
@@ -70,7 +71,7 @@ class Noise:
         from fl_epe.limit import noise_for_epsilon
         from fl_epe.reporting import advice_lines
 
-        run = None if self.like is None else load_run(self.like)
+        run = None if self.like is None else AuditRecord.load(self.like / RECORD)
         schedule, log = _schedule(self, run)
         clients = self.clients
         if clients is None and log is not None:

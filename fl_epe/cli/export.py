@@ -10,7 +10,7 @@ from typing import Annotated
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import raise_invalid
 from fl_epe.cli.console import print_whole, terminal
-from fl_epe.limit import RECORD
+from fl_epe.files import RECORD
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fl_epe.auditing import AuditRecord
 from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.cli.console import print_whole, terminal
 from fl_epe.cli.errors import NOT_MEASURED
-from fl_epe.limit import RECORD
+from fl_epe.files import RECORD
 
 if TYPE_CHECKING:
     from fl_epe.reporting import RunSummary

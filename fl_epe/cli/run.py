@@ -20,8 +20,7 @@ from fl_epe.cli.sizes import check_training
 from fl_epe.cli.stopping import Stopped, exit_status, locked, signals_ask
 from fl_epe.cli.task_options import settings_of_task, task_errors
 from fl_epe.config import RunConfig
-from fl_epe.files import remove_parts
-from fl_epe.limit import CHECKPOINT, RECORD
+from fl_epe.files import CHECKPOINT, RECORD, remove_parts
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import find_task, look_in_current_folder
 

@@ -26,16 +26,7 @@ from fl_epe import lazy_names
 from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
 from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
 from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure
-from fl_epe.limit.expected_scores import RealUpdates, limit_weights
-from fl_epe.limit.like import (
-    CHECKPOINT,
-    RECORD,
-    limit_like,
-    load_run,
-    rounds_like,
-    server_like,
-    setting_like,
-)
+from fl_epe.limit.measure import Epsilon, Row
 from fl_epe.limit.plan import (
     CLIENTS,
     DEFAULT_SCHEDULES,
@@ -45,19 +36,16 @@ from fl_epe.limit.plan import (
     read_plan,
     with_log,
 )
-from fl_epe.limit.rows import Epsilon, Row
-from fl_epe.limit.runner import carry_out
-from fl_epe.limit.simulated_record import limit_record
-from fl_epe.limit.trained import record_path
+from fl_epe.limit.runner import carry_out, record_path
+from fl_epe.limit.setting import RealUpdates, limit_like, rounds_like, server_like, setting_like
+from fl_epe.limit.simulated_record import limit_record, limit_weights
 
 if TYPE_CHECKING:
     from fl_epe.limit.page import print_comparison, write_comparison
 
 __all__ = [
-    "CHECKPOINT",
     "CLIENTS",
     "DEFAULT_SCHEDULES",
-    "RECORD",
     "ROUNDS",
     "CanaryAdvice",
     "CapEffect",
@@ -75,7 +63,6 @@ __all__ = [
     "limit_like",
     "limit_record",
     "limit_weights",
-    "load_run",
     "noise_for_epsilon",
     "print_comparison",
     "read_plan",

@@ -13,6 +13,7 @@ Examples:
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Callable
@@ -166,11 +167,8 @@ def _least(enough: Callable[[int], bool]) -> int | None:
         if numbers[first] == numbers[-1]:
             return None
         first = min(first + 4, len(numbers) - 1)
-    low, high = max(first - 4, -1), first
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(numbers[middle]) else (middle, high)
-    return numbers[high]
+    place = bisect.bisect_left(numbers, True, max(first - 3, 0), first, key=enough)
+    return numbers[place]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,10 +16,13 @@ from rich.table import Table
 from fl_epe.auditing import installed_versions
 from fl_epe.checks import finite
 from fl_epe.files import write_text
-from fl_epe.limit.charts import chart
+from fl_epe.limit.measure import Epsilon, Row
 from fl_epe.limit.plan import ComparisonPlan
-from fl_epe.limit.rows import Epsilon, Row
-from fl_epe.reporting import NOT_MEASURED, number, plain_table, render_page
+from fl_epe.reporting import NOT_MEASURED, number, plain_table, plain_ticks, render, render_page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLUMNS = (
     "schedule",
@@ -30,10 +34,12 @@ _COLUMNS = (
     "rounds\nunknown",
     "analyt.,\nunknown",
 )
-"""Columns of the table in the terminal."""
 _DRAWN = "~"
 """Marks an ε of clients that were drawn."""
 _TIE = 0.01  # relative; expected scores are rounded
+
+_MEAN, _EXPOSED, _UNKNOWN, _ANALYTICAL = "#c2410c", "#7c2d12", "#1d4ed8", "#15803d"
+_FLOOR = 1e-2
 
 
 def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path) -> None:
@@ -90,45 +96,34 @@ def _table(plan: ComparisonPlan, rows: Sequence[Row]) -> Table:
     table.columns[0].no_wrap = False
     for row in here:
         bad = row.above or row.failed is not None
-        table.add_row(row.schedule, *_narrow(row), style="red" if bad else "")
+        table.add_row(row.schedule, *cells_of(row), style="red" if bad else "")
     return table
 
 
-def _narrow(row: Row) -> list[str]:
-    """Fewer cells: the analytical ε of known rounds is the same for both adversaries."""
-    if row.skipped is not None or row.not_measured is not None:
+def cells_of(row: Row) -> list[str]:
+    """The cells of a row; a "!" marks an ε above its bound."""
+    if row.final is None:
         why = "impossible" if row.skipped is not None else NOT_MEASURED.replace(" ", "\n")
         return [why, *["–"] * (len(_COLUMNS) - 2)]
-    cells = _epsilons(row, _plus_minus)
-    return cells[:2] + cells[3:]
+    every_round = row.every_round
+    bound = None if every_round is None else every_round.analytical
+    return [
+        *_estimate(row.final),
+        *_estimate(every_round),
+        "–" if bound is None else number(finite(bound.epsilon)),
+        _estimate(row.unknown_rounds)[0],
+        number(finite(row.analytical_unknown_rounds)),
+    ]
 
 
-def cells_of(row: Row) -> list[str]:
-    """The cells of a row of the page, as text; a "!" marks an ε above its bound."""
-    if row.skipped is not None or row.not_measured is not None:
-        return [row.failed or f"impossible: {row.skipped}", *[""] * 8]
-    times = f"{row.mean_participations:.3g} (most {row.most_participations})"
-    return [times, *_epsilons(row, _interval)]
-
-
-def _epsilons(row: Row, spread: Callable[[Epsilon], str]) -> list[str]:
-    """What is measured, the worst case and the bound of each adversary; ``spread`` of an interval.
-
-    For unknown rounds there is no worst case.
-    """
-    found = []
-    for value in (row.final, row.every_round, row.unknown_rounds):
-        if value is None:
-            found += ["–"] * 3
-            continue
-        mark = _DRAWN if value.simulated else ""
-        worst, bound = value.worst_case, value.analytical
-        found += [
-            f"{mark}{number(value.epsilon)}{spread(value)}{' !' * value.above}",
-            "–" if worst is None else mark + number(worst),
-            "–" if bound is None else number(finite(bound.epsilon)),
-        ]
-    return [*found[:7], number(finite(row.analytical_unknown_rounds))]
+def _estimate(value: Epsilon | None) -> tuple[str, str]:
+    """ε of a client drawn at random, ± half its interval, and of the worst case."""
+    if value is None:
+        return "–", "–"
+    mark, half = _DRAWN if value.simulated else "", (value.high - value.low) / 2
+    spread = f"±{half:.1g}" if half > 0 else ""
+    worst = "–" if value.worst_case is None else mark + number(value.worst_case)
+    return f"{mark}{number(value.epsilon)}{spread}{' !' * value.above}", worst
 
 
 def failed_of(rows: Sequence[Row]) -> str:
@@ -142,18 +137,18 @@ def failed_of(rows: Sequence[Row]) -> str:
 
 def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     """The result at the `reference` in one sentence; "" where there is nothing to compare."""
+    here = _at_reference(plan, rows)
     exposed = {
-        row.schedule: (row.final.worst_case, row.clients)
-        for row in _at_reference(plan, rows)
+        row.schedule: row.final.worst_case
+        for row in here
         if row.final is not None and row.final.worst_case is not None
     }
     if len(exposed) < 2:
         return ""
-    values = [epsilon for epsilon, _ in exposed.values()]
-    clients = f"{max(many or 0 for _, many in exposed.values()):,}"
+    values, clients = exposed.values(), f"{max(row.clients or 0 for row in here):,}"
     ends = []
     for end in (min(values), max(values)):
-        tied = [name for name, (epsilon, _) in exposed.items() if abs(epsilon / end - 1) < _TIE]
+        tied = [name for name, epsilon in exposed.items() if abs(epsilon / end - 1) < _TIE]
         names = ", ".join(tied[:-1]) + (" and " if len(tied) > 1 else "") + tied[-1]
         ends.append(f"{names} (ε ≤ {number(end)}{', a tie' * (len(tied) > 1)})")
     if max(values) < min(values) * (1 + _TIE):
@@ -169,78 +164,52 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
 
 def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
     """What a reader must know about the numbers."""
+    lines = []
+    if over := [row for row in rows if row.above]:
+        names = ", ".join(_named(row) for row in over[:5])
+        lines.append(
+            f"Warning: {len(over)} of {len(rows)} rows lie above their analytical ε by more than "
+            f"chance allows ({names}): a guarantee does not hold, or the noise is not what it "
+            "claims to be."
+        )
+    failed = [f"{_named(row)}: {row.failed}." for row in rows if row.failed is not None]
+    lines += failed[:5]
+    if (more := len(failed) - 5) > 0:
+        lines.append(f"… and {more} more; see compare.json.")
     if plan.task is not None:
-        where = f"The task {plan.task} was trained for every measurement; intervals at "
-        where += f"{plan.confidence:.0%}, replicates pooled."
+        how = f"The task {plan.task} was trained for every measurement, replicates are pooled."
     else:
-        where = "Nothing was trained: ε is computed from each schedule's law, in the limit of a "
-        where += "large model."
-        if plan.like is not None:
-            where += f" Clip norms, server and real updates are those measured in {plan.like}."
-        else:
-            where += " Real updates are left out; with them ε would be smaller."
-    lines = [
-        where,
-        *_drawn_notes(rows),
+        how = "Nothing was trained: ε is computed from each schedule's law, in the limit of a "
+        how += "large model, " + (
+            "without real updates, which would lower it."
+            if plan.like is None
+            else f"with the clip norms, server and real updates of {plan.like}."
+        )
+    lines.append(how)
+    drawn = dict.fromkeys(row.schedule for row in rows if row.final and row.final.simulated)
+    if drawn:
+        lines.append(
+            f"“{_DRAWN}”: no law in closed form is known for {', '.join(drawn)}, so its clients "
+            "were drawn, the same ones for every noise multiplier."
+        )
+    lines += [
         "ε is what the attack of a random canary achieves. It is an estimate, and no bound on "
-        "other attacks. Adjacency is zero-out everywhere.",
-        "“Final” and “every round” are for a client drawn at random whose rounds the adversary "
-        "knows, “rounds unknown” for one whose rounds it does not know (“–”: no closed form).",
+        "other attacks. Adjacency is zero-out everywhere. “Final” and “every round” are for a "
+        "client drawn at random whose rounds the adversary knows, “rounds unknown” for one whose "
+        "rounds it does not know (“–”: no closed form).",
         f"“Worst case”: with {plan.confidence:.0%} confidence none of all clients has a larger "
-        "ε, by the same attack.",
+        f"ε, by the same attack. “±”: half of an interval at {plan.confidence:.0%}.",
         "Analytical ε: the tightest theorem for the same adversary and the same client, one drawn "
         "at random. That of known rounds is for every round's model, and so also holds for the "
         "final one (post-processing). It is no bound for the worst-case client.",
     ]
-    lines = [*_failed_notes(rows), *lines]
-    if over := [row for row in rows if row.above]:
-        names = ", ".join(_named(row) for row in over[:5])
-        lines.insert(
-            0,
-            f"Warning: {len(over)} of {len(rows)} rows lie above their analytical ε by more than "
-            f"chance allows ({names}): a guarantee does not hold, or the noise is not what it "
-            "claims to be.",
-        )
     if skipped := sum(row.skipped is not None for row in rows):
         lines.append(f"{skipped} of {len(rows)} combinations are impossible; see compare.json.")
     return lines
 
 
-def _drawn_notes(rows: Sequence[Row]) -> list[str]:
-    """Which rows are of clients that were drawn, and what rounds a log has."""
-    logs = dict.fromkeys((row.schedule, row.log) for row in rows if row.log)
-    lines = [
-        f"{name} has {log[0]:,} rounds, of which {log[1]:,} have clients." for name, log in logs
-    ]
-    drawn = dict.fromkeys(row.schedule for row in rows if row.final and row.final.simulated)
-    if not drawn:
-        return lines
-    return [
-        *lines,
-        f"“{_DRAWN}”: no law in closed form is known for {', '.join(drawn)}, so its clients were "
-        "drawn, the same ones for every noise multiplier.",
-    ]
-
-
-def _failed_notes(rows: Sequence[Row]) -> list[str]:
-    """Rows without an ε, or of a model that diverged; the first five by name."""
-    lines = [f"{_named(row)}: {row.failed}." for row in rows if row.failed is not None]
-    if (more := len(lines) - 5) > 0:
-        lines[5:] = [f"… and {more} more; see compare.json."]
-    return lines
-
-
 def _named(row: Row) -> str:
     return f"{row.schedule} at z = {row.noise_multiplier:g}, participations {row.participations:g}"
-
-
-def _interval(value: Epsilon) -> str:
-    return f" ({number(value.low)} – {number(value.high)})" if value.high > value.low else ""
-
-
-def _plus_minus(value: Epsilon) -> str:
-    half = (value.high - value.low) / 2
-    return f"±{half:.1g}" if half > 0 else ""
 
 
 def _json(value: Any) -> Any:
@@ -264,8 +233,58 @@ def _page(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
         delta=next((row.delta for row in rows if row.delta is not None), plan.delta),
         here=[(row, cells_of(row)) for row in here],
         rows=[(row, cells_of(row)) for row in rows],
+        names=[" ".join(name.split()) for name in _COLUMNS[1:]],
         notes=notes_of(plan, rows),
         picture=base64.b64encode(chart(drawn)).decode() if drawn else None,
         settings={k: v for k, v in plan.to_dict().items() if v not in (None, {}, 1.0)},
         versions=installed_versions(),
     )
+
+
+def chart(rows: Sequence[Row]) -> bytes:
+    """A PNG with ε of each row: of a client drawn at random, the worst case and the bound."""
+    return render(lambda figure: _by_schedule(figure, rows), (9, 1.6 + 0.42 * len(rows)))
+
+
+def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
+    left, right = figure.subplots(1, 2, sharey=True)
+    for y, row in enumerate(rows):
+        _whisker(left, y, row.final, _MEAN)
+        _whisker(right, y - 0.12, row.every_round, _MEAN)
+        _whisker(right, y + 0.18, row.unknown_rounds, _UNKNOWN)
+    left.set_yticks(range(len(rows)), [row.schedule.replace(":", ":\n", 1) for row in rows])
+    left.tick_params(axis="y", labelsize=7)
+    left.set(title="adversary sees the final model")
+    left.set_ylim(len(rows) - 0.5, -0.5)
+    right.set(title="adversary sees every round's model")
+    for axes in (left, right):
+        axes.set(xscale="log", xlabel="ε")
+        axes.grid(axis="x", alpha=0.3)
+        plain_ticks(axes)
+    for color, marker, label in (
+        (_MEAN, "o", "client drawn at random, rounds known"),
+        (_UNKNOWN, "o", "the same, rounds unknown"),
+        (_EXPOSED, "D", "worst case of all clients"),
+        (_ANALYTICAL, "|", "analytical, client drawn at random"),
+    ):
+        right.plot([], [], marker, color=color, label=label, mfc="none" if marker == "D" else None)
+    figure.legend(
+        *right.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=4,
+        fontsize=7,
+        frameon=False,
+    )
+
+
+def _whisker(axes: Axes, y: float, value: Epsilon | None, color: str) -> None:
+    if value is None:
+        return
+    low, middle, high = (max(_FLOOR, x) for x in (value.low, value.epsilon, value.high))
+    axes.plot([low, high], [y, y], color=color, lw=3, alpha=0.4, solid_capstyle="butt")
+    axes.plot(middle, y, "o", color=color, ms=4)
+    if value.worst_case is not None:
+        axes.plot(max(_FLOOR, value.worst_case), y, "D", color=_EXPOSED, ms=4, mfc="none")
+    if value.analytical is not None and math.isfinite(value.analytical.epsilon):
+        bound = max(_FLOOR, value.analytical.epsilon)
+        axes.plot(bound, y, "|", color=_ANALYTICAL, ms=11, mew=2)

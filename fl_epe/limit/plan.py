@@ -19,8 +19,8 @@ from fl_epe.checks import (
     argument_context,
     check_count,
     check_noise,
+    check_positive,
     check_probability,
-    check_rate,
     check_types,
     checked_type,
     raise_invalid,
@@ -100,7 +100,6 @@ class ComparisonPlan:
         delta: target δ (default: clients^-1.1).
         server_learning_rate: step size of the server (default: 1; with a task, the task's).
         server_momentum: momentum of the server's sgd (default: 0.9).
-        decay: factor of the server's step size from one round to the next, without a task.
         like: directory of a run whose clip norms, server, real updates and number of rounds are
             taken over, without a task.
         settings: other settings of `RunConfig` by name, with a task.
@@ -120,7 +119,6 @@ class ComparisonPlan:
     delta: float | None = None
     server_learning_rate: float | None = None
     server_momentum: float | None = None
-    decay: float = 1.0
     like: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -129,31 +127,28 @@ class ComparisonPlan:
 
     def __post_init__(self) -> None:
         for name in ("schedules", "noise_multipliers", "participations"):
-            values = getattr(self, name)
+            values, kind = getattr(self, name), str if name == "schedules" else float
             if not isinstance(values, tuple | list) or not len(values):
                 raise_invalid(name, values, "to be a list that is not empty")
             for value in values:
-                checked_type(name, value, str if name == "schedules" else float)
-            kind = str if name == "schedules" else float
+                checked_type(name, value, kind)
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
         check_types(self)
         for spec in self.schedules:
             with argument_context("schedules", spec):
                 parse_schedule(spec)
-        for name in ("noise_multipliers", "participations"):
-            for value in getattr(self, name):
-                without_noise = name == "noise_multipliers" and self.task is not None
-                if not (0 < value < math.inf or (without_noise and value == 0)):
-                    raise_invalid(name, value, "> 0 and finite")
-                if name == "noise_multipliers":
-                    check_noise(name, value)
+        for value in self.participations:
+            check_positive("participations", value)
+        for value in self.noise_multipliers:
+            check_noise("noise_multipliers", value)
+            if self.task is None:
+                check_positive("noise_multipliers", value)
         for name in ("replicates", "rounds", "clients", "num_canaries"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_probability("confidence", self.confidence)
         if self.delta is not None:
             check_probability("delta", self.delta)
-        check_rate("decay", self.decay)
         if self.seed < 0:
             raise ArgumentError("Expected {seed} >= 0.", seed=self.seed)
         self._check_kind()
@@ -171,27 +166,11 @@ class ComparisonPlan:
                 1.0 if self.server_learning_rate is None else self.server_learning_rate,
                 0.0 if self.server_momentum is None else self.server_momentum,
             )
-        if self.task is None and self.num_canaries is not None:
-            raise ArgumentError(
-                "Expected {num_canaries} only with a task: without one, ε is computed.",
-                num_canaries=self.num_canaries,
-            )
-        if self.task is None and (self.settings or self.task_options):
-            raise ArgumentError(
-                "Expected {settings} and {task_options} only with a task to train.",
-                settings=dict(self.settings),
-                task_options=dict(self.task_options),
-            )
-        if self.task is not None and (self.like is not None or self.decay != 1):
-            raise ArgumentError(
-                "Expected {like} and {decay} only without a task.", like=self.like, decay=self.decay
-            )
-        if self.task is not None and self.clients is not None:
-            raise ArgumentError(
-                "Expected {clients} only without a task, which has its own (num_clients among "
-                "its options).",
-                clients=self.clients,
-            )
+        only_with, only_without = ("num_canaries", "settings", "task_options"), ("like", "clients")
+        for name in only_with if self.task is None else only_without:
+            if getattr(self, name) not in (None, {}):
+                wanted = "with a task to train" if self.task is None else "without a task"
+                raise_invalid(name, getattr(self, name), f"only {wanted}")
 
     def cells(self) -> Iterator[Cell]:
         """All that is to be measured."""
@@ -209,6 +188,7 @@ class ComparisonPlan:
             others += ["replicates", "confidence"]
         for name in others:
             del common[name]
+        common["decay"] = 1.0  # was an option; the seeds of trainings stay
         text = json.dumps([common, dataclasses.asdict(cell), _FORMAT], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 

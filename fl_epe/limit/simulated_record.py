@@ -9,9 +9,19 @@ and the real updates add ``r_t``, so the canary's expected score is ``a_t = 1/�
 final model it adds up over its rounds to ``Σ w_t C_t / √((z² + r)·Σ_t w_t² C_t²)``, with ``w_t``
 the rounds' weights and ``r`` what the real updates add there. Where the noise dominates, r = 0;
 `RealUpdates.of` measures r in a run, so that the limit predicts that run.
+Derivation: docs/notes/limit.md.
+
+Examples:
+    >>> final, every_round = limit_weights(rounds=4, noise_multiplier=0.5)
+    >>> final.tolist(), every_round.tolist()
+    ([1.0, 1.0, 1.0, 1.0], [4.0, 4.0, 4.0, 4.0])
 """
 
 from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,8 +36,8 @@ from fl_epe.auditing import (
     ServerStep,
 )
 from fl_epe.checks import ArgumentError, raise_invalid
-from fl_epe.limit.expected_scores import RealUpdates, Signal
-from fl_epe.mechanism import ServerSGD
+from fl_epe.limit.setting import LimitSetting, RealUpdates
+from fl_epe.mechanism import ServerSGD, sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
 
@@ -35,6 +45,91 @@ Floats = NDArray[np.float64]
 
 _DIM = 10**9  # any large number: scores are cosines times its root
 _PARTICIPATION, _SCORES = 0, 1  # random streams
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Signal:
+    """What a participation adds to a canary's scores, and the residual: noise and real updates.
+
+    Attributes:
+        norms: clip norms C_t, shape ``(T,)``.
+        rates: the server's learning rates, ``(T,)``.
+        unit: what a participation adds to each round's mean, C_t/n, ``(T,)``.
+        residual: deviation of each round's mean along a canary, in units of C_t/n, ``(T,)``.
+        steps: what a participation in each round adds to θ_T − θ_0, ``(T,)``.
+        final_residual: standard deviation of θ_T − θ_0 along a canary, over the norm of ``steps``.
+    """
+
+    norms: Floats
+    rates: Floats
+    unit: Floats
+    residual: Floats
+    steps: Floats
+    final_residual: float
+
+    @classmethod
+    def of(
+        cls,
+        rounds: int,
+        noise_multiplier: float,
+        clip_norms: ArrayLike = 1.0,
+        server: ServerSGD | None = None,
+        decay: ArrayLike = 1.0,
+        real: RealUpdates | None = None,
+        cohort_size: float = 1.0,
+    ) -> Signal:
+        """From the arguments of `limit_record`, which are checked here."""
+        server = server or ServerSGD()
+        real = real or RealUpdates(np.zeros(rounds), 0.0)
+        norms = _per_round("clip_norms", clip_norms, rounds)
+        rates = server.learning_rate * _per_round("decay", decay, rounds)
+        if not 0 <= noise_multiplier < np.inf:
+            raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
+        if np.shape(real.every_round) != (rounds,):
+            raise_invalid("real.every_round", real.every_round, f"of shape (rounds={rounds},)")
+        variance = noise_multiplier**2 + real.every_round
+        final_residual = float(np.sqrt(noise_multiplier**2 + real.final))
+        if not np.all(variance > 0) or not final_residual > 0:
+            wanted = "> 0, or real updates in every round"
+            raise_invalid("noise_multiplier", noise_multiplier, wanted)
+        unit = norms / cohort_size
+        steps = sgd_weights(rates, server.momentum) * unit
+        return cls(norms, rates, unit, np.sqrt(variance), steps, final_residual)
+
+    @property
+    def moved(self) -> float:
+        """Standard deviation of θ_T − θ_0 along a canary."""
+        return float(np.linalg.norm(self.steps) * self.final_residual)
+
+
+def limit_weights(
+    rounds: int, noise_multiplier: float, **setting: Unpack[LimitSetting]
+) -> tuple[Floats, Floats]:
+    """What one participation in each round adds to expected scores.
+
+    Args:
+        rounds: number of rounds T.
+        noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are real updates.
+        setting: see `LimitSetting`.
+
+    Returns:
+        Two arrays of shape ``(T,)``. Over a canary's rounds the first adds up to the expected
+        displacement ("final"), the second to the square of the expected matched filter ("all").
+
+    Raises:
+        ValueError: if there is neither noise nor real updates, or if an argument is out of range.
+    """
+    signal = Signal.of(rounds, noise_multiplier, **setting)
+    return signal.steps / signal.moved, signal.residual**-2
+
+
+def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
+    given = np.asarray(values, np.float64)
+    if given.shape not in ((), (rounds,)):
+        raise_invalid(name, given, f"of shape () or (rounds={rounds},)")
+    if not np.all((given > 0) & np.isfinite(given)):
+        raise_invalid(name, given, "> 0 and finite")
+    return np.array(np.broadcast_to(given, rounds))
 
 
 def limit_record(
@@ -69,19 +164,12 @@ def limit_record(
     Raises:
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
     """
-    rounds, server = schedule.rounds, server or ServerSGD()
-    size = schedule.cohort_size(num_canaries if population is None else population)
-    signal = Signal.of(rounds, noise_multiplier, clip_norms, server, decay, real, size)
-    mechanism = _mechanism(schedule, noise_multiplier, size, server, signal)
-    here = _presence(schedule, num_canaries, population, seed)
-    return _record(signal, mechanism, here, unobserved, delta, seed)
-
-
-def _presence(
-    schedule: Schedule, num_canaries: int, population: int | None, seed: int
-) -> NDArray[np.bool_]:
-    """Schedules treat all clients alike, so the first of them can be the canaries."""
+    server = server or ServerSGD()
     clients = num_canaries if population is None else population
+    size = schedule.cohort_size(clients)
+    signal = Signal.of(
+        schedule.rounds, noise_multiplier, clip_norms, server, decay, real, cohort_size=size
+    )
     if isinstance(schedule, Trace):
         if population not in (None, schedule.population):
             raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
@@ -92,44 +180,33 @@ def _presence(
             population=population,
             num_canaries=num_canaries,
         )
-    return presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
-
-
-def _mechanism(
-    schedule: Schedule, z: float, cohort_size: float, server: ServerSGD, signal: Signal
-) -> Mechanism:
-    return Mechanism(
-        cohort_size=cohort_size,
-        noise_multiplier=z,
-        sum_noise_multiplier=z,
-        participation=schedule.kind,
-        canary_participations=schedule.participations(),
-        server=ServerStep("sgd", signal.rates, server.momentum),
-        clip_norms=signal.norms,
-    )
-
-
-def _record(
-    signal: Signal,
-    mechanism: Mechanism,
-    presence: NDArray[np.bool_],
-    unobserved: int,
-    delta: float,
-    seed: int,
-) -> AuditRecord:
+    # Schedules treat all clients alike, so the first of them can be the canaries.
+    here = presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
     rng = generator(seed, _SCORES)
-    observed = _cosines(signal, presence.shape[1], rng, presence)
+    observed = _cosines(signal, num_canaries, rng, here)
     lengths = signal.residual * signal.unit * np.sqrt(_DIM)
-    deltas = signal.rates * _discounted(lengths, mechanism.server.momentum)
     moved = signal.moved * np.sqrt(_DIM)
     return AuditRecord(
         dim=_DIM,
         delta=delta,
         observed=observed,
         unobserved=_cosines(signal, unobserved, rng),
-        presence=presence,
-        norms=Norms(lengths, deltas, final=moved, displacement=moved),
-        mechanism=mechanism,
+        presence=here,
+        norms=Norms(
+            lengths,
+            signal.rates * _discounted(lengths, server.momentum),
+            final=moved,
+            displacement=moved,
+        ),
+        mechanism=Mechanism(
+            cohort_size=size,
+            noise_multiplier=noise_multiplier,
+            sum_noise_multiplier=noise_multiplier,
+            participation=schedule.kind,
+            canary_participations=schedule.participations(),
+            server=ServerStep("sgd", signal.rates, server.momentum),
+            clip_norms=signal.norms,
+        ),
         design=Design(task="limit"),
         provenance=Provenance(seeds={"limit": seed}),
     )
@@ -159,9 +236,5 @@ def _cosines(
 
 def _discounted(lengths: Floats, momentum: float) -> Floats:
     """Norms of the server's velocity: each a discounted sum of orthogonal means."""
-    squares = np.empty(len(lengths))
-    total = 0.0
-    for t, length in enumerate(lengths):
-        total = momentum**2 * total + length**2
-        squares[t] = total
-    return np.sqrt(squares)
+    total = itertools.accumulate(lengths**2, lambda sum_, square: momentum**2 * sum_ + square)
+    return np.sqrt(np.fromiter(total, np.float64))

@@ -12,12 +12,12 @@ independent populations.
 Expected::
 
     P    T     cells  impossible  below exact  beyond 3 errors
-    1    1        52           8            0                0
-    1    4        52           0            0                0
-    4    4        52           8            0                0
-    4    16       52           0            0                0
-    16   16       52           8            0                0
-    16   64       52           0            0                0
+    1    1        48           8            0                0
+    1    4        48           0            0                0
+    4    4        48           8            0                0
+    4    16       48           0            0                0
+    16   16       48           8            0                0
+    16   64       48           0            0                0
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 from fl_epe.accounting import delta_two_gaussians
 from fl_epe.limit import ComparisonPlan, Epsilon, Row, carry_out, limit_weights
 from fl_epe.mechanism import ServerSGD
-from fl_epe.schedules import make_schedule, parse_schedule, presence, trace_of
+from fl_epe.schedules import log_of, make_schedule, presence, trace_of
 
 NOISES, PARTICIPATIONS, MORE = (0.5, 1.0, 2.0, 5.0), (1, 4, 16), (1, 4)
 CLIENTS, DELTA, MOMENTUM = 120, 1e-3, 0.9
@@ -58,22 +58,15 @@ def schedules(participations: int, rounds: int, folder: Path) -> tuple[str, ...]
 
 def measure(spec: str, participations: int, rounds: int) -> list[Row]:
     """The rows of one schedule, one for each noise; of a log at its own numbers."""
-    _, options = parse_schedule(spec)
     mean: float = participations
-    if "path" in options:
-        rounds, mean = log_numbers(Path(options["path"]))
+    if (log := log_of(spec)) is not None:
+        rounds, mean = log[0].rounds, log[1]
     plan = ComparisonPlan(
         (spec,), NOISES, (mean,), rounds=rounds, clients=CLIENTS, delta=DELTA,
         server_momentum=MOMENTUM,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         return carry_out(plan, Path(folder))
-
-
-def log_numbers(path: Path) -> tuple[int, float]:
-    """Rounds and mean participations of a log."""
-    rows = np.loadtxt(path, delimiter=",", skiprows=1, dtype=int, ndmin=2)
-    return int(np.ptp(rows[:, 0])) + 1, len(rows) / len(np.unique(rows[:, 1]))
 
 
 def deviations(row: Row, rounds: int, runs: int) -> list[float]:
@@ -125,10 +118,11 @@ def main(
                 for spec in schedules(times, rounds, Path(folder)):
                     found = measure(spec, times, rounds)
                     rows += found
+                    log = log_of(spec)
+                    length = rounds if log is None else log[0].rounds
                     for row in found:
                         if row.skipped is None:
                             low += below(row)
-                            length = row.log[0] if row.log else rounds
                             far += sum(t > 3 for t in deviations(row, length, runs))
             skipped = sum(row.skipped is not None for row in rows)
             say(f"{times:<5}{rounds:<6}{len(rows):>5}{skipped:>12}{low:>13}{far:>17}")

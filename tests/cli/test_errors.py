@@ -146,7 +146,7 @@ class TestOneLine:
                 ["--rounds=7 * --clients-per-round=24 / --num-clients=120 = 1.4"],
             ),
             ([*LIMIT, "--noise-multipliers", "1e300"], ["--noise-multipliers=1e+300"]),
-            ([*LIMIT, "--set", "local-epochs=2"], ["--set", "--task-option"]),
+            ([*LIMIT, "--set", "local-epochs=2"], ["--set", "only with a task to train"]),
             (
                 [*LIMIT, "--task", "digits", "--schedules", "epochs", "--set", "local-epochs=x"],
                 ["--set local-epochs='x' to be an integer"],

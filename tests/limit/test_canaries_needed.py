@@ -9,7 +9,7 @@ import pytest
 from fl_epe import epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores
-from fl_epe.auditing.bounds import lower_bound
+from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.cli.main import main
 from fl_epe.limit import canaries_for_epsilon
 from fl_epe.limit.canaries_needed import shift_of
@@ -21,6 +21,14 @@ DELTA, METHOD = 1e-5, "gdp"
 def fast(monkeypatch):
     """The bound by design takes seconds."""
     monkeypatch.setattr("fl_epe.limit.canaries_needed.method_by_design", lambda *_: METHOD)
+
+
+def test_the_bound_is_the_one_by_design(monkeypatch):
+    monkeypatch.undo()  # for so large an ε two canaries are enough, and no audit is slow
+    found = canaries_for_epsilon(30.0, 0.5, DELTA)
+    scores = Scores.from_cosines(np.full(found.canaries, found.shift / 1e4), 10**8)
+    assert found.method == method_by_design(scores, DELTA, 0.95) != METHOD
+    assert found.power >= 0.8
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 4.0, 60.0])
