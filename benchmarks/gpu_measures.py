@@ -17,9 +17,10 @@ import numpy as np
 import scipy
 import torch
 from gpu_run import Prepared
+from gpu_scoring import butterflies, dot
 
 from fl_epe.canaries import CanarySet
-from fl_epe.canaries.walsh_hadamard import butterflies, hadamard
+from fl_epe.canaries.walsh_hadamard import hadamard
 from fl_epe.mechanism import ClippedSum
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
@@ -113,8 +114,8 @@ def copy_bandwidth(device: torch.device, sizes: Sizes) -> Answer:
 def scoring(dim: int, device: torch.device, sizes: Sizes, seed: int, few: int) -> Answer:
     """All scores of a round by rotation on the device, and how far they are from the CPU's.
 
-    "transforms" are two fast transforms alone, as `CanarySet.dot` makes them of a tensor, and
-    "products" the same from matrix products. "few" is a call of `CanarySet.dot` for the canaries of
+    "transforms" are two fast transforms alone, as `gpu_scoring.dot` makes them, and
+    "products" the same from matrix products. "few" is a call of it for the canaries of
     a usual run, "every" one for as many as there are. "gb_per_s" counts what two transforms must
     read and write at least, once each.
     """
@@ -123,7 +124,7 @@ def scoring(dim: int, device: torch.device, sizes: Sizes, seed: int, few: int) -
     size = 1 << (dim - 1).bit_length()
     began = time.perf_counter()
     canaries, all_of_them = CanarySet(dim, few, seed), CanarySet(dim, size, seed)
-    canaries.dot(on_device)
+    dot(canaries, on_device)
     set_up = time.perf_counter() - began
     padded = torch.zeros(size, device=device)
     padded[:dim] = on_device / on_device.abs().max()
@@ -131,8 +132,8 @@ def scoring(dim: int, device: torch.device, sizes: Sizes, seed: int, few: int) -
     works: dict[str, Callable[[], object]] = {
         "transforms": lambda: [butterflies(padded).mul_(size**-0.5) for _ in range(2)],
         "products": lambda: [multiply(padded).mul_(size**-0.5) for _ in range(2)],
-        "few": lambda: canaries.dot(on_device),
-        "every": lambda: all_of_them.dot(on_device),
+        "few": lambda: dot(canaries, on_device),
+        "every": lambda: dot(all_of_them, on_device),
     }
     answer: Answer = {"dim": dim, "size": size, "few_count": few, "set_up": set_up}
     for name, work in works.items():
@@ -167,7 +168,7 @@ def _from_cpu(canaries: CanarySet, x: np.ndarray, device: torch.device, seed: in
     far = 0.0
     for vector in (x, sparse):
         deviation = float(np.linalg.norm(vector.astype(np.float64))) / np.sqrt(len(x))
-        there = canaries.dot(torch.tensor(vector, device=device))
+        there = dot(canaries, torch.tensor(vector, device=device))
         far = max(far, float(np.abs(there - canaries.dot(vector)).max() / deviation))
     return far
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from gpu_scoring import dot
 from numpy.typing import NDArray
 
 from fl_epe import schedules
@@ -223,7 +224,7 @@ class AuditedRun:
         """Inner products of all canaries with a vector, on the device."""
         if self._device.type == "cpu":
             return self.canaries.dot(vector)
-        return self.canaries.dot(torch.tensor(vector, dtype=torch.float32, device=self._device))
+        return dot(self.canaries, torch.tensor(vector, dtype=torch.float32, device=self._device))
 
     def record(self) -> AuditRecord:
         """The record of the rounds so far; canaries whose turn did not come are unobserved."""

@@ -12,10 +12,10 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.canaries.rotation import Rotation, rotation, size_for
 from fl_epe.canaries.sphere import Sphere
@@ -139,13 +139,12 @@ class CanarySet:
         return out
 
     def dot(
-        self, x: Any, *, numbers: Sequence[int] | None = None, threads: int | None = None
+        self, x: ArrayLike, *, numbers: Sequence[int] | None = None, threads: int | None = None
     ) -> NDArray[np.float64]:
         """Inner products of canaries with ``x``, without making them all.
 
         Args:
-            x: shape ``(dim,)`` or ``(m, dim)``; for "rotation" also a floating-point torch tensor
-                on any device, where it is then used.
+            x: shape ``(dim,)`` or ``(m, dim)``.
             numbers: which canaries; all of them by default.
             threads: how many threads share the work; the result does not depend on it.
 
@@ -157,10 +156,9 @@ class CanarySet:
             ValueError: if the last axis of ``x`` is not ``dim`` long.
             IndexError: if a number is not in [0, count).
         """
-        if self._sphere is not None or not hasattr(x, "new_zeros"):  # which only a tensor has
-            x = np.asarray(x)
+        x = np.asarray(x)
         if x.ndim not in (1, 2) or x.shape[-1] != self.dim:
-            raise_invalid("x.shape", tuple(x.shape), f"to end with dim={self.dim}")
+            raise_invalid("x.shape", x.shape, f"to end with dim={self.dim}")
         chosen = self._chosen(numbers)
         vectors = x if x.ndim == 2 else x[None]
         if self._sphere is not None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.canaries.walsh_hadamard import butterflies, transform
+from fl_epe.canaries.walsh_hadamard import transform
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
@@ -93,16 +92,16 @@ class Rotation:
             np.multiply(shuffled, self._second[start : start + len(part)], out=part)
             part *= scale
 
-    def products(self, x: Any, rows: Rows, *, threads: int | None = None) -> Floats:
+    def products(
+        self, x: NDArray[np.floating], rows: Rows, *, threads: int | None = None
+    ) -> Floats:
         """Inner products of rows before they are scaled with ``x``, shape ``(len(rows),)``.
 
         Args:
-            x: shape ``(dim,)``, a NumPy array, or a torch tensor, which is used where it is.
+            x: shape ``(dim,)``.
             rows: which.
             threads: see `transform`.
         """
-        if not isinstance(x, np.ndarray):
-            return self._products_of_tensor(x, rows)
         largest = max(float(np.max(x)), -float(np.min(x)))
         if largest == 0:
             return np.zeros(len(rows))
@@ -112,18 +111,6 @@ class Rotation:
         transform(y, threads=threads)
         y *= self._first
         return transform(y, threads=threads)[rows] * np.float64(largest)
-
-    def _products_of_tensor(self, x: Any, rows: Rows) -> Floats:
-        largest = float(x.abs().max())
-        if largest == 0:
-            return np.zeros(len(rows))
-        y = x.new_zeros(self.size)
-        y[: self.dim] = x / largest
-        y[: self.dim] *= x.new_tensor(self._second[: self.dim])
-        y = butterflies(butterflies(y) * x.new_tensor(self._first))
-        whole = y[:1].long().dtype  # as this room knows no torch
-        chosen = y[x.new_tensor(rows, dtype=whole)].cpu().numpy()
-        return np.asarray(chosen, np.float64) * largest
 
     def combine(self, weights: Floats, rows: Rows) -> NDArray[np.float32]:
         """The sum of rows before they are scaled, with these weights, shape ``(dim,)``."""

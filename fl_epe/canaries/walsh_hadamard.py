@@ -1,9 +1,8 @@
 """The Walsh–Hadamard transform of a vector whose length is a power of two.
 
 ``y_i = Σ_j (−1)^popcount(i & j) · x_j``: sums and differences alone, O(D log D), its own inverse up
-to the factor D. `transform` makes it from matrix products, the fastest way for NumPy; `butterflies`
-adds and subtracts, for NumPy and torch alike, on any device, where products may round (TF32).
-For whole numbers below 2^24 both are exact, otherwise they agree to about 1e-6 of the spread.
+to the factor D. `transform` makes it from matrix products, the fastest way for NumPy. It is exact
+for whole numbers below 2^24, and right to about 1e-6 of the spread for others.
 
 Examples:
     >>> transform(np.array([1, 0, 0, 2], np.float32))
@@ -16,7 +15,6 @@ import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -70,28 +68,6 @@ def _share(work: Callable[[int], None], items: range, threads: int) -> None:
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(some, range(threads)))
-
-
-def butterflies(x: Any) -> Any:
-    """Transform ``x`` in place, a NumPy array or a torch tensor, and return it.
-
-    The order of the additions is fixed: every device with IEEE arithmetic has the same bits.
-
-    Args:
-        x: floating-point, contiguous, shape ``(2^b,)``.
-
-    Raises:
-        ValueError: if the length is not a power of two.
-    """
-    _split(len(x))
-    half = 1
-    while half < len(x):
-        pairs = x.reshape(-1, 2, half)
-        total = pairs[:, 0] + pairs[:, 1]
-        pairs[:, 1] = pairs[:, 0] - pairs[:, 1]
-        pairs[:, 0] = total
-        half *= 2
-    return x
 
 
 @functools.cache

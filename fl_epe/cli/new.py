@@ -8,9 +8,9 @@ import json
 import os
 import shlex
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fl_epe.checks import raise_invalid
 from fl_epe.cli.console import print_whole, terminal
@@ -43,7 +43,6 @@ def loss(outputs, targets):
     return torch.nn.functional.mse_loss(outputs[:, 0], (targets - {mean:.3g}) / {deviation:.3g})
 
 '''
-_GUIDE = "see docs/guides/own-task.md"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,20 +79,19 @@ class New:
             raise_invalid("file", str(path), "not to exist: name another one")
         if self.data is None and (self.targets or self.by):
             raise_invalid("data", None, "beside --targets and --by, which are columns of it")
-        left_out: list[str] = []
         if self.data is None:
             values = _Values(_CANCER, "target", "iid:60", clients=60, example=_EXAMPLE)
         else:
-            values = self._of_table(left_out)
+            values = self._of_table()
         write_text(path, values.filled(path.stem))
         there = str(path.parent)
         go = "" if there == "." else f"cd {shlex.quote(there)} && "
         following = f"Next: {go}fl-epe run {path.stem}:task"
-        print_whole(terminal(), f"{path}: a task of your own", *left_out, following)
+        print_whole(terminal(), f"{path}: a task of your own", following)
         return 0
 
-    def _of_table(self, left_out: list[str]) -> _Values:
-        from fl_epe.tasks import class_count, number_columns, open_source, read_column
+    def _of_table(self) -> _Values:
+        from fl_epe.tasks.tables import class_count, number_columns, open_source, read_column
 
         rows, held_out = open_source(str(self.data), None, 0)
         names, columns = rows.column_names, ", ".join(rows.column_names)
@@ -106,12 +104,11 @@ class New:
         if not inputs:
             wanted = (
                 f"to have columns of numbers beside {self.targets}: {columns}. For images or text, "
-                f"write the task with fl_epe.tasks.from_datasets: {_GUIDE}"
+                f"write the task with fl_epe.tasks.from_datasets: see docs/guides/own-task.md"
             )
             raise_invalid("data", str(self.data), wanted)
         clients = _CLIENTS if self.by is None else len(set(rows[self.by]))
         clients = min(clients, len(rows))
-        left_out += _not_numbers(rows.features, {*inputs, self.targets, self.by})
         outputs, loss = class_count((rows, held_out), self.targets), ""
         if outputs is None:
             values = read_column(rows, self.targets, "targets").double()
@@ -169,18 +166,3 @@ def _quoted(value: object) -> str:
     text = f"[{', '.join(map(_quoted, value))}]"
     lines = "".join(f"        {_quoted(one)},\n" for one in value)
     return text if len(text) < 80 else f"[\n{lines}    ]"
-
-
-def _not_numbers(features: Mapping[str, Any], used: Collection[str | None]) -> list[str]:
-    """Which columns are no inputs, and why."""
-    left = [
-        f"{name or 'a column without a name'} ({getattr(kind, 'dtype', type(kind).__name__)})"
-        for name, kind in features.items()
-        if name not in used
-    ]
-    if not left:
-        return []
-    return [
-        f"Left out of the inputs, as they are no columns of numbers: {', '.join(left)}. Turn them "
-        f"into numbers to use them: {_GUIDE}."
-    ]

@@ -64,7 +64,12 @@ class _Machine:
     def _carry_out(self, job: Job, output: Path, words: Sequence[str]) -> int:
         """Train in a folder that nobody else works in, keep the record, and report on it."""
         from fl_epe.flower import simulate
-        from fl_epe.simulation import RunStoppedError, StopRequest, remove_checkpoint
+        from fl_epe.simulation import (
+            RunStoppedError,
+            StopRequest,
+            has_checkpoint,
+            remove_checkpoint,
+        )
 
         console, stop = terminal(), StopRequest()
         log, started, command = RunLog(output, _warn), now(), command_line(words)
@@ -103,7 +108,10 @@ class _Machine:
             return status
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
-            raise
+            if not isinstance(error, KeyboardInterrupt) or not has_checkpoint(output / CHECKPOINT):
+                raise
+            print_whole(console, "", f"Stopped. Go on with: {resume}")
+            return exit_status(error)
         log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))
         again = resume

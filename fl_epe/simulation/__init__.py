@@ -15,14 +15,13 @@ Examples:
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
-from fl_epe.simulation.checkpoint import has_checkpoint, remove_checkpoint
+from fl_epe.simulation.checkpoint import Job, has_checkpoint, load_job, remove_checkpoint
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
 from fl_epe.simulation.stopping import RunStoppedError, StopRequest
 from fl_epe.simulation.strategy import DPFedAvg
 
 if TYPE_CHECKING:
-    from fl_epe.simulation.job import Job, load_job
     from fl_epe.simulation.run import Progress, run_on_grid, simulate
     from fl_epe.simulation.worker import worker_app
 
@@ -46,7 +45,6 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(  # what trains, which needs PyTorch
     __name__,
     {
-        "fl_epe.simulation.job": ("Job", "load_job"),
         "fl_epe.simulation.run": ("Progress", "run_on_grid", "simulate"),
         "fl_epe.simulation.worker": ("worker_app",),
     },

@@ -110,26 +110,24 @@ class RoundLog:
 
     def clients(self) -> ClientLog:
         """Who took part in the rounds done."""
-        rounds = self.rounds_done
-        absent = self.series("absent").astype(np.int64)
-        return ClientLog(
-            np.concatenate(self.cohorts[:rounds]), self._offsets()[: rounds + 1], absent
-        )
+        return ClientLog(*self._who(), self.series("absent").astype(np.int64))
 
-    def _offsets(self) -> NDArray[np.int64]:
-        return np.cumsum([0, *map(len, self.cohorts)])
+    def _who(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        cohorts = self.cohorts[: self.rounds_done]
+        return np.concatenate(cohorts), np.cumsum([0, *map(len, cohorts)])
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All of it as named arrays, for a checkpoint."""
+        """The rounds done as named arrays, for a checkpoint; the plan follows from the seeds."""
+        ids, offsets = self._who()
         history = {f"history.{name}": np.array(values) for name, values in self.history.items()}
         return history | {
             "rounds_done": np.array(self.rounds_done),
             "faults": np.array(self.faults, dtype=np.str_),
             "fault_kinds": np.array(list(self.fault_counts), dtype=np.str_),
             "fault_counts": np.array(list(self.fault_counts.values()), np.int64),
-            "presence": self.presence,
-            "client_ids": np.concatenate(self.cohorts),
-            "client_offsets": self._offsets(),
+            "presence": self.presence[: self.rounds_done],
+            "client_ids": ids,
+            "client_offsets": offsets,
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -138,24 +136,24 @@ class RoundLog:
         Raises:
             ValueError: if it is of another plan.
         """
-        (rounds, _), done = self.presence.shape, int(state["rounds_done"])
+        (rounds, canaries), done = self.presence.shape, int(state["rounds_done"])
         if not 1 <= done <= rounds:
             raise ValueError(f"rounds_done={done} is not in [1, {rounds}]")
         wanted: dict[str, tuple[str, tuple[int, ...]]] = {
             "rounds_done": ("i", ()),
-            "presence": ("b", self.presence.shape),
+            "presence": ("b", (done, canaries)),
             "faults": ("U", (-1,)),
             "fault_kinds": ("U", (-1,)),
             "fault_counts": ("i", (-1,)),
             "client_ids": ("i", (-1,)),
-            "client_offsets": ("i", (rounds + 1,)),
+            "client_offsets": ("i", (done + 1,)),
         }
         check_arrays(state, wanted | {f"history.{name}": ("if", (done,)) for name in _PER_ROUND})
         ids, offsets = state["client_ids"], state["client_offsets"]
         if offsets[0] != 0 or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
             raise ValueError(f"client_offsets do not rise from 0 to {len(ids)}")
         counts = zip(state["fault_kinds"].tolist(), state["fault_counts"].tolist(), strict=True)
-        self.rounds_done, self.presence = done, state["presence"]
-        self.cohorts = np.split(ids, offsets[1:-1])
+        self.rounds_done, self.presence[:done] = done, state["presence"]
+        self.cohorts[:done] = np.split(ids, offsets[1:-1])
         self.faults, self.fault_counts = state["faults"].tolist(), Counter(dict(counts))
         self.history = {name: state[f"history.{name}"].tolist() for name in _PER_ROUND}

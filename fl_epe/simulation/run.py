@@ -21,6 +21,7 @@ from fl_epe.auditing import AuditRecord, Design, EarlyStop, EpsilonEstimate, Fau
 from fl_epe.checks import ArgumentError, check_count, check_positive
 from fl_epe.flower import pack
 from fl_epe.simulation.checkpoint import (
+    Job,
     check_arrays,
     from_newest,
     has_checkpoint,
@@ -30,7 +31,6 @@ from fl_epe.simulation.checkpoint import (
 )
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
-from fl_epe.simulation.job import Job
 from fl_epe.simulation.stopping import EndedError, RunStoppedError, StopRequest, WatchedGrid
 from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
@@ -55,9 +55,7 @@ class Progress:
         estimate: ε of every round so far, its interval for all rounds at once; ``None`` where
             nothing is known yet.
         metric: what ``accuracy`` is, see `fl_epe.tasks.Task.metric`.
-        evaluated: how many rounds were done at the last evaluation.
         eval_loss: loss of the last evaluation, on held-out data.
-        kept: rounds in the newest checkpoint.
         faults: the first messages about what went wrong.
         fault_counts: how often each kind of fault happened.
     """
@@ -71,9 +69,7 @@ class Progress:
     seconds_left: float
     metric: str = "accuracy"
     estimate: EpsilonEstimate | None = None
-    evaluated: int = 0
     eval_loss: float = math.nan
-    kept: int = 0
     faults: Sequence[str] = ()
     fault_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -202,9 +198,7 @@ class _Session:
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
             metric=self.job.task.metric,
             estimate=self.strategy.auditor.epsilon_so_far(),
-            evaluated=int(self._series["eval_round"][-1]),
             eval_loss=self._series["eval_loss"][-1],
-            kept=self._kept,
             faults=tuple(log.faults),
             fault_counts=dict(log.fault_counts),
         )

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task
     from fl_epe.tasks.dataset_task import DatasetTask, from_datasets
     from fl_epe.tasks.examples import ByExample, ClientData, LossSum
-    from fl_epe.tasks.tables import class_count, number_columns, open_source, read_column
 
 __all__ = [
     "ByExample",
@@ -39,16 +38,12 @@ __all__ = [
     "FoundTask",
     "LossSum",
     "Task",
-    "class_count",
     "find_task",
     "from_datasets",
     "is_reference",
     "load_task",
     "look_in_current_folder",
-    "number_columns",
-    "open_source",
     "place_of",
-    "read_column",
 ]
 
 __getattr__, __dir__ = lazy_names(  # what needs PyTorch
@@ -57,6 +52,5 @@ __getattr__, __dir__ = lazy_names(  # what needs PyTorch
         "fl_epe.tasks.contract": ("Task",),
         "fl_epe.tasks.dataset_task": ("DatasetTask", "from_datasets"),
         "fl_epe.tasks.examples": ("ByExample", "ClientData", "LossSum"),
-        "fl_epe.tasks.tables": ("class_count", "number_columns", "open_source", "read_column"),
     },
 )

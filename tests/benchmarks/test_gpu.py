@@ -13,11 +13,15 @@ from pathlib import Path
 
 import gpu
 import gpu_measures
+import gpu_scoring
 import numpy as np
 import pytest
+import torch
 from gpu_run import AuditedRun, RunPlan, checkpoints
 from tiny import Tiny
 
+from fl_epe.canaries import CanarySet
+from fl_epe.canaries.walsh_hadamard import transform
 from fl_epe.config import RunConfig
 from fl_epe.models import one_thread
 from fl_epe.seeding import Seeds
@@ -43,6 +47,23 @@ def played(run, rounds):
     for _ in range(rounds):
         run.play()
     return run
+
+
+@pytest.mark.parametrize(("dim", "count"), [(100, 70_000), (65_536, 500), (70_000, 500)])
+def test_a_tensor_is_scored_like_an_array(dim, count):
+    canaries = CanarySet(dim, count, 3)
+    x = np.random.default_rng(0).standard_normal(dim).astype(np.float32)
+    found = gpu_scoring.dot(canaries, torch.from_numpy(x))
+    apart = 1e-5 * float(np.linalg.norm(x)) / dim**0.5
+    np.testing.assert_allclose(found, canaries.dot(x), atol=apart)
+    assert found.dtype == np.float64
+    assert not gpu_scoring.dot(canaries, torch.zeros(dim)).any()
+
+
+def test_butterflies_are_exact_for_whole_numbers():
+    x = np.random.default_rng(1).choice([-1, 1], 1 << 16).astype(np.float32)
+    slow = gpu_scoring.butterflies(torch.from_numpy(x.copy()))
+    assert np.array_equal(slow.numpy(), transform(x.copy()))
 
 
 def test_the_run_is_that_of_dp_fedavg():

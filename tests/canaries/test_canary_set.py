@@ -210,24 +210,3 @@ def test_nan_is_not_hidden():
     x = np.ones(70_000)
     x[3] = np.nan
     assert np.isnan(CanarySet(70_000, 5, 3).dot(x)).all()
-
-
-@pytest.mark.parametrize("dim", [100, 65_536, 70_000])
-def test_a_tensor_is_scored_like_an_array(dim):
-    torch = pytest.importorskip("torch")
-    canaries = CanarySet(dim, 500, 3)
-    x = np.random.default_rng(0).standard_normal(dim).astype(np.float32)
-    found = canaries.dot(torch.from_numpy(x))
-    np.testing.assert_allclose(
-        found, canaries.dot(x), atol=1e-5 * float(np.linalg.norm(x)) / dim**0.5
-    )
-    assert found.dtype == np.float64
-    assert not canaries.dot(torch.zeros(dim)).any()
-
-
-def test_a_whole_family_is_scored_in_its_order_by_a_tensor():
-    torch = pytest.importorskip("torch")
-    canaries = CanarySet(100, LEAST_SIZE, 3)
-    x = np.random.default_rng(0).standard_normal(100).astype(np.float32)
-    found = canaries.dot(torch.from_numpy(x))
-    np.testing.assert_allclose(found, canaries.dot(x), atol=1e-5 * float(np.linalg.norm(x)) / 10)

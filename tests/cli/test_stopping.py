@@ -20,7 +20,7 @@ from fl_epe.cli.stopping import (
     signals_ask,
 )
 from fl_epe.files import PART
-from fl_epe.simulation import StopRequest
+from fl_epe.simulation import DPFedAvg, StopRequest
 from fl_epe.simulation.checkpoint import read_checkpoint
 
 PATIENCE = 600
@@ -162,6 +162,17 @@ def test_outside_the_main_thread_nothing_changes():
 
 def test_ctrl_c_has_the_status_of_its_signal():
     assert exit_status(KeyboardInterrupt()) == 130
+
+
+def test_ctrl_c_before_the_first_round_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    def stop(*arguments, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DPFedAvg, "start", stop)
+    output = tmp_path / "run"
+    assert main([*SMALL, "--output", str(output)]) == 130
+    printed = "".join(capsys.readouterr())
+    assert f"Stopped. Go on with: fl-epe resume {output}" in printed
 
 
 @pytest.mark.slow

@@ -240,7 +240,7 @@ def cheap_commands() -> Iterator[None]:
 
     with (
         mock.patch("fl_epe.reporting.report.summarize", summarize_once),
-        mock.patch("fl_epe.simulation.job.load_task", tiny_task),
+        mock.patch("fl_epe.simulation.checkpoint.load_task", tiny_task),
         mock.patch("fl_epe.reporting.report.run_charts", return_value=[]),
         mock.patch("fl_epe.limit.carry_out", carried_out),
     ):
