@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
-from fl_epe.data.places import KINDS, absolute, optional
+from fl_epe.data.examples import KINDS, absolute, optional
 
 if TYPE_CHECKING:
     from fl_epe.data.conversion import Progress, convert, open_data

@@ -27,8 +27,8 @@ from fl_epe.archive import one_line
 from fl_epe.checks import raise_invalid
 from fl_epe.data import encoders
 from fl_epe.data.encoders import CLIENT, Encoder, Rows
+from fl_epe.data.examples import KINDS, is_hub_id
 from fl_epe.data.formats import BROKEN, Columns
-from fl_epe.data.places import KINDS, is_hub_id
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.data.store import MEMORY, ClientStore, Grouper, Sample, is_store, write_index
 from fl_epe.files import PART

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
-from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS
-from fl_epe.data.places import optional
+from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS, optional
 
 Rows = Mapping[str, pa.Array]
 """Some rows of a source: Arrow arrays of one length, by the names of an encoder's columns."""

@@ -1,9 +1,20 @@
-"""What the integers of an example mean, and the arrays that a model takes. Needs NumPy only."""
+"""The data sets that are known, where they can be, and what the integers of an example mean."""
 
 from __future__ import annotations
 
+import importlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+KINDS = ("emnist", "stackoverflow")
+"""The published data sets that `fl_epe.data.convert` knows."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 SIDE = 28
 PIXELS = SIDE * SIDE
@@ -30,3 +41,27 @@ def words_and_next(examples: np.ndarray) -> tuple[NDArray[np.int64], NDArray[np.
     """StackOverflow: ids of shape (n, 20), all but the last, and for each the one that follows."""
     ids = examples.astype(np.int64)
     return ids[:, :-1], ids[:, 1:]
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether ``source`` is no local path and looks like ``owner/name`` of a hub."""
+    return _HUB_ID.fullmatch(source) is not None and not Path(source).exists()
+
+
+def absolute(source: str) -> str:
+    """A path as seen from any folder; a hub id as it is."""
+    return source if is_hub_id(source) else os.path.abspath(os.path.expanduser(source))
+
+
+def optional(module: str) -> Any:
+    """A module that only the extra ``data`` installs.
+
+    Raises:
+        RuntimeError: if it is not there, saying how to get it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RuntimeError(
+            f"Reading data sets needs {error.name}: pip install 'fl-epe[data]'."
+        ) from error

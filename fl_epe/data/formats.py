@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from fl_epe.archive import UNREADABLE, check_size, one_line
 from fl_epe.data.encoders import CLIENT, Rows
-from fl_epe.data.places import optional
+from fl_epe.data.examples import optional
 
 ROWS = 4096
 """Rows of a batch, about."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from fl_epe.archive import one_line, require_file
 from fl_epe.data import formats
+from fl_epe.data.examples import is_hub_id, optional
 from fl_epe.data.formats import Batch, Columns
-from fl_epe.data.places import is_hub_id, optional
 
 TRAIN, HELD_OUT = "train", "held-out"
 

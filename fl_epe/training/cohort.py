@@ -202,17 +202,17 @@ class CohortTrainer:
         check_model(theta, self._task.dim)
         start = torch.tensor(theta, device=self._execution.torch_device())
         work = _Round(start, local, _Total(total, start), seed, round_number)
-        with self._execution.settings():
-            if self.chunk == 1:
-                for client in clients:
-                    self._train_one(work, client)
-            else:
-                loaded = self._load(work, clients)
-                if len(self._proved) < 2:
-                    self._prove(work, loaded)
-                for chunk in self._chunks(loaded, local.batch_size):
-                    self._train_chunk(work, chunk)
-            work.total.finish()
+        self._execution.apply()
+        if self.chunk == 1:
+            for client in clients:
+                self._train_one(work, client)
+        else:
+            loaded = self._load(work, clients)
+            if len(self._proved) < 2:
+                self._prove(work, loaded)
+            for chunk in self._chunks(loaded, local.batch_size):
+                self._train_chunk(work, chunk)
+        work.total.finish()
         return work.counts
 
     def _train_one(self, work: _Round, client: int, data: ClientData | None = None) -> bool:

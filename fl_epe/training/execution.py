@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -18,9 +17,6 @@ _VARIABLES = ("FL_EPE_DEVICE", "FL_EPE_CHUNK", "FL_EPE_PRECISION", "FL_EPE_DETER
 _CHUNK_ON_GPU = 32
 _CHUNK_ON_CPU = 24
 _LARGEST_ON_CPU = 1 << 17  # parameters; with more a step is mostly arithmetic, which gains nothing
-
-_settings_lock = threading.Lock()
-_settings_open: list[Callable[[], None]] = []  # one for each thread that trains on CUDA
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,39 +92,21 @@ class Execution:
             return _CHUNK_ON_GPU
         return 1 if convolves or dim > _LARGEST_ON_CPU else _CHUNK_ON_CPU
 
-    @contextlib.contextmanager
-    def settings(self) -> Iterator[None]:
-        """Set what CUDA keeps for the whole process while clients train, and set it back.
-
-        Threads may be in this context at a time; the last one that leaves sets it back.
-        """
+    def apply(self) -> None:
+        """Set what CUDA keeps for the whole process. It stays set: every training sets it anew."""
         if self.torch_device().type != "cuda":
-            yield
             return
-        with _settings_lock:
-            _settings_open.append(_keep_settings())
-            self._set()
-        try:
-            yield
-        finally:
-            with _settings_lock:
-                if len(_settings_open) > 1:
-                    _settings_open.pop()
-                else:
-                    _settings_open.pop()()
-
-    def _set(self) -> None:
         for name in _precision_names():
             value: object = self.precision == "tf32"
             if name[-1] == "fp32_precision":
                 value = "tf32" if value else "ieee"
-            _assign(name, value)
+            setattr(functools.reduce(getattr, name[:-1], torch.backends), name[-1], value)
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.backends.cudnn.benchmark = False
-            # A warning only: max-pooling is on torch's list, but where windows do not overlap
-            # it adds nothing up.
-            torch.use_deterministic_algorithms(True, warn_only=True)
+        # A warning only: max-pooling is on torch's list, but where windows do not overlap it adds
+        # nothing up.
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=True)
 
     def on_device(self) -> contextlib.AbstractContextManager[object]:
         """A context in which tensors that a model makes are on the device, not on the CPU."""
@@ -153,22 +131,3 @@ def _precision_names() -> list[tuple[str, ...]]:
         places = (("cuda", "matmul"), ("cudnn", "conv"), ("cudnn", "rnn"))
         return [(*place, "fp32_precision") for place in places]
     return [("cuda", "matmul", "allow_tf32"), ("cudnn", "allow_tf32")]
-
-
-def _assign(name: tuple[str, ...], value: object) -> None:
-    setattr(functools.reduce(getattr, name[:-1], torch.backends), name[-1], value)
-
-
-def _keep_settings() -> Callable[[], None]:
-    """A function that sets back what `Execution.settings` changes."""
-    names = [*_precision_names(), ("cudnn", "benchmark")]
-    values = [functools.reduce(getattr, name, torch.backends) for name in names]
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-
-    def restore() -> None:
-        for name, value in zip(names, values, strict=True):
-            _assign(name, value)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-
-    return restore

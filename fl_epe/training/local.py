@@ -124,10 +124,10 @@ class Trainer:
             ValueError: for a ``theta`` of another shape or type, or an unknown ``client_id``.
         """
         check_model(theta, self._task.dim)
-        with self._execution.settings():
-            start = torch.tensor(theta, device=self._device)
-            random = generator(seed, round_number, client_id)
-            update, sums = self.learn(start, self._task.client(client_id), local, random)
+        self._execution.apply()
+        start = torch.tensor(theta, device=self._device)
+        random = generator(seed, round_number, client_id)
+        update, sums = self.learn(start, self._task.client(client_id), local, random)
         loss_sum, correct, examples = sums.tolist()
         return ClientUpdate(update.cpu().numpy(), int(examples), loss_sum, correct)
 

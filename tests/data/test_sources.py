@@ -227,7 +227,7 @@ def test_what_happens_meanwhile_is_not_overwritten(
 
 
 def test_what_a_task_needs_besides_is_named(monkeypatch: pytest.MonkeyPatch):
-    from fl_epe.data.places import optional
+    from fl_epe.data.examples import optional
 
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(RuntimeError, match=r"needs h5py: pip install 'fl-epe\[data\]'"):

@@ -1,6 +1,5 @@
 """Where training computes, and how."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -46,25 +45,21 @@ def _state() -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize("precision", ["float32", "tf32"])
-def test_torch_is_left_as_it_was(precision: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def torch_as_it_was():
+    before, backends = _state(), torch.backends
+    yield
+    backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision = before[:2]
+    backends.cudnn.rnn.fp32_precision, backends.cudnn.benchmark = before[1:3]
+    torch.use_deterministic_algorithms(before[3])
+
+
+@pytest.mark.usefixtures("torch_as_it_was")
+def test_every_training_sets_what_torch_keeps(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before, matmul = _state(), torch.backends.cuda.matmul
-    wanted = "tf32" if precision == "tf32" else "ieee"
-    inside, leave = threading.Event(), threading.Event()
-
-    def other() -> None:
-        with Execution("cuda", precision=precision).settings():
-            inside.set()
-            leave.wait(60)
-
-    thread = threading.Thread(target=other)
-    with Execution("cuda", precision=precision).settings():
-        thread.start()
-        assert inside.wait(60)
-        assert _state() == (wanted, wanted, False, True)
-    assert _state() == (wanted, wanted, False, True)  # the other thread still trains
-    leave.set()
-    thread.join()
-    assert _state() == before
+    Execution("cuda", precision="tf32").apply()
+    assert _state() == ("tf32", "tf32", False, True)
+    Execution("cuda", deterministic=False).apply()
+    assert _state() == ("ieee", "ieee", False, False)
+    matmul = torch.backends.cuda.matmul
     assert isinstance(matmul.allow_tf32, bool)  # torch's older name can be read as well
