@@ -47,7 +47,8 @@ def _state() -> tuple[object, ...]:
 
 @pytest.fixture
 def torch_as_it_was():
-    before, backends = _state(), torch.backends
+    before: Any = _state()
+    backends: Any = torch.backends
     yield
     backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision = before[:2]
     backends.cudnn.rnn.fp32_precision, backends.cudnn.benchmark = before[1:3]
