@@ -15,7 +15,7 @@ import scipy
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
 from fl_epe.flower.run_state import RunState
-from fl_epe.flower.sources import ClientAnswers, ServerCanaries
+from fl_epe.flower.sources import ClientAnswers
 from fl_epe.mechanism import ServerSGD
 
 _RARE = 1e-3
@@ -28,7 +28,7 @@ _ON_THE_SERVER = (
 
 
 def _on_the_server(run: RunState) -> bool:
-    return isinstance(run.known_source, ServerCanaries)
+    return run.settings.clients is None and run.rounds is not None
 
 
 def _averages(run: RunState) -> bool:

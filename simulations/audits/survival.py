@@ -30,8 +30,8 @@ shared with other work; seeds 2027 in process, 2026, and for Ray 2028 and 2029 w
                10 newest checkpoints damaged (seed 2026, 2026-11-23; 250 s on a loaded machine)
     ray        20 of 20 equal to the last bit after 20 kills, 10 of them while a file was written; 4
                newest checkpoints damaged (25 and 28 minutes at a time)
-    plug-in    10 of 10 equal to the last bit after 13 kills, 5 of them while a file was written; 2
-               audits went back a round (90 s)
+    plug-in    10 of 10 equal to the last bit after 19 kills, 16 of them while a file was written; 0
+               audits began anew (seed 2026, 2026-11-23; 19 s); in another run 2 of 10 did
 
 It found that a name kept by a hard link is no second file: a kill between two renames left both
 names on one checkpoint, which the damage then broke for both. Now a new file takes its place first.

@@ -94,7 +94,8 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
     np.testing.assert_allclose(
         found.mechanism.contributions, expected.mechanism.contributions, rtol=1e-5
     )
-    assert found.mechanism.cohort_size == expected.mechanism.cohort_size
+    for name in ("cohort_size", "participation", "canary_participations"):
+        assert getattr(found.mechanism, name) == getattr(expected.mechanism, name)
     assert found.design.to_settings() == expected.design.to_settings()
     ours, theirs = (dataclasses.asdict(record.findings) for record in (found, expected))
     assert theirs.pop("resumed_after") == ()
