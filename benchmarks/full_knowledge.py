@@ -34,9 +34,10 @@ import argparse
 import numpy as np
 import torch
 
-from fl_epe import RunConfig, epsilon_from_record
+from fl_epe import epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, STATISTICS, seen_by
+from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task

@@ -53,7 +53,7 @@ from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.flower import CanaryAudit, InProcessGrid, server_canaries, synthesis
 from fl_epe.models import Cnn, bind_parameters, one_thread
 from fl_epe.seeding import generator
-from fl_epe.simulation import quiet_flower, simulate_with_ray
+from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.tasks.images import Digits
 
 _BATCH, _BATCHES = 16, 2

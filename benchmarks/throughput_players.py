@@ -60,7 +60,7 @@ def play_ours(setting: Setting) -> None:
     from fl_epe.config import RunConfig
     from fl_epe.flower import DPFedAvg, InProcessGrid, pack, worker_app
     from fl_epe.seeding import Seeds
-    from fl_epe.simulation import quiet_flower
+    from fl_epe.simulation.flower_internals import quiet_flower
 
     quiet_flower()
     task = own_task(setting) if setting.own else synthetic_task(setting)
@@ -158,7 +158,7 @@ def play_flower(setting: Setting) -> None:
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-    from fl_epe.simulation import quiet_flower, simulate_with_ray
+    from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 
     quiet_flower()
     client, server = ClientApp(), ServerApp()

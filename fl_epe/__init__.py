@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         find_evidence,
     )
     from fl_epe.canaries import CanarySet
-    from fl_epe.config import RunConfig
     from fl_epe.dp_sgd import audit_dp_sgd
 
 __version__ = "0.1.0"
@@ -48,7 +47,6 @@ __all__ = [
     "EpsilonEstimate",
     "RoundFacts",
     "RunAuditor",
-    "RunConfig",
     "assert_private",
     "audit_dp_sgd",
     "delta_two_gaussians",
@@ -107,7 +105,6 @@ __getattr__, __dir__ = lazy_names(
             "find_evidence",
         ),
         "fl_epe.canaries": ("CanarySet",),
-        "fl_epe.config": ("RunConfig",),
         "fl_epe.dp_sgd": ("audit_dp_sgd",),
     },
 )

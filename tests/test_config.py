@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from fl_epe import RunConfig
 from fl_epe.checks import ArgumentError
+from fl_epe.config import RunConfig
 
 
 @pytest.mark.parametrize(

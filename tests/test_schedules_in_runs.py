@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fl_epe import RunConfig
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, seen_by
+from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
 from fl_epe.reporting.guarantee import analytical
 from fl_epe.schedules import make_schedule, parse_schedule

@@ -20,20 +20,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
-from fl_epe.data.examples import KINDS, absolute, optional
+from fl_epe.data.examples import absolute, optional
 
 if TYPE_CHECKING:
-    from fl_epe.data.conversion import Progress, convert, open_data
+    from fl_epe.data.conversion import convert, open_data
     from fl_epe.data.store import ClientStore
 
-__all__ = ["KINDS", "ClientStore", "Progress", "absolute", "convert", "open_data"]
+__all__ = ["ClientStore", "absolute", "convert", "open_data"]
 
 
 __getattr__, __dir__ = lazy_names(  # what needs Arrow
     __name__,
-    {
-        "fl_epe.data.conversion": ("Progress", "convert", "open_data"),
-        "fl_epe.data.store": ("ClientStore",),
-    },
+    {"fl_epe.data.conversion": ("convert", "open_data"), "fl_epe.data.store": ("ClientStore",)},
     optional,
 )

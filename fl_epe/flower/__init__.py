@@ -20,12 +20,10 @@ from fl_epe.flower.client_canaries import ClientCanaries, canary_mod
 
 if TYPE_CHECKING:
     from fl_epe.flower.canary_audit import CanaryAudit
-    from fl_epe.flower.settings import CanaryAuditSettings
     from fl_epe.simulation import DPFedAvg, InProcessGrid, simulate, worker_app
 
 __all__ = [
     "CanaryAudit",
-    "CanaryAuditSettings",
     "ClientCanaries",
     "DPFedAvg",
     "InProcessGrid",
@@ -41,7 +39,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "fl_epe.flower.canary_audit": ("CanaryAudit",),
-        "fl_epe.flower.settings": ("CanaryAuditSettings",),
         "fl_epe.simulation": ("DPFedAvg", "InProcessGrid", "simulate", "worker_app"),
     },
 )

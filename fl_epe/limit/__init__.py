@@ -26,47 +26,30 @@ from fl_epe import lazy_names
 from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
 from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
 from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure
-from fl_epe.limit.measure import Epsilon, Row
-from fl_epe.limit.plan import (
-    CLIENTS,
-    DEFAULT_SCHEDULES,
-    ROUNDS,
-    Cell,
-    ComparisonPlan,
-    read_plan,
-    with_log,
-)
-from fl_epe.limit.runner import carry_out, record_path
-from fl_epe.limit.setting import RealUpdates, limit_like, rounds_like, server_like, setting_like
-from fl_epe.limit.simulated_record import limit_record, limit_weights
+from fl_epe.limit.plan import CLIENTS, ROUNDS, ComparisonPlan, read_plan, with_log
+from fl_epe.limit.runner import carry_out
+from fl_epe.limit.setting import rounds_like, server_like, setting_like
+from fl_epe.limit.simulated_record import limit_record
 
 if TYPE_CHECKING:
     from fl_epe.limit.page import print_comparison, write_comparison
 
 __all__ = [
     "CLIENTS",
-    "DEFAULT_SCHEDULES",
     "ROUNDS",
     "CanaryAdvice",
     "CapEffect",
-    "Cell",
     "ComparisonPlan",
-    "Epsilon",
     "ExposedClient",
     "Exposure",
     "NoiseAdvice",
-    "RealUpdates",
-    "Row",
     "canaries_for_epsilon",
     "carry_out",
     "exposure",
-    "limit_like",
     "limit_record",
-    "limit_weights",
     "noise_for_epsilon",
     "print_comparison",
     "read_plan",
-    "record_path",
     "rounds_like",
     "server_like",
     "setting_like",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
 from fl_epe.simulation.checkpoint import Job, has_checkpoint, load_job, remove_checkpoint
-from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 from fl_epe.simulation.in_process_grid import InProcessGrid
 from fl_epe.simulation.stopping import RunStoppedError, StopRequest
 from fl_epe.simulation.strategy import DPFedAvg
@@ -34,11 +33,9 @@ __all__ = [
     "StopRequest",
     "has_checkpoint",
     "load_job",
-    "quiet_flower",
     "remove_checkpoint",
     "run_on_grid",
     "simulate",
-    "simulate_with_ray",
     "worker_app",
 ]
 

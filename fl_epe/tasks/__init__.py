@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
 from fl_epe.tasks.by_name import (
-    FoundTask,
     find_task,
     is_reference,
     load_task,
@@ -28,14 +27,12 @@ from fl_epe.tasks.by_name import (
 
 if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task
-    from fl_epe.tasks.dataset_task import DatasetTask, from_datasets
+    from fl_epe.tasks.dataset_task import from_datasets
     from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 
 __all__ = [
     "ByExample",
     "ClientData",
-    "DatasetTask",
-    "FoundTask",
     "LossSum",
     "Task",
     "find_task",
@@ -50,7 +47,7 @@ __getattr__, __dir__ = lazy_names(  # what needs PyTorch
     __name__,
     {
         "fl_epe.tasks.contract": ("Task",),
-        "fl_epe.tasks.dataset_task": ("DatasetTask", "from_datasets"),
+        "fl_epe.tasks.dataset_task": ("from_datasets",),
         "fl_epe.tasks.examples": ("ByExample", "ClientData", "LossSum"),
     },
 )

@@ -1,11 +1,12 @@
 """Local training: clients' data and the global model in, updates or their clipped sum out.
 
-`Trainer` trains one client after another, `CohortTrainer` all that a worker has in a round, as
-`Execution` says: one after another, or many at once.
+`CohortTrainer` trains all clients that a worker has in a round, as `Execution` says: one after
+another, or many at once. `fl_epe.training.local.Trainer` trains a single client.
 
 Examples:
     >>> from fl_epe.tasks import load_task
-    >>> from fl_epe.training import LocalTraining, Trainer
+    >>> from fl_epe.training import LocalTraining
+    >>> from fl_epe.training.local import Trainer
     >>> task = load_task("synthetic-emnist", num_clients=5, max_examples=8)
     >>> trainer = Trainer(task)
     >>> theta = task.initial(seed=1)
@@ -17,6 +18,6 @@ Examples:
 
 from fl_epe.training.cohort import CohortTrainer
 from fl_epe.training.execution import Execution
-from fl_epe.training.local import LocalTraining, Trainer
+from fl_epe.training.local import LocalTraining
 
-__all__ = ["CohortTrainer", "Execution", "LocalTraining", "Trainer"]
+__all__ = ["CohortTrainer", "Execution", "LocalTraining"]

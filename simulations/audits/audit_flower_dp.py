@@ -129,7 +129,7 @@ from fl_epe.auditing import Scores, find_evidence
 from fl_epe.auditing.evidence import Evidence
 from fl_epe.auditing.games import play
 from fl_epe.flower import CanaryAudit
-from fl_epe.simulation import quiet_flower
+from fl_epe.simulation.flower_internals import quiet_flower
 
 DELTA = 1e-5
 CONFIDENCE = 0.99

@@ -67,9 +67,11 @@ from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, others_share, seen_by
 from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.config import RunConfig
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.limit import limit_like, limit_record
+from fl_epe.limit import limit_record
+from fl_epe.limit.setting import limit_like
 from fl_epe.seeding import Seeds
-from fl_epe.simulation import Job, quiet_flower, simulate
+from fl_epe.simulation import Job, simulate
+from fl_epe.simulation.flower_internals import quiet_flower
 from fl_epe.tasks import load_task
 
 COUNTS = (4, 20, 60, 200, 1000)

@@ -65,7 +65,8 @@ from flwr.serverapp import strategy as flower
 from threadpoolctl import threadpool_limits
 from torch.nn import functional
 
-from fl_epe import AuditRecord, RunConfig
+from fl_epe import AuditRecord
+from fl_epe.config import RunConfig
 from fl_epe.files import PART
 from fl_epe.flower import CanaryAudit
 from fl_epe.seeding import Seeds

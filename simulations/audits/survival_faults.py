@@ -81,8 +81,9 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
 from survival import Blobs
 
-from fl_epe import AuditRecord, RunConfig
+from fl_epe import AuditRecord
 from fl_epe.auditing import FaultKind
+from fl_epe.config import RunConfig
 from fl_epe.mechanism import gaussian_noise, norm
 from fl_epe.reporting import summarize, write_report
 from fl_epe.seeding import Seeds, generator

@@ -35,9 +35,13 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.cli.options import name_and_value
-from fl_epe.limit import Cell, ComparisonPlan, RealUpdates, carry_out, limit_record, record_path
+from fl_epe.limit import ComparisonPlan, carry_out, limit_record
+from fl_epe.limit.plan import Cell
+from fl_epe.limit.runner import record_path
+from fl_epe.limit.setting import RealUpdates
 from fl_epe.mechanism import ServerSGD
-from fl_epe.reporting import NOT_MEASURED, StatisticSummary, Unmeasured, number, summarize
+from fl_epe.reporting import NOT_MEASURED, number, summarize
+from fl_epe.reporting.summary_types import StatisticSummary, Unmeasured
 from fl_epe.schedules import ShuffledEpochs
 
 LARGEST_SHARE = 0.1

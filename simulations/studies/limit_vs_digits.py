@@ -111,7 +111,9 @@ from fl_epe import AuditRecord, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, expected_score_fit, seen_by
 from fl_epe.config import RunConfig
-from fl_epe.limit import RealUpdates, limit_record, limit_weights
+from fl_epe.limit import limit_record
+from fl_epe.limit.setting import RealUpdates
+from fl_epe.limit.simulated_record import limit_weights
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs, parse_schedule
 from fl_epe.seeding import Seeds

@@ -165,7 +165,8 @@ from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task
 from fl_epe.tasks.images import Digits
-from fl_epe.training import LocalTraining, Trainer
+from fl_epe.training import LocalTraining
+from fl_epe.training.local import Trainer
 
 Floats = NDArray[np.float64]
 Statistics = dict[str, float]

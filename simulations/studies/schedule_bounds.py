@@ -30,7 +30,9 @@ from pathlib import Path
 import numpy as np
 
 from fl_epe.accounting import delta_two_gaussians
-from fl_epe.limit import ComparisonPlan, Epsilon, Row, carry_out, limit_weights
+from fl_epe.limit import ComparisonPlan, carry_out
+from fl_epe.limit.measure import Epsilon, Row
+from fl_epe.limit.simulated_record import limit_weights
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import log_of, make_schedule, presence, trace_of
 

@@ -25,7 +25,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fl_epe.auditing import seen_by
-from fl_epe.limit import DEFAULT_SCHEDULES, ComparisonPlan, Epsilon, Row, carry_out, limit_record
+from fl_epe.limit import ComparisonPlan, carry_out, limit_record
+from fl_epe.limit.measure import Epsilon, Row
+from fl_epe.limit.plan import DEFAULT_SCHEDULES
 from fl_epe.mechanism import ServerSGD, sgd_weights
 from fl_epe.reporting import plain_ticks
 from fl_epe.schedules import ShuffledEpochs

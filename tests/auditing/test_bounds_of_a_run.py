@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe import RunConfig
 from fl_epe.auditing import Scores, combined_p_value, gaussian_by_group
 from fl_epe.auditing.bounds import (
     BOUNDS,
@@ -15,6 +14,7 @@ from fl_epe.auditing.bounds import (
     ceiling,
     method_by_design,
 )
+from fl_epe.config import RunConfig
 
 DELTA = 1e-5
 

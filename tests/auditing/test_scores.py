@@ -9,7 +9,7 @@ from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record, epsil
 from fl_epe.auditing import EVERY_ROUND, Adversary, Scores, epsilon_of, expected_score_fit, seen_by
 from fl_epe.auditing.leave_one_out import all_canaries
 from fl_epe.auditing.scores import mean_spread, null_interval, with_measured_null
-from fl_epe.reporting import notes
+from fl_epe.reporting.notes import notes
 from fl_epe.reporting.summary import summarize
 
 DELTA = 1e-5

@@ -15,7 +15,8 @@ from throughput_models import BATCH, Setting, examples
 from throughput_players import descend, own_task
 
 from fl_epe.tasks import ClientData
-from fl_epe.training import LocalTraining, Trainer
+from fl_epe.training import LocalTraining
+from fl_epe.training.local import Trainer
 
 pytestmark = pytest.mark.slow
 

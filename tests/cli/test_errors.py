@@ -16,11 +16,11 @@ import time
 
 import pytest
 
-from fl_epe import RunConfig
 from fl_epe.checks import ArgumentError, argument_context, check_types, rename_arguments
 from fl_epe.cli import errors, main, sizes
 from fl_epe.cli.main import parser_for
 from fl_epe.cli.stopping import LOCK
+from fl_epe.config import RunConfig
 from fl_epe.limit import ComparisonPlan
 from fl_epe.schedules import SCHEDULES
 

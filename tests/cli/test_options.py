@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import pytest
 
-from fl_epe import RunConfig
 from fl_epe.cli.options import Group, Parser, add_options, make
+from fl_epe.config import RunConfig
 from fl_epe.limit import ComparisonPlan
 
 

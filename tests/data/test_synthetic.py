@@ -13,7 +13,8 @@ from fl_epe.data.examples import BOS, CHARACTERS, EOS, OOV, PAD, VOCABULARY, wor
 from fl_epe.data.synthetic_images import WRITERS, distances, drawings, held_out_drawings
 from fl_epe.data.synthetic_text import USERS, held_out_sentences, sentences
 from fl_epe.tasks import load_task
-from fl_epe.training import LocalTraining, Trainer
+from fl_epe.training import LocalTraining
+from fl_epe.training.local import Trainer
 
 # Text
 

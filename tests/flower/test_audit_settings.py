@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp import strategy as flower
 
-from fl_epe import RunConfig
+from fl_epe.config import RunConfig
 from fl_epe.flower import CanaryAudit, DPFedAvg, InProcessGrid
 
 

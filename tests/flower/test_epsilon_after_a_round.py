@@ -6,8 +6,9 @@ from flower_audits import run
 from flwr.serverapp import strategy as flower
 from tiny import Tiny
 
-from fl_epe import RoundFacts, RunAuditor, RunConfig, audit_dp_sgd
+from fl_epe import RoundFacts, RunAuditor, audit_dp_sgd
 from fl_epe.auditing import epsilon_by_round
+from fl_epe.config import RunConfig
 from fl_epe.dp_sgd import PlainDPSGD
 from fl_epe.reporting import summarize
 from fl_epe.reporting.chart_rounds import by_round

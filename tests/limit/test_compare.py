@@ -16,8 +16,9 @@ from fl_epe.accounting import (
     upper_bounds,
 )
 from fl_epe.auditing import AuditRecord, NotMeasured, ServerStep
-from fl_epe.limit import ComparisonPlan, Row, carry_out, limit_record, read_plan, write_comparison
+from fl_epe.limit import ComparisonPlan, carry_out, limit_record, read_plan, write_comparison
 from fl_epe.limit.canaries_needed import shift_of
+from fl_epe.limit.measure import Row
 from fl_epe.limit.page import cells_of, failed_of, finding_of, notes_of
 from fl_epe.limit.runner import Scored, Training, pooled
 from fl_epe.schedules import ShuffledEpochs

@@ -10,8 +10,9 @@ import pytest
 from records import make_record
 
 from fl_epe.auditing import MeasuredNull, least_deviations
-from fl_epe.reporting import as_text, notes, summarize, write_report
+from fl_epe.reporting import as_text, summarize, write_report
 from fl_epe.reporting.calibration import NAMES, calibration_chart, calibration_table
+from fl_epe.reporting.notes import notes
 
 SIZE = 129_072
 RIGHT = calibration.normal()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fl_epe import RunConfig
 from fl_epe.accounting import gaussian_epsilon, tightest, upper_bounds
 from fl_epe.auditing import Design
+from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize
 from fl_epe.reporting.notes import notes

@@ -10,9 +10,9 @@ from records import make_record, record_of
 
 from fl_epe.accounting import delta_two_gaussians
 from fl_epe.auditing import EarlyStop, EpsilonEstimate
-from fl_epe.reporting import as_text, notes, summarize
+from fl_epe.reporting import as_text, summarize
 from fl_epe.reporting.headline import LITTLE, SOME, guess_limit, headline
-from fl_epe.reporting.notes import notes_by_weight
+from fl_epe.reporting.notes import notes, notes_by_weight
 
 LOW, MIDDLE, HIGH = (0.1, 0.0, 0.3), (1.5, 1.2, 2.0), (9.0, 7.0, 12.0)
 

@@ -8,7 +8,7 @@ import pytest
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.auditing import Adversary
 from fl_epe.auditing.leave_one_out import all_canaries
-from fl_epe.reporting import notes
+from fl_epe.reporting.notes import notes
 from fl_epe.reporting.summary import summarize
 
 DIM, SEED = 2000, 3

@@ -8,7 +8,8 @@ from records import make_record, record_of
 
 from fl_epe.cli.main import main
 from fl_epe.limit import limit_record
-from fl_epe.reporting import as_text, most_text, notes, summarize, write_report
+from fl_epe.reporting import as_text, most_text, summarize, write_report
+from fl_epe.reporting.notes import notes
 from fl_epe.reporting.verdict import verdict_text
 from fl_epe.schedules import Poisson, ShuffledEpochs
 

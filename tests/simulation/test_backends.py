@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from flower_processes import flwr_run, flwr_start, superlink, supernode
 
-from fl_epe import AuditRecord, RunConfig
+from fl_epe import AuditRecord
+from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task

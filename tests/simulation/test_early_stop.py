@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tiny import Tiny
 
-from fl_epe import AuditRecord, RunConfig
+from fl_epe import AuditRecord
 from fl_epe.auditing import EVERY_ROUND, average_case_client, epsilon_by_round, seen_by
+from fl_epe.config import RunConfig
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, Progress, simulate

@@ -15,7 +15,8 @@ from fl_epe import AuditRecord
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, RunStoppedError, StopRequest, simulate
-from fl_epe.tasks import DatasetTask, from_datasets
+from fl_epe.tasks import from_datasets
+from fl_epe.tasks.dataset_task import DatasetTask
 
 
 def _bert() -> nn.Module:

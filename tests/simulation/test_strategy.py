@@ -11,8 +11,9 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from tiny import Tiny
 
-from fl_epe import CanarySet, RunConfig, epsilon_from_record
+from fl_epe import CanarySet, epsilon_from_record
 from fl_epe.auditing import EVERY_ROUND, STATISTICS, NotMeasured, divergence, seen_by
+from fl_epe.config import RunConfig
 from fl_epe.flower import pack
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import DPFedAvg, InProcessGrid, Job, run_on_grid, simulate, worker_app

@@ -11,9 +11,9 @@ import pytest
 from flwr.clientapp import ClientApp
 from tiny import Tiny
 
-from fl_epe import RunConfig
 from fl_epe.archive import write_archive
 from fl_epe.auditing import FaultKind
+from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import (
     InProcessGrid,

@@ -12,7 +12,8 @@ from stackoverflow import TABLE
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing import seen_by
-from fl_epe.limit import RealUpdates, limit_record
+from fl_epe.limit import limit_record
+from fl_epe.limit.setting import RealUpdates
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs
 

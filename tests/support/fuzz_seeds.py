@@ -21,7 +21,8 @@ from pyarrow import parquet
 from records import make_record
 from tiny import Tiny
 
-from fl_epe import AuditRecord, RunConfig, cli
+from fl_epe import AuditRecord, cli
+from fl_epe.config import RunConfig
 from fl_epe.reporting import summarize
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate

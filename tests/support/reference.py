@@ -11,7 +11,8 @@ import numpy as np
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import Task
-from fl_epe.training import LocalTraining, Trainer
+from fl_epe.training import LocalTraining
+from fl_epe.training.local import Trainer
 
 _NOTE = Path(__file__).parents[2] / "docs/notes/dp_fedavg.md"
 

@@ -15,8 +15,10 @@ import torch
 from own_data import Noisy, Tied, TwoInputs, net, normalised, rows
 from torch import nn
 
-from fl_epe.tasks import DatasetTask, from_datasets
-from fl_epe.training import LocalTraining, Trainer
+from fl_epe.tasks import from_datasets
+from fl_epe.tasks.dataset_task import DatasetTask
+from fl_epe.training import LocalTraining
+from fl_epe.training.local import Trainer
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,10 @@ from torch import nn
 from fl_epe.mechanism import ClippedSum
 from fl_epe.models import trainable
 from fl_epe.seeding import generator
-from fl_epe.tasks import ClientData, DatasetTask, LossSum, from_datasets
-from fl_epe.training import CohortTrainer, Execution, LocalTraining, Trainer
+from fl_epe.tasks import ClientData, LossSum, from_datasets
+from fl_epe.tasks.dataset_task import DatasetTask
+from fl_epe.training import CohortTrainer, Execution, LocalTraining
+from fl_epe.training.local import Trainer
 
 TWO = {"inputs": {"left": "x", "right": "first part"}}
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {

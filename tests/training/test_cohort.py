@@ -22,8 +22,9 @@ from fl_epe.simulation.worker import execute
 from fl_epe.tasks import ClientData, LossSum, Task, from_datasets, load_task
 from fl_epe.tasks.by_name import BUILT_IN
 from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
-from fl_epe.training import CohortTrainer, Execution, LocalTraining, Trainer
+from fl_epe.training import CohortTrainer, Execution, LocalTraining
 from fl_epe.training.cohort import Counts, _Total
+from fl_epe.training.local import Trainer
 from fl_epe.training.vectorized import Member, Together
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)

@@ -17,7 +17,8 @@ from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task
 from fl_epe.tasks.images import Digits
 from fl_epe.tasks.losses import cross_entropy
-from fl_epe.training import Execution, LocalTraining, Trainer
+from fl_epe.training import Execution, LocalTraining
+from fl_epe.training.local import Trainer
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=8)
 

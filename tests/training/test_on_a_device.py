@@ -19,7 +19,8 @@ from torch import nn
 
 from fl_epe.mechanism import ClippedSum
 from fl_epe.tasks import Task, from_datasets, load_task
-from fl_epe.training import CohortTrainer, Execution, LocalTraining, Trainer
+from fl_epe.training import CohortTrainer, Execution, LocalTraining
+from fl_epe.training.local import Trainer
 
 PLACE = os.environ.get("FL_EPE_GHOST", "")
 pytestmark = pytest.mark.skipif(not PLACE, reason="no FL_EPE_GHOST: there is no such device")

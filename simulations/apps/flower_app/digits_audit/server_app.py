@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fl_epe import RunConfig
+from fl_epe.config import RunConfig
 from fl_epe.reporting import write_report
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, remove_checkpoint, run_on_grid
