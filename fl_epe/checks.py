@@ -16,6 +16,7 @@ import functools
 import math
 import numbers
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator
@@ -147,7 +148,7 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
     if words and (float not in kinds or isinstance(value, str)):
         raise_invalid(name, value, f"to be {'a number or ' * (float in kinds)}one of {words}")
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    number = number and math.isfinite(_as_float(value))
+    number = number and abs(value) <= sys.float_info.max
     if int in kinds:
         if not number or value != int(value):
             raise_invalid(name, value, "to be an integer")
@@ -164,13 +165,6 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
 def literal_words(kind: Any) -> tuple[str, ...]:
     """The words that a ``Literal`` allows; none for another type."""
     return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf
 
 
 def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:

@@ -162,26 +162,25 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        self._check_numbers()
+        self._check_values()
         if self.canary_participations == AS_CLIENTS:
             object.__setattr__(self, "canary_participations", self._as_clients())
-        self._check_choices()
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
-        check_positive("clip_norm", self.clip_norm)
         self.client_schedule()
         self.canary_schedule()
         self.optimizer()
         self.sum_noise_multiplier()
+        PrimaryBound.parse(self.verdict, inclusion=self.inclusion)
 
-    def _check_numbers(self) -> None:
+    def _check_values(self) -> None:
         for name in ("clients", "rounds", "clients_per_round", "local_epochs", "local_batch_size"):
             check_count(name, getattr(self, name))
-        for name, low in (("num_canaries", 2), ("unobserved", 0)):
-            value = getattr(self, name)
-            if value < low:
-                raise_invalid(name, value, f"to be an integer >= {low}")
-        if self.unobserved == 1:
-            raise_invalid("unobserved", 1, "to be 0 or >= 2")
+        for name in ("clip_norm", "local_learning_rate"):
+            check_positive(name, getattr(self, name))
+        if self.num_canaries < 2:
+            raise_invalid("num_canaries", self.num_canaries, "to be an integer >= 2")
+        if self.unobserved < 0 or self.unobserved == 1:
+            raise_invalid("unobserved", self.unobserved, "to be 0 or >= 2")
         if self.clients_per_round > self.clients:
             raise ArgumentError(
                 "Expected {clients_per_round} <= {clients}.",
@@ -189,13 +188,10 @@ class RunConfig:
                 clients=self.clients,
             )
         check_noise("noise_multiplier", self.noise_multiplier)
-        check_positive("local_learning_rate", self.local_learning_rate)
         if self.delta is not None:
             check_probability("delta", self.delta)
         if self.delta is None and self.clients < 2:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=self.clients)
-
-    def _check_choices(self) -> None:
         if self.stop_rule() is not None and self.inclusion == "coin":
             raise ArgumentError(
                 "Expected no {stop_when} with {inclusion}: bounds for coins are for a number of "
@@ -203,7 +199,6 @@ class RunConfig:
                 stop_when=self.stop_when,
                 inclusion=self.inclusion,
             )
-        PrimaryBound.parse(self.verdict, inclusion=self.inclusion)
 
     @property
     def target_delta(self) -> float:
@@ -228,11 +223,11 @@ class RunConfig:
         except ArgumentError as error:
             if "participations" not in error.values:
                 raise
+            names = ("rounds", "clients_per_round", "clients")
             raise ArgumentError(
                 f"{error.text} A client takes part {{rounds}} * {{clients_per_round}} / {{clients}}"
                 f" = {participations:g} times.",
-                **error.values
-                | {n: getattr(self, n) for n in ("rounds", "clients_per_round", "clients")},
+                **error.values | {name: getattr(self, name) for name in names},
             ) from error
 
     def _schedule(self, participations: float) -> Schedule:

@@ -24,7 +24,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.adversary import EVERY_ROUND
+from fl_epe.auditing.epsilon_estimate import EVERY_ROUND
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import in_moderate_units
 from fl_epe.auditing.shifted_cosines import shift_scores
@@ -112,22 +112,18 @@ class Dependence:
     Attributes:
         canaries: mean number k of canaries in a round.
         rounds: number T of rounds with at least two canaries.
-        independent_rounds: how many independent rounds they are worth.
         mean_variance: variance of a round's mean score, times k: 1 for independent scores.
         correlation: mean correlation of two canaries.
         standard_error: of the correlation, if the scores are independent.
         p_value: probability of at least this ``mean_variance`` for independent scores.
-        detectable: the least correlation that would be found with 80% power at a level of 5%.
     """
 
     canaries: float
     rounds: int
-    independent_rounds: float
     mean_variance: float
     correlation: float
     standard_error: float
     p_value: float
-    detectable: float
 
 
 def dependence_of(scores: Floats, present: NDArray[np.bool_] | None = None) -> Dependence | None:
@@ -160,12 +156,10 @@ def dependence_of(scores: Floats, present: NDArray[np.bool_] | None = None) -> D
     return Dependence(
         canaries=float(counts.mean()),
         rounds=len(counts),
-        independent_rounds=worth,
         mean_variance=variance,
         correlation=correlation,
         standard_error=error,
         p_value=float(scipy.stats.chi2.sf(max(variance, 0.0) * worth, worth)),
-        detectable=_detectable(worth, count),
     )
 
 
@@ -185,11 +179,6 @@ def _independent_rounds(values: Floats, *, complete: bool) -> float:
     raw = float((product**2).sum()) / count**2
     energy = (raw - rounds**2 / count) / (1 + 1 / count)
     return float(rounds**2 / np.clip(energy, rounds, rounds**2))
-
-
-def _detectable(worth: float, count: float) -> float:
-    threshold, found = scipy.stats.chi2.isf(0.05, worth), scipy.stats.chi2.ppf(0.2, worth)
-    return float(max(threshold / found - 1, 0.0) / (count - 1))
 
 
 def dependence(record: AuditRecord) -> dict[str, Dependence]:

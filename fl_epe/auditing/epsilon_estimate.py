@@ -1,4 +1,6 @@
-"""`EpsilonEstimate`, and what it is made from: a shift of N(0, 1), or two fitted Gaussians.
+"""`EpsilonEstimate` against an `Adversary`, and what it is made from.
+
+That is a shift of N(0, 1), or two fitted Gaussians.
 
 How the intervals of fitted Gaussians are built (Algorithm 3): docs/notes/estimates.md.
 
@@ -13,16 +15,47 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.auditing.adversary import Adversary
 from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
+
+Sees = Literal["final", "all"]
+"""The final model, or every round's model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Adversary:
+    """Who attacks a client of a run.
+
+    Attributes:
+        sees: "final", the final model and the initial one, or "all", every round's model.
+        knows_rounds: whether the rounds in which the client takes part are known.
+        knows_others: whether all other clients' updates are known (the full knowledge that
+            differential privacy assumes); if not, the directions of the other canaries are known
+            and no more.
+    """
+
+    sees: Sees
+    knows_rounds: bool = True
+    knows_others: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sees not in ("final", "all"):
+            raise_invalid("sees", self.sees, "to be 'final' or 'all'")
+
+
+FINAL_MODEL = Adversary("final")
+"""Sees the initial and the final model, and knows the client's rounds."""
+
+EVERY_ROUND = Adversary("all")
+"""Sees every round's model, and knows the client's rounds."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.accounting import ExpectedScoreLaw, known_expected_score_epsilon
-from fl_epe.auditing.adversary import EVERY_ROUND
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import Floats, RunningScores

@@ -20,8 +20,9 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
-from fl_epe.auditing.adversary import FINAL_MODEL, Adversary
 from fl_epe.auditing.epsilon_estimate import (
+    FINAL_MODEL,
+    Adversary,
     EpsilonEstimate,
     FittedGaussian,
     estimate_at,

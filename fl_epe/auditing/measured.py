@@ -18,7 +18,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.adversary import Adversary
+from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.record import AuditRecord
 
 Floats = NDArray[np.float64]

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.adversary import Adversary
+from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.shifted_cosines import LEAST_DIM, fitted_shift, normal_deviates
 from fl_epe.checks import check_scores, raise_invalid

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing import statistics
-from fl_epe.auditing.adversary import EVERY_ROUND, FINAL_MODEL, Adversary
+from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
 from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.record import AuditRecord

@@ -216,16 +216,5 @@ def _dependence_line(name: str, found: Dependence) -> str:
     return (
         f"{start}: two scores of a round are correlated by {found.correlation:.2g} "
         f"± {found.standard_error:.1g}, and a round's mean has {found.mean_variance:.3g} times the "
-        f"variance of independent scores (p = {found.p_value:.2g}). {_seen_by(found)}"
-    )
-
-
-def _seen_by(found: Dependence) -> str:
-    """The least correlation that a run's rounds tell from none."""
-    rounds = f"{found.rounds} rounds"
-    if found.independent_rounds < 0.95 * found.rounds:
-        rounds += f", which resemble each other and tell as much as {found.independent_rounds:.2g},"
-    return (
-        f"In {rounds} a correlation of {found.detectable:.1g} or more would probably (in 4 of 5 "
-        "runs) have been noticed."
+        f"variance of independent scores, in {found.rounds} rounds (p = {found.p_value:.2g})."
     )
