@@ -18,9 +18,6 @@ from fl_epe.archive import one_line
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
-DECODED = "_decoded"
-"""Attribute with the values of an `Array` that was decoded beforehand."""
-
 _NUMPY = "numpy.ndarray"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -57,9 +54,8 @@ def read_only(array: Array) -> NDArray[Any]:
         TypeError: if it was not made from a NumPy array.
         ValueError: if its bytes are not those of one.
     """
-    if (decoded := vars(array).get(DECODED)) is not None:
-        found: NDArray[Any] = decoded
-        return found
+    if isinstance(array, DecodedArray):
+        return array.values
     if array.stype != _NUMPY:
         raise TypeError(f"Expected {array.stype=} to be {_NUMPY!r}.")
     try:
@@ -81,6 +77,28 @@ def _parsed(array: Array) -> NDArray[Any]:
         raise ValueError(f"shape {shape} of {kind} in {len(array.data) - start} bytes")
     flat = np.frombuffer(array.data, kind, count, start)
     return flat.reshape(shape[::-1]).T if columns_first else flat.reshape(shape)
+
+
+class DecodedArray(Array):
+    """An `Array` that was decoded beforehand, so that threads need not do it.
+
+    NumPy reads a header with Python's parser, which fails now and then ("AST constructor recursion
+    depth mismatch", CPython 3.11) if threads do so at once and a collection of garbage runs code.
+    """
+
+    def __init__(self, array: Array) -> None:
+        super().__init__(array.dtype, array.shape, array.stype, array.data)
+        self.__dict__["_values"] = read_only(array)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """Its values, which cannot be changed."""
+        values: NDArray[Any] = self.__dict__["_values"]
+        return values
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy that belongs to the caller."""
+        return self.values.copy()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import scipy
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
 from fl_epe.flower.run_state import RunState
-from fl_epe.flower.sources import ClientAnswers
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries
 from fl_epe.mechanism import ServerSGD
 
 _RARE = 1e-3
@@ -28,7 +27,7 @@ _ON_THE_SERVER = (
 
 
 def _on_the_server(run: RunState) -> bool:
-    return run.settings.clients is None and run.rounds is not None
+    return isinstance(run.known_source, ServerCanaries)
 
 
 def _averages(run: RunState) -> bool:
@@ -83,9 +82,8 @@ def _design(run: RunState) -> Design:
 
 
 def _findings(run: RunState) -> Findings:
-    shares = np.array(run.log.shares or [(math.nan, math.nan)]).max(axis=0)
+    shares = np.array([*run.log.heaviest.values()] or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
-    answers = run.log.answers.values()
     return Findings(
         plan=(
             *(run.plan.sentences() if run.plan else ()),
@@ -93,11 +91,11 @@ def _findings(run: RunState) -> Findings:
         ),
         not_measured=_missing(run) or run.log.first_failure,
         last_model_is_finite=run.last_is_finite,
-        client_participations=statistics.fmean(answers) if answers else None,
+        client_participations=run.log.participations(),
         heaviest_share=heaviest,
         heaviest_canary_share=canary,
         arrays_left_out=tuple(run.layout.left_out) if run.layout else (),
-        resumed_after=run.resumed,
+        resumed_after=tuple(run.resumed),
     )
 
 

@@ -23,7 +23,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.audit_record import make_record
-from fl_epe.flower.checkpoint import Checkpoint, digest, fingerprint
+from fl_epe.flower.checkpoint import Checkpoint
 from fl_epe.flower.replies import readable
 from fl_epe.flower.rounds import AuditPlan, RoundState, SettingsError, TooManyCanariesError, logger
 from fl_epe.flower.run_state import RunState
@@ -49,8 +49,9 @@ class AuditedRun(RunState):
         super().__init__(wrapped, settings)
         self.over: str | None = None
         self._finished: AuditRecord | None = None
+        self._num_rounds = self.rounds  # as this process was told
         self._is_again = False  # started again, with a model that was not looked at yet
-        self._has_looked = False  # for a saved audit
+        self._awaited: ArrayRecord | None = None
         self._checkpoint: Checkpoint | None = None
         if settings.checkpoint is not None:
             self._checkpoint = Checkpoint(Path(settings.checkpoint), self.failed)
@@ -65,10 +66,19 @@ class AuditedRun(RunState):
         Raises:
             SettingsError: if an argument does not go with the run, or with the saved audit.
         """
-        self._is_again, self._has_looked = self.index > 0, self.index > 0
-        if isinstance(arrays, ArrayRecord) and self._goes_on_with(arrays):
-            self._is_again = True
-        elif num_rounds:
+        settings = self.settings
+        self._is_again = self.index > 0
+        if self._checkpoint is not None and not (self._is_again and self.is_last(arrays)):
+            self._num_rounds, self._awaited = num_rounds or self.rounds, None
+            self._checkpoint.look()
+            if (saved := self._checkpoint.saved) is not None:
+                if not isinstance(arrays, ArrayRecord):
+                    saved.check(settings, self.wrapped)
+                elif (done := saved.goes_on_after(arrays, settings, self.wrapped)) is not None:
+                    saved.check_rounds(done, num_rounds, settings.rounds)
+                    self._awaited = arrays
+                    return
+        if num_rounds:
             self._use_rounds(num_rounds)
 
     def _use_rounds(self, rounds: int) -> None:
@@ -90,44 +100,40 @@ class AuditedRun(RunState):
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
-    def _goes_on_with(self, arrays: ArrayRecord) -> bool:
-        """Look once for a saved audit, and go on with it if this is the model after its rounds.
-
-        Raises:
-            SettingsError: if an argument is another than before.
-        """
-        if self._checkpoint is None or self._has_looked:
-            return False
+    def _settle(self, arrays: ArrayRecord) -> None:
+        """Once, when the model is known: go on with the saved audit, or begin a new one."""
+        if self._checkpoint is None or self._checkpoint.settled:
+            return
+        if self._checkpoint.saved is None and self.index == 0:
+            self._checkpoint.look()  # hooked without `start`, or nothing is there
+        self._checkpoint.settled = True
+        if (saved := self._checkpoint.saved) is None:
+            return
         try:
-            found = self._checkpoint.look()
-            if found is not None and found[0].is_newest(arrays):
-                saved = found[0]
-                saved.check(self.settings, self.wrapped)
-                self.restore(*found, arrays)
-                self._checkpoint.mine = True
-                self._finished, self._has_looked = None, True
-                logger.info("Audit: goes on after round %d of %s", saved.index, saved.rounds)
-                return True
-            if found is not None:
-                text = "Audit: the saved one does not end with this model; a new one begins"
-                logger.warning(text)
-        except SettingsError:
-            if saved.index > 0:  # else nothing is lost
-                raise
+            done = saved.goes_on_after(arrays, self.settings, self.wrapped)
+            if done is not None:
+                self.restore(saved, done, self._checkpoint.start(), arrays)
+                self._checkpoint.adopt()
+                self._finished, self._is_again, self.over = None, False, None
+                logger.info("Audit: goes on after round %d of %s", done, saved.rounds or "some")
+                if done < saved.index:
+                    text = "Audit: rounds %d to %d are not in the model"
+                    logger.warning(text, done + 1, saved.index)
+                return
+            logger.warning("Audit: the one in the checkpoint is of another run; a new one begins")
         except Exception as error:  # noqa: BLE001 - a new audit is better than none
             self.failed("the saved audit cannot go on, and a new one begins", error)
-        self._has_looked = True
-        return False
+        if self.index == 0:
+            self.rounds = self._num_rounds or self.rounds
 
     def _save(self) -> None:
         """Keep the audit; not being able to is a fault."""
         if self._checkpoint is None:
             return
         try:
-            if self.start is not None:
-                self.catch_up(self.index)
-                self.arguments = fingerprint(self.settings, self.wrapped)
-                self._checkpoint.save(self, self.auditor.state(), self.start)
+            saved, start = self.saved(), self.start
+            if saved is not None and start is not None:
+                self._checkpoint.save(saved, start)
         except Exception as error:  # noqa: BLE001 - the run goes on
             index, text = max(0, self.index - 1), "the audit could not be saved"
             self.log.failed(index, text, error, FaultKind.NOT_SAVED)
@@ -142,10 +148,7 @@ class AuditedRun(RunState):
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
         """
-        if self.index == 0:
-            with self.goes_on("the saved audit cannot go on, and a new one begins"):
-                self._goes_on_with(arrays)
-            self._has_looked = True
+        self._settle(arrays)
         if self._is_over(arrays):
             return None
         if self.layout is None:
@@ -156,6 +159,7 @@ class AuditedRun(RunState):
             self._make_plan(self.layout, len(messages))
         if not math.isfinite(norm(state.before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
+        self.note_model(state.before)
         if self.index == 0:
             self._save()  # before anything is sent
         try:
@@ -169,7 +173,7 @@ class AuditedRun(RunState):
         """Whether no more rounds are audited; the first time the reason is a fault."""
         if self.over is None and self.index > 0 and self.layout is not None:
             again, self._is_again = self._is_again, False
-            if again and not self.is_newest(arrays):
+            if again and not self.is_last(arrays):
                 self.over = "start() was called again, with another model: make a new CanaryAudit"
             elif self.settings.clients is None and self.index == self.rounds:
                 self.over = (
@@ -234,9 +238,11 @@ class AuditedRun(RunState):
         self.losses.append(loss)
         try:
             if self.layout is not None:
+                self.note_model(None)
                 if state is not None:
                     self._settle_canaries(index, state, seen)
                 theta = self._released(index, self.layout, arrays)
+                self.note_model(theta)
                 self.catch_up(index)
                 facts, vectors = (state.facts, state.vectors) if state else (RoundFacts(), None)
                 self.auditor.observe(theta, facts, vectors)
@@ -253,7 +259,7 @@ class AuditedRun(RunState):
             self.log.failed(index, what, text, kind, left_out)
         if state.facts.present:
             self.averaged[index] = averaging
-            self.log.shares.append(state.heaviest)
+            self.log.heaviest[index] = state.heaviest
 
     def _averaging(self, seen: Aggregation | None, state: RoundState) -> tuple[str, Shares] | None:
         """How the replies were averaged, and their shares; ``None`` if that is not known."""
@@ -274,7 +280,7 @@ class AuditedRun(RunState):
         theta = layout.flatten(arrays)
         self.last_is_finite = math.isfinite(norm(theta))
         if self.last_is_finite:
-            self.newest = digest(theta)
+            self.last = theta
             return theta
         text = "the strategy released a model with NaN or infinite entries"
         self.log.fault(index, text, FaultKind.NO_MODEL)
@@ -294,6 +300,8 @@ class AuditedRun(RunState):
         Raises:
             ValueError: if nothing was seen.
         """
+        if self._awaited is not None and self.index == 0:
+            self._settle(self._awaited)  # started again after the last round
         if self._finished is None:
             self._finished = make_record(self)
         return self._finished

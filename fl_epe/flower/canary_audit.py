@@ -21,7 +21,7 @@ from fl_epe.auditing import AuditRecord
 from fl_epe.flower.audit_record import all_faults, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
-from fl_epe.flower.rounds import RoundState, SettingsError
+from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.sources import ServerCanaries
 from fl_epe.flower.watching import (
@@ -210,6 +210,8 @@ class CanaryAudit(Strategy):
             joined = self._run.join(state, real)
             if state.synthetic or not state.withheld:
                 return joined
+        except TooManyCanariesError as error:
+            self._run.failed("no canary takes part", str(error))
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._run.failed("no canary joined the round", error)
         state.without_canaries()

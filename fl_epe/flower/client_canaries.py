@@ -12,7 +12,7 @@ import dataclasses
 import enum
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -239,6 +239,15 @@ class ClientCanaries:
         if identity not in self._numbers and self._is_chosen(identity):
             self._numbers[identity] = len(self._numbers)
         return self._numbers.get(identity)
+
+    @property
+    def numbers(self) -> list[tuple[int, int]]:
+        """The clients that have a canary, and its number."""
+        return list(self._numbers.items())
+
+    def restore(self, numbers: Iterable[tuple[int, int]]) -> None:
+        """Know the `numbers` of a run before."""
+        self._numbers = dict(numbers)
 
     def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
         """What to tell the client in this round; ``None`` for a real client."""

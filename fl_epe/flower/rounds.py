@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import logging
 import math
+import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, TypeVar
+from typing import Any
 
 import numpy as np
-import pydantic
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from fl_epe.archive import one_line
 from fl_epe.auditing import FaultKind, RoundFacts
 from fl_epe.flower.arrays import Layout
-from fl_epe.flower.settings import ReplyKind
 
 _WARN_ABOVE = 0.1
 _ROUNDING = 1e-5  # shares that differ less are equal
@@ -26,25 +26,6 @@ _ROUNDING = 1e-5  # shares that differ less are equal
 
 class SettingsError(ValueError):
     """An argument of the audit does not go with the run; said before its first round."""
-
-
-@dataclasses.dataclass
-class Choices:
-    """What the server decides about its canaries, and finds out as the run goes on.
-
-    Attributes:
-        number: how many canaries take part; fewer than in the settings if they do not fit.
-        max_share: largest share of a round's replies that canaries may have.
-        kind: what replies are; found out if ``None``.
-        inject: "auto": fill up to the number of replies that the strategy's noise is meant for,
-            and replace real clients beyond that; after the strategy has failed on that "replace",
-            and then "none".
-    """
-
-    number: int
-    max_share: float
-    kind: ReplyKind | None
-    inject: str = "auto"
 
 
 class TooManyCanariesError(ValueError):
@@ -205,35 +186,31 @@ class RoundState:
         return left_out
 
 
-Value = TypeVar("Value")
-_NotSaved = Annotated[Value, pydantic.SkipValidation, pydantic.Field(exclude=True)]
-
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _FAULTS_KEPT = 100
 
 
-@dataclasses.dataclass
 class AuditLog:
     """Counts the clients' answers, keeps the first hundred faults and warns once of each kind.
 
+    Args:
+        identity: what stays the same about a client, from its node id; the node id by default.
+
     Attributes:
-        faults: what went wrong, in sentences.
-        fault_counts: how often each kind of fault happened.
+        entries: what went wrong, with the index of the round.
         first_failure: the first part of the audit that could not be done, and why.
-        shares: largest shares of a real client and of a canary in what was released, for each
-            round in which they are known.
-        answers: how many rounds each client answered in.
-        identity: what stays the same about a client, from its node id.
-        warned: what was logged.
+        heaviest: largest shares of a real client and of a canary in what was released, by round;
+            NaN if not known.
     """
 
-    faults: list[str] = dataclasses.field(default_factory=list)
-    fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
-    first_failure: str | None = None
-    shares: list[tuple[float, float]] = dataclasses.field(default_factory=list)
-    answers: dict[int, int] = dataclasses.field(default_factory=dict)
-    identity: _NotSaved[Callable[[int], int]] = int
-    warned: _NotSaved[set[str]] = dataclasses.field(default_factory=set)
+    def __init__(self, identity: Callable[[int], int] | None = None) -> None:
+        self._identity = identity or int
+        self.entries: list[tuple[int, str]] = []
+        self.first_failure: str | None = None
+        self.heaviest: dict[int, tuple[float, float]] = {}
+        self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
+        self._answered: dict[int, list[int]] = {}  # clients by round
+        self._warned: set[str] = set()
 
     def note(self, state: RoundState, replies: Sequence[Message]) -> None:
         """Count the real replies of a round; errors and missing replies are faults."""
@@ -250,9 +227,8 @@ class AuditLog:
                 kind = FaultKind.of_error(reply.error.code)
                 self.fault(state.index, f"node {node}: {reply.error.reason}", kind)
             else:
-                answered.add(self.identity(node))
-        for client in answered:
-            self.answers[client] = self.answers.get(client, 0) + 1
+                answered.add(self._identity(node))
+        self._answered.setdefault(state.index, []).extend(sorted(answered))
         silent = len(state.sent) - len(replies)
         if silent > 0:
             text = f"{silent} of {len(state.sent)} clients did not answer"
@@ -262,9 +238,22 @@ class AuditLog:
         self, index: int, text: str, kind: FaultKind = FaultKind.OTHER, times: int = 1
     ) -> None:
         """Keep a message about the round with this index, and count it by its kind."""
-        self.fault_counts[str(kind)] = self.fault_counts.get(kind, 0) + times
-        if len(self.faults) < _FAULTS_KEPT:
-            self.faults.append(f"round {index + 1}, {one_line(text, 400)}")
+        self._counts[index, str(kind)] += times
+        if len(self.entries) < _FAULTS_KEPT:
+            self.entries.append((index, f"round {index + 1}, {one_line(text, 400)}"))
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong, in sentences."""
+        return [text for _, text in self.entries]
+
+    @property
+    def fault_counts(self) -> dict[str, int]:
+        """How often each kind of fault happened."""
+        total: Counter[str] = Counter()
+        for (_, kind), count in self._counts.items():
+            total[kind] += count
+        return dict(total)
 
     def failed(
         self,
@@ -286,8 +275,36 @@ class AuditLog:
         reason = one_line(why if isinstance(why, str) else f"{type(why).__name__}: {why}")
         self.fault(index, f"{what}: {reason}", kind, times)
         self.first_failure = self.first_failure or f"round {index + 1}, {what}: {reason}"
-        if what not in self.warned:
-            self.warned.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             trace = why if isinstance(why, Exception) else None
             logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
             logger.debug("Where it happened", exc_info=trace)
+
+    def participations(self) -> float | None:
+        """How many rounds a client answered in, on average; ``None`` if nobody did."""
+        counts = Counter(client for clients in self._answered.values() for client in clients)
+        return statistics.fmean(counts.values()) if counts else None
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the warnings given, as JSON values."""
+        return {
+            "faults": self.entries,
+            "counts": [[*key, count] for key, count in self._counts.items()],
+            "first_failure": self.first_failure,
+            "heaviest": list(self.heaviest.items()),
+            "answered": list(self._answered.items()),
+        }
+
+    def restore(self, state: Mapping[str, Any], rounds: int) -> None:
+        """Put the first ``rounds`` rounds in what `state` returned before what is kept here."""
+        for index, kind, count in state["counts"]:
+            if index < rounds:
+                self._counts[index, kind] += count
+        kept = [(index, text) for index, text in state["faults"] if index < rounds]
+        new = [entry for entry in self.entries if entry not in kept]
+        self.entries = [*kept, *new][:_FAULTS_KEPT]
+        if state["first_failure"] in self.faults:  # and not in a round that is forgotten
+            self.first_failure = state["first_failure"]
+        self.heaviest |= {index: tuple(m) for index, m in state["heaviest"] if index < rounds}
+        self._answered = {index: ids for index, ids in state["answered"] if index < rounds}

@@ -6,19 +6,12 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fl_epe.auditing import LEAST_FOR_NULL
 from fl_epe.auditing.bounds import PrimaryBound
 from fl_epe.canaries import CanaryKind
-from fl_epe.checks import (
-    check_noise,
-    check_positive,
-    check_probability,
-    check_rate,
-    checked_type,
-    raise_invalid,
-)
+from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
 from fl_epe.flower.client_canaries import ClientCanaries
 
 ReplyKind = Literal["model", "update"]
@@ -65,12 +58,12 @@ class CanaryAuditSettings:
             that is at most twice the share, and up to half of a round where ``num_sampled_clients``
             of a DP wrapper has room for them.
         checkpoint: a folder in which the audit is kept after every round, so that a server app
-            that was killed goes on with it: start again with the same arguments, and the model
-            after the last round as initial arrays.
+            that was killed goes on with it: start again with the same arguments, the model after
+            some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
+            The model says after which round; later ones, which are not in it, are forgotten.
             ``seed=None`` takes the seed that is kept, other arguments must be as they were. With
-            another model than that after the last round that was kept a new audit begins, and what
-            is in the folder is moved aside. One folder for one run at a time, and not for
-            ``clients``.
+            another model it is another run: what is in the folder is moved aside, and a new audit
+            begins. One folder for one run at a time.
         verdict: the primary lower bound of the report: "auto" (the default, by the number of
             canaries and ``delta``), or a method such as "weighted", for every round's model;
             "final:weighted" is for the final model.
@@ -131,8 +124,11 @@ class CanaryAuditSettings:
         if self.noise_multiplier is not None:
             check_noise("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.max_share)
-        checked_type("canary_kind", self.canary_kind, CanaryKind)
-        checked_type("replies", self.replies, ReplyKind | None)
+        words = {"canary_kind": CanaryKind, "replies": ReplyKind}
+        for name, kind in words.items():
+            value = getattr(self, name)
+            if value is not None and value not in get_args(kind):
+                raise_invalid(name, value, f"to be one of {get_args(kind)}")
         PrimaryBound.parse(self.verdict, inclusion="fixed")
 
     def _check_together(self) -> None:
@@ -143,8 +139,6 @@ class CanaryAuditSettings:
             if (value := getattr(self, name)) != defaults[name]:
                 why = "with clients, who answer whenever they are asked, with their own weight"
                 raise_invalid(name, value, f"to be left out {why}")
-        if self.checkpoint is not None:
-            raise_invalid("checkpoint", self.checkpoint, "to be left out with clients")
         self.client_canaries()
 
     def client_canaries(self) -> ClientCanaries | None:

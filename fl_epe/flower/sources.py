@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
@@ -32,13 +33,7 @@ from fl_epe.flower.replies import (
     some_answers,
     weights,
 )
-from fl_epe.flower.rounds import (
-    AuditPlan,
-    Choices,
-    RoundState,
-    TooManyCanariesError,
-    canaries_that_fit,
-)
+from fl_epe.flower.rounds import AuditPlan, RoundState, TooManyCanariesError, canaries_that_fit
 from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
@@ -54,6 +49,7 @@ Vectors = Callable[[list[int]], NDArray[np.float32]]
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
 _SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
+_FOUND_OUT = ("inject", "kind", "number", "max_share")
 
 
 class ServerCanaries:
@@ -64,47 +60,52 @@ class ServerCanaries:
         settings: of the audit.
         rounds: of the run, over which the canaries are spread.
         vectors: makes the canaries.
-        choices: of the run so far; what is found out is noted in them.
+
+    Attributes:
+        number: how many canaries take part; fewer than in the settings if they do not fit (`plan`).
+        inject: "auto": fill up to the number of replies that the strategy's noise is meant for,
+            and replace real clients beyond that; after the strategy has failed on that "replace",
+            and then "none".
+        kind: what replies are; found out if ``None``.
+        max_share: largest share of a round's replies that canaries may have.
     """
 
     def __init__(
-        self,
-        wrapped: Wrapped,
-        settings: CanaryAuditSettings,
-        rounds: int,
-        vectors: Vectors,
-        choices: Choices,
+        self, wrapped: Wrapped, settings: CanaryAuditSettings, rounds: int, vectors: Vectors
     ) -> None:
         self._wrapped, self._settings, self._vectors = wrapped, settings, vectors
-        self._schedule, self._choices = ShuffledEpochs(rounds, settings.participations), choices
-        self._cohorts = self._spread()
+        self._schedule = ShuffledEpochs(rounds, settings.participations)
+        self.number, self.max_share = settings.num_canaries, settings.max_share
+        self.inject = "auto"
+        self.kind: ReplyKind | None = settings.replies
+        if self.kind is None and wrapped.takes_models():
+            self.kind = "model"
+        self._cohorts = self._spread(self.number)
 
-    def _spread(self) -> list[Cohort]:
-        """Who takes part in each round."""
-        if not self._choices.number:
+    def _spread(self, number: int) -> list[Cohort]:
+        """Who takes part in each round, of so many canaries."""
+        if not number:
             return []
-        rng = generator(self._settings.seed, _SCHEDULE)
-        return list(self._schedule.cohorts(self._choices.number, rng))
+        return list(self._schedule.cohorts(number, generator(self._settings.seed, _SCHEDULE)))
 
     def plan(self, clients: int, left_out: Sequence[str]) -> AuditPlan:
         """What the audit does to a run; spreads no more canaries than fit, or none below two."""
-        choices, rounds = self._choices, len(self._cohorts)
-        total, share = sum(map(len, self._cohorts)), choices.max_share
-        most = canaries_that_fit(share, clients, self._room(clients))
+        total, rounds = sum(map(len, self._cohorts)), len(self._cohorts)
+        most = canaries_that_fit(self.max_share, clients, self._room(clients))
         reduced = ""
         if total > most * rounds:
-            fit = int(most * rounds * choices.number / total + 1e-9)
+            asked, self.number = self.number, int(most * rounds * self.number / total + 1e-9)
             reduced = (
-                f"Of {choices.number} canaries {fit} fit into {rounds} rounds with {clients}"
-                f" clients, as more than {share:.0%} of replies harm the model: ask for as"
+                f"Of {asked} canaries {self.number} fit into {rounds} rounds with {clients}"
+                f" clients, as more than {self.max_share:.0%} of replies harm the model: ask for as"
                 " many, or raise max_share."
             )
-            choices.number = fit if fit >= 2 else 0
-            self._cohorts = self._spread()
+            self.number = self.number if self.number >= 2 else 0
+            self._cohorts = self._spread(self.number)
         canaries = max(map(len, self._cohorts), default=0)
         replaced = self._replaced(canaries, clients)
         plan = AuditPlan(canaries, clients, replaced, left_out, reduced)
-        choices.max_share = max(share, math.ceil(100 * plan.share - 1e-9) / 100)
+        self.max_share = max(self.max_share, math.ceil(100 * plan.share - 1e-9) / 100)
         return plan
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
@@ -113,20 +114,19 @@ class ServerCanaries:
 
     def _room(self, clients: int) -> float:
         """How many replies can be added to those of so many clients."""
-        if self._choices.inject == "replace":
+        if self.inject == "replace":
             return 0
         expected = self._wrapped.expected_replies()
         return math.inf if expected is None else max(expected - clients, 0)
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        share = self._choices.max_share
-        most = max(share, min(0.5, 2 * share))
+        most = max(self.max_share, min(0.5, 2 * self.max_share))
         if canaries and (rest <= 0 or canaries > most * (canaries + rest)):
             raise TooManyCanariesError(canaries, rest, most)
 
     def _cohort(self, state: RoundState) -> list[int]:
-        if state.index >= len(self._cohorts) or self._choices.inject == "none":
+        if state.index >= len(self._cohorts) or self.inject == "none":
             return []
         return [int(number) for number in self._cohorts[state.index]]
 
@@ -180,21 +180,31 @@ class ServerCanaries:
 
     def rejected(self) -> str:
         """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
-        self._choices.inject = "replace" if self._choices.inject == "auto" else "none"
-        if self._choices.inject == "replace":
+        self.inject = "replace" if self.inject == "auto" else "none"
+        if self.inject == "replace":
             return "from the next round on canaries answer in the place of clients"
         return "no canary takes part any more"
 
+    def state(self) -> dict[str, Any]:
+        """What was found out so far, as JSON values."""
+        return {name: getattr(self, name) for name in _FOUND_OUT}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Know what `state` returned."""
+        for name in _FOUND_OUT:
+            setattr(self, name, state[name])
+        self._cohorts = self._spread(self.number)
+
     def _kind_of(self, like: Sequence[Answer], state: RoundState) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
-        if self._choices.kind is None and np.any(state.before):
-            self._choices.kind = kind_of_replies([answer.vector for answer in like], state.before)
-            if self._choices.kind is None:
+        if self.kind is None and np.any(state.before):
+            self.kind = kind_of_replies([answer.vector for answer in like], state.before)
+            if self.kind is None:
                 raise ValueError(
                     "Expected replies that are clearly models or clearly differences from the"
                     " model: say which with replies='model' or replies='update'."
                 )
-        return self._choices.kind
+        return self.kind
 
     def _norms(
         self, state: RoundState, like: Sequence[Answer], kind: ReplyKind | None, count: int
@@ -310,6 +320,21 @@ class ClientAnswers:
             f"{len(self._answered)} of {len(self._ordered)} canary clients answered with their"
             f" canary; {'; '.join(hints)}"
         )
+
+    def state(self) -> dict[str, Any]:
+        """See `ServerCanaries.state`."""
+        return {
+            "ordered": sorted(self._ordered),
+            "answered": sorted(self._answered),
+            "refused": [[int(answer), count] for answer, count in self._refused.items()],
+            "clients": self._clients.numbers,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Know what `state` returned."""
+        self._ordered, self._answered = set(state["ordered"]), set(state["answered"])
+        self._refused = Counter({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})
+        self._clients.restore(state["clients"])
 
 
 Source = ServerCanaries | ClientAnswers

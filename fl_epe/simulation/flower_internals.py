@@ -7,13 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
-from numpy.typing import NDArray
 
-from fl_epe.flower import read_only
-from fl_epe.flower.arrays import DECODED
+from fl_epe.flower import DecodedArray
 
 CLIENT_RAISED = 2
 """Flower's error code for a client app that raised."""
@@ -32,22 +30,6 @@ def ensure_task_identity(node_id: int) -> None:
 def set_message_id(message: Message, message_id: str) -> None:
     """Number a message, as a SuperLink would."""
     message.metadata.__dict__["_message_id"] = message_id
-
-
-class DecodedArray(Array):
-    """An `Array` that was decoded beforehand, so that threads need not do it.
-
-    NumPy reads a header with Python's parser, which fails now and then ("AST constructor recursion
-    depth mismatch", CPython 3.11) if threads do so at once and a collection of garbage runs code.
-    """
-
-    def __init__(self, array: Array) -> None:
-        super().__init__(array.dtype, array.shape, array.stype, array.data)
-        vars(self)[DECODED] = read_only(array)
-
-    def numpy(self) -> NDArray[Any]:
-        """A copy that belongs to the caller."""
-        return read_only(self).copy()
 
 
 def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Message:

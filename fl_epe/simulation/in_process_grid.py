@@ -15,9 +15,9 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from fl_epe.flower import DecodedArray
 from fl_epe.simulation.flower_internals import (
     CLIENT_RAISED,
-    DecodedArray,
     ensure_task_identity,
     set_message_id,
     with_own_records,

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import random
 import re
 import shutil
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,8 @@ from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.archive import read_archive, write_archive
 from fl_epe.auditing import NULL_CANARIES, Adversary
 from fl_epe.auditing.round_correlation import SKETCH_PARTS
-from fl_epe.flower import CanaryAudit, InProcessGrid
+from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
+from fl_epe.flower.client_canaries import CanaryOrder
 
 KILLED = 5
 SERVER = Path(__file__).parents[1] / "support" / "killed_server.py"
@@ -94,8 +97,7 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
     np.testing.assert_allclose(
         found.mechanism.contributions, expected.mechanism.contributions, rtol=1e-5
     )
-    for name in ("cohort_size", "participation", "canary_participations"):
-        assert getattr(found.mechanism, name) == getattr(expected.mechanism, name)
+    assert found.mechanism.cohort_size == expected.mechanism.cohort_size
     assert found.design.to_settings() == expected.design.to_settings()
     ours, theirs = (dataclasses.asdict(record.findings) for record in (found, expected))
     assert theirs.pop("resumed_after") == ()
@@ -111,7 +113,14 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
 
 
 @pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
-def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum):
+@pytest.mark.parametrize(
+    ("back", "rounds"),
+    [
+        pytest.param(KILLED, ROUNDS - KILLED, id="last-round", marks=pytest.mark.slow),
+        pytest.param(KILLED - 2, ROUNDS - KILLED + 2, id="two-rounds-before"),
+    ],
+)
+def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum, back, rounds):
     whole, _ = start(Later(momentum=momentum), model(), participations=2)
     killed = Later(momentum=momentum)
     given = {"checkpoint": tmp_path, "participations": 2}
@@ -120,22 +129,13 @@ def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum):
     if momentum:
         vector = [
             (a.numpy() - b.numpy()) / 0.5  # how the server moved in the round before
-            for a, b in zip(models[KILLED - 1].values(), models[KILLED].values(), strict=True)
+            for a, b in zip(models[back - 1].values(), models[back].values(), strict=True)
         ]
-    later, left = Later(KILLED, momentum, vector), ROUNDS - KILLED
-    again, _ = start(later, models[KILLED], left, **given, seed=None)
+    again, _ = start(Later(back, momentum, vector), models[back], rounds, **given, seed=None)
     _check_same(again.record(), whole.record())
-    assert again.faults == []
-    assert again.record().findings.resumed_after == (KILLED,)
-
-
-def test_an_earlier_model_begins_a_new_audit(tmp_path, caplog, killed):
-    kept = (tmp_path / "audit.npz").read_bytes()
-    with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
-        again, models = start(Later(KILLED - 2), killed[KILLED - 2], 5, checkpoint=tmp_path)
-    assert "does not end with this model; a new one begins" in caplog.text
-    assert (len(models), again.record().rounds) == (6, 5)
-    assert (tmp_path / "audit-1.npz").read_bytes() == kept
+    went_back = "round 3, the server went back to the model after this round: rounds 4 to 5, whose"
+    assert [fault[: len(went_back)] for fault in again.faults] == [went_back] * (back < KILLED)
+    assert again.record().findings.resumed_after == (back,)
 
 
 def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(tmp_path, whole, killed):
@@ -210,6 +210,8 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed)
     Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
     given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path, "max_share": 0.5}
     with InProcessGrid(drifting_app(), NODES) as grid:
+        with pytest.raises(ValueError, match=r"delta=0.5 to be 0.001, as in the audit in"):
+            CanaryAudit(Finds(KILLED), delta=0.5, **given).start(grid)
         audit = CanaryAudit(Finds(KILLED), delta=DELTA, **given)
         audit.start(grid)
     _check_same(audit.record(), whole)
@@ -224,6 +226,52 @@ def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(tmp_pat
     assert audit.record().presence.sum(axis=0).tolist() == [1] * 12
     assert "Expected num_canaries=12 to be 24, as in the audit in the checkpoint" in audit.faults[0]
     assert (tmp_path / "audit-1.npz").read_bytes() == kept
+
+
+def test_canaries_of_clients_go_on(tmp_path):
+    given = {"clients": 0.4, "checkpoint": tmp_path, "num_canaries": 4, "seed": 3}
+    app = drifting_app([canary_mod])
+    audit, models = start(Later(), model(), kill=KILLED, app=app, **given)
+    before = audit.record()
+    again, _ = start(
+        Later(KILLED), models[KILLED], ROUNDS - KILLED, app=app, **given | {"seed": None}
+    )
+    record = again.record()
+    assert record.rounds == ROUNDS
+    np.testing.assert_array_equal(record.observed.ids, before.observed.ids)
+    np.testing.assert_array_equal(record.presence[:KILLED], before.presence)
+    assert record.presence.sum(axis=0).tolist() == [ROUNDS] * record.num_canaries
+
+
+def test_clients_keep_their_canaries_and_what_they_answered(tmp_path):
+    """Whoever is asked first after a restart: nobody is sent a second direction."""
+    sent: list[dict[int, list[Any]]] = []
+
+    def note(message, context, call_next):
+        order = CanaryOrder.take_from(message.content)
+        if order is not None:
+            number = int(context.node_config["partition-id"])
+            sent[-1].setdefault(number, []).append((order.number, order.seed))
+            order.add_to(message.content.config_records["config"])
+        return call_next(message, context)
+
+    given = {"clients": 0.5, "checkpoint": tmp_path, "num_canaries": 5}
+    app = drifting_app([note, canary_mod], fails=lambda node, t: node % 2 == 0)
+    arrays, faults = model(), []
+    for done, kill in ((0, 2), (2, 2), (4, None)):
+        sent.append({})
+        random.seed(done)  # Flower draws the order of the clients from it
+        audit, models = start(Later(done), arrays, ROUNDS - done, kill=kill, app=app, **given)
+        arrays = models[-1]
+        faults.append([fault for fault in audit.faults if "answered with their canary" in fault])
+    assert sent[0].keys() == sent[1].keys() == sent[2].keys()
+    for client, orders in sent[0].items():
+        assert {*orders, *sent[1][client], *sent[2][client]} == {orders[0]}
+    assert len(faults[0]) == 1
+    assert faults[0] == faults[1] == faults[2]
+    after, _ = start(Later(ROUNDS), arrays, 0, app=app, **given)  # nobody is asked any more
+    after.record()
+    assert faults[0][0] in after.faults
 
 
 @pytest.mark.parametrize("rounds", [ROUNDS, None])
@@ -245,6 +293,16 @@ def test_a_loop_of_starts_with_a_checkpoint_may_be_killed(tmp_path, rounds, whol
     assert audit.faults == []
 
 
+def test_another_number_of_all_rounds_is_refused(tmp_path, killed):
+    given = {"num_canaries": CANARIES, "delta": DELTA, "max_share": 0.5, "checkpoint": tmp_path}
+    audit = CanaryAudit(Later(KILLED), **given, rounds=9)
+    with (
+        InProcessGrid(drifting_app(), NODES) as grid,
+        pytest.raises(ValueError, match="rounds=9 to be 8 as before"),
+    ):
+        audit.start(grid, killed[KILLED], num_rounds=1)
+
+
 def _other_model() -> ArrayRecord:
     arrays = {name: Array(array.numpy() + np.float32(0.01)) for name, array in model().items()}
     return ArrayRecord(arrays)
@@ -257,7 +315,7 @@ def test_another_run_begins_afresh_and_the_first_is_moved_aside(tmp_path, caplog
     kept = (tmp_path / "audit.npz").read_bytes()
     with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
         audit, _ = start(Later(), arrays, 4, checkpoint=tmp_path, seed=None, num_canaries=12)
-    assert "does not end with this model; a new one begins" in caplog.text
+    assert "of another run; a new one begins" in caplog.text
     record = audit.record()
     assert (record.rounds, record.num_canaries) == (4, 12)
     assert record.provenance.seeds["canary"] != 1
@@ -331,6 +389,7 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
         ("replies", {"replies": "model"}),
         ("num_examples", {"num_examples": 3.0}),
         ("leave_out", {"leave_out": ["layer.bias"]}),
+        ("clients", {"clients": 0.5}),
     ],
 )
 def test_another_setting_is_refused_before_training(tmp_path, name, change, killed):
@@ -340,10 +399,12 @@ def test_another_setting_is_refused_before_training(tmp_path, name, change, kill
     assert (tmp_path / "audit.npz").read_bytes() == kept
 
 
-def test_another_strategy_is_refused(tmp_path, killed):
+def test_another_strategy_or_number_of_rounds_is_refused(tmp_path, killed):
     for strategy, name in ((flower.FedAvg(**PLAIN), "strategy="), (Later(0, 0.5), "optimizer")):
         with pytest.raises(ValueError, match=name):
             start(strategy, killed[KILLED], checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"num_rounds=4 to be 8 as before, or 3, as"):
+        start(Later(), killed[KILLED], 4, checkpoint=tmp_path)
 
 
 def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplog, whole):
@@ -362,18 +423,16 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplo
     lost = [fault for fault in audit.faults if "No space left on device" in fault]
     assert [fault.partition(",")[0] for fault in lost] == ["round 1", "round 3", "round 4"]
     assert caplog.text.count("No space left") == 1
-    again, _ = start(
-        Later(ROUNDS), models[-1], 0, checkpoint=tmp_path
-    )  # what was saved later is whole
+    again, _ = start(Later(6), models[6], 2, checkpoint=tmp_path)  # what was saved later is whole
     assert again.record().presence.sum() == CANARIES
 
 
-@pytest.mark.parametrize("name", ["is_newest", "check", "save", "look"])
+@pytest.mark.parametrize("name", ["round_of", "check", "start", "save", "look"])
 def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name, killed):
     from fl_epe.flower import checkpoint
 
     kept = (tmp_path / "audit.npz").read_bytes()
-    owner = checkpoint.SavedAudit if name in ("is_newest", "check") else checkpoint.Checkpoint
+    owner = checkpoint.SavedAudit if name in ("round_of", "check") else checkpoint.Checkpoint
 
     def broken(*arguments):
         raise ZeroDivisionError("ours")
