@@ -34,7 +34,7 @@ from fl_epe.auditing.estimators import (
 )
 from fl_epe.auditing.evidence import find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
-from fl_epe.auditing.leave_one_out import least_deviations, leave_one_out, others_share
+from fl_epe.auditing.leave_one_out import least_deviations, others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
 from fl_epe.auditing.measured_null import NULL_CANARIES, MeasuredNull, Misfit, misfits
 from fl_epe.auditing.record import AuditRecord
@@ -113,7 +113,6 @@ __all__ = [
     "gaussian_test",
     "installed_versions",
     "least_deviations",
-    "leave_one_out",
     "misfits",
     "others_share",
     "read_scores",

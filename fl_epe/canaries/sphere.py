@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.canaries.one_blas_thread import one_blas_thread
+from fl_epe.canaries.blas_threads import one_blas_thread
 from fl_epe.seeding import generator
 
 _COLUMNS = 1 << 15  # coordinates made and used at once, so that they stay in the cache

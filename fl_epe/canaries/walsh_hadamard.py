@@ -20,7 +20,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fl_epe.canaries.one_blas_thread import one_blas_thread
+from fl_epe.canaries.blas_threads import one_blas_thread
 from fl_epe.checks import raise_invalid
 
 _COLUMNS = 1 << 12  # of the last product that one thread works on at once

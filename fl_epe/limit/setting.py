@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing import AuditRecord, leave_one_out
+from fl_epe.auditing import AuditRecord, seen_by
 from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import ServerSGD
 
@@ -34,7 +34,7 @@ class RealUpdates:
     def of(cls, record: AuditRecord) -> RealUpdates:
         """The real updates of a run, from the norms of its means and of its displacement.
 
-        One canary counts as part of them; the others are projected out (`leave_one_out`).
+        One canary counts as part of them; the others are projected out (`View.alone`).
 
         Raises:
             ValueError: if the run's noise or clip norms are unknown or 0, or its server was not
@@ -44,7 +44,7 @@ class RealUpdates:
         z = mechanism.sum_noise_multiplier
         if z is None or not record.signal_known():
             raise_invalid("sum_noise_multiplier", z, "and clip_norms of the record to be known")
-        norms = leave_one_out(record).norms
+        norms = seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weighted = float(np.sum((record.round_weights() * unit) ** 2))
         if not (np.all(unit > 0) and 0 < weighted < math.inf):

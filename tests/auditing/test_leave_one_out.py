@@ -16,11 +16,10 @@ from fl_epe.auditing import (
     average_case_client,
     epsilon_of,
     expected_score_fit,
-    leave_one_out,
     others_share,
     seen_by,
 )
-from fl_epe.auditing.leave_one_out import all_canaries, measure_others, project_out
+from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out, measure_others, project_out
 from fl_epe.mechanism import ServerSGD
 
 DIM, ROUNDS, UNOBSERVED, SEED = 3000, 5, 60, 4

@@ -7,7 +7,7 @@ from scipy import stats
 
 from fl_epe import AuditRecord
 from fl_epe.auditing import MeasuredNull, RoundFacts, RunAuditor, least_deviations, misfits
-from fl_epe.auditing.measured_null import NullTally, scorer_with_null
+from fl_epe.auditing.measured_null import NULL_CANARIES, NullTally, scorer_with_null
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.mechanism import ServerSGD, norm
 
@@ -125,7 +125,9 @@ def test_tails_are_counts_beyond_the_limits():
 def _record(kind, canaries=20, z=0.5, dim=4000, rounds=3):
     """A run of noise, in which each canary takes part once."""
     rng = np.random.default_rng(4)
-    auditor = RunAuditor(canaries, 10, delta=1e-3, seed=5, server=ServerSGD(), kind=kind)
+    auditor = RunAuditor(
+        canaries, 10, delta=1e-3, seed=5, server=ServerSGD(), kind=kind, null_canaries=NULL_CANARIES
+    )
     theta = rng.standard_normal(dim).astype(np.float32)
     auditor.begin(theta)
     for number in range(rounds):
