@@ -131,7 +131,8 @@ def test_threads_and_what_was_trained_before_change_no_bit(theta: np.ndarray):
 def test_another_process_with_other_threads_gives_the_same_bits(theta: np.ndarray):
     code = (
         "import hashlib, torch; torch.set_num_threads(2); torch.manual_seed(9)\n"
-        "from fl_epe.tasks.images import Digits; from fl_epe.training import *\n"
+        "from fl_epe.tasks.images import Digits\n"
+        "from fl_epe.training.local import LocalTraining, Trainer\n"
         "local = LocalTraining(learning_rate=0.1, epochs=2, batch_size=8)\n"
         "theta = Digits().initial(0)\n"
         "update = Trainer(Digits()).train(theta, 11, local, seed=1, round_number=2)\n"
