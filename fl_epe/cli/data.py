@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fl_epe import data
-from fl_epe.checks import check_count
 from fl_epe.cli.console import ProgressLine, print_whole, terminal
-from fl_epe.cli.sizes import check_memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +18,9 @@ class Convert:
     Read a data set in the files it is published in, group it by client in bounded memory, and
     write a folder that 'fl-epe run TASK --data-dir' maps into memory.
 
-    Of StackOverflow, SOURCE is a folder with stackoverflow.sqlite.lzma (or .sqlite, .h5, Parquet
-    or JSON lines with user_id and tokens) and stackoverflow.word_count. Then: fl-epe run
-    stackoverflow --data-dir data/stackoverflow
+    Of StackOverflow, SOURCE is a folder with stackoverflow.sqlite.lzma (or .sqlite, .h5, or Parquet
+    with user_id and tokens) and stackoverflow.word_count. Then: fl-epe run stackoverflow --data-dir
+    data/stackoverflow
 
     Examples:
         fl-epe data convert stackoverflow DOWNLOADS data/stackoverflow
@@ -34,20 +32,16 @@ class Convert:
         source: file, folder, or id of a hub's data set.
         target: folder to write.
         vocabulary: file with the words of stackoverflow in lines 'word count' (default:
-            stackoverflow.word_count beside the source; if there is none, the words are counted).
-        memory: MiB for sorting, besides what the libraries take.
+            stackoverflow.word_count beside the source).
     """
 
     task: Annotated[Literal["stackoverflow", "emnist"], "TASK"]
     source: Annotated[str, "SOURCE"]
     target: Annotated[Path, "TARGET"]
     vocabulary: Path | None = None
-    memory: int = 64
 
     def __call__(self, words: Sequence[str]) -> int:
         """Convert it."""
-        check_count("memory", self.memory)
-        check_memory(self.memory << 20, "sorting", memory=self.memory)
         console = terminal()
         with ProgressLine(console) as line:
             store = data.convert(
@@ -55,7 +49,6 @@ class Convert:
                 self.source,
                 self.target,
                 vocabulary=self.vocabulary,
-                memory=self.memory << 20,
                 on_progress=line.show,
             )
         found = f"{len(store):,} clients, {store.about['examples']:,} examples"

@@ -1,7 +1,7 @@
 """Real federated data sets by client, EMNIST and StackOverflow, and synthetic ones.
 
-`convert` reads what is published (a hub id, SQLite, HDF5, Parquet, JSON lines or a folder of
-the `datasets` library) and writes a folder that a `ClientStore` maps into memory; both need the
+`convert` reads what is published (a hub id, SQLite, HDF5, Parquet or a folder of the `datasets`
+library) and writes a folder that a `ClientStore` maps into memory; both need the
 extra ``data``. `synthetic_text` and `synthetic_images` draw data of the same shape
 from a seed.
 
@@ -10,7 +10,7 @@ files of the same schemas. See ``docs/notes/data-sets.md``.
 
 Examples:
     >>> from fl_epe.data import synthetic_text
-    >>> sentences = synthetic_text.sentences(seed=1, user=7, most=5)
+    >>> sentences = synthetic_text.examples(seed=1, user=7, most=5)
     >>> sentences.shape  # words by number, with a mark before the first and after the last
     (5, 21)
 """

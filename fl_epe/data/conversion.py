@@ -16,7 +16,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +24,13 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import one_line
 from fl_epe.checks import raise_invalid
-from fl_epe.data import encoders
-from fl_epe.data.encoders import CLIENT, Encoder, Rows
+from fl_epe.data.encoders import CLIENT, WORD_COUNT, Encoder, Images, Words, read_vocabulary
 from fl_epe.data.examples import KINDS, is_hub_id
-from fl_epe.data.formats import BROKEN, Columns
+from fl_epe.data.formats import BROKEN
 from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
-from fl_epe.data.store import MEMORY, ClientStore, Grouper, Sample, is_store, write_index
+from fl_epe.data.store import ClientStore, Grouper, Sample, is_store, write_index
 from fl_epe.files import PART
 from fl_epe.seeding import generator
-
-_UNEXPECTED = tuple(kind for kind in BROKEN if kind not in (OSError, RuntimeError))
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how many rows are done, and how many there are if known."""
@@ -50,7 +46,6 @@ def convert(
     target: str | os.PathLike[str],
     *,
     vocabulary: str | os.PathLike[str] | None = None,
-    memory: int = MEMORY,
     on_progress: Progress | None = None,
 ) -> ClientStore:
     """Read ``source`` once and write its examples, grouped by client, to the folder ``target``.
@@ -64,34 +59,25 @@ def convert(
         source: a hub id or a path, see `fl_epe.data.sources.find_parts`.
         target: a folder that does not exist yet.
         vocabulary: TFF's ``stackoverflow.word_count`` (or its .tar.bz2), for StackOverflow. By
-            default the one beside the source's files; if there is none, words are counted, which
-            reads the source twice.
-        memory: bytes of examples that wait in memory to be sorted; the peak is a few times that.
-        on_progress: called after each batch of about 4,096 rows.
+            default the one beside the source's files.
+        on_progress: called after each batch of rows.
 
     Raises:
-        ValueError: for an unknown kind, a target that exists, or a source that is broken or holds
+        FileExistsError: if the target exists.
+        ValueError: for an unknown kind, or a source that is broken or holds
             something else; the message names the file and the place in it.
         FileNotFoundError: if the source or the vocabulary does not exist.
-        FileExistsError: if the target is made by something else meanwhile.
+        OSError: if the target is made by something else meanwhile.
         ConnectionError: if the hub cannot be reached.
     """
     goal = Path(target)
     if kind not in KINDS:
         raise_invalid("kind", kind, f"to be one of {', '.join(KINDS)}")
-    if vocabulary is not None and kind != "stackoverflow":
-        raise_invalid("vocabulary", str(vocabulary), "only for kind='stackoverflow'")
-    if goal.exists():
-        raise_invalid("target", str(goal), "not to exist")
     report = on_progress or (lambda doing, done, total: None)
     with _new_folder(goal) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
-        try:
-            parts = find_parts(source, Path(scratch))
-            encoder = _encoder(kind, source, vocabulary, parts[TRAIN], report)
-            _write(folder, source, parts, encoder, Grouper(Path(scratch), encoder, memory), report)
-        except _UNEXPECTED as error:  # what the readers of so many formats did not expect
-            reason = one_line(error)
-            raise ValueError(f"Expected source={source!r} to be sound: {reason}.") from error
+        parts = find_parts(source, Path(scratch))
+        encoder = _encoder(kind, source, vocabulary)
+        _write(folder, source, parts, encoder, Grouper(Path(scratch), encoder), report)
     return ClientStore(goal)
 
 
@@ -102,7 +88,7 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
     Args:
         kind: as for `convert`.
         data_dir: a folder that `convert` wrote, or a source; then the result is kept in the folder
-            ``FL_EPE_CACHE`` (by default ``fl_epe`` in the user's cache folder) for the next time,
+            ``FL_EPE_CACHE`` (by default ``~/.cache/fl_epe``) for the next time,
             until the size or time of one of the source's files changes.
 
     Raises:
@@ -113,7 +99,8 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
         files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         fingerprint = hashlib.sha256(repr((data_dir, stats)).encode()).hexdigest()[:16]
-        path = _cache() / f"{kind}-{fingerprint}"
+        cache = Path(os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe")
+        path = cache / f"{kind}-{fingerprint}"
         if not is_store(path):
             with contextlib.suppress(FileExistsError):  # another process was first
                 convert(kind, data_dir, path)
@@ -123,51 +110,34 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
     return store
 
 
-def _cache() -> Path:
-    if own := os.environ.get("FL_EPE_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fl_epe")
-
-
-def _encoder(
-    kind: str,
-    source: str,
-    vocabulary: str | os.PathLike[str] | None,
-    parts: list[Part],
-    report: Progress,
-) -> Encoder:
+def _encoder(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
     """How the rows of this kind become examples."""
-    if kind == encoders.Images.kind:
-        return encoders.Images()
-    if vocabulary is None and not is_hub_id(source):
+    if kind == Images.kind:
+        return Images()
+    if vocabulary is None:
         path = Path(source).expanduser()
         folder = path if path.is_dir() else path.parent
-        beside = [folder / f"{encoders.WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
+        beside = [folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
         vocabulary = next((file for file in beside if file.is_file()), None)
-    if vocabulary is not None:
-        return encoders.Words(encoders.read_vocabulary(Path(vocabulary)))
-    columns = encoders.Words.columns
-    counted = encoders.count_words(
-        words for _, words in _read("counting words", parts, columns, encoders.all_words, report)
-    )
-    if not counted:
-        raise_invalid("source", source, "to have words, found none")
-    return encoders.Words(counted)
+    if vocabulary is None:
+        text = f"to have TensorFlow Federated's {WORD_COUNT} beside it, or a vocabulary to be named"
+        raise_invalid("source", source, text)
+    return Words(read_vocabulary(Path(vocabulary)))
 
 
 def _read(
-    doing: str, parts: list[Part], columns: Columns, work: Callable[[Rows], Any], report: Progress
-) -> Iterator[tuple[pa.Array, Any]]:
-    """Clients of some parts, and what ``work`` makes of their rows, batch by batch."""
+    doing: str, parts: list[Part], encoder: Encoder, report: Progress
+) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """Clients of some parts, and their examples, batch by batch."""
     known = [part.rows for part in parts if part.rows is not None]
     total, done = sum(known) if len(known) == len(parts) else None, 0
     for part in parts:
-        for place, rows in part.read(columns):
+        for place, rows in part.read(encoder.columns):
             try:
-                found = work(rows)
-            except ValueError as error:
+                examples = encoder.encode(rows)
+            except (ValueError, *BROKEN) as error:
                 raise ValueError(f"In {place}: {one_line(error)}") from error
-            yield rows[CLIENT], found
+            yield rows[CLIENT], examples
             done += len(rows[CLIENT])
             report(doing, done, total)
 
@@ -181,12 +151,11 @@ def _write(
     report: Progress,
 ) -> None:
     """Write all files."""
-    columns, encode = encoder.columns, encoder.encode
     sample = Sample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
-    for _, found in _read("reading held-out rows", parts[HELD_OUT], columns, encode, report):
+    for _, found in _read("reading held-out rows", parts[HELD_OUT], encoder, report):
         sample.add(found)
     numbers: dict[str, int] = {}  # in the order in which clients appear
-    for clients, found in _read("reading rows", parts[TRAIN], columns, encode, report):
+    for clients, found in _read("reading rows", parts[TRAIN], encoder, report):
         coded = clients.dictionary_encode()
         own = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
         grouper.add(np.array(own, np.int32)[coded.indices.to_numpy()], found)
@@ -237,22 +206,16 @@ def _new_folder(goal: Path) -> Iterator[Path]:
     Processes that want the same one wait for each other. What a killed one left is removed.
     """
     goal.parent.mkdir(parents=True, exist_ok=True)
-    part, exists = (
-        goal.with_name(f"{goal.name}{PART}"),
-        f"Expected target={str(goal)!r} not to exist.",
-    )
+    part = goal.with_name(f"{goal.name}{PART}")
     lock = FileLock(f"{part}.lock")
     with lock:
         if goal.exists():
-            raise FileExistsError(exists)
+            raise FileExistsError(f"Expected target={str(goal)!r} not to exist.")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         try:
             yield part
-            try:
-                part.rename(goal)
-            except OSError as error:
-                raise FileExistsError(exists) from error
+            part.rename(goal)
         finally:
             shutil.rmtree(part, ignore_errors=True)
             Path(lock.lock_file).unlink(missing_ok=True)

@@ -1,15 +1,13 @@
 """How rows of the three published data sets become examples: vectors of whole numbers.
 
-An encoder names the columns that it reads, and encodes a batch of rows, a dictionary of Arrow
-arrays by these names.
+An encoder names the columns that it reads, and encodes a batch of rows with these names.
 """
 
 from __future__ import annotations
 
-import collections
 import io
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -21,14 +19,9 @@ from numpy.typing import NDArray
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS, optional
 
-Rows = Mapping[str, pa.Array]
-"""Some rows of a source: Arrow arrays of one length, by the names of an encoder's columns."""
-
 CLIENT = "client"
 WORD_COUNT = "stackoverflow.word_count"
 
-_MOST_COUNTED = 2_000_000
-_LARGEST = 256 << 20  # bytes of a list of words; TFF's has 90 million
 _BORDER = np.ones((SIDE, SIDE), bool)
 _BORDER[1:-1, 1:-1] = False
 
@@ -62,7 +55,7 @@ class Images:
     def __init__(self) -> None:
         self._inverted: bool | None = None
 
-    def encode(self, rows: Rows) -> np.ndarray:
+    def encode(self, rows: pa.RecordBatch) -> np.ndarray:
         """Examples of shape (rows, 785), the label last.
 
         Raises:
@@ -88,60 +81,37 @@ def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
 
 
 def _pixels(column: pa.Array) -> NDArray[np.uint8]:
-    """Images of shape (rows, 784), 0 to 255, as the source has them."""
-    kind = column.type
-    if pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        pictures = [_decode_picture(value) for value in column.to_pylist()]
+    """Images of shape (rows, 784), 0 to 255, as the source has them: as files, or in [0, 1]."""
+    if pa.types.is_struct(column.type):
+        pictures = [_decode_picture(picture["bytes"]) for picture in column.to_pylist()]
         return np.array(pictures, np.uint8).reshape(-1, PIXELS)
-    numbers = _flat(column)
-    if len(numbers) != len(column) * PIXELS or numbers.dtype.kind not in "fiu":
-        raise ValueError(
-            f"Expected {PIXELS} numbers an image, "
-            f"found {len(numbers)} of type {kind} in {len(column)} rows."
-        )
-    top = 1 if numbers.dtype.kind == "f" else 255
-    if len(numbers) and not (numbers.min() >= 0 and numbers.max() <= top):
-        raise ValueError(
-            f"Expected pixels in [0, {top}], found {numbers.min()} to {numbers.max()}."
-        )
-    scaled = np.rint(numbers * 255) if top == 1 else numbers
-    return np.asarray(scaled.astype(np.uint8).reshape(-1, PIXELS))
+    if (lengths := pc.list_value_length(column).unique().to_pylist()) not in ([], [PIXELS]):
+        raise ValueError(f"Expected {PIXELS} numbers an image, found {lengths[:2]}.")
+    numbers = column.flatten().to_numpy(zero_copy_only=False)
+    if numbers.dtype.kind != "f" or (len(numbers) and not 0 <= numbers.min() <= numbers.max() <= 1):
+        raise ValueError(f"Expected pixels in [0, 1], found {numbers.min()} to {numbers.max()}.")
+    return np.asarray(np.rint(numbers * 255).astype(np.uint8).reshape(-1, PIXELS))
 
 
-def _decode_picture(picture: Any) -> np.ndarray:
-    """The pixels of a file's bytes, or of what the datasets library has: bytes, or a path."""
+def _decode_picture(content: bytes) -> np.ndarray:
+    """The pixels of a picture's file."""
     pil = optional("PIL.Image")
-    content, path = (
-        (picture["bytes"], picture["path"]) if isinstance(picture, dict) else (picture, "")
-    )
     try:
-        with pil.open(io.BytesIO(content or b"") if content or not path else path) as image:
-            shape = image.size[::-1]  # before anything is unpacked
-            pixels = np.asarray(image.convert("L")) if shape == (SIDE, SIDE) else None
+        with pil.open(io.BytesIO(content)) as image:
+            if image.size != (SIDE, SIDE):  # before anything is unpacked
+                raise ValueError(f"one has {image.size}")
+            return np.asarray(image.convert("L"))
     except (*UNREADABLE, pil.DecompressionBombError) as error:
-        raise ValueError(f"Expected images: {one_line(error)}.") from error
-    if pixels is None:
-        raise ValueError(f"Expected images.shape={shape} == ({SIDE}, {SIDE}).")
-    return pixels
+        raise ValueError(f"Expected images of ({SIDE}, {SIDE}): {one_line(error)}.") from error
 
 
 def _labels(column: pa.Array) -> NDArray[np.uint8]:
-    labels = _flat(column)
+    labels = column.to_numpy(zero_copy_only=False)
     if labels.dtype.kind not in "iu":
         raise ValueError(f"Expected labels to be integers, found {column.type}.")
     if len(outside := labels[(labels < 0) | (labels >= CLASSES)]):
         raise ValueError(f"Expected labels in [0, {CLASSES}), found {outside[0]}.")
     return np.asarray(labels.astype(np.uint8))
-
-
-def _flat(values: pa.Array) -> np.ndarray:
-    """All numbers in a column, or in its lists, which have one length."""
-    while hasattr(values.type, "value_type"):
-        lengths = pc.list_value_length(values).unique().to_pylist()
-        if len(lengths) > 1:
-            raise ValueError(f"Expected images of one size, found {lengths[:2]}.")
-        values = values.flatten()
-    return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
 class Words:
@@ -153,9 +123,6 @@ class Words:
 
     Args:
         vocabulary: words by falling frequency; those after the first 10,000 are not used.
-
-    Raises:
-        ValueError: for an empty vocabulary or one that has a word twice.
     """
 
     kind = "stackoverflow"
@@ -165,18 +132,15 @@ class Words:
 
     def __init__(self, vocabulary: list[bytes]) -> None:
         words = vocabulary[:WORDS]
-        if not words or len(set(words)) < len(words):
-            raise ValueError(
-                f"Expected a vocabulary of distinct words, got {len(words)} words, "
-                f"{len(set(words))} distinct."
-            )
         self._words = pa.array(words, pa.large_binary())
         self.facts = {"vocabulary": [word.decode(errors="replace") for word in words]}
 
-    def encode(self, rows: Rows) -> np.ndarray:
+    def encode(self, rows: pa.RecordBatch) -> np.ndarray:
         """Examples of shape (rows, 21); errors as of `Images.encode`."""
-        words, lengths = _split(rows["tokens"], LENGTH)
-        found = pc.index_in(words, value_set=self._words)
+        texts = rows["tokens"].cast(pa.large_binary())
+        sentences = pc.list_slice(pc.split_pattern(texts, " "), 0, LENGTH)
+        lengths = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
+        found = pc.index_in(sentences.flatten(), value_set=self._words)
         ids = pc.fill_null(pc.add(found, 1), OOV).to_numpy(zero_copy_only=False)
         out = np.zeros((len(lengths), self.width), np.uint16)
         out[:, 0] = BOS
@@ -187,41 +151,6 @@ class Words:
 
 
 Encoder: TypeAlias = Images | Words
-
-
-def _split(column: pa.Array, most: int | None) -> tuple[pa.Array, NDArray[np.int64]]:
-    """All words of all rows one after another, at most ``most`` of a row; how many of each row."""
-    if hasattr(column.type, "value_type"):  # split already
-        lists = column
-    else:
-        try:
-            lists = pc.split_pattern(column.cast(pa.large_binary()), " ")
-        except pa.ArrowNotImplementedError as error:
-            raise ValueError(f"Expected tokens to be text, found {column.type}.") from error
-    lists = lists if most is None else pc.list_slice(lists, 0, most)
-    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
-    return lists.flatten().cast(pa.large_binary()), lengths
-
-
-def all_words(rows: Rows) -> pa.Array:
-    """All words of some rows, one after another."""
-    return _split(rows["tokens"], None)[0]
-
-
-def count_words(batches: Iterable[pa.Array]) -> list[bytes]:
-    """The 10,000 most frequent words of `all_words`, of equal ones the alphabetically first.
-
-    Every word counts, also those after the 20th of a sentence. (TFF's list counts users who have
-    the word.) Memory is bounded: past two million different words the rarer half is forgotten.
-    """
-    counts: collections.Counter[bytes] = collections.Counter()
-    for words in batches:
-        for item in pc.value_counts(words).to_pylist():
-            counts[item["values"]] += item["counts"]
-        if len(counts) > _MOST_COUNTED:
-            counts = collections.Counter(dict(counts.most_common(_MOST_COUNTED // 2)))
-    del counts[b""]
-    return sorted(counts, key=lambda word: (-counts[word], word))[:WORDS]
 
 
 def read_vocabulary(path: Path) -> list[bytes]:
@@ -249,10 +178,9 @@ def read_vocabulary(path: Path) -> list[bytes]:
 
 def _lines(path: Path) -> list[bytes]:
     if not tarfile.is_tarfile(path):
-        with path.open("rb") as plain:
-            return plain.read(_LARGEST).splitlines()
+        return path.read_bytes().splitlines()
     with tarfile.open(path) as archive:
         for member in archive:
             if member.name.endswith(WORD_COUNT) and (file := archive.extractfile(member)):
-                return file.read(_LARGEST).splitlines()
+                return file.read().splitlines()
     raise ValueError(f"it does not contain {WORD_COUNT}")

@@ -21,15 +21,12 @@ TRAIN, HELD_OUT = "train", "held-out"
 
 _READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
     ".parquet": formats.read_parquet,
-    ".jsonl": formats.read_json_lines,
-    ".ndjson": formats.read_json_lines,
     ".h5": formats.read_hdf5,
-    ".hdf5": formats.read_hdf5,
-    **dict.fromkeys((".sqlite", ".sqlite.lzma", ".sqlite.xz"), formats.read_parquet),  # by split
 }
+_ENDINGS = (*_READERS, ".sqlite", ".sqlite.lzma")
 _SAVED = ("dataset_dict.json", "state.json")
-# What a split is called, best first. Held-out users (TFF) are second to later posts of the same.
-_HELD_OUT_WORDS = (("test",), ("heldout", "held", "validation", "valid", "val", "dev", "eval"))
+# What a split is called that is held out. Held-out users (TFF) are second to later posts: a test.
+_HELD_OUT = re.compile(r"(?<![a-z])(test|held|heldout|valid|validation|val|dev|eval)(?![a-z])")
 _IGNORED = "digits_only"
 
 
@@ -53,9 +50,9 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
 
     Args:
         source: hub id (``owner/name``), a file, or a folder with files of one format or with what
-            `datasets.Dataset.save_to_disk` wrote. Formats by the name's end: .parquet, .jsonl,
-            .ndjson, .h5, .hdf5, .sqlite, and .sqlite.lzma or .xz. Names of files, or the
-            splits in them, tell what is held out: "test", else "heldout", "validation" and such.
+            `datasets.Dataset.save_to_disk` wrote. Formats by the name's end: .parquet, .h5,
+            .sqlite and .sqlite.lzma. Names of files, or the splits in them, tell what is held
+            out: "test", else "heldout", "validation" and such.
         scratch: a folder for files that have to be unpacked.
 
     Raises:
@@ -72,24 +69,16 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
         parts = _file(path, scratch, path.name)
     else:
         raise FileNotFoundError(f"Expected source={source!r} to be a path or a hub id.")
-    ranks = [_rank(part.split) for part in parts]
-    train = [part for part, rank in zip(parts, ranks, strict=True) if rank is None]
-    best = min((rank for rank in ranks if rank is not None), default=None)
-    held_out = [part for part, rank in zip(parts, ranks, strict=True) if rank == best is not None]
+    kinds = [_HELD_OUT.findall(part.split.lower()) for part in parts]
+    train = [part for part, kind in zip(parts, kinds, strict=True) if not kind]
+    tests = [part for part, kind in zip(parts, kinds, strict=True) if "test" in kind]
+    held_out = tests or [part for part in parts if part not in train]
     if not train:
         if len(parts) != 1:
             names = [part.split for part in parts]
             raise ValueError(f"Expected source={source!r} to have a training split, has {names}.")
         train, held_out = parts, []
     return {TRAIN: train, HELD_OUT: held_out}
-
-
-def _rank(split: str) -> int | None:
-    words = re.split(r"[^a-z]+", split.lower())
-    for rank, known in enumerate(_HELD_OUT_WORDS):
-        if any(word in known for word in words):
-            return rank
-    return None
 
 
 def _hub(name: str) -> list[Part]:
@@ -123,24 +112,22 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
     if len(endings) != 1:
         raise ValueError(
             f"Expected source={str(path)!r} to hold files of one format "
-            f"({', '.join(_READERS)}), found {', '.join(endings) or 'none'}."
+            f"({', '.join(_ENDINGS)}), found {', '.join(endings) or 'none'}."
         )
     return [part for file in files for part in _file(file, scratch, str(file.relative_to(path)))]
 
 
 def _format(path: Path) -> str:
     """The ending of a file that can be read, or an empty string."""
-    return next((ending for ending in _READERS if path.name.lower().endswith(ending)), "")
+    return next((ending for ending in _ENDINGS if path.name.lower().endswith(ending)), "")
 
 
 def _file(path: Path, scratch: Path, name: str) -> list[Part]:
     ending = _format(path)
     require_file(path)
     if not ending:
-        raise ValueError(f"Expected {path} to end with one of {', '.join(_READERS)}.")
-    if not path.stat().st_size:
-        raise ValueError(f"Expected {path} not to be empty.")
-    if not ending.startswith(".sqlite"):
+        raise ValueError(f"Expected {path} to end with one of {', '.join(_ENDINGS)}.")
+    if ending in _READERS:
         return [Part(name, functools.partial(_rows, path, _READERS[ending], path))]
     with _sound(path):
         unpacked = path
@@ -148,12 +135,11 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
             unpacked = scratch / path.with_suffix("").name
             with lzma.open(path) as packed, unpacked.open("wb") as file:
                 shutil.copyfileobj(packed, file)
-        splits = formats.sqlite_splits(unpacked)
-    return [
-        Part(split, functools.partial(_rows, path, formats.read_sqlite, unpacked, split), rows)
-        for split, rows in splits.items()
-        if not split.startswith(_IGNORED)
-    ]
+        return [
+            Part(split, functools.partial(_rows, path, formats.read_sqlite, unpacked, split), rows)
+            for split, rows in formats.sqlite_splits(unpacked).items()
+            if not split.startswith(_IGNORED)
+        ]
 
 
 def _rows(path: Path, read: Callable[..., Iterator[Batch]], *arguments: Any) -> Iterator[Batch]:

@@ -18,9 +18,6 @@ from fl_epe.archive import read_archive, write_archive
 from fl_epe.data.encoders import Encoder
 from fl_epe.seeding import generator
 
-MEMORY = 64 << 20
-"""Bytes of examples that wait before they are written, by default."""
-
 _BUCKETS = 256
 _INDEX = "index.npz"
 _SCHEMA = 1
@@ -31,6 +28,7 @@ class ClientStore:
 
     Attributes:
         about: kind, numbers of clients and examples, where from.
+        names: the clients' names in the source, ascending.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +41,7 @@ class ClientStore:
         what = "the index of a converted data set"
         texts, index = read_archive(path / _INDEX, what, schema=_SCHEMA, texts=["about"])
         self.about = texts[0]
-        self._names, self._start, self._count = index["client"], index["start"], index["count"]
+        self.names, self._start, self._count = index["client"], index["start"], index["count"]
         self._train = self._mapped(path / "train.bin", "examples")
         self._held_out = self._mapped(path / "held_out.bin", "held_out")
 
@@ -65,18 +63,8 @@ class ClientStore:
         sizes = self._count[clients]
         return np.asarray(np.minimum(sizes, most) if most else sizes)
 
-    def name(self, client: int) -> str:
-        """The name of a client in the source."""
-        return str(self._names[client])
-
     def client(self, client: int) -> np.ndarray:
-        """The examples of a client, shape (examples, width), mapped from the file: not writable.
-
-        Raises:
-            IndexError: for a ``client`` that does not exist.
-        """
-        if not 0 <= client < len(self):
-            raise IndexError(f"Expected 0 <= client={client} < {len(self)}.")
+        """The examples of a client, shape (examples, width), mapped from the file: not writable."""
         return self._train[self._start[client] :][: self._count[client]]
 
     def shuffled(self, client: int, most: int, seed: int) -> np.ndarray:
@@ -111,52 +99,38 @@ def write_index(
 class Grouper:
     """Takes examples of any clients in any order, gives them back client by client.
 
-    An external bucket sort: examples wait in memory; when they take more than a limit they are
-    appended to one of 256 files, all of a client to the same; at the end one file after another is
-    sorted. The examples of a client keep their order.
+    An external bucket sort: examples are appended to one of 256 files, all of a client to the same;
+    at the end one file after another is sorted. The examples of a client keep their order.
 
     Args:
         folder: where the bucket files go; they are removed as they are read.
         encoder: says how large an example is.
-        memory: bytes of examples that may wait. Sorting them takes about twice as much again.
     """
 
-    def __init__(self, folder: Path, encoder: Encoder, memory: int = MEMORY) -> None:
+    def __init__(self, folder: Path, encoder: Encoder) -> None:
         example = ("example", np.dtype(encoder.dtype), (encoder.width,))
         self._row = np.dtype([("client", "<i4"), example])
-        self._folder, self._memory = folder, memory
-        self._waiting: list[np.ndarray] = []
+        self._folder = folder
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
         """Take examples of shape (rows, width) and the number of the client of each."""
         rows = np.empty(len(clients), self._row)
         rows["client"], rows["example"] = clients, examples
-        self._waiting.append(rows)
-        if sum(rows.nbytes for rows in self._waiting) > self._memory:
-            self._spill()
+        buckets = clients % _BUCKETS
+        for bucket in np.unique(buckets):
+            with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
+                rows[buckets == bucket].tofile(file)
 
     def groups(self) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
         """All examples in blocks of some clients each: the client of each, and the examples.
 
-        Those of a client are next to each other; the order does not depend on ``memory``. Nothing
-        may be added any more.
+        Those of a client are next to each other. Nothing may be added any more.
         """
-        self._spill()
         for path in sorted(self._folder.glob("bucket-*")):
             rows = np.fromfile(path, self._row)
             path.unlink()
             rows = rows[np.argsort(rows["client"], kind="stable")]
             yield rows["client"], rows["example"]
-
-    def _spill(self) -> None:
-        rows = np.concatenate([np.empty(0, self._row), *self._waiting])
-        self._waiting = []
-        buckets = rows["client"] % _BUCKETS
-        order = np.argsort(buckets, kind="stable")
-        present, first = np.unique(buckets[order], return_index=True)
-        for bucket, part in zip(present, np.split(rows[order], first[1:]), strict=False):
-            with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
-                part.tofile(file)
 
 
 class Sample:

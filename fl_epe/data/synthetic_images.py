@@ -5,7 +5,7 @@ classes, half of them digits by number, ink 1 on paper 0, characters that look a
 What is not: each character has one model (`distances`), which a writer slants, turns,
 stretches, bends and draws with a pen of some width, every time a little differently.
 
-    >>> images, labels = drawings(seed=0, writer=7, most=5)
+    >>> images, labels = examples(seed=0, writer=7, most=5)
     >>> images.shape, labels.shape
     ((5, 1, 28, 28), (5,))
 
@@ -51,7 +51,7 @@ _PIXELS_PER_UNIT = 2.6
 _MIDDLE = np.array([3.0, 3.8])
 
 
-def drawings(
+def examples(
     seed: int, writer: int, most: int = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The examples of a writer.
@@ -69,7 +69,7 @@ def drawings(
 
 
 def size(seed: int, writer: int, most: int = 0) -> int:
-    """How many `drawings` a writer has, without making them."""
+    """How many `examples` a writer has, without making them."""
     return _count(generator(seed, 1, writer), most)
 
 
@@ -78,7 +78,7 @@ def _count(random: np.random.Generator, most: int) -> int:
     return min(count, most) if most else count
 
 
-def held_out_drawings(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def held_out(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """``count`` examples of other writers, ten of each."""
     random = generator(seed, 2)
     parts = [_draw(random, min(10, count - done)) for done in range(0, count, 10)]
@@ -92,13 +92,8 @@ def _draw(random: np.random.Generator, count: int) -> tuple[NDArray[np.float32],
     labels = random.choice(len(_SHARES), count, p=_SHARES)
     own = random.standard_normal((6, count, 1, 1), np.float32)
     x, y = _points(hand, own, random.random((4, count, 1, 1), np.float32))
-    glyphs, side = (
-        distances(_REACH, _RESOLUTION).reshape(len(CHARACTERS), -1),
-        2 * _REACH * _RESOLUTION,
-    )
-    rows = _nearest(y, side)
-    columns = _nearest(x, side)
-    distance = glyphs[labels[:, None, None], rows * (side + 1) + columns]
+    last = 2 * _REACH * _RESOLUTION
+    distance = distances()[labels[:, None, None], _nearest(y, last), _nearest(x, last)]
     width = 1.2 + 0.3 * np.tanh(hand[5]) + 0.1 * np.tanh(own[5])
     images = np.clip((width - distance) / 1.2 + 0.5, 0, 1).astype(np.float32)
     return images[:, None], labels.astype(np.int64)
@@ -128,18 +123,15 @@ def _nearest(values: NDArray[np.float32], last: int) -> NDArray[np.int32]:
     return result
 
 
-@functools.lru_cache(maxsize=2)
-def distances(reach: int, resolution: int) -> NDArray[np.float32]:
+@functools.cache
+def distances() -> NDArray[np.float32]:
     """The distance of points to the strokes of each character, in pixels of a 28×28 picture.
 
-    Args:
-        reach: the points go from ``-reach`` to ``reach`` pixels around the picture's middle.
-        resolution: points a pixel.
-
     Returns:
-        Shape (62, 2·reach·resolution + 1, the same): character, y, x.
+        Shape (62, 121, 121): character, y, x; three points a pixel, from −20 to 20 pixels around
+        the picture's middle.
     """
-    axis = np.arange(-reach * resolution, reach * resolution + 1) / resolution
+    axis = np.arange(-_REACH * _RESOLUTION, _REACH * _RESOLUTION + 1) / _RESOLUTION
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
     lines = dict(line.split(maxsplit=1) for line in _STROKES.strip().replace("\n", "|").split("|"))
     glyphs = [_distance(points, lines[character]) for character in CHARACTERS]

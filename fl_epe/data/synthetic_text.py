@@ -6,7 +6,7 @@ sentences of 1 to 20 and more words. What is not: the language. Each word has th
 successors, the same for all, and one that depends on the sentence's topic; every user has topics of
 their own. So a model first learns frequencies, then pairs of words.
 
-    >>> sentences(seed=0, user=7, most=5).shape
+    >>> examples(seed=0, user=7, most=5).shape
     (5, 21)
 
 How long it takes: see ``docs/notes/data-sets.md``.
@@ -37,7 +37,7 @@ _LOG_WORDS, _LOG_WORDS_SPREAD = 2.4, 0.6  # words of a sentence: median 11
 _DRAWS = 1 << 17
 
 
-def sentences(seed: int, user: int, most: int = 0) -> NDArray[np.uint16]:
+def examples(seed: int, user: int, most: int = 0) -> NDArray[np.uint16]:
     """The examples of a user.
 
     Args:
@@ -53,7 +53,7 @@ def sentences(seed: int, user: int, most: int = 0) -> NDArray[np.uint16]:
 
 
 def size(seed: int, user: int, most: int = 0) -> int:
-    """How many `sentences` a user has, without making them."""
+    """How many `examples` a user has, without making them."""
     return _count(generator(seed, 1, user), most)
 
 
@@ -63,7 +63,7 @@ def _count(random: np.random.Generator, most: int) -> int:
     return min(count, most) if most else count
 
 
-def held_out_sentences(seed: int, count: int) -> NDArray[np.uint16]:
+def held_out(seed: int, count: int) -> NDArray[np.uint16]:
     """``count`` examples of other users, one of each."""
     random = generator(seed, 2)
     return np.concatenate([_write(seed, random, 1) for _ in range(count)])

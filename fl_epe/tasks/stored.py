@@ -32,228 +32,52 @@ from fl_epe.tasks.losses import (
 Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs and targets."""
 
-# From the paper (Andrew et al. 2024, section 5.2.1): rounds and clients a round (it says 15 epochs,
-# these are 14.93), both learning rates, the momentum and the batch size. The noise is the largest
-# of its Table 4 (ε = 30 for one participation). From its code: the first clip norm. Not said for
-# this task, so our choice: the numbers of canaries (as for StackOverflow) and one local epoch.
-_EMNIST: Mapping[str, Any] = MappingProxyType(
-    {
-        "rounds": 500,
-        "clients_per_round": 101,
-        "num_canaries": 1000,
-        "unobserved": 1000,
-        "noise_multiplier": 0.2207,
-        "clip_norm": 0.1,
-        "server_learning_rate": 1.0,
-        "server_momentum": 0.9,
-        "local_epochs": 1,
-        "local_batch_size": 16,
-        "local_learning_rate": 0.031,
-    }
-)
-# Andrew et al. 2024, section 5.1, with the largest noise of their Table 3 (ε = 30). The text that
-# we have of the paper lost its two learning rates: 1.0 and 0.56 are from memory, unchecked.
-_STACKOVERFLOW: Mapping[str, Any] = MappingProxyType(
-    {
-        "rounds": 2048,
-        "clients_per_round": 167,
-        "num_canaries": 1000,
-        "unobserved": 1000,
-        "noise_multiplier": 0.2317,
-        "clip_norm": 0.1,
-        "server_learning_rate": 0.56,
-        "server_momentum": 0.9,
-        "local_epochs": 1,
-        "local_batch_size": 16,
-        "local_learning_rate": 1.0,
-    }
-)
+# Of both tasks, from the paper (Andrew et al. 2024, section 5.1); the first clip norm from its
+# code. It does not say the numbers of canaries and of local epochs for EMNIST: our choice.
+_BOTH = {
+    "num_canaries": 1000,
+    "unobserved": 1000,
+    "clip_norm": 0.1,
+    "server_momentum": 0.9,
+    "local_epochs": 1,
+    "local_batch_size": 16,
+}
+# Section 5.2.1: rounds and clients a round (it says 15 epochs, these are 14.93) and learning rates.
+# The noise is the largest of its Table 4 (ε = 30 for one participation).
+_EMNIST = {
+    "rounds": 500,
+    "clients_per_round": 101,
+    "noise_multiplier": 0.2207,
+    "server_learning_rate": 1.0,
+    "local_learning_rate": 0.031,
+}
+# Section 5.1, with the largest noise of Table 3 (ε = 30). The text that we have of the paper lost
+# its two learning rates: 1.0 and 0.56 are from memory, unchecked.
+_STACKOVERFLOW = {
+    "rounds": 2048,
+    "clients_per_round": 167,
+    "noise_multiplier": 0.2317,
+    "server_learning_rate": 0.56,
+    "local_learning_rate": 1.0,
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredTask(Task, abc.ABC):
-    """A task on what `fl_epe.data.convert` wrote; its name is the kind of data set.
+class _Characters(Classes):
+    """What the published and the drawn characters have in common."""
 
-    Attributes:
-        data_dir: what `fl_epe.data.convert` wrote, or a source that it reads: the id of a hub's
-            data set, a folder or a file. A source is converted first, once, into the user's cache
-            folder.
-        max_examples: the most that a client trains on, at random; 0 for all.
-        data_seed: seed of that choice.
-    """
-
-    _most_held_out: ClassVar[int]
-    data_dir: str = ""
-    max_examples: int = 0
-    data_seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.max_examples, self.data_seed)
-        if self.data_dir:
-            object.__setattr__(self, "data_dir", data.absolute(self.data_dir))
-
-    @abc.abstractmethod
-    def _decode(self, examples: np.ndarray) -> Arrays:
-        """Examples as `fl_epe.data` stores them, in the form that the model takes."""
-
-    def _place(self) -> str:
-        """Where the data is.
-
-        Raises:
-            FileNotFoundError: if ``data_dir`` does not say and there is no default.
-        """
-        return self.data_dir
-
-    @property
-    def num_clients(self) -> int:
-        """How many clients there are; reads the index."""
-        return len(self._store)
-
-    @property
-    def _store(self) -> data.ClientStore:
-        return data.open_data(self.name, self._place())
-
-    def client(self, client_id: int) -> ClientData:
-        """The examples of one client.
-
-        Raises:
-            FileNotFoundError: if ``data_dir`` is no path and no hub id.
-            ConnectionError: if the hub cannot be reached.
-            ValueError: for a ``client_id`` that does not exist, or files that are broken.
-        """
-        self.check_client(client_id)
-        examples = self._store.shuffled(client_id, self.max_examples, self.data_seed)
-        return _client_data(*self._decode(examples))
-
-    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
-        """See `Task.sizes`; from the index."""
-        return self._store.sizes(client_ids, self.max_examples)
-
-    def held_out(self) -> ClientData:
-        """Some examples of the source's test split.
-
-        If it has none, of its other held-out split, or of the tenth that was taken from every
-        client.
-        """
-        return _client_data(*self._decode(self._store.held_out(self._most_held_out)))
-
-
-@dataclasses.dataclass(frozen=True)
-class SyntheticTask(Task, abc.ABC):
-    """A task whose clients are made from a seed when they are asked for; nothing is kept.
-
-    Attributes:
-        num_clients: how many there are.
-        max_examples: the most that a client has; 0 for no limit.
-        data_seed: seed of all their examples.
-    """
-
-    _most_held_out: ClassVar[int]
-    num_clients: int = 1
-    max_examples: int = 0
-    data_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_count("num_clients", self.num_clients)
-        _check(self.max_examples, self.data_seed)
-
-    @abc.abstractmethod
-    def _make(self, client_id: int) -> Arrays:
-        """The examples of one client, who exists."""
-
-    @abc.abstractmethod
-    def _size(self, client_id: int) -> int:
-        """How many examples `_make` would make."""
-
-    @abc.abstractmethod
-    def _make_held_out(self) -> Arrays:
-        """Examples that belong to no client."""
-
-    def client(self, client_id: int) -> ClientData:
-        """The examples of one client."""
-        self.check_client(client_id)
-        return _client_data(*self._make(client_id))
-
-    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
-        """See `Task.sizes`; nothing is made."""
-        return np.array([self._size(int(client)) for client in client_ids], np.int64)
-
-    def held_out(self) -> ClientData:
-        """Examples of clients that take no part; made once."""
-        return _held_out(self)
-
-
-@functools.lru_cache(maxsize=1)
-def _held_out(task: SyntheticTask) -> ClientData:
-    return _client_data(*task._make_held_out())
-
-
-def _check(max_examples: int, data_seed: int) -> None:
-    for name, value in (("max_examples", max_examples), ("data_seed", data_seed)):
-        if value < 0:
-            raise_invalid(name, value, ">= 0")
-
-
-def _client_data(inputs: np.ndarray, targets: np.ndarray) -> ClientData:
-    return ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))
-
-
-@dataclasses.dataclass(frozen=True)
-class Emnist(Classes, StoredTask):
-    """Handwritten characters of 62 classes by writer (Cohen et al. 2017, Caldas et al. 2018).
-
-    The defaults for rounds, clients a round, optimizers, batch size and noise are those of Andrew
-    et al. 2024; the paper does not say the numbers of canaries and local epochs for this task.
-    It has 3,383 writers and 814,000 characters. The hub's set has as many characters of more
-    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, whatever the source
-    has; TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape (n,).
-    """
-
-    name: ClassVar[str] = "emnist"
-    defaults: ClassVar[Mapping[str, Any]] = _EMNIST
-    data_dir: str = "flwrlabs/femnist"
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _EMNIST)
     _most_held_out: ClassVar[int] = 2000
 
     def model(self) -> torch.nn.Module:
         """A fresh EMNIST CNN."""
         return Cnn()
-
-    def _decode(self, examples: np.ndarray) -> Arrays:
-        """See `StoredTask._decode`."""
-        return images_and_labels(examples)
-
-
-@dataclasses.dataclass(frozen=True)
-class SyntheticEmnist(Classes, SyntheticTask):
-    """Drawn characters by as many writers as the paper has, see `fl_epe.data.synthetic_images`.
-
-    The defaults are those of `Emnist`. Images have the shape (n, 1, 28, 28), labels (n,).
-    """
-
-    name: ClassVar[str] = "synthetic-emnist"
-    defaults: ClassVar[Mapping[str, Any]] = _EMNIST
-    num_clients: int = synthetic_images.WRITERS
-    _most_held_out: ClassVar[int] = 2000
-
-    def model(self) -> torch.nn.Module:
-        """A fresh EMNIST CNN."""
-        return Cnn()
-
-    def _make(self, client_id: int) -> Arrays:
-        """See `SyntheticTask._make`."""
-        return synthetic_images.drawings(self.data_seed, client_id, self.max_examples)
-
-    def _size(self, client_id: int) -> int:
-        """See `SyntheticTask._size`."""
-        return synthetic_images.size(self.data_seed, client_id, self.max_examples)
-
-    def _make_held_out(self) -> Arrays:
-        """2,000 drawings of other writers."""
-        return synthetic_images.held_out_drawings(self.data_seed, self._most_held_out)
 
 
 class _NextWords:
-    """What the real and the synthetic data have in common."""
+    """What the published and the synthetic sentences have in common."""
+
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _STACKOVERFLOW)
+    _most_held_out: ClassVar[int] = 1000
 
     def model(self) -> torch.nn.Module:
         """A fresh LSTM."""
@@ -269,7 +93,7 @@ class _NextWords:
 
     def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
         """The same as `loss`; on a CPU logits are computed for words alone, not for padding."""
-        if not batch.targets.is_cpu:
+        if not batch.targets.is_cpu:  # a mask would have to wait for the device
             return self.loss(model(batch.inputs), batch.targets)
         counted = batch.targets != PAD
         return cross_entropy(model(batch.inputs, counted), batch.targets[counted])
@@ -277,6 +101,172 @@ class _NextWords:
     def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
         """See `Task.by_example`."""
         return cross_entropy_by_example(outputs, targets, PAD)
+
+    def _decode(self, examples: np.ndarray) -> Arrays:
+        return words_and_next(examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ByUser(Task, abc.ABC):
+    """What both kinds of data have in common.
+
+    Attributes:
+        max_examples: the most that a client trains on; 0 for all.
+        data_seed: seed of these examples.
+    """
+
+    _most_held_out: ClassVar[int]
+    max_examples: int = 0
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_examples", "data_seed"):
+            if getattr(self, name) < 0:
+                raise_invalid(name, getattr(self, name), ">= 0")
+
+    @abc.abstractmethod
+    def _decode(self, examples: Any) -> Arrays:
+        """Examples as `fl_epe.data` has them, in the form that the model takes."""
+
+    def _client_data(self, examples: Any) -> ClientData:
+        inputs, targets = self._decode(examples)
+        return ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTask(_ByUser, abc.ABC):
+    """A task on what `fl_epe.data.convert` wrote; its name is the kind of data set.
+
+    Attributes:
+        max_examples: the most that a client trains on, at random; 0 for all.
+        data_seed: seed of that choice.
+        data_dir: what `fl_epe.data.convert` wrote, or a source that it reads: the id of a hub's
+            data set, a folder or a file. A source is converted first, once, into the user's cache
+            folder.
+    """
+
+    data_dir: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data_dir:
+            object.__setattr__(self, "data_dir", data.absolute(self.data_dir))
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are; reads the index."""
+        return len(self._store)
+
+    @property
+    def _store(self) -> data.ClientStore:
+        """The converted data.
+
+        Raises:
+            FileNotFoundError: if ``data_dir`` does not say where they are.
+        """
+        if not self.data_dir:
+            raise FileNotFoundError(
+                f"Expected data_dir='' to say where {self.name} is. TensorFlow Federated "
+                "publishes stackoverflow.sqlite.lzma and stackoverflow.word_count.tar.bz2. Put "
+                "both in a folder, convert it with 'fl-epe data convert', and name the result with "
+                "--data-dir. Without them there is the task 'synthetic-stackoverflow'."
+            )
+        return data.open_data(self.name, self.data_dir)
+
+    def client(self, client_id: int) -> ClientData:
+        """The examples of one client.
+
+        Raises:
+            FileNotFoundError: if ``data_dir`` is no path and no hub id.
+            ConnectionError: if the hub cannot be reached.
+            ValueError: for a ``client_id`` that does not exist, or files that are broken.
+        """
+        self.check_client(client_id)
+        store = self._store
+        return self._client_data(store.shuffled(client_id, self.max_examples, self.data_seed))
+
+    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
+        """See `Task.sizes`; from the index."""
+        return self._store.sizes(client_ids, self.max_examples)
+
+    def held_out(self) -> ClientData:
+        """Some examples of the source's test split.
+
+        If it has none, of its other held-out split, or of the tenth that was taken from every
+        client.
+        """
+        return self._client_data(self._store.held_out(self._most_held_out))
+
+
+@dataclasses.dataclass(frozen=True)
+class SyntheticTask(_ByUser, abc.ABC):
+    """A task whose clients are made from a seed when they are asked for; nothing is kept.
+
+    Attributes:
+        max_examples: the most that a client has; 0 for no limit.
+        data_seed: seed of all their examples.
+        num_clients: how many there are.
+    """
+
+    _source: ClassVar[Any]
+    num_clients: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("num_clients", self.num_clients)
+
+    def client(self, client_id: int) -> ClientData:
+        """The examples of one client."""
+        self.check_client(client_id)
+        examples = self._source.examples(self.data_seed, client_id, self.max_examples)
+        return self._client_data(examples)
+
+    def sizes(self, client_ids: np.ndarray) -> np.ndarray:
+        """See `Task.sizes`; nothing is made."""
+        sizes = [self._source.size(self.data_seed, int(i), self.max_examples) for i in client_ids]
+        return np.array(sizes, np.int64)
+
+    def held_out(self) -> ClientData:
+        """Examples of clients that take no part; made once."""
+        return _held_out(self)
+
+
+@functools.lru_cache(maxsize=1)
+def _held_out(task: SyntheticTask) -> ClientData:
+    return task._client_data(task._source.held_out(task.data_seed, task._most_held_out))
+
+
+@dataclasses.dataclass(frozen=True)
+class Emnist(_Characters, StoredTask):
+    """Handwritten characters of 62 classes by writer (Cohen et al. 2017, Caldas et al. 2018).
+
+    The defaults for rounds, clients a round, optimizers, batch size and noise are those of Andrew
+    et al. 2024; the paper does not say the numbers of canaries and local epochs for this task.
+    It has 3,383 writers and 814,000 characters. The hub's set has as many characters of more
+    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, whatever the source
+    has; TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape (n,).
+    """
+
+    name: ClassVar[str] = "emnist"
+    data_dir: str = "flwrlabs/femnist"
+
+    def _decode(self, examples: np.ndarray) -> Arrays:
+        return images_and_labels(examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class SyntheticEmnist(_Characters, SyntheticTask):
+    """Drawn characters by as many writers as the paper has, see `fl_epe.data.synthetic_images`.
+
+    The defaults are those of `Emnist`. Images have the shape (n, 1, 28, 28), labels (n,).
+    """
+
+    name: ClassVar[str] = "synthetic-emnist"
+    _source: ClassVar[Any] = synthetic_images
+    num_clients: int = synthetic_images.WRITERS
+
+    def _decode(self, examples: Arrays) -> Arrays:
+        return examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,24 +282,7 @@ class StackOverflow(_NextWords, StoredTask):
     """
 
     name: ClassVar[str] = "stackoverflow"
-    defaults: ClassVar[Mapping[str, Any]] = _STACKOVERFLOW
     max_examples: int = 256
-    _most_held_out: ClassVar[int] = 1000
-
-    def _place(self) -> str:
-        """See `StoredTask._place`."""
-        if not self.data_dir:
-            raise FileNotFoundError(
-                "Expected data_dir='' to say where StackOverflow is. TensorFlow Federated "
-                "publishes stackoverflow.sqlite.lzma and stackoverflow.word_count.tar.bz2. Put "
-                "both in a folder, convert it with 'fl-epe data convert', and name the result with "
-                "--data-dir. Without them there is the task 'synthetic-stackoverflow'."
-            )
-        return self.data_dir
-
-    def _decode(self, examples: np.ndarray) -> Arrays:
-        """See `StoredTask._decode`."""
-        return words_and_next(examples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,21 +294,6 @@ class SyntheticStackOverflow(_NextWords, SyntheticTask):
     """
 
     name: ClassVar[str] = "synthetic-stackoverflow"
-    defaults: ClassVar[Mapping[str, Any]] = _STACKOVERFLOW
+    _source: ClassVar[Any] = synthetic_text
     num_clients: int = synthetic_text.USERS
-    _most_held_out: ClassVar[int] = 1000
     max_examples: int = 256
-
-    def _make(self, client_id: int) -> Arrays:
-        """See `SyntheticTask._make`."""
-        examples = synthetic_text.sentences(self.data_seed, client_id, self.max_examples)
-        return words_and_next(examples)
-
-    def _size(self, client_id: int) -> int:
-        """See `SyntheticTask._size`."""
-        return synthetic_text.size(self.data_seed, client_id, self.max_examples)
-
-    def _make_held_out(self) -> Arrays:
-        """1,000 sentences of other users."""
-        examples = synthetic_text.held_out_sentences(self.data_seed, self._most_held_out)
-        return words_and_next(examples)

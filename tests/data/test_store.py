@@ -27,12 +27,6 @@ def test_a_seed_decides_the_order_and_what_is_taken(tmp_path: pathlib.Path):
     assert len(store.shuffled(1, 10**6, seed=4)) == store.sizes(np.array([1]))[0]
 
 
-@pytest.mark.parametrize("client", [-1, 5])
-def test_a_client_that_does_not_exist(tmp_path: pathlib.Path, client: int):
-    with pytest.raises(IndexError, match=f"client={client} < 5"):
-        ClientStore(converted_posts(tmp_path)).client(client)
-
-
 @pytest.mark.parametrize("file", ["train.bin", "held_out.bin", "index.npz"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
 def test_a_damaged_data_set_is_refused(tmp_path: pathlib.Path, file: str, damage: str):

@@ -10,8 +10,12 @@ import torch
 from torch.nn import functional
 
 from fl_epe.data.examples import BOS, CHARACTERS, EOS, OOV, PAD, VOCABULARY, words_and_next
-from fl_epe.data.synthetic_images import WRITERS, distances, drawings, held_out_drawings
-from fl_epe.data.synthetic_text import USERS, held_out_sentences, sentences
+from fl_epe.data.synthetic_images import WRITERS, distances
+from fl_epe.data.synthetic_images import examples as drawings
+from fl_epe.data.synthetic_images import held_out as held_out_drawings
+from fl_epe.data.synthetic_text import USERS
+from fl_epe.data.synthetic_text import examples as sentences
+from fl_epe.data.synthetic_text import held_out as held_out_sentences
 from fl_epe.tasks import load_task
 from fl_epe.training import LocalTraining
 from fl_epe.training.local import Trainer
@@ -120,7 +124,7 @@ def test_training_on_sentences_lowers_the_loss_by_two_nats():
 
 def test_every_character_has_strokes_of_its_own():
     assert string.digits + string.ascii_uppercase + string.ascii_lowercase == CHARACTERS
-    glyphs = distances(20, 3)
+    glyphs = distances()
     assert glyphs.shape == (62, 121, 121)
     assert glyphs.min(axis=(1, 2)).max() < 1
     ink = (glyphs < 1.2).reshape(62, -1).astype(float)

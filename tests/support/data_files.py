@@ -127,12 +127,6 @@ def write_parquet(path: pathlib.Path, rows: Rows, client: str) -> None:
     parquet.write_table(pa.Table.from_pylist(_records(rows, client)), path, row_group_size=7)
 
 
-def write_json_lines(path: pathlib.Path, rows: Rows, client: str) -> None:
-    """One file for one split, with an empty line."""
-    lines = [json.dumps(record) for record in _records(rows, client)]
-    path.write_text("\n".join([*lines, "", ""]), encoding="utf-8")
-
-
 def _records(rows: Rows, client: str) -> list[dict[str, Any]]:
     return [
         {client: name}
@@ -181,5 +175,8 @@ def write_source(kind: str, folder: pathlib.Path) -> str:
     else:
         users = posts()
         rows = [("", user, {"tokens": text}) for user in users for text in users[user][:20]]
-        write_json_lines(folder / "train.jsonl", rows, "user_id")
+        write_parquet(folder / "train.parquet", rows, "user_id")
+        counts = collections.Counter(" ".join(f["tokens"] for _, _, f in rows).split())
+        lines = [f"{word} {count}\n" for word, count in counts.most_common()]
+        (folder / "stackoverflow.word_count").write_text("".join(lines), encoding="utf-8")
     return str(folder)

@@ -4,7 +4,7 @@ import pathlib
 
 import datasets
 import numpy as np
-from data_files import Rows, posts, write_hdf5, write_json_lines, write_parquet, write_sqlite
+from data_files import Rows, posts, write_hdf5, write_parquet, write_sqlite
 
 from fl_epe import data
 
@@ -41,18 +41,17 @@ def write_text_source(folder: pathlib.Path, form: str, rows: Rows, held_out: Row
         }
         datasets.DatasetDict(parts).save_to_disk(str(folder))
     else:
-        write = {".parquet": write_parquet, ".jsonl": write_json_lines}[form]
         (folder / "data").mkdir()
         half = len(rows) // 2
-        write(folder / f"data/train-0{form}", rows[:half], "user_id")
-        write(folder / f"data/train-1{form}", rows[half:], "user_id")
-        write(folder / f"data/test-0{form}", held_out, "user_id")
+        write_parquet(folder / f"data/train-0{form}", rows[:half], "user_id")
+        write_parquet(folder / f"data/train-1{form}", rows[half:], "user_id")
+        write_parquet(folder / f"data/test-0{form}", held_out, "user_id")
     return str(folder)
 
 
 def converted_posts(tmp_path: pathlib.Path) -> pathlib.Path:
     source = write_text_source(
-        tmp_path / "source", ".jsonl", tagged_sentences(), tagged_sentences("test")
+        tmp_path / "source", ".parquet", tagged_sentences(), tagged_sentences("test")
     )
     data.convert("stackoverflow", source, tmp_path / "store")
     return tmp_path / "store"
