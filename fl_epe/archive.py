@@ -6,8 +6,8 @@ the schema of the file and the SHA-256 of every other member. `read_archive` is 
 file that is damaged, cut off, edited or built to fill the memory is refused in one line, as an
 `UnreadableFileError` that names the file and the member.
 
-A reader unpacks no more than `size_limit` bytes of a file; the environment variable
-``FL_EPE_READ_LIMIT`` (in MiB) raises that.
+A reader unpacks no more of a file than 256 MiB, or 32 times its size; the environment variable
+``FL_EPE_READ_LIMIT`` (in MiB) says otherwise.
 
 Examples:
     >>> import tempfile
@@ -35,7 +35,7 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,22 +84,16 @@ def one_line(error: object, most: int = 300) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def size_limit(size: int) -> int:
-    """Most bytes that a file of ``size`` bytes may unpack to: 256 MiB, or 32 times its size.
-
-    Raises:
-        ValueError: if ``FL_EPE_READ_LIMIT`` is set to something else than a positive number.
-    """
-    if asked := os.environ.get(LIMIT_VARIABLE):
-        if not asked.isdecimal() or not int(asked[:12]):
-            raise_invalid(LIMIT_VARIABLE, asked, "to be a number of MiB >= 1")
-        return int(asked[:12]) << 20
-    return max(_FREE, _RATIO * size)
-
-
 def check_size(unpacked: int, size: int) -> None:
-    """Raise a `ValueError` if a file of ``size`` bytes unpacks to more than its `size_limit`."""
-    if unpacked > (limit := size_limit(size)):
+    """Raise a `ValueError` if a file of ``size`` bytes unpacks to more than it may.
+
+    Also if ``FL_EPE_READ_LIMIT`` is set to something else than a number.
+    """
+    asked = os.environ.get(LIMIT_VARIABLE)
+    if asked and not asked.isdecimal():
+        raise_invalid(LIMIT_VARIABLE, asked, "to be a number of MiB")
+    limit = int(asked) << 20 if asked else max(_FREE, _RATIO * size)
+    if unpacked > limit:
         mebibytes = (unpacked >> 20) + 1
         raise ValueError(
             f"it takes {mebibytes:,} MiB unpacked, more than the limit of {limit >> 20:,}. "
@@ -146,16 +140,15 @@ def write_archive(
         whole_file(path, private=private, previous=previous) as file,
         zipfile.ZipFile(file, "w", packing) as archive,
     ):
-        found = {name: _write(archive, name, array) for name, array in arrays.items()}
-        found |= {name: _write(archive, name, _as_bytes(value)) for name, value in texts.items()}
-        _write(archive, CHECKSUMS, _as_bytes({"schema": schema, "sha256": found}))
+        members = {**arrays, **{name: _as_bytes(value) for name, value in texts.items()}}
+        sums = {name: _write(archive, name, array) for name, array in members.items()}
+        _write(archive, CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums}))
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> str:
     content = io.BytesIO()
     np.save(content, array, allow_pickle=False)
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-        member.write(content.getbuffer())
+    archive.writestr(f"{name}.npy", content.getbuffer())
     return hashlib.sha256(content.getbuffer()).hexdigest()
 
 
@@ -193,12 +186,7 @@ def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
 
 
 def read_archive(
-    path: Path,
-    what: str,
-    *,
-    schema: int | None = None,
-    texts: Collection[str] = (),
-    texts_only: bool = False,
+    path: Path, what: str, *, schema: int | None = None, texts: Collection[str] = ()
 ) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
     """The JSON objects and the arrays in a ``.npz``, all of which is checked.
 
@@ -208,7 +196,6 @@ def read_archive(
         schema: that of `write_archive`; a file with another one, or without, is refused. By default
             any file is read, and its checksums are checked if it has some.
         texts: names of the members that are JSON objects, each of which there must be.
-        texts_only: leave the arrays out.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -216,61 +203,43 @@ def read_archive(
     """
     require_file(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = _members(archive, path.stat().st_size)
-            sums = _checksums(archive, members, schema)
-            if missing := [name for name in texts if name not in members]:
-                raise ValueError(f"it has no {missing[0]!r}")
-            arrays = {}
-            for name in texts if texts_only else members:
-                content = _content(archive, members[name])
-                if sums and hashlib.sha256(content).hexdigest() != sums[name]:
-                    raise ValueError(f"{name!r} is not as it was written: its checksum differs")
-                arrays[name] = _array(content, name)
-            found = [json_object(arrays.pop(name).tobytes(), repr(name)) for name in texts]
-            return found, arrays
+        arrays, sums = {}, {}
+        for name, content in _members(path):
+            arrays[name] = _array(content, name)
+            sums[name] = hashlib.sha256(content).hexdigest()
+        if CHECKSUMS in arrays:
+            del sums[CHECKSUMS]
+            _check_sums(json_object(arrays.pop(CHECKSUMS).tobytes(), CHECKSUMS), sums, schema)
+        elif schema is not None:
+            raise ValueError("it has no checksums")
+        if missing := [name for name in texts if name not in arrays]:
+            raise ValueError(f"it has no {missing[0]!r}")
+        return [json_object(arrays.pop(name).tobytes(), repr(name)) for name in texts], arrays
     except UNREADABLE as error:
         raise refusal(path, what, error) from error
 
 
-def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """The members by name, which claim no more than the limit."""
-    found: dict[str, zipfile.ZipInfo] = {}
-    for info in archive.infolist():
-        name = info.filename.removesuffix(".npy")
-        if name == info.filename or name in found:
-            raise ValueError(f"its member {info.filename[:80]!r} is no array, or is a duplicate")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"{name!r} is packed in a way that NumPy does not use")
-        found[name] = info
-    check_size(sum(info.file_size for info in found.values()), size)
-    return found
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of all members, which together hold no more than the limit."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        check_size(sum(info.file_size for info in members), path.stat().st_size)
+        names = set[str]()
+        for info in members:
+            name = info.filename.removesuffix(".npy")
+            if name == info.filename or name in names:
+                raise ValueError(f"its member {name[:80]!r} is no array, or is a duplicate")
+            names.add(name)
+            with archive.open(info) as member:
+                yield name, member.read(info.file_size)  # never more than it claims
 
 
-def _checksums(
-    archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], schema: int | None
-) -> dict[str, str] | None:
-    """Checksums by member, taken out; ``None`` in a file that NumPy made, where any is read."""
-    if CHECKSUMS not in members:
-        if schema is None:
-            return None
-        raise ValueError("it has no checksums")
-    listed = _array(_content(archive, members.pop(CHECKSUMS)), CHECKSUMS)
-    about = json_object(listed.tobytes(), CHECKSUMS)
+def _check_sums(about: dict[str, Any], sums: dict[str, str], schema: int | None) -> None:
     if schema is not None and about.get("schema") != schema:
         found = repr(about.get("schema"))[:40]
         raise ValueError(f"it is of schema={found}, and this version of fl_epe reads {schema}")
-    sums: dict[str, str] = about["sha256"]
-    if names := sorted(sums.keys() ^ members.keys()):
-        how = "is missing" if names[0] in sums else "was added"
-        raise ValueError(f"{names[0][:80]!r} {how}")
-    return sums
-
-
-def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """All bytes of a member, so that its CRC is checked too, and never more than it claims."""
-    with archive.open(info) as member:
-        return member.read(info.file_size)
+    if changed := sorted(name for name, _ in about["sha256"].items() ^ sums.items()):
+        raise ValueError(f"{changed[0][:80]!r} is not as it was written: its checksum differs")
 
 
 def read_npy(path: Path, what: str) -> NDArray[Any]:

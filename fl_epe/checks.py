@@ -53,17 +53,15 @@ class ArgumentError(ValueError):
         self.values = values
         super().__init__(self.said())
 
-    def said(self, spelling: Callable[[str], str] = str) -> str:
-        """The message with every argument's name as ``spelling`` writes it."""
-        return self.filled(spelling, self.values)
+    def said(self, spelling: Callable[[str], str] = str, but: Collection[str] = ()) -> str:
+        """The message with arguments' names as ``spelling`` writes them, ``but`` some in braces."""
 
-    def filled(self, spelling: Callable[[str], str], names: Collection[str]) -> str:
-        """The message with these names and their values filled in, and others left in braces."""
-        parts = {name: f"{spelling(name)}={_shown(self.values[name])}" for name in names}
-        if not parts:
-            return self.text
-        places = "|".join(re.escape(f"{{{name}}}") for name in parts)
-        return re.sub(places, lambda place: parts[place[0][1:-1]], self.text)
+        def filled(place: re.Match[str]) -> str:
+            if place[1] not in self.values or place[1] in but:
+                return place[0]
+            return f"{spelling(place[1])}={_shown(self.values[place[1]])}"
+
+        return re.sub(r"{([^{}]+)}", filled, self.text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(ArgumentError, **self.values), (self.text,)
@@ -102,7 +100,7 @@ def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
         if name in error.values:
             raise
         left = {n: v for n, v in error.values.items() if n in outside}
-        text = error.filled(str, error.values.keys() - left.keys())
+        text = error.said(but=left)
         text = f"In {{{name}}}: {text[0].lower()}{text[1:]}"
         raise ArgumentError(text, **{name: value} | left) from error
 
@@ -140,9 +138,8 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
         ArgumentError: for another type, a number that is not finite, or an integer whose absolute
             value is above ``largest``.
     """
-    union = typing.get_origin(kind) in (types.UnionType, typing.Union)
-    kinds = typing.get_args(kind) if union else (kind,)
-    words = tuple(word for part in kinds for word in literal_words(part))
+    kinds = parts_of(kind)
+    words = tuple(part for part in kinds if isinstance(part, str))
     if (value is None and types.NoneType in kinds) or (isinstance(value, str) and value in words):
         return value
     if words and (float not in kinds or isinstance(value, str)):
@@ -162,9 +159,11 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
     return value
 
 
-def literal_words(kind: Any) -> tuple[str, ...]:
-    """The words that a ``Literal`` allows; none for another type."""
-    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+def parts_of(kind: Any) -> list[Any]:
+    """The types of a union, with the words of a ``Literal`` in its place."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union, typing.Literal):
+        return [part for one in typing.get_args(kind) for part in parts_of(one)]
+    return [kind]
 
 
 def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:

@@ -313,7 +313,6 @@ BY_ENDING: dict[str, tuple[Damage, ...]] = {
     ".npz": (archive,),
     ".csv": (cells, cells),
     ".json": (json_values,),
-    ".jsonl": (json_values,),
     ".toml": (toml, toml),
     ".parquet": (table,),
     ".sqlite": (sqlite,),

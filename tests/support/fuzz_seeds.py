@@ -83,12 +83,9 @@ def _advise_noise(path: Path, folder: Path) -> list[str]:
     return ["advise", "noise", "--target-epsilon", "2", "--like", str(path.parent), *more]
 
 
-def _compare(path: Path, folder: Path) -> list[str]:
-    return ["compare", "--config", str(path), "--output", str(folder / "out"), "--workers", "1"]
-
-
-def _convert(kind: str) -> Command:
-    return lambda path, folder: ["data", "convert", kind, str(path), str(folder / "out")]
+def _convert(kind: str, words: Path) -> Command:
+    more = ["--vocabulary", str(words)]
+    return lambda path, folder: ["data", "convert", kind, str(path), str(folder / "out"), *more]
 
 
 def tiny_task(name: str, **options: Any) -> Tiny:
@@ -124,16 +121,6 @@ def _csv(header: list[str], rows: list[tuple[Any, ...]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text).writerows([header, *rows])
     return text.getvalue().encode()
-
-
-PLAN = b"""schedules = ["epochs", "poisson", "capped:of=poisson,per_run=4"]
-noise-multipliers = [0.1, 0.2]
-participations = [1, 2]
-rounds = 20
-clients = 400
-replicates = 2
-delta = 1e-3
-"""
 
 
 def seeds(folder: Path) -> list[Seed]:
@@ -179,7 +166,6 @@ def seeds(folder: Path) -> list[Seed]:
             _advise_log,
             _printed,
         ),
-        Seed("plan", "plan.toml", PLAN, _compare, _nothing),
         *_sources(folder),
     ]
 
@@ -204,26 +190,24 @@ def _sources(folder: Path) -> list[Seed]:
         "emnist-hdf5": ("emnist", "a.h5", lambda p: data_files.write_hdf5(p, images)),
         "stackoverflow-sqlite": ("stackoverflow", "a.sqlite", packed),
         "stackoverflow-lzma": ("stackoverflow", "b.sqlite.lzma", packed),
-        "stackoverflow-jsonl": (
-            "stackoverflow", "a.jsonl", lambda p: data_files.write_json_lines(p, tokens, "user_id"),
-        ),
         "stackoverflow-parquet": (
             "stackoverflow", "a.parquet", lambda p: data_files.write_parquet(p, tokens, "user_id"),
         ),
     }  # fmt: skip
     (folder / "sources").mkdir()
+    words = folder / "sources" / "stackoverflow.word_count"
+    words.write_text("a 2\nword 1\n")
     return [
-        Seed(name, path, _bytes_of(write, folder / "sources" / path), _convert(kind), _nothing)
+        Seed(
+            name, path, _bytes_of(write, folder / "sources" / path), _convert(kind, words), _nothing
+        )
         for name, (kind, path, write) in written.items()
     ]
 
 
 @contextlib.contextmanager
 def cheap_commands() -> Iterator[None]:
-    """Commands without what takes long and reads nothing: pictures, and a plan's measurements."""
-
-    def carried_out(*arguments: Any, **more: Any) -> Any:
-        raise ValueError("the plan was read")
+    """Commands without what takes long and reads nothing: pictures."""
 
     known: dict[bytes, Any] = {}
 
@@ -243,7 +227,6 @@ def cheap_commands() -> Iterator[None]:
         mock.patch("fl_epe.reporting.report.summarize", summarize_once),
         mock.patch("fl_epe.simulation.checkpoint.load_task", tiny_task),
         mock.patch("fl_epe.reporting.report.run_charts", return_value=[]),
-        mock.patch("fl_epe.limit.carry_out", carried_out),
     ):
         yield
 
