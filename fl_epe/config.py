@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -31,58 +31,11 @@ from fl_epe.mechanism import (
 )
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
 
-AS_CLIENTS = "as-clients"
-"""A canary's participations where it is to take part as often as a client."""
-
 _EQUALLY_OFTEN = ("epochs", "cyclic", "balls-in-bins")  # schedules, up to one time
 
-_SIGNS = {"epsilon-all-low": ">", "epsilon-all-high": "<"}
-_RULE = re.compile(r"\s*(epsilon-all-low(?=\s*>)|epsilon-all-high(?=\s*<))\s*[<>]\s*(\S+)\s*")
-
-
-@dataclasses.dataclass(frozen=True)
-class StopRule:
-    """Stop a run as soon as ε is shown to be above a limit, or below it.
-
-    Examples:
-        >>> StopRule.parse("epsilon-all-low > 8")
-        StopRule(name='epsilon-all-low', limit=8.0)
-
-    Attributes:
-        name: "epsilon-all-low" (stop when it is above the limit) or "epsilon-all-high" (when it is
-            below).
-        limit: ε in nats.
-    """
-
-    name: str
-    limit: float
-
-    @classmethod
-    def parse(cls, text: str) -> StopRule:
-        """From a text such as ``"epsilon-all-low > 8"``.
-
-        Raises:
-            ArgumentError: for another text, with what is wrong with it.
-        """
-        found = _RULE.fullmatch(text)
-        try:
-            limit = float(found[2]) if found else math.nan
-        except ValueError:
-            limit = math.nan
-        if found is None or not 0 <= limit < math.inf:
-            wanted = (
-                "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0: the "
-                "ends of an interval that holds at every round at once"
-            )
-            raise_invalid("stop_when", text, wanted)
-        return cls(found[1], limit)
-
-    def met(self, low: float, high: float) -> bool:
-        """Whether an interval for ε says enough."""
-        return low > self.limit if self.name == "epsilon-all-low" else high < self.limit
-
-    def __str__(self) -> str:
-        return f"{self.name} {_SIGNS[self.name]} {self.limit:g}"
+_STOP_RULE = re.compile(
+    r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\d{1,9}(?:\.\d*)?(?:e-?\d\d?)?)\s*"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +116,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_types(self)
         self._check_values()
-        if self.canary_participations == AS_CLIENTS:
+        if self.canary_participations == "as-clients":
             object.__setattr__(self, "canary_participations", self._as_clients())
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
         self.client_schedule()
@@ -192,7 +145,15 @@ class RunConfig:
             check_probability("delta", self.delta)
         if self.delta is None and self.clients < 2:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=self.clients)
-        if self.stop_rule() is not None and self.inclusion == "coin":
+        if self.stop_when is None:
+            return
+        if not _STOP_RULE.fullmatch(self.stop_when):
+            wanted = (
+                "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0: the "
+                "ends of an interval that holds at every round at once"
+            )
+            raise_invalid("stop_when", self.stop_when, wanted)
+        if self.inclusion == "coin":
             raise ArgumentError(
                 "Expected no {stop_when} with {inclusion}: bounds for coins are for a number of "
                 "canaries that does not depend on their scores.",
@@ -219,7 +180,7 @@ class RunConfig:
         """Who of the real clients takes part when."""
         participations = self.rounds * self.clients_per_round / self.clients
         try:
-            return self._schedule(participations)
+            return _schedule(self.participation, self.rounds, participations)
         except ArgumentError as error:
             if "participations" not in error.values:
                 raise
@@ -229,18 +190,6 @@ class RunConfig:
                 f" = {participations:g} times.",
                 **error.values | {name: getattr(self, name) for name in names},
             ) from error
-
-    def _schedule(self, participations: float) -> Schedule:
-        with argument_context("participation", self.participation):
-            kind, _ = parse_schedule(self.participation)
-        if kind == Trace.kind:
-            raise ArgumentError(
-                "Expected {participation} to be no recorded trace: it is for the limit, as in "
-                "'fl-epe compare' and 'fl-epe advise'.",
-                participation=self.participation,
-            )
-        with argument_context("participation", self.participation, "rounds", "participations"):
-            return make_schedule(self.participation, self.rounds, participations)
 
     def canary_schedule(self) -> Schedule:
         """Who of the observed canaries takes part when.
@@ -256,7 +205,7 @@ class RunConfig:
                 rounds=self.rounds,
             )
         with rename_arguments(participations="canary_participations"):
-            return self._schedule(participations)
+            return _schedule(self.participation, self.rounds, participations)
 
     def _as_clients(self) -> float:
         """How often a canary takes part that is to do so like a client."""
@@ -282,9 +231,13 @@ class RunConfig:
         with rename_arguments(count_std="clip_count_std"):
             return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
 
-    def stop_rule(self) -> StopRule | None:
-        """When the run may stop early; ``None`` if it may not."""
-        return None if self.stop_when is None else StopRule.parse(self.stop_when)
+    def stops_at(self, low: float, high: float) -> bool:
+        """Whether `stop_when` ends a run whose ε so far is between these."""
+        found = _STOP_RULE.fullmatch(self.stop_when or "")
+        if found is None:
+            return False
+        limit = float(found[2])
+        return low > limit if found[1] == "low" else high < limit
 
     def optimizer(self) -> ServerOptimizer:
         """The server's optimizer."""
@@ -304,3 +257,17 @@ class RunConfig:
         if unknown:
             raise_invalid("settings", sorted(unknown), "to be known")
         return cls(**values)
+
+
+@functools.lru_cache(maxsize=16)
+def _schedule(participation: str, rounds: int, participations: float) -> Schedule:
+    with argument_context("participation", participation):
+        kind, _ = parse_schedule(participation)
+    if kind == Trace.kind:
+        raise ArgumentError(
+            "Expected {participation} to be no recorded trace: it is for the limit, as in "
+            "'fl-epe compare' and 'fl-epe advise'.",
+            participation=participation,
+        )
+    with argument_context("participation", participation, "rounds", "participations"):
+        return make_schedule(participation, rounds, participations)

@@ -128,16 +128,6 @@ def one_bound_of_the_same_scores():
         yield
 
 
-@pytest.fixture(autouse=True, scope="session")
-def few_canaries_for_the_null():
-    """Models of tests are small: 2^13 vectors show their null as 2^17 do, which runs score."""
-    from fl_epe import RunAuditor
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(RunAuditor.__init__.__kwdefaults__, "null_canaries", 1 << 13)
-        yield
-
-
 @pytest.fixture
 def processes(tmp_path):
     """Flower processes with a private home; all of them end with the test."""

@@ -1,10 +1,10 @@
-"""`StopRule`: what may be asked for, and what is wrong with the rest."""
+"""`stop_when`: what may be asked for, and what is wrong with the rest."""
 
 import re
 
 import pytest
 
-from fl_epe.config import RunConfig, StopRule
+from fl_epe.config import RunConfig
 
 
 @pytest.mark.parametrize(
@@ -12,18 +12,17 @@ from fl_epe.config import RunConfig, StopRule
     ["epsilon-all-low > 8", "epsilon-all-low>8.0", " epsilon-all-low  >  8e0 "],
     ids=["plain", "tight", "loose"],
 )
-def test_a_rule_is_read_and_said(text):
-    rule = StopRule.parse(text)
-    assert rule == StopRule("epsilon-all-low", 8.0)
-    assert StopRule.parse(str(rule)) == rule
+def test_a_rule_is_read(text):
+    config = RunConfig(clients=30, stop_when=text)
+    assert config.stops_at(8.1, 9)
+    assert not config.stops_at(8.0, 9)
 
 
 def test_a_rule_is_met_by_an_interval_on_its_side():
-    above, below = StopRule.parse("epsilon-all-low > 8"), StopRule.parse("epsilon-all-high < 2")
-    assert above.met(8.1, 9)
-    assert not above.met(8.0, 9)
-    assert below.met(1, 1.9)
-    assert not below.met(1, 2)
+    below = RunConfig(clients=30, stop_when="epsilon-all-high < 2")
+    assert below.stops_at(1, 1.9)
+    assert not below.stops_at(1, 2)
+    assert not RunConfig(clients=30).stops_at(100, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar
 
 from fl_epe.checks import ArgumentError
 from fl_epe.cli.console import print_json, print_lines, terminal
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Trace
 
 
@@ -53,8 +52,9 @@ class Log:
         if self.delta is None and trace.population < 2:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
         delta = trace.population**-1.1 if self.delta is None else self.delta
-        server = ServerSGD(1.0, self.momentum)
-        found = exposure(trace, self.noise_multiplier, delta, window=self.window, server=server)
+        found = exposure(
+            trace, self.noise_multiplier, delta, window=self.window, momentum=self.momentum
+        )
         if self.json:
             values = {
                 "noise_multiplier": found.noise_multiplier,

@@ -12,7 +12,7 @@ from fl_epe.checks import argument_context, finite, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
 from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.files import RECORD
-from fl_epe.limit import rounds_like, server_like, setting_like
+from fl_epe.limit import limit_like, rounds_like, setting_like
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
 _ROUNDS, _PARTICIPATIONS, _DELTA = 60, 1.0, 1e-5
@@ -88,7 +88,7 @@ class Noise:
             worst_case=self.worst_case,
             num_canaries=self.num_canaries,
             population=clients,
-            **server_like(run, 0.0, momentum=self.momentum),
+            **limit_like(run, self.momentum),
         )
         setting = setting_like(run, advice.noise_multiplier)
         if self.json:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from fl_epe.checks import ArgumentError, check_count
+from fl_epe.checks import check_count
 from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
 from fl_epe.cli.errors import NOT_MEASURED
 from fl_epe.cli.options import Group
@@ -18,7 +18,7 @@ from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
-from fl_epe.limit import CLIENTS, ROUNDS, ComparisonPlan, read_plan, with_log
+from fl_epe.limit import CLIENTS, ROUNDS, ComparisonPlan, with_log
 from fl_epe.tasks import look_in_current_folder
 
 _WORKER = 200 << 20  # a Python process with NumPy and SciPy
@@ -34,22 +34,16 @@ class Compare:
     writes compare.html and compare.json. With --task, the same command with the same --output
     goes on after a stop, or with a larger grid.
 
-    A TOML file holds the same names: schedules = ["epochs", "poisson"], noise-multipliers =
-    [0.1, 0.2], task = "digits", and tables [settings] and [task-options]. Options given here win.
-
     Examples:
         fl-epe compare
         fl-epe compare --schedules epochs poisson capped:of=poisson,per_run=4
         fl-epe compare --task digits --participations 1 2 --replicates 3 --output runs/schedules
         fl-epe compare --schedules poisson trace:path=log.csv --noise-multipliers 0.5
         fl-epe compare --like runs/digits-20260101-120000 --rounds 60
-        fl-epe compare --config plan.toml --workers 8
 
     Attributes:
-        config: a plan as a TOML file.
         output: directory to write to, and to go on from (default: runs/compare-DATE-TIME).
         workers: processes; no influence on the result.
-        nodes: with --task, threads of each training run; no influence on the result.
         plan: the plan: a grid, and what all its measurements share.
     """
 
@@ -65,10 +59,8 @@ class Compare:
         "data_dir": "--task-option data-dir",
     }
 
-    config: Path | None = None
     output: Path | None = None
     workers: int = os.cpu_count() or 1
-    nodes: int = 1
     plan: Annotated[Mapping[str, Any], Group(ComparisonPlan)] = dataclasses.field(
         default_factory=dict
     )
@@ -78,21 +70,20 @@ class Compare:
         from fl_epe.limit import carry_out, print_comparison, write_comparison
 
         check_count("workers", self.workers)
-        check_count("nodes", self.nodes)
-        plan = self._plan()
+        ComparisonPlan(**self.plan)  # is refused before any log is read
+        plan = ComparisonPlan(**with_log(self.plan))
         if plan.task is not None and ":" in plan.task:
             look_in_current_folder()
         self._check_size(plan)
         output = output_directory(self.output, "compare")
         console = terminal()
         try:
-            with locked(output), ProgressLine(console, time_left=True) as line:
+            with locked(output), ProgressLine(console) as line:
                 remove_parts(output)
                 rows = carry_out(
                     plan,
                     output,
                     workers=self.workers,
-                    nodes=self.nodes,
                     on_cell=lambda done, total: line.show("measured", done, total),
                 )
         except KeyboardInterrupt as stop:
@@ -108,24 +99,6 @@ class Compare:
         print_whole(console, f"Report: {output / 'compare.html'}")
         return NOT_MEASURED if any(row.failed is not None for row in rows) else 0
 
-    def _plan(self) -> ComparisonPlan:
-        """The plan of a file, if there is one, with what the command line says instead."""
-        read = {} if self.config is None else read_plan(self.config)
-        values = {name.replace("-", "_"): value for name, value in read.items()}
-        typed = dict(self.plan)
-        for name in ("settings", "task_options"):
-            if name in typed:
-                typed[name] = {**values.get(name, {}), **typed[name]}
-        if ":" in str(named := values.get("task")) and typed.get("task") != named:
-            raise ArgumentError(
-                "Expected {task} to be named again: the plan names this module, and importing it "
-                "runs its code.",
-                task=named,
-            )
-        asked = values | typed
-        ComparisonPlan.from_dict(asked)  # is refused before any log is read
-        return ComparisonPlan.from_dict(with_log(asked))
-
     def _check_size(self, plan: ComparisonPlan) -> None:
         """Refuse what this machine cannot hold, and what would never end."""
         if self.workers != Compare.workers:
@@ -133,7 +106,5 @@ class Compare:
         grid = (plan.schedules, plan.noise_multipliers, plan.participations)
         cells = plan.replicates * math.prod(map(len, grid))
         check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
-        if plan.task is not None:
-            check_memory(self.nodes << 20, "the threads of each run", nodes=self.nodes)
-        else:
+        if plan.task is None:
             check_limit(plan.rounds or ROUNDS, plan.clients or CLIENTS, cells)

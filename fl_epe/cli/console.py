@@ -57,7 +57,7 @@ def print_json(values: dict[str, Any]) -> None:
 class ProgressLine:
     """How far a command is: a bar on a terminal, elsewhere a line every ten seconds."""
 
-    def __init__(self, console: Console, *, time_left: bool = False) -> None:
+    def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
@@ -67,7 +67,7 @@ class ProgressLine:
             MofNCompleteColumn(),
             BarColumn(bar_width=8),
             TextColumn("{task.fields[text]}", markup=False),
-            *([TimeRemainingColumn()] if time_left else []),
+            TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,

@@ -6,6 +6,7 @@ its traceback is shown where ``--debug`` asks for it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -42,17 +43,15 @@ def report(error: Exception, prog: str, names: Mapping[str, str], *, debug: bool
     if isinstance(error, NotMeasured):
         say(f"Not measured: {error}.", prefix="")
         return NOT_MEASURED
-    text = _text(error, names)
-    status = FAILED if text is None else BAD_INPUT
-    if text is None:
-        name = f"{type(error).__name__}{_reason(error)}"
-        text = f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}"
     if debug:
         traceback.print_exception(error)
-    elif status == FAILED:
-        text += " (--debug shows the traceback)"
-    say(text)
-    return status
+    if (text := _text(error, names)) is not None:
+        say(text)
+        return BAD_INPUT
+    name = f"{type(error).__name__}{_reason(error)}"
+    shows = "" if debug else " (--debug shows the traceback)"
+    say(f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}{shows}")
+    return FAILED
 
 
 def _text(error: Exception, names: Mapping[str, str]) -> str | None:
@@ -66,9 +65,7 @@ def _text(error: Exception, names: Mapping[str, str]) -> str | None:
         return f"There is not enough memory{_reason(error)}. Use smaller numbers."
     if isinstance(error, OSError) and error.strerror:
         place = f": {str(error.filename)!r}" if error.filename is not None else ""
-        elsewhere = " or write elsewhere with --output" if "output" in names else ""
-        way_out = f" Free some space{elsewhere}." if error.errno in _FULL else ""
-        return f"{error.strerror}{place}.{way_out}"
+        return f"{error.strerror}{place}." + " Free some space." * (error.errno in _FULL)
     if isinstance(error, ValueError | OSError | ImportError) or type(error) is RuntimeError:
         return str(error) or type(error).__name__
     return None
@@ -92,9 +89,8 @@ def say(text: str, prefix: str = "fl-epe: error: ") -> None:
 
 def close_stdout() -> None:
     """Nobody reads what this program prints: let what is still to be written go nowhere."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):  # stdout is no file, or closed
-        return
+    with (
+        contextlib.suppress(OSError, ValueError),  # stdout is no file, or closed
+        open(os.devnull, "w") as nowhere,
+    ):
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -62,7 +62,8 @@ class Estimate:
         except NotMeasured as error:
             if not self.json:
                 raise
-            print_json(self._nothing(error))
+            nothing: dict[str, Any] = {name: [] for name in ("estimates", "bounds", "gaussian")}
+            print_json({"status": "not measured", "reasons": [str(error)], **nothing})
             return NOT_MEASURED
         if self.json:
             print_json({"status": "ok", "reasons": [], **found.to_dict()})
@@ -80,12 +81,6 @@ class Estimate:
             return found
         most = ceiling(scores, self.delta, self.confidence, method)
         return dataclasses.replace(found, verdict=method, ceiling=most)
-
-    def _nothing(self, error: NotMeasured) -> dict[str, Any]:
-        """The keys of a result, without any number for ε."""
-        asked = {"delta": self.delta, "confidence": self.confidence, "dim": self.dim}
-        values: dict[str, Any] = {name: [] for name in ("estimates", "bounds", "gaussian")}
-        return {"status": "not measured", "reasons": [str(error)], **asked, **values}
 
 
 def _print_tables(found: ScoreSummary) -> None:

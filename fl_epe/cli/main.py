@@ -14,7 +14,7 @@ from typing import Any
 import fl_epe
 from fl_epe.cli import errors
 from fl_epe.cli.options import Parser, add_options, description_of, make
-from fl_epe.cli.stopping import exit_status, signals_as_interrupts
+from fl_epe.cli.stopping import exit_status, signals_stop
 
 SILENCE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -38,7 +38,6 @@ COMMANDS = {
     "new": ("new:New", "write a file with a task of your own, to run and to change"),
     "data": ("", "prepare published data sets"),
     "data convert": ("data:Convert", "convert a data set into files that are mapped into memory"),
-    "completion": ("completion:Completion", "print a script that completes words in your shell"),
 }
 """Every command: its module and class in this room, or nothing if others follow it; a summary."""
 
@@ -62,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
             stream.reconfigure(errors="replace")
     try:
-        with signals_as_interrupts():
+        with signals_stop():
             return _carried_out(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
@@ -98,12 +97,11 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def parser_for(words: Sequence[str], *, complete: bool = False) -> Parser:
+def parser_for(words: Sequence[str]) -> Parser:
     """The parser of all commands; only that of the command in ``words`` has its options.
 
     Args:
         words: what was typed; a task among them brings its own options.
-        complete: whether all commands have their options: this imports all of them.
     """
     parser = Parser(
         prog="fl-epe",
@@ -113,17 +111,14 @@ def parser_for(words: Sequence[str], *, complete: bool = False) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"fl-epe {fl_epe.__version__}")
     above: dict[str, Any] = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
-    places = [at for at, word in enumerate(words) if not word.startswith("-")]
-    typed = [words[at] for at in places[:2]]
+    typed = [word for word in words if not word.startswith("-")]
     for name, (place, summary) in COMMANDS.items():
         folder, _, last = name.rpartition(" ")
         command = above[folder].add_parser(last, help=summary)
-        count = len(name.split())
-        chosen = typed[:count] == name.split()
         if not place:
             above[name] = command.add_subparsers(required=True, metavar="WHAT")
-        elif chosen or complete:
-            _fill(command, place, words[places[count - 1] + 1 :] if chosen else ())
+        elif typed[: len(name.split())] == name.split():
+            _fill(command, place, words)
     return parser
 
 

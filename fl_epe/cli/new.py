@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import json
-import os
 import shlex
 import string
 from collections.abc import Sequence
@@ -80,83 +79,81 @@ class New:
         if self.data is None and (self.targets or self.by):
             raise_invalid("data", None, "beside --targets and --by, which are columns of it")
         if self.data is None:
-            values = _Values(_CANCER, "target", "iid:60", clients=60, example=_EXAMPLE)
+            text = _filled(path, _CANCER, "target", "iid:60", clients=60, example=_EXAMPLE)
         else:
-            values = self._of_table()
-        write_text(path, values.filled(path.stem))
+            text = self._of_table(self.data)
+        write_text(path, text)
         there = str(path.parent)
         go = "" if there == "." else f"cd {shlex.quote(there)} && "
         following = f"Next: {go}fl-epe run {path.stem}:task"
         print_whole(terminal(), f"{path}: a task of your own", following)
         return 0
 
-    def _of_table(self) -> _Values:
+    def _of_table(self, data: Path) -> str:
         from fl_epe.tasks.tables import class_count, number_columns, open_source, read_column
 
-        rows, held_out = open_source(str(self.data), None, 0)
+        rows, held_out = open_source(str(data), None, 0)
         names, columns = rows.column_names, ", ".join(rows.column_names)
         if self.targets is None:
-            raise_invalid("targets", None, f"to name a column of {self.data}: {columns}")
+            raise_invalid("targets", None, f"to name a column of {data}: {columns}")
         for name, column in (("targets", self.targets), ("by", self.by)):
             if column not in (None, *names):
-                raise_invalid(name, column, f"to be a column of {self.data}: {columns}")
+                raise_invalid(name, column, f"to be a column of {data}: {columns}")
         inputs = [one for one in number_columns(rows) if one not in (self.targets, self.by)]
         if not inputs:
             wanted = (
                 f"to have columns of numbers beside {self.targets}: {columns}. For images or text, "
                 f"write the task with fl_epe.tasks.from_datasets: see docs/guides/own-task.md"
             )
-            raise_invalid("data", str(self.data), wanted)
-        clients = _CLIENTS if self.by is None else len(set(rows[self.by]))
-        clients = min(clients, len(rows))
+            raise_invalid("data", str(data), wanted)
+        clients = min(_CLIENTS if self.by is None else len(set(rows[self.by])), len(rows))
         outputs, loss = class_count((rows, held_out), self.targets), ""
         if outputs is None:
             values = read_column(rows, self.targets, "targets").double()
             deviation = values.std(correction=0).item() or 1.0
             loss = _LOSS.format(mean=values.mean().item(), deviation=deviation)
-        partition = f"iid:{clients}" if self.by is None else f"by:{self.by}"
-        imports, place = self._place()
-        return _Values(
-            inputs, self.targets, partition, clients, outputs or 1, place, imports, loss=loss
+        return _filled(
+            self.file,
+            inputs,
+            self.targets,
+            f"iid:{clients}" if self.by is None else f"by:{self.by}",
+            clients=clients,
+            outputs=outputs or 1,
+            rows=_quoted(data.resolve() if data.exists() else data),  # or a hub's id
+            loss=loss,
         )
 
-    def _place(self) -> tuple[str, str]:
-        """An import, and where the data are as seen from the file; a hub's id is left as it is."""
-        data = Path(str(self.data))
-        if data.is_absolute() or not data.exists():
-            return "", _quoted(data)
-        there = Path(os.path.relpath(data, self.file.parent)).as_posix()
-        return "from pathlib import Path\n\n", f"Path(__file__).parent / {_quoted(there)}"
 
-
-@dataclasses.dataclass(frozen=True)
-class _Values:
-    """What goes into the template: names of columns, and parts of a program."""
-
-    inputs: list[str]
-    target: str
-    partition: str
-    clients: int
-    outputs: int = 2
-    rows: str = "rows"
-    imports: str = ""
-    example: str = ""
-    loss: str = ""
-
-    def filled(self, module: str) -> str:
-        """The template with these values."""
-        source = importlib.resources.files("fl_epe") / "cli" / "templates" / "own_task.txt"
-        # Cohorts that the clients suffice for, with about a fifth of canaries.
-        cohort = max(1, min(24, self.clients // 2))
-        quoted = {name: _quoted(getattr(self, name)) for name in ("inputs", "target", "partition")}
-        return string.Template(source.read_text(encoding="utf-8")).substitute(
-            vars(self) | quoted,
-            module=module,
-            features=len(self.inputs),
-            own_loss="    loss=loss,\n" if self.loss else "",
-            often=f"{_ROUNDS * cohort / self.clients:.3g}",
-            defaults=f'{{"clients_per_round": {cohort}, "num_canaries": {15 * max(cohort, 4)}}}',
-        )
+def _filled(
+    path: Path,
+    inputs: list[str],
+    target: str,
+    partition: str,
+    *,
+    clients: int,
+    outputs: int = 2,
+    rows: str = "rows",
+    example: str = "",
+    loss: str = "",
+) -> str:
+    """The template with names of columns, and parts of a program."""
+    source = importlib.resources.files("fl_epe") / "cli" / "templates" / "own_task.txt"
+    # Cohorts that the clients suffice for, with about a fifth of canaries.
+    cohort = max(1, min(24, clients // 2))
+    return string.Template(source.read_text(encoding="utf-8")).substitute(
+        module=path.stem,
+        inputs=_quoted(inputs),
+        features=len(inputs),
+        target=_quoted(target),
+        partition=_quoted(partition),
+        outputs=outputs,
+        rows=rows,
+        example=example,
+        loss=loss,
+        own_loss="    loss=loss,\n" if loss else "",
+        often=f"{_ROUNDS * cohort / clients:.3g}",
+        defaults=f'{{"clients_per_round": {cohort}, "num_canaries": {15 * max(cohort, 4)}}}',
+    )
 
 
 def _quoted(value: object) -> str:

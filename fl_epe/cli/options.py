@@ -31,9 +31,9 @@ import dataclasses
 import functools
 import inspect
 import json
-import math
 import operator
 import re
+import sys
 import textwrap
 import types
 import typing
@@ -41,11 +41,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from fl_epe.checks import check_types, literal_words
+from fl_epe.checks import check_types, parts_of
 from fl_epe.cli.errors import BAD_INPUT, on_one_line
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
-_DIGITS = 100
 _SECTIONS = re.compile(r"\n\n(Attributes|Examples):\n")
 
 Made = TypeVar("Made")
@@ -73,8 +72,7 @@ class Group:
     """Marks a field that holds what was typed of another dataclass's options, by name.
 
     Attributes:
-        settings: that dataclass; or a function of the parser and the words after the command that
-            returns one.
+        settings: that dataclass; or a function of the parser and what was typed that returns one.
         without: fields that get no option.
     """
 
@@ -100,19 +98,23 @@ def add_options(
     Args:
         parser: of the command. Names of options that are not the field's are in its ``names``.
         settings: a dataclass, whose docstring has a section "Attributes:".
-        words: what was typed after the command.
+        words: what was typed.
         group: of the parser's options, where the new ones are not for the parser itself.
         without: names of fields that get no option.
         prefix: before the names of the parser's attributes, which are the fields' names.
     """
     texts, kinds = texts_of(settings), typing.get_type_hints(settings, include_extras=True)
     for field in dataclasses.fields(settings):
-        kind, mark = _without_none(kinds[field.name]), None
+        kind, mark = kinds[field.name], None
         if typing.get_origin(kind) is Annotated:
             kind, mark = typing.get_args(kind)
         text = texts.get(field.name)
         if isinstance(mark, Group):
-            _add_group(parser, mark, f"{field.name} ", text or field.name, words)
+            inner = mark.settings
+            inner = inner if isinstance(inner, type) else inner(parser, words)
+            title = (text or field.name).removesuffix(".")
+            inside = parser.add_argument_group(title)
+            add_options(parser, inner, group=inside, without=mark.without, prefix=f"{field.name} ")
         elif field.name not in without and (how := _how_to_read(kind, field.default)):
             how["help"] = _help(text, field.default)
             needed = field.default is field.default_factory is dataclasses.MISSING
@@ -124,14 +126,6 @@ def add_options(
                 parser.names[field.name] = mark
                 nargs = {} if needed else {"nargs": "?"}
                 parser.add_argument(field.name, **how | nargs | {"metavar": mark})
-
-
-def _add_group(parser: Parser, mark: Group, prefix: str, title: str, words: Sequence[str]) -> None:
-    found = mark.settings
-    settings = found if isinstance(found, type) else found(parser, words)
-    if any(map(_how_to_read, typing.get_type_hints(settings).values())):
-        group = parser.add_argument_group(title.removesuffix("."))
-        add_options(parser, settings, group=group, without=mark.without, prefix=prefix)
 
 
 def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
@@ -178,38 +172,23 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-def _without_none(kind: Any) -> Any:
-    inner = [part for part in _union(kind) if part is not types.NoneType]
-    return inner[0] if len(inner) == 1 else kind
-
-
-def _union(kind: Any) -> tuple[Any, ...]:
-    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
-    return typing.get_args(kind) if is_union else (kind,)
-
-
 def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
     """How argparse reads a value of this type; empty if it cannot be typed as an option."""
-    kind = _without_none(kind)
-    origin = typing.get_origin(kind)
+    kinds = [part for part in parts_of(kind) if part is not types.NoneType]
+    words = tuple(part for part in kinds if isinstance(part, str))
+    kind = kinds[0]
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction if default is True else "store_true"}
-    if origin is Mapping:
+    if typing.get_origin(kind) is Mapping:
         return {"action": "append", "type": name_and_value, "metavar": "NAME=VALUE"}
-    if origin is typing.Literal:
-        return {"choices": typing.get_args(kind)}
-    if origin is tuple:
+    if typing.get_origin(kind) is tuple:
         how = _how_to_read(typing.get_args(kind)[0])
         return how and how | {"nargs": "+"}
-    if words := _number_or_words(kind):
+    if words and float in kinds:
         return {"type": _number(float, words), "metavar": "|".join((_METAVARS[float], *words))}
+    if words:
+        return {"choices": words}
     return {"type": _READERS[kind], "metavar": _METAVARS[kind]} if kind in _READERS else {}
-
-
-def _number_or_words(kind: Any) -> tuple[str, ...]:
-    """The words of ``float | Literal[...]``; none for another type."""
-    parts = _union(kind)
-    return tuple(word for part in parts if float in parts for word in literal_words(part))
 
 
 def _number(kind: type, words: Collection[str] = ()) -> Callable[[str], Any]:
@@ -218,7 +197,8 @@ def _number(kind: type, words: Collection[str] = ()) -> Callable[[str], Any]:
     def number(text: str) -> Any:
         if text in words:
             return text
-        if len(text) > _DIGITS or not math.isfinite(value := kind(text)):
+        value = kind(text)
+        if not abs(value) <= sys.float_info.max:  # also of nan
             raise ValueError
         return value
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from fl_epe.cli.options import Group
 from fl_epe.cli.report import exit_status_of, print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.cli.sizes import check_training
-from fl_epe.cli.stopping import Stopped, exit_status, locked, signals_ask
+from fl_epe.cli.stopping import exit_status, locked, signals_stop
 from fl_epe.cli.task_options import settings_of_task, task_errors
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, remove_parts
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fl_epe.simulation import Job, Progress
-    from fl_epe.tasks import Task
 
 MODEL = "model.pt"
 """File of the final model in a run's folder."""
@@ -82,25 +81,31 @@ class _Machine:
             line.show("round", done.round, done.rounds, _text(done))
             log.progress(done)
 
+        def keep_model(theta: NDArray[np.float32]) -> None:
+            try:
+                job.task.save_model(theta, output / MODEL)
+            except OSError as error:  # which never ends a run
+                _warn(f"{output / MODEL} could not be written: {error}")
+
         try:
             with (
                 task_errors(job.task.reference, RunStoppedError),
                 ProgressLine(console) as line,
-                signals_ask(stop) as signals,
+                signals_stop(stop) as signals,
             ):
                 record = simulate(
                     job,
                     checkpoint=output / CHECKPOINT,
                     stop=stop,
                     on_round=tell,
-                    on_model=functools.partial(self._keep_model, job.task, output),
+                    on_model=keep_model if self.save_model else None,
                     backend=self.backend,
                     workers=self.workers,
                     checkpoint_every=self.checkpoint_every,
                     round_timeout=self.round_timeout,
                 )
         except RunStoppedError as end:
-            status = exit_status(Stopped(signals[0]) if signals else KeyboardInterrupt())
+            status = 128 + (signals[0] if signals else signal.SIGINT)
             log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
             lost = "" if end.kept else ", which could not be kept"
             where = f"after round {end.rounds_done} of {end.rounds}{lost}"
@@ -128,14 +133,6 @@ class _Machine:
         page = str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
         return status
-
-    def _keep_model(self, task: Task, output: Path, theta: NDArray[np.float32]) -> None:
-        """Write the final model; not being able to never ends the run."""
-        try:
-            if self.save_model:
-                task.save_model(theta, output / MODEL)
-        except OSError as error:
-            _warn(f"{output / MODEL} could not be written: {error}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 RUN_LOG = "run.log"
 """The log's file in a run's folder."""
 
-_SECRET = ("--seed",)
-_HIDDEN = "…"
-_RESUME = "fl-epe resume"
-
 
 def now() -> str:
     """The time, UTC, to the second."""
@@ -36,7 +33,7 @@ def now() -> str:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """What was typed, as a shell takes it, without the values of secret options.
+    """What was typed, as a shell takes it, without the value of --seed.
 
     Examples:
         >>> command_line(["run", "digits", "--seed", "17", "--output", "my runs"])
@@ -44,18 +41,7 @@ def command_line(words: Sequence[str]) -> str:
         >>> command_line(["run", "digits", "--seed=17"])
         'fl-epe run digits --seed=…'
     """
-    shown: list[str] = []
-    hide = False
-    for word in words:
-        option, equals, _ = word.partition("=")
-        if hide:
-            shown.append(_HIDDEN)
-        elif option in _SECRET and equals:
-            shown.append(f"{option}={_HIDDEN}")
-        else:
-            shown.append(shlex.quote(word))
-        hide = not hide and word in _SECRET
-    return " ".join(["fl-epe", *shown])
+    return re.sub(r"(--seed[ =])\S+", r"\1…", shlex.join(["fl-epe", *words]))
 
 
 class RunLog:
@@ -102,16 +88,15 @@ def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
         command: that is ending the run now.
         started: when that command started.
     """
-    path, known = directory / RUN_LOG, list[tuple[str, str]]()
-    if path.is_file():  # a pipe may have no end
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            for text in path.read_text(encoding="utf-8").splitlines():
-                line = json.loads(text)
-                if line["event"] == "started":
-                    resumed = str(line["command"]).startswith(_RESUME)
-                    before = known if resumed else []  # of another run in the folder
-                    known = [*before, (str(line["command"]), str(line["time"]))]
-    commands = [words for words, _ in known] or [command]
-    commands += [command] * (commands[-1] != command)
-    first = known[0][1] if known else started
-    return {"started": first, "ended": now(), "commands": tuple(commands)}
+    known = list[tuple[str, str]]()
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        for text in (directory / RUN_LOG).read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            if line["event"] == "started":
+                words, time = str(line["command"]), str(line["time"])
+                before = known if words.startswith("fl-epe resume") else []  # of another run
+                known = [*before, (words, time)]
+    if not known or known[-1][0] != command:
+        known.append((command, started))
+    commands = tuple(words for words, _ in known)
+    return {"started": known[0][1], "ended": now(), "commands": commands}

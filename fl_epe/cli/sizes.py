@@ -6,11 +6,9 @@ passes may still be too large.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError
@@ -23,8 +21,6 @@ _LONGEST = 100 * 86400.0
 _SECONDS_A_COORDINATE = 5e-9  # to read it, change it and write it back
 _SECONDS_A_ROUND = 5e-5  # to draw who takes part
 _BYTES_A_ROUND = 1000  # of the laws of all kinds of clients
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_SPANS = (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60))
 
 
 def machine_memory() -> int:
@@ -45,22 +41,22 @@ def check_memory(needed: int, what: str, **arguments: Any) -> None:
         what: that takes them, e.g. "the scores".
         arguments: that decide how many, by name.
     """
-    if needed > (memory := machine_memory()):
-        _refuse(
-            f"{what} would take {in_bytes(needed)}; this machine has {in_bytes(memory)}", arguments
-        )
+    memory = machine_memory()
+    _refuse_above(memory / 2**30, needed / 2**30, what, "GiB; this machine has {}", arguments)
 
 
 def check_time(seconds: float, what: str, longest: float = _LONGEST, **arguments: Any) -> None:
     """Raise an `ArgumentError` if the arguments ask for something that takes longer than that."""
-    if seconds > longest:
-        _refuse(f"{what} would take {in_time(seconds)} at least", arguments)
+    _refuse_above(longest / 3600, seconds / 3600, what, "hours at least", arguments)
 
 
-def _refuse(reason: str, arguments: Mapping[str, Any]) -> NoReturn:
-    names = [f"{{{name}}}" for name in arguments]
-    listed = ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1]
-    raise ArgumentError(f"Expected smaller numbers than {listed}: {reason}.", **arguments)
+def _refuse_above(
+    most: float, needed: float, what: str, unit: str, arguments: dict[str, Any]
+) -> None:
+    if needed > most:
+        names = ", ".join(f"{{{name}}}" for name in arguments)
+        reason = f"{what} would take {needed:,.4g} {unit.format(f'{most:,.4g}')}"
+        raise ArgumentError(f"Expected smaller numbers than {names}: {reason}.", **arguments)
 
 
 def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> None:
@@ -72,20 +68,16 @@ def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> N
         workers: nodes.
         backend: "ray", if each of them is a process.
     """
-    each = 4 * dim + (300 << 20 if backend == "ray" else 64 << 10)
-    check_memory(workers * each, "a model for each worker", workers=workers)
-    check_memory(24 * config.clients, "the clients' order", clients=config.clients)
-    names = ("rounds", "num_canaries", "unobserved", "clients_per_round")
+    names = ("clients", "rounds", "clients_per_round", "local_epochs", "num_canaries", "unobserved")
     sizes = {name: getattr(config, name) for name in names}
-    rounds, canaries, unobserved, cohort = sizes.values()
-    kept = rounds * (2 * 8 * (canaries + unobserved) + canaries + 8 * cohort)
-    check_memory(kept, "scores and cohorts of all rounds", **sizes)
+    clients, rounds, cohort, epochs, canaries, unobserved = sizes.values()
+    models = workers * (4 * dim + (300 << 20 if backend == "ray" else 64 << 10))
+    scores = rounds * (2 * 8 * (canaries + unobserved) + canaries + 8 * cohort)
+    check_memory(models + 24 * clients + scores, "the run", workers=workers, **sizes)
     blocks = 1  # rotated canaries are scored together
     if config.canary_kind == "sphere":
         blocks = -(-rounds * 4 * dim // SCORE_MEMORY)
-    passes = rounds * cohort * config.local_epochs + (canaries + unobserved) * blocks
-    sizes = {"rounds": rounds, "clients_per_round": cohort, "local_epochs": config.local_epochs}
-    sizes |= {"num_canaries": canaries, "unobserved": unobserved}
+    passes = rounds * cohort * epochs + (canaries + unobserved) * blocks
     check_time(passes * dim * _SECONDS_A_COORDINATE, "training on one core", **sizes)
 
 
@@ -93,21 +85,7 @@ def check_limit(
     rounds: int, clients: int | None, cells: int = 1, longest: float = _LONGEST
 ) -> None:
     """Refuse a measurement in the limit that cannot fit, or would never end."""
-    check_memory(rounds * _BYTES_A_ROUND, "what each round adds", rounds=rounds)
-    if clients is not None:
-        check_memory(clients * 24, "the clients' order", clients=clients)
+    given = {} if clients is None else {"clients": clients}
+    needed = rounds * _BYTES_A_ROUND + 24 * (clients or 0)
+    check_memory(needed, "the participation pattern", rounds=rounds, **given)
     check_time(cells * rounds * _SECONDS_A_ROUND, "drawing who takes part", longest, rounds=rounds)
-
-
-def in_bytes(count: int) -> str:
-    """A number of bytes for reading."""
-    power = min(int(math.log2(max(count, 1)) / 10), len(_UNITS) - 1)
-    return f"{count / 1024**power:.3g} {_UNITS[power]}"
-
-
-def in_time(seconds: float) -> str:
-    """A time for reading."""
-    for name, length in _SPANS:
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {name}"
-    return f"{seconds:.3g} seconds"

@@ -1,8 +1,7 @@
 """What ends a command early: signals, and another process in the same folder.
 
-`signals_as_interrupts` makes SIGTERM and SIGHUP end a command as Ctrl-C does; `signals_ask` makes
-all three end a run so that its rounds are kept; `locked` keeps a second process out of a run's
-folder for as long as the first lives.
+`signals_stop` makes Ctrl-C, SIGTERM and SIGHUP end a command alike, a run so that its rounds are
+kept; `locked` keeps a second process out of a run's folder for as long as the first lives.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import os
 import signal
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fl_epe.checks import ArgumentError
 
@@ -26,11 +25,11 @@ LOCK = "fl-epe.lock"
 """The file in a run's folder while a process works in it; it holds the number of the process."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that asks the command to stop, as Ctrl-C does."""
+    """A signal that asks the command to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -43,41 +42,15 @@ def exit_status(stop: KeyboardInterrupt) -> int:
 
 
 @contextlib.contextmanager
-def _handled_by(
-    handle: Callable[[int, types.FrameType | None], None], numbers: Sequence[int]
-) -> Iterator[None]:
-    """While it lasts, ``handle`` is called for these signals.
+def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
+    """While it lasts, a signal raises `Stopped`, or the first one asks a run to stop.
 
-    A signal that is ignored, as SIGHUP under ``nohup``, stays ignored. Outside the main thread,
-    where Python handles no signals, nothing changes.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in numbers if main}
-    usable = {n: handler for n, handler in before.items() if handler not in (signal.SIG_IGN, None)}
-    for number in usable:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in usable.items():
-            signal.signal(number, handler)
+    It raises at once where no run listens, or where the main thread waits for clients. A signal
+    that is ignored, as SIGHUP under ``nohup``, stays ignored. Outside the main thread, where Python
+    handles no signals, nothing changes.
 
-
-def signals_as_interrupts() -> contextlib.AbstractContextManager[None]:
-    """While it lasts, SIGTERM and SIGHUP raise `Stopped`, which is a `KeyboardInterrupt`."""
-
-    def stop(number: int, frame: types.FrameType | None) -> None:
-        raise Stopped(number)
-
-    return _handled_by(stop, _SIGNALS)
-
-
-@contextlib.contextmanager
-def signals_ask(stop: StopRequest) -> Iterator[list[int]]:
-    """While it lasts, the first signal asks a run to stop; a second one ends it as it stands.
-
-    SIGINT too: Ctrl-C. Where the main thread waits for clients, or where no run listens, the first
-    one raises `Stopped` at once.
+    Args:
+        stop: asks the run.
 
     Yields:
         The numbers of the signals that came.
@@ -86,26 +59,34 @@ def signals_ask(stop: StopRequest) -> Iterator[list[int]]:
 
     def handle(number: int, frame: types.FrameType | None) -> None:
         came.append(number)
-        if len(came) > 1 or not stop.ask():
+        if stop is None or len(came) > 1 or not stop.ask():
             raise Stopped(number)
 
-    with _handled_by(handle, (signal.SIGINT, *_SIGNALS)):
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+    usable = {n: known for n, known in before.items() if known not in (signal.SIG_IGN, None)}
+    for number in usable:
+        signal.signal(number, handle)
+    try:
         yield came
+    finally:
+        for number, known in usable.items():
+            signal.signal(number, known)
 
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Be the only process that works in ``directory``, which is made if it is missing.
 
-    The lock is the kernel's and dies with its process, however that ends. Folders that are still
-    empty at the end are removed. File systems without locks keep nobody out.
+    The lock is the kernel's and dies with its process, however that ends. File systems without
+    locks keep nobody out.
 
     Raises:
         ArgumentError: if another process is in it, with that process's number.
     """
     import filelock
 
-    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK
     lock = filelock.FileLock(path, mode=0o600, blocking=False)
@@ -127,6 +108,3 @@ def locked(directory: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         lock.release()
-        with contextlib.suppress(OSError):  # it holds something
-            for folder in made:
-                folder.rmdir()

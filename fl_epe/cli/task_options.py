@@ -11,17 +11,12 @@ from fl_epe.cli.options import Parser
 from fl_epe.tasks import find_task, is_reference, look_in_current_folder, place_of
 
 
-@dataclasses.dataclass
-class _NoOptions:
-    pass
-
-
 def settings_of_task(parser: Parser, words: Sequence[str]) -> type:
     """The dataclass of the options of the task that somebody typed; an empty one without a task.
 
     Args:
         parser: of the command, with all its other options.
-        words: what was typed after the name of the command.
+        words: what was typed.
 
     Raises:
         ImportError: if the task's module cannot be imported.
@@ -29,21 +24,19 @@ def settings_of_task(parser: Parser, words: Sequence[str]) -> type:
     """
     reference = next(_references(parser, words), None)
     if reference is None:
-        return _NoOptions
+        return dataclasses.make_dataclass("NoOptions", [])
     if ":" in reference:  # a file here must not stand in for a package of a built-in task
         look_in_current_folder()
     settings = find_task(reference).settings
-    names = {
-        field.name: "--" + field.name.replace("_", "-") for field in dataclasses.fields(settings)
-    }
-    for name, option in names.items():
+    for field in dataclasses.fields(settings):
+        option = "--" + field.name.replace("_", "-")
         if option in parser._option_string_actions:
             raise ValueError(
-                f"Expected the option {name!r} of task {reference!r} to have another name: fl-epe "
-                f"run has an option {option} of its own."
+                f"Expected the option {field.name!r} of task {reference!r} to have another name: "
+                f"fl-epe run has an option {option} of its own."
             )
-    if "num_clients" in names:
-        parser.names["clients"] = names["num_clients"]
+        if field.name == "num_clients":
+            parser.names["clients"] = option
     return settings
 
 

@@ -9,7 +9,6 @@ from limit_settings import SERVERS, T, expected_scores, synthetic_log
 from fl_epe.accounting import known_expected_score_epsilon
 from fl_epe.cli.main import main
 from fl_epe.limit import exposure, limit_record, noise_for_epsilon
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
 
 CLIENTS = synthetic_log().population
@@ -36,12 +35,7 @@ class TestCommandLine:
             assert part in printed
         found = self._json(capsys, *common, "--clients", 300, "--momentum", 0.9)
         direct = noise_for_epsilon(
-            ShuffledEpochs(50, 1),
-            1.0,
-            300**-1.1,
-            num_canaries=100,
-            population=300,
-            server=ServerSGD(1.0, 0.9),
+            ShuffledEpochs(50, 1), 1.0, 300**-1.1, num_canaries=100, population=300, momentum=0.9
         )
         assert found["noise_multiplier"] == direct.noise_multiplier
         assert found["delta"] == 300**-1.1

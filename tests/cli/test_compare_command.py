@@ -72,27 +72,24 @@ class TestCommand:
         assert "--participations=[5.0] to be left out" in capsys.readouterr().err
 
     @pytest.mark.slow
-    def test_a_file_and_options_that_win(self, tmp_path):
-        path = tmp_path / "plan.toml"
-        path.write_text(
-            'task = "digits"\nschedules = ["cyclic"]\nnoise-multipliers = [0.5]\n'
-            "participations = [1]\n[settings]\nlocal-epochs = 1\nclients-per-round = 2\n"
-            "clipping = 'fixed'\n"
-            "[task-options]\nnum-clients = 12\n"
-        )
+    def test_settings_of_a_task(self, tmp_path):
         output = tmp_path / "out"
-        command = ["compare", "--config", str(path), "--output", str(output), "--rounds", "2"]
-        command += ["--num-canaries", "4", "--set", "local-epochs=2", "--workers", "1"]
-        assert cli.main(command) == 0
+        command = ["compare", "--task", "digits", "--schedules", "cyclic", "--participations", "1"]
+        command += ["--noise-multipliers", "0.5", "--task-option", "num-clients=12"]
+        settings = {"num_canaries": 4, "clients_per_round": 2, "clipping": "fixed"}
+        for name, value in settings.items():
+            command += ["--set", f"{name.replace('_', '-')}={value}"]
+        more = ["--rounds", "2", "--workers", "1", "--output", str(output)]
+        assert cli.main([*command, *more]) == 0
         plan = json.loads((output / "compare.json").read_text())["plan"]
-        assert plan["settings"] == {"local_epochs": 2, "clients_per_round": 2, "clipping": "fixed"}
+        assert plan["settings"] == settings
+        assert plan["task_options"] == {"num_clients": 12}
         assert plan["rounds"] == 2
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
             pytest.param(["--schedules", "nonsense"], "nonsense", id="nonsense"),
-            pytest.param(["--config", "missing.toml"], "missing.toml", id="missing.toml"),
             pytest.param(["--like", "missing"], "missing", id="missing"),
             pytest.param(["--workers", "0"], "--workers=0", id="workers=0"),
             pytest.param(

@@ -35,7 +35,6 @@ COMMANDS = (
     ("estimate", "{scores}"),
     ("schedules",),
     ("data", "convert", "emnist", "source", "target"),
-    ("completion", "bash"),
 )
 UNREAL = ("nan", "inf", "-inf", "1e999", "x", "")
 HUGE = "9" * 400
@@ -63,7 +62,7 @@ def fails(capsys, words, status=2):
 @functools.cache
 def parser_of(words):
     """The parser of a command."""
-    parser = parser_for(words, complete=True)
+    parser = parser_for(words)
     for word in words[:2]:
         actions = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
         if actions and word in actions[0].choices:
@@ -193,22 +192,6 @@ class TestOneLine:
         assert f"In {words[-1]}=" in printed
         assert message in printed[len(spec) :]
 
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ('rounds = "5"', "--rounds='5' to be an integer"),
-            ("schedules = 5", "--schedules=5 to be a list"),
-            ("participations = [[1]]", "--participations=[1] to be a finite number"),
-            ("settings = 3", "--set=3 to be a table"),
-            ("like = 7", "--like=7 to be text"),
-        ],
-        ids=["rounds", "schedules", "participations", "settings", "like"],
-    )
-    def test_inside_a_plan(self, text, message, capsys, tmp_path):
-        (tmp_path / "plan.toml").write_text(text)
-        words = ["compare", "--config", tmp_path / "plan.toml", "--output", tmp_path / "out"]
-        assert message in fails(capsys, words)
-
     def test_characters_that_move_the_cursor_are_written_out(self, capsys):
         printed = fails(capsys, ["estimate", "a\x1b[2J\nb"])
         assert "\x1b" not in printed
@@ -232,11 +215,10 @@ class TestSizes:
             [*LIMIT, "--rounds", "100000000"],
             ["compare", "--workers", "100000000000000000"],
             [*LIMIT, "--clients", "9999999999999"],
-            [*LIMIT, "--replicates", "1000000000000"],
+            ["compare", "--task", "digits", "--replicates", "1000000000000"],
             ["advise", "noise", "--target-epsilon", "1", "--rounds", "100000000"],
             ["advise", "noise", "--target-epsilon", "1", "--num-canaries", "1000000000000"],
             ["advise", "noise", "--target-epsilon", "1", "--clients", "99999999999999"],
-            ["data", "convert", "emnist", "x", "y", "--memory", "99999999"],
         ],
         ids=lambda words: "-".join([words[0], *words[-2:]])[:50],
     )
@@ -247,16 +229,9 @@ class TestSizes:
         option = next(word for word in reversed(words) if str(word).startswith("--"))
         assert option in printed
         assert re.search(
-            r"would take \S+ ([KMGTPE]iB(; this machine has 64)?|\w+ at least)", printed
+            r"would take \S+ (GiB(; this machine has 64)?\.|hours at least\.)", printed
         )
         assert not list(tmp_path.iterdir())
-
-    def test_units(self):
-        assert sizes.in_bytes(0) == "0 bytes"
-        assert sizes.in_bytes(3 << 29) == "1.5 GiB"
-        assert sizes.in_bytes(10**30).endswith(" EiB")
-        assert sizes.in_time(90) == "90 seconds"
-        assert sizes.in_time(86400 * 3) == "3 days"
 
     def test_the_memory_is_that_of_this_machine(self):
         assert (
@@ -313,7 +288,7 @@ class TestLastHandler:
         assert (done.returncode, done.stderr) == (141, b"")
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-    @pytest.mark.parametrize("words", [["schedules"], ["completion", "bash"]], ids="-".join)
+    @pytest.mark.parametrize("words", [["schedules"]], ids="-".join)
     def test_a_full_disk(self, words):
         with open("/dev/full", "w") as full:
             done = subprocess.run([*FL_EPE, *words], stdout=full, stderr=subprocess.PIPE)
@@ -359,7 +334,7 @@ class TestArgumentError:
     def test_whole_floats_become_integers(self):
         config = RunConfig(clients=100.0, rounds=8.0)
         assert (type(config.clients), type(config.rounds)) == (int, int)
-        assert ComparisonPlan(rounds=8.0).to_dict()["rounds"] == 8
+        assert type(ComparisonPlan(rounds=8.0).rounds) is int
 
 
 class TestText:
@@ -411,25 +386,6 @@ class TestCommands:
             assert main([*words, "--participation", spec]) == 0, spec
             assert json.loads(capsys.readouterr().out)["noise_multiplier"] > 0
 
-    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
-    def test_completion_knows_commands_and_options(self, shell, capsys):
-        assert main(["completion", shell]) == 0
-        script = capsys.readouterr().out
-        for word in ("advise", "schedules", "noise-multiplier", "participation"):
-            assert word in script
-
-    def test_completion_in_bash(self, tmp_path, capsys):
-        assert main(["completion", "bash"]) == 0
-        script = tmp_path / "fl-epe.bash"
-        script.write_text(capsys.readouterr().out)
-        code = (
-            f"source {script}; COMP_WORDS=(fl-epe run digits --noise); COMP_CWORD=3; "
-            "$(complete -p fl-epe | sed 's/.*-F \\([^ ]*\\).*/\\1/') fl-epe --noise digits; "
-            'echo "${COMPREPLY[@]}"'
-        )
-        done = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
-        assert done.stdout.split() == ["--noise-multiplier"], done.stderr
-
     def test_the_package_is_a_program(self):
         done = subprocess.run([*FL_EPE, "--version"], capture_output=True, text=True, check=True)
         assert done.stdout.startswith("fl-epe ")
@@ -443,7 +399,7 @@ def with_usual_signals():
 
 @pytest.mark.slow
 def test_ctrl_c_of_a_process(tmp_path):
-    command = [*FL_EPE, "compare", "--workers", "1", "--replicates", "500", "--output", tmp_path]
+    command = [*FL_EPE, "compare", "--workers", "1", "--rounds", "4096", "--output", tmp_path]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -462,7 +418,7 @@ def test_ctrl_c_of_a_process(tmp_path):
 
 def test_the_exit_status_of_an_interrupt_in_a_text_that_is_executed(tmp_path):
     """As while SciPy is imported: CPython would end the process by the signal instead."""
-    (tmp_path / "mine.py").write_text("exec('raise KeyboardInterrupt')\n")
+    (tmp_path / "mine.py").write_text("import signal\nexec('signal.raise_signal(signal.SIGINT)')\n")
     done = subprocess.run(
         [*FL_EPE, "run", "mine:task"], cwd=tmp_path, capture_output=True, text=True
     )

@@ -104,7 +104,7 @@ class TestOptions:
         assert "hidden" not in texts
 
     def test_options_work_without_docstrings(self):
-        command = [sys.executable, "-OO", "-m", "fl_epe.cli", "run", "--help"]
+        command = [sys.executable, "-OO", "-m", "fl_epe", "run", "--help"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert "--noise-multiplier X" in done.stdout
 

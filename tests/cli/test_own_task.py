@@ -222,13 +222,6 @@ def test_no_checkpoint_chooses_the_module_that_is_imported(
     assert "owntask" not in sys.modules
 
 
-def test_no_plan_chooses_the_module_that_is_imported(capsys: pytest.CaptureFixture[str]):
-    Path("plan.toml").write_text('task = "owntask:task"')
-    assert main(["compare", "--config", "plan.toml", "--output", "out"]) == 2
-    assert "Expected --task='owntask:task' to be named again" in capsys.readouterr().err
-    assert "owntask" not in sys.modules
-
-
 @pytest.mark.parametrize("here", [True, False], ids=["own-task", "built-in"])
 def test_resume_looks_here_only_for_a_task_of_ones_own(here: bool, monkeypatch: pytest.MonkeyPatch):
     few = ["--num-canaries", "2", "--unobserved", "2", "--clipping", "fixed"]
@@ -260,7 +253,7 @@ def test_from_another_folder_it_is_said_where_to_go(
 def test_compare_trains_a_task_of_this_folder():
     words = ["compare", "--task", "owntask:task", "--task-option", "hidden=4", "--workers", "1"]
     words += ["--schedules", "epochs", "--noise-multipliers", "0.3", "--participations", "1"]
-    words += ["--rounds", "3", "--num-canaries", "8", "--delta", "0.1", "--output", "grid"]
+    words += ["--rounds", "3", "--set", "num-canaries=8", "--delta", "0.1", "--output", "grid"]
     assert main(words) == 0
     assert "owntask:task" in Path("grid/compare.json").read_text()
     assert len(list(Path("grid").rglob("*.npz"))) == 1

@@ -1,8 +1,0 @@
-"""``python -m fl_epe.cli``: the command ``fl-epe`` of this interpreter."""
-
-import sys
-
-from fl_epe.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())
