@@ -7,15 +7,16 @@ import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
-from fl_epe.flower.run_state import RunState
-from fl_epe.flower.sources import ClientAnswers, ServerCanaries
 from fl_epe.mechanism import ServerSGD
+
+if TYPE_CHECKING:
+    from fl_epe.flower.audited_run import AuditedRun
 
 _RARE = 1e-3
 _WEAK = 0.5  # of what canaries should add
@@ -26,16 +27,17 @@ _ON_THE_SERVER = (
 )
 
 
-def _on_the_server(run: RunState) -> bool:
-    return isinstance(run.known_source, ServerCanaries)
+def _on_the_server(run: AuditedRun) -> bool:
+    return run.settings.clients is None and run.rounds is not None
 
 
-def _averages(run: RunState) -> bool:
+def _averages(run: AuditedRun) -> bool:
     """Whether the innermost strategy was seen to average and do nothing else."""
-    return not run.wrapped.averages() and bool(run.averaged) and None not in run.averaged.values()
+    seen = [note.averaged for note in run.notes.values() if note.shares is not None]
+    return not run.wrapped.averages() and bool(seen) and None not in seen
 
 
-def make_record(run: RunState) -> AuditRecord:
+def make_record(run: AuditedRun) -> AuditRecord:
     """What the run leaves behind so far.
 
     Raises:
@@ -45,7 +47,7 @@ def make_record(run: RunState) -> AuditRecord:
     if averages and run.wrapped.plain_layers():
         run.auditor.learn_server(ServerSGD())
     if run.layout is not None:
-        run.catch_up(run.index)
+        run.catch_up()
     claimed, of_sum = run.wrapped.noise_multipliers(averages=averages)
     if (z := run.settings.noise_multiplier) is not None:
         claimed = of_sum = z
@@ -54,12 +56,12 @@ def make_record(run: RunState) -> AuditRecord:
         "sum_noise_multiplier": of_sum,
         "participation": "epochs" if _on_the_server(run) else "deployment",
         "faults": tuple(all_faults(run)),
-        "fault_counts": run.log.fault_counts,
+        "fault_counts": run.fault_counts,
         "design": _design(run),
         "findings": _findings(run),
     }
-    losses = [loss for loss in run.losses if loss is not None]
-    if losses and len(losses) == run.index:
+    losses = [run.note(index).loss for index in range(run.index)]
+    if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
     if run.index == run.rounds and _on_the_server(run):
         facts["canary_participations"] = float(run.settings.participations)
@@ -67,7 +69,7 @@ def make_record(run: RunState) -> AuditRecord:
     return record.with_values(doubts=tuple(doubts(record)))
 
 
-def _design(run: RunState) -> Design:
+def _design(run: AuditedRun) -> Design:
     settings, by_server = run.settings, run.settings.clients is None
     same = ("num_canaries", "unobserved", "num_examples", "canary_norm", "max_share", "verdict")
     found = {
@@ -81,17 +83,18 @@ def _design(run: RunState) -> Design:
     return Design.of(found)
 
 
-def _findings(run: RunState) -> Findings:
-    shares = np.array([*run.log.heaviest.values()] or [(math.nan, math.nan)]).max(axis=0)
+def _findings(run: AuditedRun) -> Findings:
+    found = [note.shares for note in run.notes.values() if note.shares is not None]
+    shares = np.array(found or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
     return Findings(
         plan=(
             *(run.plan.sentences() if run.plan else ()),
             *([_ON_THE_SERVER] * _on_the_server(run)),
         ),
-        not_measured=_missing(run) or run.log.first_failure,
+        not_measured=run.missing() or run.first_failure,
         last_model_is_finite=run.last_is_finite,
-        client_participations=run.log.participations(),
+        client_participations=run.participations(),
         heaviest_share=heaviest,
         heaviest_canary_share=canary,
         arrays_left_out=tuple(run.layout.left_out) if run.layout else (),
@@ -99,14 +102,9 @@ def _findings(run: RunState) -> Findings:
     )
 
 
-def all_faults(run: RunState) -> list[str]:
+def all_faults(run: AuditedRun) -> list[str]:
     """What went wrong so far, in sentences."""
-    return [*run.log.faults, *filter(None, [_missing(run)])]
-
-
-def _missing(run: RunState) -> str | None:
-    """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
-    return run.known_source.reason() if isinstance(run.known_source, ClientAnswers) else None
+    return [*run.faults, *filter(None, [run.missing()])]
 
 
 def doubts(record: AuditRecord) -> list[str]:
@@ -120,8 +118,8 @@ def doubts(record: AuditRecord) -> list[str]:
         return []
     found, view = [], seen_by(record, EVERY_ROUND)
     known = record.signal_known()
-    expected = view.signals if known else record.shares() * 1.0
-    scores = math.sqrt(record.dim) * view.alone.observed.means * record.presence
+    expected = view.whitened_signals * record.presence
+    scores = view.whitened_scores * record.presence
     energy, along = (expected**2).sum(axis=1), (expected * scores).sum(axis=1)
     scale = np.divide(along, energy, out=np.zeros_like(energy), where=energy > 0)
     usable = (energy > 0) & (record.presence.sum(axis=1) > 1)
@@ -151,7 +149,7 @@ def doubts(record: AuditRecord) -> list[str]:
     return found
 
 
-def report(record: Callable[[], AuditRecord], run: RunState, folder: Path | None) -> str:
+def report(record: Callable[[], AuditRecord], run: AuditedRun, folder: Path | None) -> str:
     """The report as text; with a folder, also record.npz, report.json and report.html.
 
     Args:
@@ -167,10 +165,10 @@ def report(record: Callable[[], AuditRecord], run: RunState, folder: Path | None
             if run.index > 0:  # else there is nothing to report
                 problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
                 run.failed("the report could not be made", error, run.index - 1)
-    return "\n".join(["ε: not measured", *problems, *run.log.faults])
+    return "\n".join(["ε: not measured", *problems, *run.faults])
 
 
-def _measured(record: Callable[[], AuditRecord], run: RunState, folder: Path | None) -> str:
+def _measured(record: Callable[[], AuditRecord], run: AuditedRun, folder: Path | None) -> str:
     from fl_epe.reporting import as_text, summarize, write_report  # slow to import
 
     found, lost = record(), list[str]()
@@ -188,15 +186,15 @@ def _measured(record: Callable[[], AuditRecord], run: RunState, folder: Path | N
     return "\n".join([as_text(summarize(found)), *lost])
 
 
-def _unmeasured(_: Callable[[], AuditRecord], run: RunState, folder: Path | None) -> str:
+def _unmeasured(_: Callable[[], AuditRecord], run: AuditedRun, folder: Path | None) -> str:
     from fl_epe.reporting import as_text, summarize_unmeasured, write_unmeasured
 
-    known: dict[str, Any] = {"delta": run.settings.delta, "faults": run.log.faults}
-    known["fault_counts"] = run.log.fault_counts
+    known: dict[str, Any] = {"delta": run.settings.delta, "faults": run.faults}
+    known["fault_counts"] = run.fault_counts
     with contextlib.suppress(Exception):  # the reason is said without it
         found = _findings(run)
         known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(found)}
-    reason = run.log.first_failure or "the audit saw no round"
+    reason = run.first_failure or "the audit saw no round"
     if folder is None:
         return as_text(summarize_unmeasured(reason, **known))
     return as_text(write_unmeasured(folder, reason, **known))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
-from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
 from fl_epe.auditing import (
@@ -19,22 +21,25 @@ from fl_epe.auditing import (
     FaultKind,
     NotMeasured,
     RoundFacts,
+    RunAuditor,
     epsilon_from_record,
 )
-from fl_epe.flower.arrays import Layout
+from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
-from fl_epe.flower.checkpoint import Checkpoint
+from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, fingerprint
 from fl_epe.flower.replies import readable
-from fl_epe.flower.rounds import AuditPlan, RoundState, SettingsError, TooManyCanariesError, logger
-from fl_epe.flower.run_state import RunState
+from fl_epe.flower.rounds import AuditPlan, RoundState, SettingsError, TooManyCanariesError
 from fl_epe.flower.settings import CanaryAuditSettings
-from fl_epe.flower.sources import ServerCanaries
-from fl_epe.flower.watching import Aggregation, Shares, weighted_shares
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries, Source
+from fl_epe.flower.state import AuditState, digest, logger
+from fl_epe.flower.watching import Aggregation, averaging_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 
+Vector = NDArray[np.floating]
 
-class AuditedRun(RunState):
+
+class AuditedRun(AuditState):
     """The audit of one self. It may raise: `CanaryAudit` keeps that from the self.
 
     Args:
@@ -42,19 +47,66 @@ class AuditedRun(RunState):
         settings: of the audit.
 
     Attributes:
+        auditor: scores the canaries.
+        start: the initial model.
+        last: the newest model that could be read, as a vector.
+        last_is_finite: whether the newest model has no NaN or infinite entries.
         over: why no more rounds are audited; ``None`` while they are.
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
-        super().__init__(wrapped, settings)
+        kind = "model" if settings.replies is None and wrapped.takes_models() else settings.replies
+        super().__init__(
+            settings.seed, settings.rounds, settings.num_canaries, settings.max_share, kind
+        )
+        self.wrapped, self.settings = wrapped, settings
+        self.auditor = self._new_auditor(settings)
+        self.start: ArrayRecord | None = None
+        self.last: Vector | None = None
+        self.last_is_finite = True
         self.over: str | None = None
         self._finished: AuditRecord | None = None
-        self._num_rounds = self.rounds  # as this process was told
         self._is_again = False  # started again, with a model that was not looked at yet
-        self._awaited: ArrayRecord | None = None
+        self._awaited: object = None  # a model with which a saved audit goes on
         self._checkpoint: Checkpoint | None = None
         if settings.checkpoint is not None:
-            self._checkpoint = Checkpoint(Path(settings.checkpoint), self.failed)
+            self._checkpoint = Checkpoint(self, Path(settings.checkpoint))
+
+    def _new_auditor(self, settings: CanaryAuditSettings) -> RunAuditor:
+        by_server = settings.clients is None
+        return RunAuditor(
+            settings.num_canaries,
+            settings.unobserved,
+            seed=settings.seed,
+            delta=settings.delta,
+            server=self.wrapped.server(),
+            planned=settings.num_canaries * settings.participations if by_server else None,
+            kind=settings.canary_kind,
+        )
+
+    @functools.cached_property
+    def source(self) -> Source:
+        """Where the canaries come from.
+
+        Raises:
+            ValueError: if the number of rounds must be known, and is not.
+        """
+        if (clients := self.settings.client_canaries()) is not None:
+            return ClientAnswers(self, clients)
+        if self.rounds is None:
+            raise ValueError(
+                "Expected rounds=… in CanaryAudit, those of all starts together, as start() does"
+                " not tell them, or has a single one."
+            )
+        return ServerCanaries(self, self.rounds)
+
+    @contextlib.contextmanager
+    def goes_on(self, what: str, index: int | None = None) -> Iterator[None]:
+        """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self.failed(what, error, index)
 
     def prepare(self, arrays: object, num_rounds: int | None) -> None:
         """Before the first round: look for a saved audit, and spread the canaries.
@@ -66,19 +118,13 @@ class AuditedRun(RunState):
         Raises:
             SettingsError: if an argument does not go with the run, or with the saved audit.
         """
-        settings = self.settings
         self._is_again = self.index > 0
-        if self._checkpoint is not None and not (self._is_again and self.is_last(arrays)):
-            self._num_rounds, self._awaited = num_rounds or self.rounds, None
-            self._checkpoint.look()
-            if (saved := self._checkpoint.saved) is not None:
-                if not isinstance(arrays, ArrayRecord):
-                    saved.check(settings, self.wrapped)
-                elif (done := saved.goes_on_after(arrays, settings, self.wrapped)) is not None:
-                    saved.check_rounds(done, num_rounds, settings.rounds)
-                    self._awaited = arrays
-                    return
-        if num_rounds:
+        goes_on = self._is_again and self._is_last(arrays)
+        if self._checkpoint is not None and not goes_on and self._checkpoint.holds(arrays):
+            self._awaited = arrays
+            if not self._is_again:
+                self.rounds = num_rounds or self.rounds  # if it cannot go on after all
+        elif num_rounds:
             self._use_rounds(num_rounds)
 
     def _use_rounds(self, rounds: int) -> None:
@@ -102,41 +148,56 @@ class AuditedRun(RunState):
 
     def _settle(self, arrays: ArrayRecord) -> None:
         """Once, when the model is known: go on with the saved audit, or begin a new one."""
-        if self._checkpoint is None or self._checkpoint.settled:
-            return
-        if self._checkpoint.saved is None and self.index == 0:
-            self._checkpoint.look()  # hooked without `start`, or nothing is there
-        self._checkpoint.settled = True
-        if (saved := self._checkpoint.saved) is None:
-            return
-        try:
-            done = saved.goes_on_after(arrays, self.settings, self.wrapped)
-            if done is not None:
-                self.restore(saved, done, self._checkpoint.start(), arrays)
-                self._checkpoint.adopt()
-                self._finished, self._is_again, self.over = None, False, None
-                logger.info("Audit: goes on after round %d of %s", done, saved.rounds or "some")
-                if done < saved.index:
-                    text = "Audit: rounds %d to %d are not in the model"
-                    logger.warning(text, done + 1, saved.index)
-                return
-            logger.warning("Audit: the one in the checkpoint is of another run; a new one begins")
-        except Exception as error:  # noqa: BLE001 - a new audit is better than none
-            self.failed("the saved audit cannot go on, and a new one begins", error)
-        if self.index == 0:
-            self.rounds = self._num_rounds or self.rounds
+        if self._checkpoint is not None and self._checkpoint.goes_on(arrays):
+            self._finished, self._is_again, self.over = None, False, None
 
-    def _save(self) -> None:
-        """Keep the audit; not being able to is a fault."""
-        if self._checkpoint is None:
-            return
-        try:
-            saved, start = self.saved(), self.start
-            if saved is not None and start is not None:
-                self._checkpoint.save(saved, start)
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            index, text = max(0, self.index - 1), "the audit could not be saved"
-            self.log.failed(index, text, error, FaultKind.NOT_SAVED)
+    def restore(self, saved: SavedAudit, done: int, last: ArrayRecord) -> None:
+        """Go on after the first ``done`` rounds of an audit that was saved; ``last`` is the model.
+
+        Raises:
+            ValueError: if it does not fit; nothing is changed then.
+        """
+        settings = dataclasses.replace(self.settings, seed=saved.audit.seed)
+        auditor, theta = self._new_auditor(settings), saved.layout.flatten(last)
+        start = saved.layout.flatten(saved.start)
+        momentum, velocity = getattr(self.wrapped.base, "momentum_vector", None), None
+        if momentum is not None:
+            named = dict(zip(saved.layout.names, map(np.asarray, momentum), strict=True))
+            velocity = -saved.layout.flatten(pack(**named))
+        auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
+        self.go_on(saved.audit, done)
+        self.settings, self.auditor = settings, auditor
+        self.start, self.last = saved.start, theta
+        vars(self).pop("source", None)  # another one, that knows what was saved
+
+    def _is_last(self, arrays: object) -> bool:
+        """Whether this is the model after the rounds so far."""
+        if self.layout is None or self.last is None or not isinstance(arrays, ArrayRecord):
+            return False
+        with contextlib.suppress(ValueError):
+            return np.array_equal(self.layout.flatten(arrays), self.last)
+        return False
+
+    def catch_up(self) -> None:
+        """Count rounds that could not be read as lost."""
+        while self.auditor.rounds < self.index:
+            self.auditor.observe(None, RoundFacts())
+
+    def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
+        """Note the initial model; rounds that went by before count as lost."""
+        auditor, start = self._new_auditor(self.settings), layout.flatten(arrays)
+        auditor.begin(start)
+        if self._checkpoint is not None:
+            self.arguments = fingerprint(self.settings, self.wrapped)
+            self.models = {0: digest(start)}
+        self.auditor, self.layout, self.start, self.last = auditor, layout, arrays, start
+        self.catch_up()
+
+    def _remember(self, theta: Vector | None) -> None:
+        """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
+        if self.models:
+            known = self.models[max(self.models)] if theta is None else digest(theta)
+            self.models[self.index] = known
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
@@ -152,16 +213,16 @@ class AuditedRun(RunState):
         if self._is_over(arrays):
             return None
         if self.layout is None:
-            self.begin(Layout.of(arrays, self.settings.leave_out), arrays)
+            self._begin(Layout.of(arrays, self.settings.leave_out), arrays)
         assert self.layout is not None  # noqa: S101 - it has begun
         state = RoundState(self.index, arrays, self.layout, self.wrapped.clip_norm(), grid)
         if self.plan is None and messages:
             self._make_plan(self.layout, len(messages))
         if not math.isfinite(norm(state.before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
-        self.note_model(state.before)
-        if self.index == 0:
-            self._save()  # before anything is sent
+        self._remember(state.before)
+        if self.index == 0 and self._checkpoint is not None:
+            self._checkpoint.save()  # before anything is sent
         try:
             self.source.configure(state, messages)
         except TooManyCanariesError as error:
@@ -173,7 +234,7 @@ class AuditedRun(RunState):
         """Whether no more rounds are audited; the first time the reason is a fault."""
         if self.over is None and self.index > 0 and self.layout is not None:
             again, self._is_again = self._is_again, False
-            if again and not self.is_last(arrays):
+            if again and not self._is_last(arrays):
                 self.over = "start() was called again, with another model: make a new CanaryAudit"
             elif self.settings.clients is None and self.index == self.rounds:
                 self.over = (
@@ -185,10 +246,9 @@ class AuditedRun(RunState):
         return self.over is not None
 
     def _make_plan(self, layout: Layout, clients: int) -> None:
+        plan = AuditPlan(0, clients, left_out=layout.left_out)
         if isinstance(self.source, ServerCanaries):
             plan = self.source.plan(clients, layout.left_out)
-        else:
-            plan = AuditPlan(0, clients, left_out=layout.left_out)
         self.plan = plan
         if plan.reduced and not plan.canaries:
             self.failed("no canary takes part", plan.reduced)
@@ -201,19 +261,11 @@ class AuditedRun(RunState):
         Raises:
             ValueError: if canaries cannot join, with the reason.
         """
-        self.log.note(state, replies)
+        self.hear(state, replies, self.settings.identity or int)
         real = len(readable(replies))
         absent = len(state.sent) - real
         state.facts = RoundFacts(clip_norm=state.clip_norm, replies=real, absent=absent)
-        if state.sits_out:
-            return replies
-        try:
-            return self.source.join(state, replies)
-        finally:
-            for reason in state.unreadable:
-                self.log.fault(state.index, reason, FaultKind.REFUSED)
-            for text in state.dominant:
-                self.log.failed(state.index, "an update hides the others", text, FaultKind.LOUD)
+        return replies if state.sits_out else self.source.join(state, replies)
 
     def close_round(
         self,
@@ -233,49 +285,37 @@ class AuditedRun(RunState):
         Raises:
             ValueError: if the model is not like the first one.
         """
-        index, self.index = self.index, self.index + 1
-        self._finished = None
-        self.losses.append(loss)
+        theta, self._finished = None, None
         try:
+            self.note(self.index).loss = loss
             if self.layout is not None:
-                self.note_model(None)
                 if state is not None:
-                    self._settle_canaries(index, state, seen)
-                theta = self._released(index, self.layout, arrays)
-                self.note_model(theta)
-                self.catch_up(index)
+                    self._settle_canaries(state, seen)
+                theta = self._released(self.layout, arrays)
+                self.catch_up()
                 facts, vectors = (state.facts, state.vectors) if state else (RoundFacts(), None)
                 self.auditor.observe(theta, facts, vectors)
         finally:
-            self._save()
+            self.index += 1
+            self._remember(theta)
+            if self._checkpoint is not None:
+                self._checkpoint.save()
 
-    def _settle_canaries(self, index: int, state: RoundState, seen: Aggregation | None) -> None:
+    def _settle_canaries(self, state: RoundState, seen: Aggregation | None) -> None:
         """Note which canaries the strategy used, and with which share."""
-        averaging, shares = self._averaging(seen, state) or (None, None)
+        averaging, shares = averaging_of(self.wrapped, state, seen) or (None, None)
         meant = len(state.played)
         if left_out := state.settle(shares):
             text = f"it did not use {left_out} of {meant} of their answers"
             what, kind = "the strategy left canaries out", FaultKind.CANARY_UNUSED
-            self.log.failed(index, what, text, kind, left_out)
+            self.failed(what, text, kind=kind, times=left_out)
         if state.facts.present:
-            self.averaged[index] = averaging
-            self.log.heaviest[index] = state.heaviest
+            note = self.note(self.index)
+            note.averaged, note.shares = averaging, state.heaviest
 
-    def _averaging(self, seen: Aggregation | None, state: RoundState) -> tuple[str, Shares] | None:
-        """How the replies were averaged, and their shares; ``None`` if that is not known."""
-        key = self.wrapped.weighted_by()
-        with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, LinAlgError):
-            if self.wrapped.averages():
-                return "weighted", weighted_shares(state.replies, key, state.used)
-            if seen is not None and self.wrapped.plain_layers():
-                return seen.shares(key, state.layout, self.wrapped.arrays_key(), state.used)
-        return None
-
-    def _released(
-        self, index: int, layout: Layout, arrays: ArrayRecord | None
-    ) -> NDArray[np.floating] | None:
+    def _released(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
         if not arrays:
-            self.log.fault(index, "the strategy released no model", FaultKind.NO_MODEL)
+            self.fault(self.index, "the strategy released no model", FaultKind.NO_MODEL)
             return None
         theta = layout.flatten(arrays)
         self.last_is_finite = math.isfinite(norm(theta))
@@ -283,7 +323,7 @@ class AuditedRun(RunState):
             self.last = theta
             return theta
         text = "the strategy released a model with NaN or infinite entries"
-        self.log.fault(index, text, FaultKind.NO_MODEL)
+        self.fault(self.index, text, FaultKind.NO_MODEL)
         return None
 
     def epsilons(self) -> dict[str, EpsilonEstimate]:
@@ -300,7 +340,7 @@ class AuditedRun(RunState):
         Raises:
             ValueError: if nothing was seen.
         """
-        if self._awaited is not None and self.index == 0:
+        if isinstance(self._awaited, ArrayRecord) and self.index == 0:
             self._settle(self._awaited)  # started again after the last round
         if self._finished is None:
             self._finished = make_record(self)

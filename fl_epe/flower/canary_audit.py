@@ -23,7 +23,6 @@ from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
 from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
 from fl_epe.flower.settings import CanaryAuditSettings
-from fl_epe.flower.sources import ServerCanaries
 from fl_epe.flower.watching import (
     Aggregation,
     Attachment,
@@ -248,11 +247,8 @@ class CanaryAudit(Strategy):
         late = self._asked_late(state)
         state.without_canaries()
         result, seen = self._call(server_round, [*real, *late], state)
-        source = self._run.source
-        if isinstance(source, ServerCanaries) and (
-            isinstance(failure, Exception) or result[0] is not None
-        ):
-            self._run.failed(f"the strategy fails on canaries ({source.rejected()})", failure)
+        if isinstance(failure, Exception) or result[0] is not None:
+            self._run.failed(f"the strategy fails on canaries ({self._run.reject()})", failure)
         return result, seen
 
     def _call(
@@ -304,7 +300,7 @@ class CanaryAudit(Strategy):
         try:
             return all_faults(self._run)
         except Exception as error:  # noqa: BLE001 - what is known is said
-            return [*self._run.log.faults, f"the faults are incomplete: {error}"]
+            return [*self._run.faults, f"the faults are incomplete: {error}"]
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
@@ -317,7 +313,7 @@ class CanaryAudit(Strategy):
         try:
             return self._run.record()
         except ValueError as error:
-            reasons = "; ".join(self._run.log.faults[:3])
+            reasons = "; ".join(self._run.faults[:3])
             raise ValueError(f"{error} {reasons}".strip()) from error
 
     def report(self, directory: str | Path | None = None) -> str:

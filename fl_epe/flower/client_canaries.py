@@ -12,7 +12,7 @@ import dataclasses
 import enum
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -201,6 +201,9 @@ class ClientCanaries:
         acknowledge: see `CanaryOrder`.
         kind: of the canaries, see `CanarySet`.
 
+    Attributes:
+        numbers: of the canaries, by the clients that have one.
+
     Raises:
         ArgumentError: for a share outside (0, 1], or an empty or repeating list.
     """
@@ -222,7 +225,7 @@ class ClientCanaries:
         )
         self._count, self._identity = count, identity or int
         self._share: float | None = None
-        self._numbers: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
         if isinstance(clients, (int, float)):
             if not 0 < clients <= 1:
                 raise_invalid("clients", clients, "in (0, 1], or a list of clients")
@@ -231,23 +234,14 @@ class ClientCanaries:
         chosen = list(clients)
         if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > count:
             raise_invalid("clients", chosen, f"to be 1 to num_canaries={count} different clients")
-        self._numbers = {client: number for number, client in enumerate(chosen)}
+        self.numbers = {client: number for number, client in enumerate(chosen)}
 
     def number(self, node_id: int) -> int | None:
         """The number of the client's canary; ``None`` for a real client."""
         identity = self._identity(node_id)
-        if identity not in self._numbers and self._is_chosen(identity):
-            self._numbers[identity] = len(self._numbers)
-        return self._numbers.get(identity)
-
-    @property
-    def numbers(self) -> list[tuple[int, int]]:
-        """The clients that have a canary, and its number."""
-        return list(self._numbers.items())
-
-    def restore(self, numbers: Iterable[tuple[int, int]]) -> None:
-        """Know the `numbers` of a run before."""
-        self._numbers = dict(numbers)
+        if identity not in self.numbers and self._is_chosen(identity):
+            self.numbers[identity] = len(self.numbers)
+        return self.numbers.get(identity)
 
     def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
         """What to tell the client in this round; ``None`` for a real client."""
@@ -257,7 +251,7 @@ class ClientCanaries:
         return dataclasses.replace(self._order, number=number, norm=norm)
 
     def _is_chosen(self, identity: int) -> bool:
-        if self._share is None or len(self._numbers) >= self._count:
+        if self._share is None or len(self.numbers) >= self._count:
             return False
         coin = generator(self._order.seed, _SHARE_STREAM, identity)
         return bool(coin.random() < self._share)

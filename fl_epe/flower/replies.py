@@ -9,17 +9,21 @@ import os
 import statistics
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from fl_epe.auditing import FaultKind
 from fl_epe.flower.arrays import Layout, records_of
 from fl_epe.flower.rounds import RoundState
 from fl_epe.flower.settings import ReplyKind
-from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
+
+if TYPE_CHECKING:
+    from fl_epe.flower.audited_run import AuditedRun
 
 MOST_READ = 9  # real updates, whose median norm stands for all
 _ENTRIES = 1 << 14  # of an update, about, from which its norm is estimated
@@ -99,38 +103,39 @@ class Answer:
 
 
 def some_answers(
-    replies: Sequence[Message], state: RoundState, preferred: str, rng: np.random.Generator
+    run: AuditedRun, replies: Sequence[Message], state: RoundState, rng: np.random.Generator
 ) -> list[Answer]:
     """At most nine of the replies, drawn at random among those that fit the model and are finite.
 
-    What is wrong with the others that were looked at is noted in ``state.unreadable``.
+    Others that were looked at are faults.
 
     Raises:
         ValueError: if there is none.
     """
-    found: list[Answer] = []
+    found, unreadable = list[Answer](), list[str]()
     for i in rng.permutation(len(replies)):
         reply, node = replies[i], replies[i].metadata.src_node_id
         try:
-            name, vector = model_record(reply, state.layout, preferred)
+            name, vector = model_record(reply, state.layout, run.wrapped.arrays_key())
+            if not np.isfinite(vector).all():
+                raise ValueError("it answered NaN or infinite entries")
         except ValueError as error:
-            state.unreadable.append(f"node {node}: {error}")
-            continue
-        if not np.isfinite(vector).all():
-            state.unreadable.append(f"node {node} answered NaN or infinite entries")
+            unreadable.append(f"node {node}: {error}")
+            run.fault(state.index, unreadable[-1], FaultKind.REFUSED)
             continue
         found.append(Answer(reply, name, vector))
         if len(found) == MOST_READ:
             break
     if not found:
-        raise ValueError(f"Expected a reply that can be read: {state.unreadable[0]}")
+        raise ValueError(f"Expected a reply that can be read: {unreadable[0]}")
     return found
 
 
-def dominant_updates(
-    wrapped: Wrapped, state: RoundState, real: Sequence[Message], kind: ReplyKind | None
-) -> list[str]:
-    """Updates that are most of the energy of the round's updates, in sentences."""
+def note_dominant(
+    run: AuditedRun, state: RoundState, real: Sequence[Message], kind: ReplyKind | None
+) -> None:
+    """Updates that are most of the energy of the round's updates are faults."""
+    wrapped = run.wrapped
     step, preferred = max(1, state.layout.dim // _ENTRIES), wrapped.arrays_key()
     old = state.layout.flatten(state.arrays, step) if kind == "model" else 0.0
     norms = np.full(len(real), math.nan)
@@ -142,17 +147,18 @@ def dominant_updates(
         norms = np.minimum(norms, state.clip_norm)
     known = np.isfinite(norms)
     if known.sum() < _LEAST_COMPARED:
-        return []
+        return
     energies = (norms * np.array(weights(real, wrapped.weighted_by()))) ** 2
     typical, whole = float(np.median(norms[known])), float(energies[known].sum())
     dominant = known & (norms > _DOMINANT * typical)
     if energies[dominant].sum() <= whole / 2:
-        return []
-    return [
-        f"node {real[i].metadata.src_node_id}: its update is {norms[i] / typical:.0f} times"
-        f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all"
-        for i in np.flatnonzero(dominant).tolist()
-    ]
+        return
+    for i in np.flatnonzero(dominant).tolist():
+        text = (
+            f"node {real[i].metadata.src_node_id}: its update is {norms[i] / typical:.0f} times"
+            f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all"
+        )
+        run.failed("an update hides the others", text, kind=FaultKind.LOUD)
 
 
 def kind_of_replies(

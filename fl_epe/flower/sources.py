@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
+from fl_epe.auditing import FaultKind
 from fl_epe.flower.client_canaries import (
     Acknowledgement,
     ClientCanaries,
@@ -22,90 +22,72 @@ from fl_epe.flower.replies import (
     MOST_READ,
     Answer,
     are_noise,
-    dominant_updates,
     drawn_weights,
     kind_of_replies,
     make_replies,
     median_norm,
     model_record,
     neutral_metrics,
+    note_dominant,
     readable,
     some_answers,
     weights,
 )
 from fl_epe.flower.rounds import AuditPlan, RoundState, TooManyCanariesError, canaries_that_fit
-from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind
-from fl_epe.flower.wrapped import Wrapped
+from fl_epe.flower.settings import ReplyKind
 from fl_epe.mechanism import norm
 from fl_epe.schedules import Cohort, ShuffledEpochs
 from fl_epe.seeding import generator
 
+if TYPE_CHECKING:
+    from fl_epe.flower.audited_run import AuditedRun
+
 FAR_ABOVE = 1e3
 """How many times the clip norm a canary is, so that the clipping under audit scales it down."""
-
-Vectors = Callable[[list[int]], NDArray[np.float32]]
-"""Makes the canaries with these numbers, of length 1, shape ``(K, dim)``."""
 
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
 _SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
-_FOUND_OUT = ("inject", "kind", "number", "max_share")
 
 
 class ServerCanaries:
     """Synthetic replies beside the real ones or in the place of some.
 
     Args:
-        wrapped: the strategy.
-        settings: of the audit.
+        run: whose state tells how; what is found out is noted in it.
         rounds: of the run, over which the canaries are spread.
-        vectors: makes the canaries.
-
-    Attributes:
-        number: how many canaries take part; fewer than in the settings if they do not fit (`plan`).
-        inject: "auto": fill up to the number of replies that the strategy's noise is meant for,
-            and replace real clients beyond that; after the strategy has failed on that "replace",
-            and then "none".
-        kind: what replies are; found out if ``None``.
-        max_share: largest share of a round's replies that canaries may have.
     """
 
-    def __init__(
-        self, wrapped: Wrapped, settings: CanaryAuditSettings, rounds: int, vectors: Vectors
-    ) -> None:
-        self._wrapped, self._settings, self._vectors = wrapped, settings, vectors
-        self._schedule = ShuffledEpochs(rounds, settings.participations)
-        self.number, self.max_share = settings.num_canaries, settings.max_share
-        self.inject = "auto"
-        self.kind: ReplyKind | None = settings.replies
-        if self.kind is None and wrapped.takes_models():
-            self.kind = "model"
-        self._cohorts = self._spread(self.number)
+    def __init__(self, run: AuditedRun, rounds: int) -> None:
+        self._run = run
+        self._schedule = ShuffledEpochs(rounds, run.settings.participations)
+        self._cohorts = self._spread()
 
-    def _spread(self, number: int) -> list[Cohort]:
-        """Who takes part in each round, of so many canaries."""
-        if not number:
+    def _spread(self) -> list[Cohort]:
+        """Who takes part in each round."""
+        if not self._run.number:
             return []
-        return list(self._schedule.cohorts(number, generator(self._settings.seed, _SCHEDULE)))
+        rng = generator(self._run.settings.seed, _SCHEDULE)
+        return list(self._schedule.cohorts(self._run.number, rng))
 
     def plan(self, clients: int, left_out: Sequence[str]) -> AuditPlan:
         """What the audit does to a run; spreads no more canaries than fit, or none below two."""
-        total, rounds = sum(map(len, self._cohorts)), len(self._cohorts)
-        most = canaries_that_fit(self.max_share, clients, self._room(clients))
+        run, total, rounds = self._run, sum(map(len, self._cohorts)), len(self._cohorts)
+        most = canaries_that_fit(run.max_share, clients, self._room(clients))
         reduced = ""
         if total > most * rounds:
-            asked, self.number = self.number, int(most * rounds * self.number / total + 1e-9)
+            fit = int(most * rounds * run.number / total + 1e-9)
             reduced = (
-                f"Of {asked} canaries {self.number} fit into {rounds} rounds with {clients}"
-                f" clients, as more than {self.max_share:.0%} of replies harm the model: ask for as"
-                " many, or raise max_share."
+                f"Of {run.number} canaries {fit} fit into {rounds} rounds with {clients} clients,"
+                f" as more than {run.max_share:.0%} of replies harm the model: ask for as many, or"
+                " raise max_share."
             )
-            self.number = self.number if self.number >= 2 else 0
-            self._cohorts = self._spread(self.number)
+            run.number = fit if fit >= 2 else 0
+            self._cohorts = self._spread()
         canaries = max(map(len, self._cohorts), default=0)
         replaced = self._replaced(canaries, clients)
         plan = AuditPlan(canaries, clients, replaced, left_out, reduced)
-        self.max_share = max(self.max_share, math.ceil(100 * plan.share - 1e-9) / 100)
+        run.max_share = max(run.max_share, math.ceil(100 * plan.share - 1e-9) / 100)
         return plan
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
@@ -114,19 +96,19 @@ class ServerCanaries:
 
     def _room(self, clients: int) -> float:
         """How many replies can be added to those of so many clients."""
-        if self.inject == "replace":
+        if self._run.inject == "replace":
             return 0
-        expected = self._wrapped.expected_replies()
+        expected = self._run.wrapped.expected_replies()
         return math.inf if expected is None else max(expected - clients, 0)
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        most = max(self.max_share, min(0.5, 2 * self.max_share))
+        most = max(self._run.max_share, min(0.5, 2 * self._run.max_share))
         if canaries and (rest <= 0 or canaries > most * (canaries + rest)):
             raise TooManyCanariesError(canaries, rest, most)
 
     def _cohort(self, state: RoundState) -> list[int]:
-        if state.index >= len(self._cohorts) or self.inject == "none":
+        if state.index >= len(self._cohorts) or self._run.inject == "none":
             return []
         return [int(number) for number in self._cohorts[state.index]]
 
@@ -139,7 +121,7 @@ class ServerCanaries:
         count = len(self._cohort(state))
         replaced = self._replaced(count, len(messages))
         self._check_share(count, max(len(messages) - replaced, 0))
-        rng = generator(self._settings.seed, _WITHHELD, state.index)
+        rng = generator(self._run.settings.seed, _WITHHELD, state.index)
         by_node = sorted(range(len(messages)), key=lambda i: messages[i].metadata.dst_node_id)
         out = {by_node[i] for i in rng.choice(len(messages), replaced, replace=False)}
         state.sent = [m for i, m in enumerate(messages) if i not in out]
@@ -156,11 +138,11 @@ class ServerCanaries:
         real, cohort = readable(replies), self._cohort(state)
         if not real or not cohort:
             return replies
-        settings, key = self._settings, self._wrapped.weighted_by()
+        settings, key = self._run.settings, self._run.wrapped.weighted_by()
         rng = generator(settings.seed, _NORMS, state.index)
-        like = some_answers(real, state, self._wrapped.arrays_key(), rng)
+        like = some_answers(self._run, real, state, rng)
         kind = self._kind_of(like, state)
-        state.dominant = dominant_updates(self._wrapped, state, real, kind)
+        note_dominant(self._run, state, real, kind)
         norms, clipped = self._norms(state, like, kind, len(cohort))
         metrics = neutral_metrics(real, key)
         if settings.num_examples is None:
@@ -169,7 +151,7 @@ class ServerCanaries:
         else:
             given = [settings.num_examples] * len(cohort)
             self._check_share(sum(given), sum(weights(real, key)))
-        state.vectors = self._vectors(cohort)
+        state.vectors = self._run.auditor.canaries.vectors(cohort)
         synthetic = make_replies(cohort, norms, clipped, like, metrics, (key, given), state, kind)
         state.synthetic, state.played = synthetic, synthetic
         state.counted = float(norms[0]) if math.isnan(state.clip_norm) else state.clip_norm
@@ -178,33 +160,16 @@ class ServerCanaries:
         )
         return [*replies, *synthetic]
 
-    def rejected(self) -> str:
-        """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
-        self.inject = "replace" if self.inject == "auto" else "none"
-        if self.inject == "replace":
-            return "from the next round on canaries answer in the place of clients"
-        return "no canary takes part any more"
-
-    def state(self) -> dict[str, Any]:
-        """What was found out so far, as JSON values."""
-        return {name: getattr(self, name) for name in _FOUND_OUT}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what `state` returned."""
-        for name in _FOUND_OUT:
-            setattr(self, name, state[name])
-        self._cohorts = self._spread(self.number)
-
     def _kind_of(self, like: Sequence[Answer], state: RoundState) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
-        if self.kind is None and np.any(state.before):
-            self.kind = kind_of_replies([answer.vector for answer in like], state.before)
-            if self.kind is None:
+        if self._run.kind is None and np.any(state.before):
+            self._run.kind = kind_of_replies([answer.vector for answer in like], state.before)
+            if self._run.kind is None:
                 raise ValueError(
                     "Expected replies that are clearly models or clearly differences from the"
                     " model: say which with replies='model' or replies='update'."
                 )
-        return self.kind
+        return self._run.kind
 
     def _norms(
         self, state: RoundState, like: Sequence[Answer], kind: ReplyKind | None, count: int
@@ -212,15 +177,15 @@ class ServerCanaries:
         """How long the canaries' updates are as they are sent, and which of them are clipped."""
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
-            length = self._settings.canary_norm or median_norm(like, state, kind)
+            length = self._run.settings.canary_norm or median_norm(like, state, kind)
             return np.full(count, length), clipped
         sent = np.full(count, state.clip_norm)
-        target = self._wrapped.target_clipped()
-        if self._wrapped.clips_on_server or target is not None:
+        target = self._run.wrapped.target_clipped()
+        if self._run.wrapped.clips_on_server or target is not None:
             # So that canaries do not move an adaptive clip norm, as many are clipped as it aims at.
             clipped = np.arange(count) < (count if target is None else round(target * count))
             sent *= np.where(clipped, FAR_ABOVE, _JUST_BELOW)
-        if not self._wrapped.clips_on_server:
+        if not self._run.wrapped.clips_on_server:
             sent = np.minimum(sent, state.clip_norm)
         return sent, clipped
 
@@ -229,40 +194,31 @@ class ClientAnswers:
     """Clients that answer with a canary whenever they are asked to train.
 
     Args:
-        wrapped: the strategy.
-        settings: of the audit.
+        run: whose state tells who has which canary; what they answer is noted in it.
         clients: which clients, with which canaries.
-        vectors: makes the canaries.
     """
 
-    def __init__(
-        self,
-        wrapped: Wrapped,
-        settings: CanaryAuditSettings,
-        clients: ClientCanaries,
-        vectors: Vectors,
-    ) -> None:
-        self._wrapped, self._settings, self._clients = wrapped, settings, clients
-        self._vectors = vectors
-        self._ordered, self._answered = set[int](), set[int]()  # numbers of canaries
-        self._refused: Counter[Acknowledgement] = Counter()  # why clients answered for themselves
+    def __init__(self, run: AuditedRun, clients: ClientCanaries) -> None:
+        self._run, self._clients = run, clients
+        clients.numbers |= run.clients
+        run.clients = clients.numbers
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `ServerCanaries.configure`."""
-        length = self._settings.canary_norm or 0.0
-        if self._wrapped.clips_on_server and math.isfinite(state.clip_norm):
+        length = self._run.settings.canary_norm or 0.0
+        if self._run.wrapped.clips_on_server and math.isfinite(state.clip_norm):
             length = FAR_ABOVE * state.clip_norm
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
-        asked, most = [order for order in orders if order is not None], self._settings.max_share
+        asked, most = [order for order in orders if order is not None], self._run.settings.max_share
         if len(asked) > most * len(messages):
             raise TooManyCanariesError(len(asked), len(messages) - len(asked), most)
-        self._ordered.update(order.number for order in asked)
+        self._run.ordered.update(order.number for order in asked)
         for message, order in zip(messages, orders, strict=True):
             state.sent.append(message if order is None else with_order(message, order))
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; reads who answered with a canary."""
-        real = readable(replies)
+        real, refused = readable(replies), self._run.refused
         played, once = dict[int, Message](), True
         for reply in real:
             answer = take_acknowledgement(reply.content)
@@ -272,15 +228,16 @@ class ClientAnswers:
                     once = once and number not in played  # else what it adds is not known
                     played[number] = reply
             elif answer is not None:
-                self._refused[answer] += 1
+                refused[answer] = refused.get(answer, 0) + 1
         mine = {id(reply) for reply in played.values()}
         others = [reply for reply in real if id(reply) not in mine]
         missing = self._missing(state, played, others)
         for number in missing:
             node = played.pop(number).metadata.src_node_id
-            state.unreadable.append(f"node {node}: its answer does not hold its canary")
-        self._answered.update(played)
-        state.dominant = dominant_updates(self._wrapped, state, others, "model")
+            text = f"node {node}: its answer does not hold its canary"
+            self._run.fault(state.index, text, FaultKind.REFUSED)
+        self._run.answered.update(played)
+        note_dominant(self._run, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
         state.played = [played[number] for number in sorted(played)]
         absent = state.facts.absent + len(missing)
@@ -296,13 +253,13 @@ class ClientAnswers:
         """
 
         def update(reply: Message) -> NDArray[np.floating]:
-            key = self._wrapped.arrays_key()
+            key = self._run.wrapped.arrays_key()
             return model_record(reply, state.layout, key)[1] - state.before
 
         def holds(number: int, reply: Message) -> bool:
             found = update(reply)
             least = _SURELY * norm(found) / math.sqrt(len(found))
-            return float(self._vectors([number])[0] @ found) > least
+            return float(self._run.auditor.canaries.vectors([number])[0] @ found) > least
 
         try:
             missing = [number for number, reply in played.items() if not holds(number, reply)]
@@ -310,31 +267,6 @@ class ClientAnswers:
         except ValueError:  # encrypted, say
             return []
         return [] if noise else missing
-
-    def reason(self) -> str | None:
-        """Why fewer canaries took part than were meant to; ``None`` if nothing is known."""
-        if len(self._answered) == len(self._ordered):
-            return None
-        hints = [answer.hint for answer in self._refused] or ["is canary_mod installed?"]
-        return (
-            f"{len(self._answered)} of {len(self._ordered)} canary clients answered with their"
-            f" canary; {'; '.join(hints)}"
-        )
-
-    def state(self) -> dict[str, Any]:
-        """See `ServerCanaries.state`."""
-        return {
-            "ordered": sorted(self._ordered),
-            "answered": sorted(self._answered),
-            "refused": [[int(answer), count] for answer, count in self._refused.items()],
-            "clients": self._clients.numbers,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what `state` returned."""
-        self._ordered, self._answered = set(state["ordered"]), set(state["answered"])
-        self._refused = Counter({Acknowledgement(int(a)): int(n) for a, n in state["refused"]})
-        self._clients.restore(state["clients"])
 
 
 Source = ServerCanaries | ClientAnswers

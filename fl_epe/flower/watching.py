@@ -16,6 +16,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.replies import model_record, readable, weights
+from fl_epe.flower.rounds import RoundState
+from fl_epe.flower.wrapped import Wrapped
 
 
 class Attachment:
@@ -283,6 +285,19 @@ def weighted_shares(
     }
     whole = sum(found.values())
     return {number: weight / whole for number, weight in found.items()}
+
+
+def averaging_of(
+    wrapped: Wrapped, state: RoundState, seen: Aggregation | None
+) -> tuple[str, Shares] | None:
+    """How the replies were averaged, and their shares; ``None`` if that is not known."""
+    key = wrapped.weighted_by()
+    with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, np.linalg.LinAlgError):
+        if wrapped.averages():
+            return "weighted", weighted_shares(state.replies, key, state.used)
+        if seen is not None and wrapped.plain_layers():
+            return seen.shares(key, state.layout, wrapped.arrays_key(), state.used)
+    return None
 
 
 @contextlib.contextmanager

@@ -223,7 +223,7 @@ def failing_once(calls: list[int]) -> Callable[..., Any]:
 
 # What a user calls to run a deployment, or what reads the user's own arguments, is not inside.
 # `goes_on` is what keeps faults from the run.
-ENTRY = {"CanaryAudit.start", "CanaryAudit.report", "audit_record.report", "RunState.goes_on"}
+ENTRY = {"CanaryAudit.start", "CanaryAudit.report", "audit_record.report", "AuditedRun.goes_on"}
 
 
 @pytest.mark.parametrize(
