@@ -10,22 +10,20 @@ server's" leaves out the time of clients and transport, which differs only by ch
 canaries (``canary_kind="sphere"``) are scored at the end of a run: that is measured beside every
 pair of rounds with some of them, and its share for 100 rounds is added to the audited round.
 
-1,000 canaries in 100 rounds, 250 unobserved ones (the default), eight pairs, two cores, torch
-2.13.0, 2026-11-23, in process::
+1,000 canaries in 100 rounds, 250 unobserved ones (the default), six pairs, two cores, torch
+2.13.0, 2026-11-24, in process::
 
                                      FedAvg                    fixed clipping
-    overhead                4.7% (2.9 – 19.9)                2.2% (-6.2 – 6.7)
-    the server's            4.0% (3.0 –  4.7)                4.3% ( 2.1 – 5.9)
-      for more replies      0.3%                             0.9%
+    overhead                3.1% (1.9 –  8.1)                3.7% (-1.1 – 11.6)
+    the server's            7.0% (6.8 –  7.8)                6.1% ( 5.6 – 6.9)
+      for more replies      0.4%                             1.3%
       reading nine replies  0.3%                             0.2%
-      making canaries       0.7%                             0.7%
-      making replies        0.5%                             0.4%
-      scoring               1.2%                             1.3%
-      others taken out      0.4%                             0.1%
+      making canaries       1.2%                             0.6%
+      making replies        0.6%                             0.5%
+      scoring               1.1%                             1.4%
+      others taken out      1.3%                             0.1%
 
-In brackets is the middle half of the pairs; the rounds of the clients alone differ by 15%, which is
-all of the difference between the two overheads. A day before, when each canary took twice as long
-and stood in fresh memory (page faults were most of it), the server's was 7.0% and 7.3%.
+In brackets is the middle half of the pairs; the rounds of the clients alone differ by 15%.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from fl_epe.auditing import run_auditor
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.flower import CanaryAudit, InProcessGrid, server_canaries, synthesis
+from fl_epe.flower import CanaryAudit, InProcessGrid, sources
 from fl_epe.models import Cnn, bind_parameters, one_thread
 from fl_epe.seeding import generator
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -60,9 +58,9 @@ _BATCH, _BATCHES = 16, 2
 _RAY_WORKERS = 2
 _PARTS: tuple[tuple[object, str, str], ...] = (
     (None, "aggregate_train", "the strategy, for more replies"),
-    (server_canaries, "some_answers", "reading nine of the replies"),
+    (sources, "some_answers", "reading nine of the replies"),
     (CanarySet, "vectors", "making the canaries"),
-    (synthesis, "make_replies", "making the replies"),
+    (sources, "make_replies", "making the replies"),
     (run_auditor, "score_round", "running ε, others taken out"),
     (EpsilonSoFar, "estimate", "running ε, estimate"),
     (CanaryScorer, "add", "scoring the delta, or keeping it"),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import logging
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,12 +29,10 @@ from fl_epe.auditing import (
     FaultKind,
     Findings,
     Mechanism,
-    Provenance,
     RoundFacts,
     RunAuditor,
     ServerStep,
     epsilon_from_record,
-    installed_versions,
 )
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps, Vector
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps, sketch_of
@@ -65,20 +63,17 @@ class DPSGDAudit:
         auditor: RunAuditor,
         cohorts: Callable[[int], Cohort],
         design: dict[str, Any],
-        *,
         plan: list[str],
-        seed: int,
     ) -> None:
         self._steps, self._auditor, self._cohorts = steps, auditor, cohorts
-        self._design, self._plan, self._seed = design, plan, seed
+        self._design, self._plan = design, plan
         self.delta = auditor.delta
         self.faults: list[str] = []
         self._fault_counts: Counter[str] = Counter()
         self._active = self._entered = False
         self._stopped: str | None = None
-        self._final: Vector = np.empty(0)
+        self._final: Vector | None = None  # once training has ended
         self._hooks: dict[str, tuple[Any, Callable[[], None]]] = {}
-        self._last: tuple[Cohort, NDArray[np.float32]] | None = None
         self._clipped: list[tuple[float, float]] = []  # batches of the step that is going on
         self._facts: list[StepFacts] = []
         self._seen: list[StepSeen] = []
@@ -97,11 +92,10 @@ class DPSGDAudit:
             raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
         self._auditor.begin(self._steps.model())
         self._entered = self._active = True
-        self._hook("add_noise", self._around)
+        self._hook("add_noise", self._add_noise)
         self._hook("clip_and_accumulate", self._clip)
         level = logging.WARNING if self._design["share"] > _MUCH else logging.INFO
-        for sentence in self._plan:
-            logger.log(level, "Audit: %s", sentence)
+        logger.log(level, "Audit: %s", " ".join(self._plan))
         return self
 
     def __exit__(
@@ -121,10 +115,9 @@ class DPSGDAudit:
     def _hook(self, name: str, around: Callable[[Callable[[], None]], None]) -> None:
         """Have ``around`` called in the place of a method, with the latter as its argument."""
         optimizer: Any = self._steps.optimizer
-        if (original := getattr(optimizer, name, None)) is not None:
-            mine = functools.partial(around, original)
-            self._hooks[name] = vars(optimizer).get(name), mine
-            setattr(optimizer, name, mine)
+        mine = functools.partial(around, getattr(optimizer, name))
+        self._hooks[name] = vars(optimizer).get(name), mine
+        setattr(optimizer, name, mine)
 
     def _unhook(self) -> None:
         """Put things back, unless somebody else has put a method there since."""
@@ -153,61 +146,42 @@ class DPSGDAudit:
         if len(self.faults) < _FAULTS_KEPT:
             self.faults.append(f"step {self._auditor.rounds}, {text}")
 
-    def _around(self, add_noise: Callable[[], None]) -> None:
-        """In the place of the optimizer's ``add_noise``."""
-        score = undo = None
-        if self._active and self._stopped is None:
+    @property
+    def _watches(self) -> bool:
+        return self._active and self._stopped is None
+
+    def _clip(self, clip: Callable[[], None]) -> None:
+        """In the place of the optimizer's ``clip_and_accumulate``."""
+        if self._watches:
+            self._clipped.append(self._steps.clip(clip))
+        else:
+            clip()
+
+    def _add_noise(self, add_noise: Callable[[], None]) -> None:
+        """In the place of the optimizer's ``add_noise``: canaries join before it."""
+        undo = None
+        if self._watches:
             with self._standing_back("canaries could not join"):
-                score, undo = self._join()
+                facts = self._steps.facts()
+                clipped, self._clipped = self._clipped, []
+                cohort = self._cohorts(facts.batches)
+                gradient = self._gradient(cohort, facts.clip_norm)
+                summed, undo = self._steps.join(gradient)
         try:
             add_noise()
         except BaseException:
             if undo is not None:
                 undo()
             raise
-        if score is not None:
+        if undo is not None:
             with self._standing_back("the step could not be scored"):
-                score()
-
-    def _clip(self, clip: Callable[[], None]) -> None:
-        """In the place of Opacus's ``clip_and_accumulate``; what cannot be seen is not checked."""
-        before, watches = None, self._active and self._stopped is None
-        if watches:
-            with contextlib.suppress(Exception):
-                before = self._steps.so_far()
-        clip()
-        if watches:
-            self._see(before)
-
-    def _see(self, before: Any) -> None:
-        seen = math.nan, math.nan
-        with contextlib.suppress(Exception):
-            seen = self._steps.clipped(before)
-        self._clipped.append(seen)
-
-    def _join(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Add the canaries of a step; returns what scores it, and what takes them out again."""
-        facts = self._steps.facts()
-        if self._steps.clips_in_step:
-            self._see(None)
-        clipped, self._clipped = self._clipped, []
-        cohort = self._cohorts(facts.batches)
-        gradient = self._gradient(cohort, facts.clip_norm)
-        undo = self._steps.join(gradient) if len(cohort) else lambda: None
-        try:
-            summed = self._steps.summed()
-        except BaseException:
-            undo()
-            raise
-        return functools.partial(self._score, facts, cohort, clipped, gradient, summed), undo
+                self._score(facts, cohort, clipped, gradient, summed)
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> NDArray[np.float32]:
         """The sum of the gradients of these canaries, each of length ``clip_norm``."""
-        if self._last is None or not np.array_equal(self._last[0], cohort):
-            ones = np.ones((1, len(cohort)))
-            total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())[0]
-            self._last = cohort, total
-        return np.asarray(np.float32(-clip_norm) * self._last[1])
+        ones = np.ones((1, len(cohort)))
+        total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())[0]
+        return np.asarray(np.float32(-clip_norm) * total)
 
     def _score(
         self,
@@ -222,11 +196,10 @@ class DPSGDAudit:
         noise = noisy - summed
         unknown = noise if self._design["full_knowledge"] else noisy - gradient
         mean = np.asarray(unknown, np.float32) / np.float32(-n)
-        if finite := math.isfinite(norm(mean)):
-            seen = RoundFacts(cohort.tolist(), facts.clip_norm / n, facts.clip_norm, n)
-        else:  # the step counts as lost
-            mean = np.zeros_like(mean)
-            seen = RoundFacts([], facts.clip_norm / n, facts.clip_norm, n, len(cohort))
+        present, lost = cohort.tolist(), 0
+        if not (finite := math.isfinite(norm(mean))):  # the step counts as lost
+            mean, present, lost = np.zeros_like(mean), [], len(cohort)
+        seen = RoundFacts(present, facts.clip_norm / n, facts.clip_norm, n, lost)
         self._auditor.observe(None, seen, released={OTHERS: mean})
         self._facts.append(facts)
         if not finite:
@@ -263,15 +236,23 @@ class DPSGDAudit:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
         mechanism = self._mechanism()
         record = self._auditor.record(
-            final=self._steps.model() if self._active or not len(self._final) else self._final,
+            final=self._steps.model() if self._final is None else self._final,
             mechanism=mechanism,
             design=Design.of(self._design),
             findings=self._findings(),
-            provenance=self._provenance(),
         )
+        versions = dict(record.provenance.versions)
+        if opacus := sys.modules.get("opacus"):
+            versions["opacus"] = opacus.__version__
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
-        return record.with_values(**{"norms.deltas": scale * record.norms.means})
+        changed = {
+            "norms.deltas": scale * record.norms.means,
+            "provenance.versions": versions,
+            "provenance.faults": tuple(self.faults),
+            "provenance.fault_counts": dict(self._fault_counts),
+        }
+        return record.with_values(**changed)
 
     def _mechanism(self) -> Mechanism:
         steps, facts, rate = self._steps, self._facts, self._design["sample_rate"]
@@ -302,18 +283,6 @@ class DPSGDAudit:
             unbounded=unbounded and f"{unbounded}, so ε of every round is infinite",
         )
 
-    def _provenance(self) -> Provenance:
-        versions = installed_versions()
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions["opacus"] = importlib.metadata.version("opacus")
-        return Provenance(
-            seeds={"canary": self._seed},
-            canary_kind=self._design["canary_kind"],
-            versions=versions,
-            faults=tuple(self.faults),
-            fault_counts=dict(self._fault_counts),
-        )
-
     def epsilon(
         self, delta: float | None = None, *, adversary: Adversary = EVERY_ROUND, **options: Any
     ) -> EpsilonEstimate:
@@ -342,4 +311,4 @@ class DPSGDAudit:
 
 def _constant(values: list[float]) -> float | None:
     """The value that all have in common; ``None`` if they differ, or there is none."""
-    return values[0] if values and all(value == values[0] for value in values) else None
+    return values[0] if len(set(values)) == 1 else None

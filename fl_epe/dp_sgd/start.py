@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_epe.auditing import LEAST_FOR_NULL, NULL_CANARIES, OTHERS, RunAuditor
+from fl_epe.auditing import LEAST_FOR_NULL, OTHERS, RunAuditor
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.checks import check_rate
 from fl_epe.dp_sgd.audit import DPSGDAudit
-from fl_epe.dp_sgd.optimizers import PlainDPSGD, Steps, steps_of
+from fl_epe.dp_sgd.optimizers import PlainDPSGD, Steps
 from fl_epe.schedules import Cohort, Poisson, ShuffledEpochs
 from fl_epe.seeding import generator
 
@@ -64,12 +64,13 @@ def audit_dp_sgd(
         TypeError: if ``optimizer`` is none of these.
         ValueError: for an argument out of range, or an optimizer that cannot be audited.
     """
-    found = steps_of(optimizer)
+    found = Steps(optimizer)
     seed = secrets.randbits(128) if seed is None else seed
     rate = _rate(found, sample_rate, steps, participations)
     if unobserved is None:
         once = rate is None and participations <= 1
         unobserved = max(2, num_canaries // 4) if once else max(LEAST_FOR_NULL, num_canaries)
+    dim = int(found.tensor_sizes.sum())
     auditor = RunAuditor(
         num_canaries,
         unobserved,
@@ -78,10 +79,9 @@ def audit_dp_sgd(
         kind=canary_kind,
         server="DP-SGD",
         series=(OTHERS,),
-        # As many as one rotation has: their scores come with the others.
-        null_canaries=min(NULL_CANARIES, 1 << (found.dim - 1).bit_length()),
+        window=1,  # the noise of a step is fresh
     )
-    CanarySet(found.dim, num_canaries, seed, canary_kind)  # refuses an unknown kind
+    CanarySet(dim, num_canaries, seed, canary_kind)  # refuses an unknown kind
     expected = num_canaries * (rate or participations / (steps or 1))
     design = {
         "task": f"DP-SGD with {found.description}",
@@ -96,7 +96,7 @@ def audit_dp_sgd(
         "canary_kind": canary_kind,
     }
     cohorts = _cohorts(rate, steps or 1, participations, num_canaries, generator(seed, _SCHEDULE))
-    return DPSGDAudit(found, auditor, cohorts, design, plan=_plan(expected, found), seed=seed)
+    return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found))
 
 
 def _rate(
@@ -145,6 +145,6 @@ def _plan(expected: float, found: Steps) -> list[str]:
         f" batch of {n:g} examples: {expected / n:.1%} of its size."
     ]
     if z > 0:
-        length = math.sqrt(expected / found.dim) / z
+        length = math.sqrt(expected / found.tensor_sizes.sum()) / z
         lines.append(f"Together they are about {length:.2%} as long as the noise of a step.")
     return lines

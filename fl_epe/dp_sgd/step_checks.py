@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 _LEVEL = 1e-4
-"""Probability of a false alarm of each of the four comparisons of a right run, at most."""
+"""Probability of a false alarm of each of the three tests of a right run, at most."""
 
 _MATTERS = 0.02  # relative difference of a standard deviation; less may be rounding
 _ROUNDING = 1e-3  # relative difference of norms
 _ALL = 0.8  # share of the worst tensor's difference from which on all tensors differ
 _SKETCH = 128  # coordinates of each step's noise that are kept
-_NEIGHBOURS = 8
+_LEAST = 16  # of them, so that other noise never has the correlation of the same
 _SAME = 0.99  # correlation of noise from which on its difference hides nothing
 
 
@@ -94,12 +94,29 @@ def check_steps(
     """
     if not steps:
         return StepFindings()
-    found = (_clipping(steps), _batches(steps, rate, batch_size), _noise(steps, sizes))
-    return StepFindings(
-        faults=tuple(text for finding in found for text in finding.faults),
-        unseen=tuple(text for finding in found for text in finding.unseen),
-        unbounded=found[-1].unbounded,
-    )
+    largest = np.array([step.largest for step in steps])
+    examples = np.array([step.examples for step in steps])
+    batches = np.array([step.batches for step in steps])
+    silent = [step for step in steps if np.any(step.squares == 0)]
+    missing = f"{len(silent)} of {len(steps)} steps had no noise in some tensor" if silent else ""
+    repeat = _repeat(np.array([step.sketch for step in steps]))
+    if any(step.noise_scale > 0 for step in silent):
+        noise = f"{missing}, where their noise multiplier is above 0"
+    else:
+        noise = repeat or _scale(steps, sizes)
+    clipping, sampling, unseen = _clipping(largest), "", []
+    if not clipping and (unknown := int(np.isnan(largest).sum())):
+        unseen.append(
+            f"clipping in {unknown} of {len(steps)} steps: their optimizer shows no gradients of"
+            " single examples, or clips them in another way"
+        )
+    if rate is None or not np.isfinite(batch_size + examples.sum()):
+        unseen.append("batch sizes, as they or the sampling rate of the accounting are not known")
+    else:
+        law = examples, batches, rate, batch_size
+        sampling = _average(*law) or _fixed(*law)
+    faults = tuple(filter(None, (clipping, sampling, noise)))
+    return StepFindings(faults, tuple(unseen), missing or repeat or None)
 
 
 def sketch_of(noise: NDArray[np.floating]) -> Floats:
@@ -121,24 +138,19 @@ def largest_clipped(
     import torch
 
     with torch.no_grad():
-        rows = [
-            part.to(total.device, total.dtype) for part, total in zip(samples, totals, strict=True)
-        ]
+        rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
         norms = _host(torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0))
         along = sum(_host(part @ total) for part, total in zip(rows, totals, strict=True))
         square = sum(float(total.norm()) ** 2 for total in totals)
         tolerance = max(_ROUNDING, 10 * torch.finfo(samples[0].dtype).eps)
         for limit in (clip_norm, math.inf, *_limits(norms, np.asarray(along), square)):
             cut = np.minimum(norms, limit)
-            scales = np.divide(cut, norms, out=np.ones_like(norms), where=norms > 0)
-            factors = torch.from_numpy(scales)
-            error = math.hypot(
-                *(
-                    float((total - factors.to(total.device, total.dtype) @ part).norm())
-                    for total, part in zip(totals, rows, strict=True)
-                )
-            )
-            if error <= tolerance * float(np.linalg.norm(cut)):
+            scale = torch.from_numpy(cut / np.where(norms > 0, norms, 1.0))
+            apart = [
+                float((total - scale.to(total) @ part).norm())
+                for total, part in zip(totals, rows, strict=True)
+            ]
+            if math.hypot(*apart) <= tolerance * float(np.linalg.norm(cut)):
                 return float(cut.max(initial=0.0))
     return math.nan
 
@@ -153,124 +165,89 @@ def _limits(norms: Floats, along: Floats, square: float) -> list[float]:
     ``along`` are their inner products with the clipped sum, whose square is ``square``.
     """
     order = np.argsort(norms)
-    sorted_norms = norms[order]
-    whole = np.cumsum(along[order]) - along[order]
-    units = np.divide(along[order], sorted_norms, out=np.zeros(len(norms)), where=sorted_norms > 0)
-    cut = np.cumsum(units[::-1])[::-1]
-    limits = np.divide(square - whole, cut, out=np.full(len(norms), np.nan), where=cut != 0)
-    below = np.append(0.0, sorted_norms[:-1])
-    slack = 1 + _ROUNDING
-    return limits[(limits * slack >= below) & (limits <= sorted_norms * slack)].tolist()  # type: ignore[no-any-return]
+    norms, along = norms[order], along[order]
+    whole = np.cumsum(along) - along
+    cut = np.cumsum((along / np.where(norms > 0, norms, np.inf))[::-1])[::-1]
+    limits = (square - whole) / np.where(cut != 0, cut, np.nan)
+    below, slack = np.append(0.0, norms[:-1]), 1 + _ROUNDING
+    return list(limits[(limits * slack >= below) & (limits <= norms * slack)])
 
 
-def _clipping(steps: Sequence[StepSeen]) -> StepFindings:
-    largest = np.array([step.largest for step in steps])
-    longer, unknown = int(np.sum(largest > 1 + _ROUNDING)), int(np.isnan(largest).sum())
-    if longer:
-        text = (
-            f"clipped gradients are up to {np.nanmax(largest):.3g} times as long as the clip norm,"
-            f" in {longer} of {len(steps)} steps"
-        )
-        return StepFindings(faults=(text,))
-    if not unknown:
-        return StepFindings()
-    text = (
-        f"clipping in {unknown} of {len(steps)} steps: their optimizer shows no gradients of single"
-        " examples, or clips them in another way"
+def _clipping(largest: Floats) -> str:
+    """Clipped gradients against the clip norm."""
+    longer = int(np.sum(largest > 1 + _ROUNDING))
+    if not longer:
+        return ""
+    return (
+        f"clipped gradients are up to {np.nanmax(largest):.3g} times as long as the clip norm,"
+        f" in {longer} of {len(largest)} steps"
     )
-    return StepFindings(unseen=(text,))
 
 
-def _batches(steps: Sequence[StepSeen], rate: float | None, batch_size: float) -> StepFindings:
-    """Batch sizes against the binomial law that Poisson sampling gives them."""
-    examples = np.array([step.examples for step in steps])
-    if rate is None or not np.all(np.isfinite(examples)) or not math.isfinite(batch_size):
-        text = "batch sizes, as they or the sampling rate of the accounting are not known"
-        return StepFindings(unseen=(text,))
-    batches = np.array([step.batches for step in steps])
+def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:
+    """The sum of the batch sizes against the binomial law that Poisson sampling gives it."""
     total, count = examples.sum(), batches.sum()
-    few, many = (np.floor(size * count / rate) for size in (batch_size, batch_size + 1))
+    few, many = (np.floor(expected * count / rate) for expected in (size, size + 1))
     less = scipy.stats.binom.cdf(total, few, rate)
     more = scipy.stats.binom.sf(total - 1, many, rate)
-    if min(less, more) < _LEVEL / 4:
-        text = (
-            f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
-            f" {rate:.3g} makes one expect {batch_size:g}"
-        )
-        return StepFindings(faults=(text,))
-    population = np.floor(batches.min() * batch_size / rate)
+    if min(less, more) >= _LEVEL / 4:
+        return ""
+    return (
+        f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
+        f" {rate:.3g} makes one expect {size:g}"
+    )
+
+
+def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:
+    """How many batches have the same size, against the most likely one of the binomial law."""
+    population = np.floor(batches.min() * size / rate)
     mode = min(np.floor((population + 1) * rate), population)
     likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
     sizes, counts = np.unique(examples, return_counts=True)
-    chance = scipy.stats.binom.sf(counts.max() - 1, len(steps), likeliest)
-    possible = 1 + 12 * math.sqrt(batch_size * (1 - rate))  # other sizes hardly occur
+    chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
+    possible = 1 + 12 * math.sqrt(size * (1 - rate))  # other sizes hardly occur
     if chance * possible >= _LEVEL / 2:
-        return StepFindings()
-    text = (
-        f"{counts.max()} of {len(steps)} batches have {sizes[counts.argmax()]:g} examples: they are"
-        " not drawn by Poisson sampling, as the accounting assumes"
+        return ""
+    return (
+        f"{counts.max()} of {len(examples)} batches have {sizes[counts.argmax()]:g} examples: they"
+        " are not drawn by Poisson sampling, as the accounting assumes"
     )
-    return StepFindings(faults=(text,))
 
 
-def _noise(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> StepFindings:
-    """Whether there is noise, with its claimed scale, and other noise in other steps."""
-    silent = [step for step in steps if np.any(step.squares == 0)]
-    missing = f"{len(silent)} of {len(steps)} steps had no noise in some tensor" if silent else None
-    if any(step.noise_scale > 0 for step in silent):
-        text = f"{missing}, where their noise multiplier is above 0"
-        return StepFindings(faults=(text,), unbounded=missing)
-    repeat = _repeat(steps)
-    if repeat is None:
-        return StepFindings(faults=_scale(steps, sizes), unbounded=missing)
-    first, second, correlation = repeat
-    text = (
-        f"the noise of step {second + 1} is that of step {first + 1} (correlation"
-        f" {correlation:.3f})"
-    )
-    return StepFindings((text,), unbounded=missing or (text if correlation > _SAME else None))
-
-
-def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> tuple[str, ...]:
+def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> str:
     """The tensor whose noise differs most from its claimed scale, by the χ² law of its squares."""
     claimed = [step for step in steps if step.noise_scale > 0]
     if not claimed:
-        return ()
+        return ""
     ratios = np.sum([step.squares / step.noise_scale**2 for step in claimed], axis=0)
-    freedom = len(claimed) * np.append(sizes, sizes.sum())
+    freedom = len(claimed) * np.append(sizes, sizes.sum())  # the last is all of the noise
     ratios = np.append(ratios, ratios.sum())
     tails = np.minimum(scipy.special.chdtr(freedom, ratios), scipy.special.chdtrc(freedom, ratios))
     scales = np.sqrt(ratios / freedom)
     wrong = (2 * len(tails) * tails < _LEVEL) & (np.abs(scales - 1) > _MATTERS)
     if not wrong.any():
-        return ()
+        return ""
     apart = np.where(wrong, np.abs(np.log(scales)), -1.0)
-    worst = int(np.argmax(apart))
-    everywhere = apart[-1] >= _ALL * apart[worst]
-    where = "" if everywhere else f" of tensor {worst + 1} of {len(sizes)}"
-    scale = scales[-1 if everywhere else worst]
-    return (f"the noise{where} has {scale:.2f} times its claimed standard deviation",)
+    worst = len(sizes) if apart[-1] >= _ALL * apart.max() else int(apart.argmax())
+    where = "" if worst == len(sizes) else f" of tensor {worst + 1} of {len(sizes)}"
+    return f"the noise{where} has {scales[worst]:.2f} times its claimed standard deviation"
 
 
-def _repeat(steps: Sequence[StepSeen]) -> tuple[int, int, float] | None:
-    """Two steps whose noise is correlated, of those whose first coordinates are close."""
-    sketches = np.array([step.sketch for step in steps])
+def _repeat(sketches: Floats) -> str:
+    """The two steps with the same noise or its opposite, at any scale."""
     lengths = np.linalg.norm(sketches, axis=1)
     here = np.flatnonzero(lengths > 0)
-    if len(here) < 2 or sketches.shape[1] < 3:
-        return None
+    if len(here) < 2 or sketches.shape[1] < _LEAST:
+        return ""
     units = sketches[here] / np.copysign(lengths[here], sketches[here, 0])[:, None]
-    key = units[:, 0]
-    rest = units[:, 1:] / np.maximum(np.sqrt(1 - key**2), 1e-9)[:, None]
-    order, found = np.argsort(key), (0.0, 0, 0)
-    for apart in range(1, min(_NEIGHBOURS, len(order) - 1) + 1):
-        pairs = order[:-apart], order[apart:]
-        products = np.abs(np.sum(rest[pairs[0]] * rest[pairs[1]], axis=1))
-        best = int(products.argmax())
-        found = max(found, (float(products[best]), int(pairs[0][best]), int(pairs[1][best])))
-    correlation = min(found[0], 1.0)
-    chance = scipy.special.betainc((rest.shape[1] - 1) / 2, 0.5, 1 - correlation**2)
-    if chance * _NEIGHBOURS * len(here) >= _LEVEL:
-        return None
-    first, second = sorted(int(here[place]) for place in found[1:])
-    return first, second, correlation
+    _, near = scipy.spatial.KDTree(units[:, :3]).query(units[:, :3], k=2)  # one may be itself
+    other = np.where(near[:, 0] == np.arange(len(here)), near[:, 1], near[:, 0])
+    products = np.sum(units * units[other], axis=1)
+    best = int(products.argmax())
+    if products[best] < _SAME:
+        return ""
+    first, second = sorted((here[best], here[other[best]]))
+    return (
+        f"the noise of step {second + 1} is that of step {first + 1} (correlation"
+        f" {products[best]:.3f})"
+    )
