@@ -9,6 +9,7 @@ added, so that small probabilities keep their relative precision.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -76,13 +77,13 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
 
 def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
     """The sum of ``count`` independent variables of one law, from the sums of half as many."""
-    totals = {1: law}
 
+    @functools.cache
     def total(n: int) -> LogLaw:
-        if n not in totals:
-            half = total(n // 2)
-            totals[n] = plus(half, total(n // 2 + 1) if n % 2 else half, tail)
-        return totals[n]
+        if n == 1:
+            return law
+        half = total(n // 2)
+        return plus(half, total(n // 2 + 1) if n % 2 else half, tail)
 
     return total(count)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import scipy
@@ -96,30 +96,22 @@ class _Loss:
         """The losses."""
         return np.asarray(self.low + self.step * np.arange(float(len(self.others))))
 
-    def delta(self) -> Callable[[float], float]:
-        """δ as a function of ε: the larger of both directions."""
+    def delta(self, epsilon: float) -> float:
+        """δ at that ε: the larger of both directions."""
         losses = self.at()
-
-        def delta(epsilon: float) -> float:
-            removed = self.members @ -np.expm1(np.minimum(epsilon - losses, 0.0))
-            added = self.others @ -np.expm1(np.minimum(epsilon + losses, 0.0))
-            return float(max(removed + self.lost, added))
-
-        return delta
+        removed = self.members @ -np.expm1(np.minimum(epsilon - losses, 0.0))
+        added = self.others @ -np.expm1(np.minimum(epsilon + losses, 0.0))
+        return float(max(removed + self.lost, added))
 
 
 def _epsilon(loss: _Loss, delta: float, most: float) -> float:
     """The ε at which the loss has that δ, at most ``most``."""
-    curve = loss.delta()
-
-    def excess(epsilon: float) -> float:
-        return curve(epsilon) - delta
-
-    if excess(0.0) <= 0:
+    if loss.delta(0.0) <= delta:
         return 0.0
-    if not excess(most) < 0:
+    if not loss.delta(most) < delta:
         return most
-    return float(scipy.optimize.brentq(excess, 0.0, most, rtol=1e-12))
+    found = scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12)
+    return float(found)
 
 
 def _groups(rounds: Floats) -> Groups:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import scipy
@@ -91,16 +91,16 @@ def upper_bounds(
     return tuple(found)
 
 
-def tightest(found: tuple[UpperBound, ...], *, rounds_known: bool) -> UpperBound | None:
-    """The bound with the smallest ε; ``None`` if none applies.
+def tightest(found: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
+    """The bound with the smallest ε.
 
     Args:
-        found: from `upper_bounds`.
+        found: from `upper_bounds`; one of them holds for known rounds.
         rounds_known: whether the adversary knows the client's rounds. A bound for known rounds
             holds for unknown rounds as well.
     """
     holds = [bound for bound in found if bound.rounds_known or not rounds_known]
-    return min(holds, key=lambda bound: bound.epsilon, default=None)
+    return min(holds, key=lambda bound: bound.epsilon)
 
 
 def analytical_epsilon(

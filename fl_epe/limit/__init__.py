@@ -26,9 +26,9 @@ from fl_epe import lazy_names
 from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
 from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
 from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure
-from fl_epe.limit.plan import CLIENTS, ROUNDS, ComparisonPlan, read_plan, with_log
+from fl_epe.limit.plan import CLIENTS, ROUNDS, ComparisonPlan, with_log
 from fl_epe.limit.runner import carry_out
-from fl_epe.limit.setting import rounds_like, server_like, setting_like
+from fl_epe.limit.setting import limit_like, rounds_like, setting_like
 from fl_epe.limit.simulated_record import limit_record
 
 if TYPE_CHECKING:
@@ -46,12 +46,11 @@ __all__ = [
     "canaries_for_epsilon",
     "carry_out",
     "exposure",
+    "limit_like",
     "limit_record",
     "noise_for_epsilon",
     "print_comparison",
-    "read_plan",
     "rounds_like",
-    "server_like",
     "setting_like",
     "with_log",
     "write_comparison",

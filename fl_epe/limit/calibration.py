@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from fl_epe.accounting import (
     ExpectedScoreLaw,
     UpperBound,
-    clients_law,
     epsilon_two_gaussians,
     known_expected_score_epsilon,
     tightest,
@@ -35,6 +34,7 @@ from fl_epe.accounting import (
 )
 from fl_epe.auditing import FINAL_MODEL, Adversary
 from fl_epe.checks import check_probability, raise_invalid
+from fl_epe.limit.measure import client_law
 from fl_epe.limit.setting import LimitSetting
 from fl_epe.limit.simulated_record import limit_weights
 from fl_epe.schedules import Schedule, trace_of
@@ -136,10 +136,9 @@ def noise_for_epsilon(
         num_canaries * float(law.shares @ law.expected_scores**2)
     )
     often = counts.largest(clients, confidence) if worst_case else counts.mean
-    bounds = [
-        b for b in upper_bounds(schedule, z, delta, clients) if not (worst_case and b.averages)
-    ]
-    both = [tightest(tuple(bounds), rounds_known=known) for known in (True, False)]
+    found = upper_bounds(schedule, z, delta, clients)
+    bounds = [bound for bound in found if not (worst_case and bound.averages)]
+    both = [tightest(bounds, rounds_known=known) for known in (True, False)]
     return NoiseAdvice(
         noise_multiplier=z,
         epsilon=epsilon(z),
@@ -153,7 +152,7 @@ def noise_for_epsilon(
         clients=clients,
         num_canaries=num_canaries,
         confidence=confidence,
-        analytical=tuple(bound for bound in dict.fromkeys(both) if bound is not None),
+        analytical=tuple(dict.fromkeys(both)),
         notes=tuple(_notes(client, z, worst_case)),
     )
 
@@ -206,16 +205,7 @@ class _Client:
 
     def law_of(self, weights: NDArray[np.float64]) -> ExpectedScoreLaw:
         """The law of the sum of ``weights`` over a client's rounds."""
-        largest = float(weights.max())  # a law of small numbers would lose the smallest
-        found = clients_law(
-            self.schedule, weights / largest, self.clients, confidence=self.confidence, seed=0
-        )
-        if found is None:
-            raise ValueError(
-                f"Expected a schedule with a law in closed form, or fewer rounds: to draw "
-                f"clients of {self.schedule.kind!r} would take minutes."
-            )
-        return found.scaled(largest)
+        return client_law(self.schedule, weights, self.clients, self.confidence)
 
 
 def _noise_for(level: Callable[[float], float], wanted: float) -> float:

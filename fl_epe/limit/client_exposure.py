@@ -15,14 +15,13 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.checks import check_count, check_probability
-from fl_epe.limit.setting import ServerSetting
 from fl_epe.limit.simulated_record import limit_weights
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
@@ -137,7 +136,7 @@ def exposure(
     delta: float,
     *,
     window: int | None = None,
-    **setting: Unpack[ServerSetting],
+    momentum: float = 0.0,
 ) -> Exposure:
     """How exposed each client of a log is, and what caps on participation would change.
 
@@ -146,7 +145,7 @@ def exposure(
         noise_multiplier: z > 0 of the clients' sum.
         delta: δ in (0, 1).
         window: if given, cap participations in any ``window`` consecutive rounds, not in the run.
-        setting: see `ServerSetting`.
+        momentum: of the server's SGD, in [0, 1).
 
     Raises:
         ValueError: if an argument is out of range.
@@ -154,7 +153,7 @@ def exposure(
     check_probability("delta", delta)
     if window is not None:
         check_count("window", window)
-    final, every_round = limit_weights(trace.rounds, noise_multiplier, **setting)
+    final, every_round = limit_weights(trace.rounds, noise_multiplier, momentum=momentum)
 
     def scores(when: NDArray[np.int64], who: NDArray[np.int64]) -> tuple[Floats, Floats]:
         first, second = (
@@ -202,6 +201,4 @@ def _most(trace: Trace, window: int | None) -> int:
 
 
 def _epsilons(scores: Floats, delta: float) -> Floats:
-    distinct, places = np.unique(scores, return_inverse=True)
-    epsilons = np.asarray(epsilon_two_gaussians(0.0, 1.0, distinct, 1.0, delta))
-    return np.asarray(epsilons[places.reshape(-1)])
+    return np.asarray(epsilon_two_gaussians(0.0, 1.0, scores, 1.0, delta))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy
@@ -30,10 +30,9 @@ from fl_epe.accounting import (
     upper_bounds,
 )
 from fl_epe.auditing import AuditRecord, NotMeasured
-from fl_epe.checks import rename_arguments
 from fl_epe.files import RECORD
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan
-from fl_epe.limit.setting import rounds_like, server_like
+from fl_epe.limit.setting import limit_like, rounds_like
 from fl_epe.limit.simulated_record import limit_weights
 from fl_epe.schedules import Capped, Schedule, make_schedule, trace_of
 
@@ -69,7 +68,7 @@ class Epsilon:
     epsilon: float
     low: float
     high: float
-    analytical: UpperBound | None
+    analytical: UpperBound
     above: bool
     simulated: bool = False
     worst_case: float | None = None
@@ -145,19 +144,25 @@ def quantiles(plan: ComparisonPlan) -> tuple[float, float]:
     return float(usual), float(strict)
 
 
-def zero_out(bounds: tuple[UpperBound, ...], *, rounds_known: bool) -> UpperBound | None:
-    """The tightest bound for zero-out adjacency, as that of the estimates.
+def bounds_of(
+    schedule: Schedule, noise_multiplier: float, delta: float, clients: int
+) -> tuple[UpperBound, UpperBound]:
+    """The tightest bounds for known and for unknown rounds, for the estimates' adjacency, zero-out.
 
     A client who takes part by coins is absent in the same way as one whose updates are zero, and
     a client whose updates are zero is one of those that may replace another.
     """
-    bound = tightest(bounds, rounds_known=rounds_known)
-    return None if bound is None else dataclasses.replace(bound, adjacency="zero-out")
+    found = upper_bounds(schedule, noise_multiplier, delta, clients)
+    known, unknown = (tightest(found, rounds_known=know) for know in (True, False))
+    return (
+        dataclasses.replace(known, adjacency="zero-out"),
+        dataclasses.replace(unknown, adjacency="zero-out"),
+    )
 
 
-def is_above(least: float, bound: UpperBound | None) -> bool:
+def is_above(least: float, bound: UpperBound) -> bool:
     """Whether the least likely value of an estimate lies above the bound."""
-    return bound is not None and least > bound.epsilon * (1 + 1e-6)
+    return least > bound.epsilon * (1 + 1e-6)
 
 
 def epsilon_at(shift: float, delta: float) -> float:
@@ -173,53 +178,45 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     clients = plan.clients or (like and like.design.num_clients) or CLIENTS
     if (trace := trace_of(schedule)) is not None:
         clients = trace.population
-    with rename_arguments(learning_rate="server_learning_rate", momentum="server_momentum"):
-        setting = server_like(
-            like, _MOMENTUM, learning_rate=plan.server_learning_rate, momentum=plan.server_momentum
-        )
     delta = clients**-1.1 if plan.delta is None else plan.delta
+    setting = limit_like(like, plan.server_momentum, _MOMENTUM)
     final, every_round = limit_weights(rounds, cell.noise_multiplier, **setting)
-    bounds = upper_bounds(schedule, cell.noise_multiplier, delta, clients)
-    known, unknown = (zero_out(bounds, rounds_known=k) for k in (True, False))
-    how = {"confidence": plan.confidence, "replicates": plan.replicates, "seed": plan.seed}
-    counts = client_sums(schedule, clients, np.ones(rounds), **how)
-    laws = []
-    for weights in (final, every_round):
-        scale = float(weights.max())  # so that all noise multipliers share one law
-        laws.append(
-            client_sums(schedule, clients, np.round(weights / scale, 12), **how).scaled(scale)
-        )
-    strict = unknown_epsilon(schedule, every_round, 1.0, delta)
+    known, unknown = bounds_of(schedule, cell.noise_multiplier, delta, clients)
+    counts, of_final, of_all = (
+        client_law(schedule, weights, clients, plan.confidence, plan.seed)
+        for weights in (np.ones(rounds), final, every_round)
+    )
+    most = counts.largest(clients, plan.confidence) or counts.expected_scores[-1]
+    of_unknown = epsilon_of_unknown_rounds(schedule)
+    strict = None if of_unknown is None else of_unknown(every_round, 1.0, delta)
     return Row(
         *cell.place,
         replicates=1,
         delta=delta,
         clients=clients,
         mean_participations=counts.mean,
-        most_participations=round(
-            counts.largest(clients, plan.confidence) or counts.expected_scores[-1]
-        ),
-        final=_epsilon(plan, laws[0], clients, delta, known, unaware=True),
-        every_round=_epsilon(plan, laws[1].root(), clients, delta, known),
+        most_participations=round(most),
+        final=_epsilon(plan, of_final, clients, delta, known, unaware=True),
+        every_round=_epsilon(plan, of_all.root(), clients, delta, known),
         unknown_rounds=None
         if strict is None
         else Epsilon(strict, strict, strict, unknown, is_above(strict, unknown)),
-        analytical_unknown_rounds=None if unknown is None else unknown.epsilon,
+        analytical_unknown_rounds=unknown.epsilon,
     )
 
 
-def client_sums(schedule: Schedule, clients: int, weights: Floats, **how: Any) -> ExpectedScoreLaw:
-    """The law of the sum of ``weights`` over a client's rounds; see `clients_law`."""
-    return _client_sums(schedule, clients, weights.tobytes(), **how)
+def client_law(
+    schedule: Schedule, weights: Floats, clients: int, confidence: float, seed: int = 0
+) -> ExpectedScoreLaw:
+    """The law of the sum of ``weights`` over a client's rounds; see `clients_law`.
 
-
-@functools.lru_cache(maxsize=16)
-def _client_sums(schedule: Schedule, clients: int, weights: bytes, **how: Any) -> ExpectedScoreLaw:
-    """Weights are bytes, which can be a key."""
-    found = clients_law(schedule, np.frombuffer(weights), clients, **how)
+    Raises:
+        NotMeasured: a `ValueError`, if none is known and drawing clients would take minutes.
+    """
+    found = clients_law(schedule, weights, clients, confidence=confidence, seed=seed)
     if found is None:
         raise NotMeasured(
-            "the schedule has no law in closed form, and to draw clients would take minutes"
+            f"{schedule.kind!r} has no law in closed form, and to draw clients would take minutes"
         )
     return found
 
@@ -229,7 +226,7 @@ def _epsilon(
     law: ExpectedScoreLaw,
     clients: int,
     delta: float,
-    bound: UpperBound | None,
+    bound: UpperBound,
     *,
     unaware: bool = False,
 ) -> Epsilon:
@@ -265,27 +262,29 @@ def _error_of(law: ExpectedScoreLaw, epsilon: float) -> float:
     return float(np.sqrt(variance / law.drawn) * 2 * step / (low - high))
 
 
-def unknown_epsilon(schedule: Schedule, energy: Floats, scale: float, delta: float) -> float | None:
+def epsilon_of_unknown_rounds(schedule: Schedule) -> Callable[[Floats, float, float], float] | None:
     """ε of a client whose rounds the adversary does not know; ``None`` without a closed form.
 
-    Args:
-        schedule: the participation schedule.
-        energy: squared expected score of each round that was, ``(rounds,)``.
-        scale: κ of all expected scores.
-        delta: δ.
+    Returns:
+        A function of each round's squared expected score, shape ``(T,)``; of κ, how many times its
+        size all expected scores have; and of δ.
     """
     while isinstance(schedule, Capped) and not schedule.refuses:
         schedule = schedule.schedule
-    rounds, participations = len(energy), schedule.participations()
-    signal = scale * np.sqrt(np.maximum(energy, 1e-18))  # 0 in a round without a release
+    rounds, participations = schedule.rounds, schedule.participations()
     everybody = participations >= rounds * (1 - 1e-12)  # in every round
     coins = schedule.unknown_rounds == "coins" and not everybody
     epochs = schedule.unknown_rounds == "epochs" and participations == round(participations)
     if not (everybody or coins or epochs):
         return None
-    if scale <= 0:
-        return 0.0
-    if coins:
-        strength = float(np.sqrt(np.mean(signal**2)))
-        return poisson_epsilon(1 / strength, participations / rounds, rounds, delta)
-    return unknown_rounds_epsilon(np.array_split(signal, round(participations)), delta)
+
+    def epsilon(energy: Floats, scale: float, delta: float) -> float:
+        if scale <= 0:
+            return 0.0
+        signal = scale * np.sqrt(np.maximum(energy, 1e-18))  # 0 in a round without a release
+        if coins:
+            strength = float(np.sqrt(np.mean(signal**2)))
+            return poisson_epsilon(1 / strength, participations / rounds, rounds, delta)
+        return unknown_rounds_epsilon(np.array_split(signal, round(participations)), delta)
+
+    return epsilon

@@ -52,7 +52,7 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
     """
     directory.mkdir(parents=True, exist_ok=True)
     values = {
-        "plan": plan.to_dict(),
+        "plan": dataclasses.asdict(plan),
         "rows": [_json(dataclasses.asdict(row)) for row in rows],
         "versions": installed_versions(),
     }
@@ -105,14 +105,12 @@ def cells_of(row: Row) -> list[str]:
     if row.final is None:
         why = "impossible" if row.skipped is not None else NOT_MEASURED.replace(" ", "\n")
         return [why, *["–"] * (len(_COLUMNS) - 2)]
-    every_round = row.every_round
-    bound = None if every_round is None else every_round.analytical
     return [
         *_estimate(row.final),
-        *_estimate(every_round),
-        "–" if bound is None else number(finite(bound.epsilon)),
+        *_estimate(row.every_round),
+        number(row.final.analytical.epsilon),
         _estimate(row.unknown_rounds)[0],
-        number(finite(row.analytical_unknown_rounds)),
+        number(row.analytical_unknown_rounds),
     ]
 
 
@@ -236,7 +234,7 @@ def _page(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
         names=[" ".join(name.split()) for name in _COLUMNS[1:]],
         notes=notes_of(plan, rows),
         picture=base64.b64encode(chart(drawn)).decode() if drawn else None,
-        settings={k: v for k, v in plan.to_dict().items() if v not in (None, {}, 1.0)},
+        settings={k: v for k, v in dataclasses.asdict(plan).items() if v not in (None, {}, 1.0)},
         versions=installed_versions(),
     )
 
@@ -285,6 +283,6 @@ def _whisker(axes: Axes, y: float, value: Epsilon | None, color: str) -> None:
     axes.plot(middle, y, "o", color=color, ms=4)
     if value.worst_case is not None:
         axes.plot(max(_FLOOR, value.worst_case), y, "D", color=_EXPOSED, ms=4, mfc="none")
-    if value.analytical is not None and math.isfinite(value.analytical.epsilon):
+    if math.isfinite(value.analytical.epsilon):
         bound = max(_FLOOR, value.analytical.epsilon)
         axes.plot(bound, y, "|", color=_ANALYTICAL, ms=11, mew=2)

@@ -7,13 +7,10 @@ import hashlib
 import itertools
 import json
 import math
-import tomllib
 import typing
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from fl_epe.archive import one_line
 from fl_epe.checks import (
     ArgumentError,
     argument_context,
@@ -24,10 +21,8 @@ from fl_epe.checks import (
     check_types,
     checked_type,
     raise_invalid,
-    rename_arguments,
 )
 from fl_epe.config import RunConfig
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import log_of, parse_schedule
 
 ROUNDS = 512
@@ -51,9 +46,8 @@ DEFAULT_SCHEDULES = (
 )
 """One of each kind that needs no file."""
 
-_FORMAT = 2  # of a result; those of another one are not found
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
-COMMON = ("rounds", "num_canaries", "delta", "server_learning_rate", "server_momentum")
+COMMON = ("rounds", "delta", "server_momentum")
 """Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
 
 
@@ -90,16 +84,13 @@ class ComparisonPlan:
         noise_multipliers: z, the standard deviations of the DP noise on the sum over the clip
             norm; 0 only with a task.
         participations: expected numbers of rounds in which a client takes part.
-        replicates: trainings of each combination, with fresh seeds, which are pooled; without a
-            task so many times the clients are drawn, for schedules that have no law.
+        replicates: trainings of each combination, with fresh seeds, which are pooled.
         task: what to train, such as digits (default: the limit, where nothing is trained and
             noise outweighs the updates).
         rounds: number T of rounds (default: 512; with a task, the task's).
         clients: number m of clients, without a task (default: 10000).
-        num_canaries: observed canaries, which take part, with a task (default: the task's).
         delta: target δ (default: clients^-1.1).
-        server_learning_rate: step size of the server (default: 1; with a task, the task's).
-        server_momentum: momentum of the server's sgd (default: 0.9).
+        server_momentum: momentum of the server's sgd (default: 0.9; with a task, the task's).
         like: directory of a run whose clip norms, server, real updates and number of rounds are
             taken over, without a task.
         settings: other settings of `RunConfig` by name, with a task.
@@ -115,9 +106,7 @@ class ComparisonPlan:
     task: str | None = None
     rounds: int | None = None
     clients: int | None = None
-    num_canaries: int | None = None
     delta: float | None = None
-    server_learning_rate: float | None = None
     server_momentum: float | None = None
     like: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -143,7 +132,7 @@ class ComparisonPlan:
             check_noise("noise_multipliers", value)
             if self.task is None:
                 check_positive("noise_multipliers", value)
-        for name in ("replicates", "rounds", "clients", "num_canaries"):
+        for name in ("replicates", "rounds", "clients"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_probability("confidence", self.confidence)
@@ -161,60 +150,28 @@ class ComparisonPlan:
         kinds = typing.get_type_hints(RunConfig)
         for name, value in self.settings.items():
             checked_type(name, value, kinds[name])
-        with rename_arguments(learning_rate="server_learning_rate", momentum="server_momentum"):
-            ServerSGD(
-                1.0 if self.server_learning_rate is None else self.server_learning_rate,
-                0.0 if self.server_momentum is None else self.server_momentum,
-            )
-        only_with, only_without = ("num_canaries", "settings", "task_options"), ("like", "clients")
+        if not 0 <= (self.server_momentum or 0.0) < 1:
+            raise_invalid("server_momentum", self.server_momentum, "in [0, 1)")
+        only_with, only_without = ("replicates", "settings", "task_options"), ("like", "clients")
         for name in only_with if self.task is None else only_without:
-            if getattr(self, name) not in (None, {}):
+            if getattr(self, name) != getattr(ComparisonPlan, name, {}):
                 wanted = "with a task to train" if self.task is None else "without a task"
                 raise_invalid(name, getattr(self, name), f"only {wanted}")
 
     def cells(self) -> Iterator[Cell]:
         """All that is to be measured."""
-        replicates = range(1 if self.task is None else self.replicates)
+        replicates = range(self.replicates)
         grid = itertools.product(
             self.schedules, self.noise_multipliers, self.participations, replicates
         )
         return (Cell(*values) for values in grid)
 
     def key(self, cell: Cell) -> str:
-        """Names a measurement: the same key, the same result, whatever else the plan holds."""
-        common = self.to_dict()
-        others = ["schedules", "noise_multipliers", "participations"]
-        if self.task is not None:
-            others += ["replicates", "confidence"]
-        for name in others:
-            del common[name]
-        common["decay"] = 1.0  # was an option; the seeds of trainings stay
-        text = json.dumps([common, dataclasses.asdict(cell), _FORMAT], sort_keys=True)
+        """Names a training: the same key, the same result, whatever else the plan holds."""
+        grid = ("schedules", "noise_multipliers", "participations", "replicates", "confidence")
+        common = {k: v for k, v in dataclasses.asdict(self).items() if k not in grid}
+        text = json.dumps([common, dataclasses.asdict(cell)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields by name, as JSON values."""
-        values = dataclasses.asdict(self)
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ComparisonPlan:
-        """The inverse of `to_dict`; dashes may stand for underscores in names.
-
-        Raises:
-            ValueError: for unknown names or values out of range.
-        """
-        plain = {name.replace("-", "_"): v for name, v in values.items()}
-        known = {field.name for field in dataclasses.fields(cls)}
-        if unknown := set(plain) - known:
-            raise ValueError(f"Unknown names {sorted(unknown)}: expected {sorted(known)}.")
-        for name in ("settings", "task_options"):
-            if name in plain:
-                given = plain[name]
-                if not isinstance(given, Mapping):
-                    raise_invalid(name, given, "to be a table")
-                plain[name] = {key.replace("-", "_"): value for key, value in given.items()}
-        return cls(**plain)
 
 
 def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,18 +206,3 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("task") is not None:
         found = {}
     return found | {name: value for name, value in given.items() if value is not None}
-
-
-def read_plan(path: Path) -> dict[str, Any]:
-    """The fields of a plan from a TOML file, for `ComparisonPlan.from_dict`.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not TOML.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"Expected path={str(path)!r} to be a TOML file.")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"Expected {path} to be TOML: {one_line(error)}.") from error

@@ -23,7 +23,6 @@ from fl_epe.accounting import (
     UpperBound,
     known_expected_score_epsilon,
     unknown_expected_score_epsilon,
-    upper_bounds,
 )
 from fl_epe.auditing import (
     EVERY_ROUND,
@@ -41,13 +40,13 @@ from fl_epe.files import CHECKPOINT, RECORD
 from fl_epe.limit.measure import (
     Epsilon,
     Row,
-    client_sums,
+    bounds_of,
+    client_law,
     epsilon_at,
+    epsilon_of_unknown_rounds,
     is_above,
     measure,
     quantiles,
-    unknown_epsilon,
-    zero_out,
 )
 from fl_epe.limit.plan import COMMON, Cell, ComparisonPlan
 from fl_epe.schedules import Schedule
@@ -139,25 +138,21 @@ def _scored(view: View, schedule: Schedule, clients: int, plan: ComparisonPlan) 
     if not record.signal_known() or (sees == "final" and not record.mechanism.server.linear):
         return found
     fit = expected_score_fit(view, confidence=plan.confidence)
-    weights = np.zeros(schedule.rounds)  # also for rounds that a stopped run never reached
-    weights[: len(view.weights)] = view.weights
     half = (1 + plan.confidence) / 2
-    unit = client_sums(schedule, clients, weights, confidence=half, replicates=1, seed=plan.seed)
-    law = unit.root() if sees == "all" else unit
-    kept = law if law.equal else law.coarse(_KEPT)
+    law = client_law(schedule, view.weights, clients, half, plan.seed)
+    law = law.root() if sees == "all" else law
     return dataclasses.replace(
         found,
         scale=fit.scale,
         error=(fit.high - fit.low) / 2 / float(scipy.special.ndtri(half)),
-        law=dataclasses.replace(kept, drawn=unit.drawn, whole=unit.whole),
+        law=law if law.equal else law.coarse(_KEPT),
     )
 
 
 def pooled(plan: ComparisonPlan, cell: Cell, trainings: Sequence[Training]) -> Row:
     """The row of a cell: scales κ and scores of its replicates are pooled before any ε."""
     schedule, clients, delta = trainings[0].schedule, trainings[0].clients, trainings[0].delta
-    bounds = upper_bounds(schedule, cell.noise_multiplier, delta, clients)
-    known, unknown = (zero_out(bounds, rounds_known=k) for k in (True, False))
+    known, unknown = bounds_of(schedule, cell.noise_multiplier, delta, clients)
     accuracies = [one.accuracy for one in trainings if one.accuracy is not None]
     every_round = [one.every_round for one in trainings]
     return Row(
@@ -170,7 +165,7 @@ def pooled(plan: ComparisonPlan, cell: Cell, trainings: Sequence[Training]) -> R
         final=_epsilon(plan, [one.final for one in trainings], known, delta, clients),
         every_round=_epsilon(plan, every_round, known, delta, clients),
         unknown_rounds=_unknown_rounds(plan, trainings, unknown),
-        analytical_unknown_rounds=None if unknown is None else unknown.epsilon,
+        analytical_unknown_rounds=unknown.epsilon,
         accuracy=float(np.mean(accuracies)) if accuracies else None,
         diverged=told(["; ".join(one.diverged) for one in trainings]),
     )
@@ -185,11 +180,7 @@ def told(reasons: Sequence[str | None]) -> str | None:
 
 
 def _epsilon(
-    plan: ComparisonPlan,
-    parts: Sequence[Scored],
-    bound: UpperBound | None,
-    delta: float,
-    clients: int,
+    plan: ComparisonPlan, parts: Sequence[Scored], bound: UpperBound, delta: float, clients: int
 ) -> Epsilon:
     """For known rounds, from the scores of trainings."""
     usual, strict = quantiles(plan)
@@ -229,26 +220,19 @@ def _epsilon(
 
 
 def _unknown_rounds(
-    plan: ComparisonPlan, trainings: Sequence[Training], bound: UpperBound | None
+    plan: ComparisonPlan, trainings: Sequence[Training], bound: UpperBound
 ) -> Epsilon | None:
     """At the scale of the known rounds."""
-    if any(one.energy is None for one in trainings):
+    of_unknown = epsilon_of_unknown_rounds(trainings[0].schedule)
+    energies = [one.energy for one in trainings if one.energy is not None]
+    if of_unknown is None or len(energies) < len(trainings):
         return None
     usual, strict = quantiles(plan)
     scale, error = _scale_of([one.every_round for one in trainings])
-
-    def at(by: float) -> float | None:
-        each = [
-            unknown_epsilon(one.schedule, one.energy, scale + by * error, one.delta)
-            for one in trainings
-            if one.energy is not None
-        ]
-        known = [epsilon for epsilon in each if epsilon is not None]
-        return float(np.mean(known)) if len(known) == len(each) else None
-
-    epsilon, low, high, least = (at(by) for by in (0.0, -usual, usual, -strict))
-    if epsilon is None or low is None or high is None or least is None:
-        return None
+    epsilon, low, high, least = (
+        float(np.mean([of_unknown(e, scale + by * error, trainings[0].delta) for e in energies]))
+        for by in (0.0, -usual, usual, -strict)
+    )
     return Epsilon(epsilon, low, high, bound, is_above(least, bound))
 
 

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing import AuditRecord, seen_by
 from fl_epe.checks import raise_invalid
-from fl_epe.mechanism import ServerSGD
 
 Floats = NDArray[np.float64]
 
@@ -55,27 +54,20 @@ class RealUpdates:
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
 
 
-class ServerSetting(TypedDict, total=False):
-    """The clip norms and the server optimizer of a run, as keyword arguments.
+class LimitSetting(TypedDict, total=False):
+    """What a run's scores depend on beside schedule and noise, as keyword arguments.
 
     Attributes:
         clip_norms: the clip norm, or one for each round, shape ``(T,)``; 1 by default.
-        server: learning rate and momentum; plain SGD by default.
-        decay: factor of the server's learning rate in each round, shape ``(T,)``; 1 by default.
+        learning_rates: the server's, or one for each round, shape ``(T,)``; 1 by default. A common
+            factor changes no score.
+        momentum: of the server's SGD, in [0, 1); 0 by default.
+        real: the real clients' updates; by default the noise outweighs them.
     """
 
     clip_norms: ArrayLike
-    server: ServerSGD | None
-    decay: ArrayLike
-
-
-class LimitSetting(ServerSetting, total=False):
-    """A `ServerSetting` and the real clients' updates, as keyword arguments.
-
-    Attributes:
-        real: the real updates; by default the noise outweighs them.
-    """
-
+    learning_rates: ArrayLike
+    momentum: float
     real: RealUpdates | None
 
 
@@ -92,42 +84,29 @@ def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> in
     return run.rounds
 
 
-def limit_like(record: AuditRecord) -> dict[str, Any]:
-    """The `LimitSetting` of a run: its clip norms, server, decay and real updates.
+def limit_like(
+    run: AuditRecord | None, momentum: float | None = None, default: float = 0.0
+) -> dict[str, Any]:
+    """The `LimitSetting` of a run: its clip norms, server and real updates.
+
+    Args:
+        run: a finished run, or ``None``.
+        momentum: of the server, if it is not the run's.
+        default: the momentum if there is neither.
 
     Raises:
         ValueError: as `RealUpdates.of`.
     """
-    real = RealUpdates.of(record)
-    rates = record.mechanism.server.learning_rates
-    if rates is None:
-        raise_invalid("server", record.mechanism.server.name, "to have known learning rates")
-    server = ServerSGD(float(rates[0]), record.mechanism.server.momentum)
-    return {
-        "clip_norms": record.mechanism.clip_norms,
-        "server": server,
-        "decay": rates / server.learning_rate,
-        "real": real,
-    }
-
-
-def server_like(
-    run: AuditRecord | None, default_momentum: float, **changes: float | None
-) -> dict[str, Any]:
-    """Server, clip norms and real updates of the run, as `limit_record` takes them.
-
-    Args:
-        run: a finished run; without one, the server is plain SGD with step size 1.
-        default_momentum: of the server if there is no run.
-        changes: fields of the server that are other than that, if not ``None``.
-    """
-    if run is None:
-        setting: dict[str, Any] = {"server": ServerSGD(1.0, default_momentum)}
-    else:
-        setting = limit_like(run)
-    given = {name: value for name, value in changes.items() if value is not None}
-    setting["server"] = dataclasses.replace(setting["server"], **given)
-    return setting
+    setting: dict[str, Any] = {"momentum": default}
+    if run is not None:
+        server = run.mechanism.server
+        setting = {
+            "clip_norms": run.mechanism.clip_norms,
+            "real": RealUpdates.of(run),
+            "learning_rates": server.learning_rates,
+            "momentum": server.momentum,
+        }
+    return setting if momentum is None else setting | {"momentum": momentum}
 
 
 def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | None:

@@ -37,7 +37,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.limit.setting import LimitSetting, RealUpdates
-from fl_epe.mechanism import ServerSGD, sgd_weights
+from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
 
@@ -48,58 +48,56 @@ _PARTICIPATION, _SCORES = 0, 1  # random streams
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Signal:
+class _Signal:
     """What a participation adds to a canary's scores, and the residual: noise and real updates.
 
+    In a cohort of one client; all lengths fall in proportion to the size of the cohort.
+
     Attributes:
-        norms: clip norms C_t, shape ``(T,)``.
-        rates: the server's learning rates, ``(T,)``.
-        unit: what a participation adds to each round's mean, C_t/n, ``(T,)``.
-        residual: deviation of each round's mean along a canary, in units of C_t/n, ``(T,)``.
+        norms: what a participation adds to each round's mean, C_t, shape ``(T,)``.
+        server: the server's learning rates and momentum.
+        residual: deviation of each round's mean along a canary, in units of C_t, ``(T,)``.
         steps: what a participation in each round adds to θ_T − θ_0, ``(T,)``.
         final_residual: standard deviation of θ_T − θ_0 along a canary, over the norm of ``steps``.
+        moved: standard deviation of θ_T − θ_0 along a canary.
     """
 
     norms: Floats
-    rates: Floats
-    unit: Floats
+    server: ServerStep
     residual: Floats
     steps: Floats
     final_residual: float
+    moved: float
 
     @classmethod
     def of(
         cls,
         rounds: int,
         noise_multiplier: float,
+        *,
         clip_norms: ArrayLike = 1.0,
-        server: ServerSGD | None = None,
-        decay: ArrayLike = 1.0,
+        learning_rates: ArrayLike = 1.0,
+        momentum: float = 0.0,
         real: RealUpdates | None = None,
-        cohort_size: float = 1.0,
-    ) -> Signal:
+    ) -> _Signal:
         """From the arguments of `limit_record`, which are checked here."""
-        server = server or ServerSGD()
         real = real or RealUpdates(np.zeros(rounds), 0.0)
         norms = _per_round("clip_norms", clip_norms, rounds)
-        rates = server.learning_rate * _per_round("decay", decay, rounds)
+        rates = _per_round("learning_rates", learning_rates, rounds)
+        if not 0 <= momentum < 1:
+            raise_invalid("momentum", momentum, "in [0, 1)")
         if not 0 <= noise_multiplier < np.inf:
             raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
         if np.shape(real.every_round) != (rounds,):
             raise_invalid("real.every_round", real.every_round, f"of shape (rounds={rounds},)")
         variance = noise_multiplier**2 + real.every_round
-        final_residual = float(np.sqrt(noise_multiplier**2 + real.final))
-        if not np.all(variance > 0) or not final_residual > 0:
+        final = float(np.sqrt(noise_multiplier**2 + real.final))
+        if not np.all(variance > 0) or not final > 0:
             wanted = "> 0, or real updates in every round"
             raise_invalid("noise_multiplier", noise_multiplier, wanted)
-        unit = norms / cohort_size
-        steps = sgd_weights(rates, server.momentum) * unit
-        return cls(norms, rates, unit, np.sqrt(variance), steps, final_residual)
-
-    @property
-    def moved(self) -> float:
-        """Standard deviation of θ_T − θ_0 along a canary."""
-        return float(np.linalg.norm(self.steps) * self.final_residual)
+        steps = sgd_weights(rates, momentum) * norms
+        server, moved = ServerStep("sgd", rates, momentum), float(np.linalg.norm(steps) * final)
+        return cls(norms, server, np.sqrt(variance), steps, final, moved)
 
 
 def limit_weights(
@@ -119,7 +117,7 @@ def limit_weights(
     Raises:
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
     """
-    signal = Signal.of(rounds, noise_multiplier, **setting)
+    signal = _Signal.of(rounds, noise_multiplier, **setting)
     return signal.steps / signal.moved, signal.residual**-2
 
 
@@ -140,36 +138,27 @@ def limit_record(
     num_canaries: int = 1000,
     unobserved: int = 1000,
     population: int | None = None,
-    clip_norms: ArrayLike = 1.0,
-    server: ServerSGD | None = None,
-    decay: ArrayLike = 1.0,
-    real: RealUpdates | None = None,
     seed: int = 0,
+    **setting: Unpack[LimitSetting],
 ) -> AuditRecord:
     """The record of a run as dimension grows.
 
     Args:
         schedule: the participation schedule. Of a `Trace`, canaries are average-case clients.
-        noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are ``real`` updates.
+        noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are real updates.
         delta: target δ.
         num_canaries: observed canaries k.
         unobserved: unobserved canaries u.
         population: clients of the schedule, canaries among them; the canaries alone by default.
-        clip_norms: the clip norm, or one for each round, shape ``(T,)``.
-        server: learning rate and momentum; plain SGD by default.
-        decay: factor of the server's learning rate in each round, shape ``(T,)``.
-        real: the real clients' updates; by default the noise outweighs them.
         seed: of participation and scores.
+        setting: see `LimitSetting`.
 
     Raises:
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
     """
-    server = server or ServerSGD()
     clients = num_canaries if population is None else population
     size = schedule.cohort_size(clients)
-    signal = Signal.of(
-        schedule.rounds, noise_multiplier, clip_norms, server, decay, real, cohort_size=size
-    )
+    signal = _Signal.of(schedule.rounds, noise_multiplier, **setting)
     if isinstance(schedule, Trace):
         if population not in (None, schedule.population):
             raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
@@ -184,27 +173,22 @@ def limit_record(
     here = presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
     rng = generator(seed, _SCORES)
     observed = _cosines(signal, num_canaries, rng, here)
-    lengths = signal.residual * signal.unit * np.sqrt(_DIM)
-    moved = signal.moved * np.sqrt(_DIM)
+    lengths = signal.residual * signal.norms / size * np.sqrt(_DIM)
+    moved = signal.moved / size * np.sqrt(_DIM)
     return AuditRecord(
         dim=_DIM,
         delta=delta,
         observed=observed,
         unobserved=_cosines(signal, unobserved, rng),
         presence=here,
-        norms=Norms(
-            lengths,
-            signal.rates * _discounted(lengths, server.momentum),
-            final=moved,
-            displacement=moved,
-        ),
+        norms=Norms(lengths, _deltas(lengths, signal.server), final=moved, displacement=moved),
         mechanism=Mechanism(
             cohort_size=size,
             noise_multiplier=noise_multiplier,
             sum_noise_multiplier=noise_multiplier,
             participation=schedule.kind,
             canary_participations=schedule.participations(),
-            server=ServerStep("sgd", signal.rates, server.momentum),
+            server=signal.server,
             clip_norms=signal.norms,
         ),
         design=Design(task="limit"),
@@ -213,7 +197,7 @@ def limit_record(
 
 
 def _cosines(
-    signal: Signal, count: int, rng: np.random.Generator, presence: NDArray[np.bool_] | None = None
+    signal: _Signal, count: int, rng: np.random.Generator, presence: NDArray[np.bool_] | None = None
 ) -> CanaryCosines:
     """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.residual), count))
@@ -234,7 +218,8 @@ def _cosines(
     return CanaryCosines(means=rounds, final=final, displacement=final)
 
 
-def _discounted(lengths: Floats, momentum: float) -> Floats:
-    """Norms of the server's velocity: each a discounted sum of orthogonal means."""
-    total = itertools.accumulate(lengths**2, lambda sum_, square: momentum**2 * sum_ + square)
-    return np.sqrt(np.fromiter(total, np.float64))
+def _deltas(lengths: Floats, server: ServerStep) -> Floats:
+    """Norms of the server's steps: each a discounted sum of orthogonal means."""
+    decay = server.momentum**2
+    total = itertools.accumulate(lengths**2, lambda sum_, square: decay * sum_ + square)
+    return np.asarray(server.learning_rates * np.sqrt(np.fromiter(total, np.float64)))

@@ -39,7 +39,6 @@ from fl_epe.limit import ComparisonPlan, carry_out, limit_record
 from fl_epe.limit.plan import Cell
 from fl_epe.limit.runner import record_path
 from fl_epe.limit.setting import RealUpdates
-from fl_epe.mechanism import ServerSGD
 from fl_epe.reporting import NOT_MEASURED, number, summarize
 from fl_epe.reporting.summary_types import StatisticSummary, Unmeasured
 from fl_epe.schedules import ShuffledEpochs
@@ -148,22 +147,20 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> ComparisonPlan:
         task_options = {"num_clients": clients, **task_options}
     settings: dict[str, Any] = {
         "clients_per_round": per_round,
+        "num_canaries": canaries,
         "unobserved": canaries,
         # Noise in the mean grows as cohorts shrink: the server's steps stay as long as they were.
         "server_learning_rate": table.server_learning_rate * options.scale,
     }
     # The paper's canaries; --set canary_kind=rotation scores them in a hundredth of the time.
     settings |= {"canary_kind": "sphere", **ChainMap(*options.settings[::-1])}
-    server_learning_rate = settings.pop("server_learning_rate")
     return ComparisonPlan(
         schedules=("epochs",),
         noise_multipliers=tuple(options.noise_multipliers),
         participations=tuple(options.participations),
         task=table.real if options.data_dir is not None else table.synthetic,
         rounds=rounds,
-        num_canaries=canaries,
         delta=table.delta,
-        server_learning_rate=server_learning_rate,
         settings=settings,
         task_options=task_options,
         seed=options.seed,
@@ -269,7 +266,8 @@ def limit_final(record: AuditRecord) -> float:
         num_canaries=record.rounds,  # one in each round, or equally many
         unobserved=0,
         clip_norms=record.mechanism.clip_norms,
-        server=ServerSGD(float(server.learning_rates[0]), server.momentum),
+        learning_rates=server.learning_rates,
+        momentum=server.momentum,
     )
     return known_expected_score_epsilon(seen_by(like).expected_scores, record.delta)
 

@@ -27,7 +27,6 @@ from stackoverflow import TABLE
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
 from fl_epe.auditing import EVERY_ROUND, Adversary
 from fl_epe.limit import limit_record
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs
 
 ROWS: tuple[tuple[str, float, dict[str, Any]], ...] = (
@@ -87,8 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"z = {z}: analytical {analytical:.1f}, paper: all {paper.all}, final {paper.final}")
         records = {
             momentum: [
-                limit_record(schedule, z, TABLE.delta, server=ServerSGD(1.0, momentum), seed=s)
-                for s in seeds
+                limit_record(schedule, z, TABLE.delta, momentum=momentum, seed=s) for s in seeds
             ]
             for momentum in (0.0, 0.9)
         }

@@ -114,7 +114,6 @@ from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
 from fl_epe.limit.setting import RealUpdates
 from fl_epe.limit.simulated_record import limit_weights
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs, parse_schedule
 from fl_epe.seeding import Seeds
 
@@ -211,7 +210,7 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
         num_canaries=LIMIT_CANARIES,
         unobserved=0,
         clip_norms=record.mechanism.clip_norms,
-        server=ServerSGD(config.server_learning_rate, config.server_momentum),
+        momentum=config.server_momentum,
         real=RealUpdates.of(record),
         seed=seed,
     )

@@ -28,7 +28,7 @@ from fl_epe.auditing import seen_by
 from fl_epe.limit import ComparisonPlan, carry_out, limit_record
 from fl_epe.limit.measure import Epsilon, Row
 from fl_epe.limit.plan import DEFAULT_SCHEDULES
-from fl_epe.mechanism import ServerSGD, sgd_weights
+from fl_epe.mechanism import sgd_weights
 from fl_epe.reporting import plain_ticks
 from fl_epe.schedules import ShuffledEpochs
 
@@ -94,9 +94,7 @@ def exposed(value: Epsilon | None) -> float:
 
 
 def bound(value: Epsilon | None) -> float:
-    analytical = known(value).analytical
-    assert analytical is not None
-    return analytical.epsilon
+    return known(value).analytical.epsilon
 
 
 def by_schedule(workers: int) -> Section:
@@ -243,8 +241,8 @@ def late(_: int) -> Section:
             1e-5,
             num_canaries=T,
             unobserved=0,
-            server=ServerSGD(1.0, 0.9),
-            decay=decay ** np.arange(T),
+            momentum=0.9,
+            learning_rates=decay ** np.arange(T),
         )
         expected = seen_by(record).expected_scores
         loudest = expected.max() * Z * np.sqrt(T)

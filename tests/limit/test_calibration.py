@@ -11,7 +11,6 @@ from fl_epe.auditing import EVERY_ROUND, STATISTICS, Adversary, average_case_cli
 from fl_epe.limit import limit_record, noise_for_epsilon
 from fl_epe.limit.setting import RealUpdates
 from fl_epe.limit.simulated_record import limit_weights
-from fl_epe.mechanism import ServerSGD
 from fl_epe.reporting import advice_lines
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, Trace
 from fl_epe.schedules.sampled import FixedSize, MinSeparation
@@ -213,6 +212,6 @@ def _curve():
 
 
 def test_weights_do_not_depend_on_the_cohort():
-    final, every_round = limit_weights(T, 0.5, server=ServerSGD(2.0, 0.0), clip_norms=3.0)
+    final, every_round = limit_weights(T, 0.5, learning_rates=2.0, clip_norms=3.0)
     np.testing.assert_allclose(final, 1 / (0.5 * np.sqrt(T)))
     np.testing.assert_allclose(every_round, 4.0)

@@ -16,7 +16,7 @@ from fl_epe.accounting import (
     upper_bounds,
 )
 from fl_epe.auditing import AuditRecord, NotMeasured, ServerStep
-from fl_epe.limit import ComparisonPlan, carry_out, limit_record, read_plan, write_comparison
+from fl_epe.limit import ComparisonPlan, carry_out, limit_record, write_comparison
 from fl_epe.limit.canaries_needed import shift_of
 from fl_epe.limit.measure import Row
 from fl_epe.limit.page import cells_of, failed_of, finding_of, notes_of
@@ -50,13 +50,12 @@ def _place(row):
 class TestPlan:
     def test_round_trip(self):
         plan = dataclasses.replace(SMALL, task="digits", clients=None, settings={"local_epochs": 1})
-        assert ComparisonPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+        assert ComparisonPlan(**json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
 
     def test_cells_are_the_whole_grid(self):
-        plan = dataclasses.replace(SMALL, replicates=3)
-        cells = list(dataclasses.replace(plan, task="digits", clients=None).cells())
+        plan = dataclasses.replace(SMALL, replicates=3, task="digits", clients=None)
+        cells = list(plan.cells())
         assert len(cells) == len(set(map(plan.key, cells))) == 3 * 2 * 2 * 3
-        assert len(list(plan.cells())) == 3 * 2 * 2  # nothing is drawn twice without a training
 
     def test_a_key_knows_what_decides_the_result(self):
         cell = next(SMALL.cells())
@@ -65,7 +64,7 @@ class TestPlan:
             dataclasses.replace(SMALL, noise_multipliers=(0.1, 0.3), participations=(1,)),
         ):
             assert other.key(cell) == SMALL.key(cell)
-        for change in ({"rounds": 17}, {"seed": 1}, {"clients": 300}, {"confidence": 0.9}):
+        for change in ({"rounds": 17}, {"seed": 1}, {"clients": 300}):
             assert dataclasses.replace(SMALL, **change).key(cell) != SMALL.key(cell)
 
     @pytest.mark.parametrize(
@@ -84,33 +83,21 @@ class TestPlan:
             pytest.param({"confidence": 1.0}, "confidence=1", id="confidence=1"),
             pytest.param({"seed": -1}, "seed=-1", id="seed=-1"),
             pytest.param({"settings": {"local_epochs": 1}}, "with a task", id="with-a-task"),
-            pytest.param({"num_canaries": 9}, "num_canaries=9 only", id="num_canaries=9"),
+            pytest.param({"replicates": 9}, "replicates=9 only", id="replicates=9"),
+            pytest.param({"server_momentum": 1}, "server_momentum=1", id="server_momentum=1"),
             pytest.param({"task": "digits", "settings": {"clients": 5}}, "clients", id="clients"),
             pytest.param({"task": "digits", "clients": 5}, "clients=5", id="clients=5"),
             pytest.param({"task": "digits", "like": "somewhere"}, "somewhere", id="somewhere"),
-            pytest.param({"settings": 3}, "settings=3", id="settings=3"),
-            pytest.param({"typo": 3}, "typo", id="typo"),
         ],
     )
     def test_errors(self, values, message):
         with pytest.raises(ValueError, match=message):
-            ComparisonPlan.from_dict(values)
+            ComparisonPlan(**values)
 
     def test_trainings_are_found_whatever_is_made_of_them(self):
-        plan = ComparisonPlan(("epochs",), (0.1,), (4,), task="digits", num_canaries=50)
+        plan = ComparisonPlan(("epochs",), (0.1,), (4,), task="digits")
         more = dataclasses.replace(plan, replicates=2, confidence=0.9)
         assert set(map(plan.key, plan.cells())) < set(map(more.key, more.cells()))
-
-    def test_toml(self, tmp_path):
-        path = tmp_path / "plan.toml"
-        path.write_text('schedules = ["cyclic"]\nnoise-multipliers = [0.5]\n')
-        plan = ComparisonPlan.from_dict(read_plan(path))
-        assert (plan.schedules, plan.noise_multipliers) == (("cyclic",), (0.5,))
-        path.write_text("schedules = [")
-        with pytest.raises(ValueError, match="TOML"):
-            read_plan(path)
-        with pytest.raises(FileNotFoundError, match=r"missing\.toml"):
-            read_plan(tmp_path / "missing.toml")
 
 
 class TestMeasurements:
@@ -143,8 +130,12 @@ class TestMeasurements:
             participations=(1,),
             task="digits",
             rounds=2,
-            num_canaries=6,
-            settings={"clients_per_round": 2, "local_epochs": 1, "clipping": "fixed"},
+            settings={
+                "num_canaries": 6,
+                "clients_per_round": 2,
+                "local_epochs": 1,
+                "clipping": "fixed",
+            },
             task_options={"num_clients": 12},
         )
         (row,) = carry_out(plan, tmp_path)
@@ -175,7 +166,7 @@ class TestMeasurements:
         record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
         record = record.with_values(num_clients=60)
         record.save(tmp_path / "record.npz")
-        plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None, num_canaries=None)
+        plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None)
         plan = dataclasses.replace(plan, clients=None)
         rows = carry_out(dataclasses.replace(plan, like=str(tmp_path)), tmp_path / "like")
         assert [row.skipped for row in rows] == [None] * len(rows)
@@ -206,9 +197,8 @@ class TestRows:
             assert row.unknown_rounds.epsilon < row.every_round.epsilon
             assert not row.above
 
-    def test_many_replicates_of_a_small_epsilon(self, tmp_path):
-        """It is computed: no mean over estimates that are cut off at 0."""
-        plan = ComparisonPlan(("poisson",), (20,), (1,), replicates=20, server_momentum=0.0)
+    def test_a_small_epsilon_is_exact(self, tmp_path):
+        plan = ComparisonPlan(("poisson",), (20,), (1,), server_momentum=0.0)
         (row,) = carry_out(plan, tmp_path)
         pmf = scipy.stats.binom.pmf(np.arange(513), 512, 1 / 512)
         sizes = np.arange(513) / 20 / np.sqrt(512)

@@ -7,7 +7,6 @@ from scipy import stats
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
 from fl_epe.auditing import EVERY_ROUND, Adversary, seen_by
 from fl_epe.limit import limit_record
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
 DELTA = 341_000**-1.1
@@ -23,8 +22,8 @@ class TestLimit:
     @pytest.mark.parametrize("momentum", [0.0, 0.9])
     def test_the_matched_filter_meets_the_analytical_value(self, z, momentum):
         clip_norms = 1.0 if momentum == 0 else np.geomspace(0.1, 3, 2048)
-        schedule, server = ShuffledEpochs(2048, 1), ServerSGD(1.0, momentum)
-        record = limit_record(schedule, z, DELTA, clip_norms=clip_norms, server=server)
+        schedule = ShuffledEpochs(2048, 1)
+        record = limit_record(schedule, z, DELTA, clip_norms=clip_norms, momentum=momentum)
         estimate = epsilon_from_record(record, adversary=EVERY_ROUND)
         assert estimate.epsilon == pytest.approx(
             epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA), rel=0.05
@@ -45,9 +44,8 @@ class TestLimit:
     @pytest.mark.parametrize(("z", "paper"), [(0.0986, 89.4), (0.2317, 2.693)])
     def test_the_maximum_with_server_momentum_is_what_the_paper_prints(self, z, paper):
         def epsilons(momentum, runs=6):
-            server = ServerSGD(1.0, momentum)
             records = (
-                limit_record(ShuffledEpochs(2048, 1), z, DELTA, server=server, seed=seed)
+                limit_record(ShuffledEpochs(2048, 1), z, DELTA, momentum=momentum, seed=seed)
                 for seed in range(runs)
             )
             return [

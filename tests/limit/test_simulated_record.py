@@ -8,7 +8,7 @@ from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, expected_score_fit, seen_by
 from fl_epe.limit import limit_record
 from fl_epe.limit.setting import RealUpdates
-from fl_epe.mechanism import ServerSGD, sgd_weights
+from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
 from fl_epe.schedules.sampled import FixedSize
 
@@ -29,7 +29,7 @@ def test_weights_of_a_decaying_server_are_those_of_its_steps():
 class TestDecay:
     def test_expected_scores_explain_the_scores(self):
         record = limit_record(
-            Poisson(T, 0.2), 0.3, DELTA, server=ServerSGD(0.5, 0.9), decay=0.9 ** np.arange(T)
+            Poisson(T, 0.2), 0.3, DELTA, momentum=0.9, learning_rates=0.9 ** np.arange(T)
         )
         assert np.ptp(seen_by(record).expected_scores) > 1
         for sees in ("final", "all"):
@@ -37,15 +37,15 @@ class TestDecay:
             assert fit.low < 1 < fit.high
 
     def test_deltas_are_those_of_a_server_that_decays(self):
-        decay, server = 0.8 ** np.arange(T), ServerSGD(2.0, 0.5)
-        record = limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, server=server, decay=decay)
+        rates = 2.0 * 0.8 ** np.arange(T)
+        record = limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, momentum=0.5, learning_rates=rates)
         means = record.observed.means * record.norms.means[:, None]
         velocity = np.zeros(record.num_canaries)
         theta = np.zeros(record.num_canaries)
         for t in range(T):
             velocity = 0.5 * velocity + means[t]
-            theta += 2.0 * decay[t] * velocity
-            cosines = 2.0 * decay[t] * velocity / record.norms.deltas[t]
+            theta += rates[t] * velocity
+            cosines = rates[t] * velocity / record.norms.deltas[t]
             np.testing.assert_allclose(record.delta_cosines()[0][t], cosines, rtol=1e-9)
         cosines = theta / record.norms.displacement
         np.testing.assert_allclose(record.observed.displacement, cosines, rtol=1e-9)
@@ -54,24 +54,28 @@ class TestDecay:
         # At some lengths the shares of the rounds add up to 1 less a rounding error, whose root
         # must not come in as noise. At which ones depends on the processor.
         for rounds in range(2, 60):
-            decay = 0.9 ** np.arange(rounds)
-            record = limit_record(Poisson(rounds, 0.5), 0.3, DELTA, num_canaries=9, decay=decay)
+            rates = 0.9 ** np.arange(rounds)
+            record = limit_record(
+                Poisson(rounds, 0.5), 0.3, DELTA, num_canaries=9, learning_rates=rates
+            )
             means = record.observed.means * record.norms.means[:, None]
-            cosines = decay @ means / record.norms.displacement
+            cosines = rates @ means / record.norms.displacement
             np.testing.assert_allclose(record.observed.displacement, cosines, rtol=0, atol=1e-15)
 
     def test_a_constant_factor_changes_nothing(self):
         records = [
-            limit_record(ShuffledEpochs(T, 2), 0.3, DELTA, decay=decay, num_canaries=50)
-            for decay in (1.0, 0.5)
+            limit_record(ShuffledEpochs(T, 2), 0.3, DELTA, learning_rates=rate, num_canaries=50)
+            for rate in (1.0, 0.5)
         ]
         first, second = (seen_by(record).expected_scores for record in records)
         np.testing.assert_allclose(first, second)
 
-    @pytest.mark.parametrize("decay", [0.0, -1.0, np.ones(T - 1), np.nan])
-    def test_errors(self, decay):
-        with pytest.raises(ValueError, match="decay"):
-            limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, decay=decay)
+    @pytest.mark.parametrize("rates", [0.0, -1.0, np.ones(T - 1), np.nan])
+    def test_errors(self, rates):
+        with pytest.raises(ValueError, match="learning_rates"):
+            limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, learning_rates=rates)
+        with pytest.raises(ValueError, match="momentum=1"):
+            limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, momentum=1)
 
 
 class TestPopulation:
@@ -109,7 +113,8 @@ class TestRealUpdates:
             0.3,
             DELTA,
             clip_norms=np.geomspace(1, 3, T),
-            server=ServerSGD(0.5, 0.9),
+            learning_rates=0.5,
+            momentum=0.9,
             real=real,
         )
         again = RealUpdates.of(record)
@@ -156,9 +161,7 @@ class TestRealUpdates:
 def test_single_participation_is_the_gaussian_mechanism():
     # Expected expected scores, no draws: exactly what theory says.
     for momentum in (0.0, 0.9):
-        record = limit_record(
-            ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=T, server=ServerSGD(1.0, momentum)
-        )
+        record = limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=T, momentum=momentum)
         np.testing.assert_allclose(seen_by(record, EVERY_ROUND).expected_scores, 1 / 0.3)
         if momentum == 0:
             np.testing.assert_allclose(seen_by(record).expected_scores, 1 / (0.3 * np.sqrt(T)))

@@ -14,7 +14,6 @@ from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing import seen_by
 from fl_epe.limit import limit_record
 from fl_epe.limit.setting import RealUpdates
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import ShuffledEpochs
 
 SMALL = ["--dim", "3000", "--canaries", "100", "--runs", "8"]
@@ -70,7 +69,7 @@ def growing_clip_norms(updates=0.0):
         0.1,
         1e-5,
         clip_norms=np.geomspace(0.1, 2, 64),
-        server=ServerSGD(1.0, 0.9),
+        momentum=0.9,
         real=RealUpdates(np.full(64, updates), updates),
     )
 

@@ -7,7 +7,6 @@ import numpy as np
 from fl_epe import epsilon_two_gaussians
 from fl_epe.limit.setting import RealUpdates
 from fl_epe.limit.simulated_record import limit_weights
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
 
@@ -16,9 +15,9 @@ T = 12
 REAL = RealUpdates(np.linspace(0.1, 0.3, T), 2.0)
 SERVERS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "momentum": {"server": ServerSGD(0.3, 0.9), "clip_norms": np.linspace(1, 2, T)},
-    "decay": {"server": ServerSGD(1.0, 0.5), "decay": 0.8 ** np.arange(T)},
-    "real": {"server": ServerSGD(1.0, 0.9), "real": REAL},
+    "momentum": {"learning_rates": 0.3, "momentum": 0.9, "clip_norms": np.linspace(1, 2, T)},
+    "decay": {"momentum": 0.5, "learning_rates": 0.8 ** np.arange(T)},
+    "real": {"momentum": 0.9, "real": REAL},
 }
 
 
