@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fl_epe.accounting import analytical_epsilon
 from fl_epe.auditing import AuditRecord, RoundEstimate, epsilon_by_round
-from fl_epe.reporting.calibration import calibration_chart
 from fl_epe.reporting.chart_scores import score_charts
 from fl_epe.reporting.charts import (
     ANALYTICAL,
@@ -41,7 +40,6 @@ def run_charts(record: AuditRecord, summary: RunSummary) -> list[Chart]:
     """All charts of a report that have something to show, in the order of the page."""
     charts = [chart_of_rows(summary), by_round(record, summary)]
     charts += [*score_charts(record, summary), schedule(record), *training(record)]
-    charts.append(calibration_chart(summary.null))
     return [chart for chart in charts if chart is not None]
 
 

@@ -138,12 +138,9 @@ def analytical_bound(
     if schedule is None or schedule.kind == "poisson":
         return _by_count(record, z, delta)
     population = record.design.num_clients or record.num_canaries
-    found = upper_bounds(schedule, z, delta, population)
-    bound = tightest(found, rounds_known=True) or tightest(found, rounds_known=False)
-    if bound is None:
-        return _none_known(record)
-    knows = "the adversary knows the client's rounds" if bound.rounds_known else ""
-    return bound, bound.adjacency, "; ".join(filter(None, (knows, bound.assumption)))
+    bound = tightest(upper_bounds(schedule, z, delta, population), rounds_known=True)
+    words = f"the adversary knows the client's rounds; {bound.assumption}"
+    return bound, bound.adjacency, words
 
 
 def _schedule_of(record: AuditRecord) -> Schedule | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fl_epe.auditing import LEAST_FOR_NULL, combined_p_value, wider_than_known
+from fl_epe.auditing import combined_p_value, null_misfit, wider_than_known
 from fl_epe.auditing.bounds import least_canaries
 from fl_epe.reporting.average_case_client import average_case_client_notes
-from fl_epe.reporting.calibration import calibration_warnings
 from fl_epe.reporting.guarantee import AnalyticalSummary
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
@@ -26,8 +25,6 @@ _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 def notes(summary: RunSummary) -> list[str]:
     """All sentences that apply to a run."""
-    every = summary.every_round.headline
-    divided = isinstance(every, StatisticSummary) and every.scores.null is not None
     lines = [
         *_stopped_note(summary),
         *(_ABOUT_ESTIMATES if measured_parts(summary) else []),
@@ -45,7 +42,6 @@ def notes(summary: RunSummary) -> list[str]:
         *_together_notes(summary),
         *_null_notes(summary),
         *_wide_warnings(summary),
-        *calibration_warnings(summary.null, summary.least_deviations, divided=divided),
         *_few_notes(summary),
         *claim_notes(summary),
         *_gaussian_warnings(summary),
@@ -258,26 +254,17 @@ def _together_notes(summary: RunSummary) -> list[str]:
 
 
 def _null_notes(summary: RunSummary) -> list[str]:
-    """Whether round updates are correlated, which makes the matched filter's null too wide."""
-    part = summary.every_round.headline
-    if isinstance(part, Unmeasured) or part.scores.dim is not None:
-        return []  # one participation each: the null is exact
-    if part.scores.null is not None:
-        width, count = part.scores.null
-        return [
-            f"Warning: matched-filter scores of the {count} unobserved canaries spread {width:.2f} "
-            "times as wide as they would if the means of successive rounds were independent. All "
-            "scores were divided by that, and the interval allows for its error. An adversary who "
-            "knows how the round updates are correlated can tell more than this filter."
-        ]
-    others = part.scores.unobserved
-    count = 0 if others is None else len(others)
-    if summary.noise_multiplier or count >= LEAST_FOR_NULL:
-        return []
-    return [
-        f"Warning: canaries took part several times and no noise is known, so the means of "
-        f"successive rounds may agree with each other, which makes ε for every round too large. "
-        f"{count} unobserved canaries are too few to tell; use at least {LEAST_FOR_NULL}."
+    """Whether canaries that took no part have the scores that they should have."""
+    parts = [part for part in summary.headlines if isinstance(part, StatisticSummary)]
+    apart = any(part.scores.standard_null and part.scores.dim is None for part in parts)
+    assumed = (
+        "Scores over several rounds take these as independent: how they are correlated was not "
+    )
+    return [f"{assumed} correlated."] * apart + [
+        f"Warning: {reason}. ε, its interval and its bounds may be wrong. Compare with the "
+        "unobserved canaries instead (epsilon_from_scores), or run again with --canary-kind sphere."
+        for reason in (null_misfit(part.scores) for part in parts)
+        if reason
     ]
 
 

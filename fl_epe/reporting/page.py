@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_epe.reporting.calibration import calibration_line, calibration_notes, calibration_table
 from fl_epe.reporting.charts import JSON, Chart
 from fl_epe.reporting.headline import headline
 from fl_epe.reporting.notes import notes_by_weight
@@ -95,7 +94,6 @@ def report_page(
         bounds=bound_cells(summary),
         first_notes=first_notes,
         more_notes=more_notes,
-        calibration=_calibration(summary),
         charts=[(chart, still(chart)) for chart in charts],
         drawn=_drawn(charts),
         plotly=plotly_script() if charts else "",
@@ -124,20 +122,6 @@ def _drawn(charts: Sequence[Chart]) -> str:
 
 def _made_with(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(words, str(config[key])) for key, words in _MADE_WITH if config.get(key) is not None]
-
-
-def _calibration(summary: RunSummary) -> dict[str, Any] | None:
-    """What the calibration panel shows; ``None`` without a measured null."""
-    null, least = summary.null, summary.least_deviations
-    if not null.statistics:
-        return None
-    names, rows = calibration_table(null, least)
-    return {
-        "line": calibration_line(null, least),
-        "names": names,
-        "rows": rows,
-        "about": calibration_notes(null, least),
-    }
 
 
 def headlines(summary: RunSummary) -> list[tuple[str, str, str]]:

@@ -18,7 +18,6 @@ from rich.table import Table
 from fl_epe.auditing import AuditRecord, ScoreSummary
 from fl_epe.auditing.bounds import bound_rows
 from fl_epe.files import write_bytes, write_text
-from fl_epe.reporting.calibration import calibration_line
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.notes import notes_by_weight
@@ -158,8 +157,6 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     if fault_rows(summary):
         console.print(fault_table(summary))
     console.print(epsilon_table(summary))
-    if calibration := calibration_line(summary.null, summary.least_deviations):
-        say(f"{bullet} {calibration}")
     for text in statement_lines(summary):
         say(f"{bullet} {text}")
     first, rest = notes_by_weight(summary)

@@ -33,9 +33,9 @@ from fl_epe.auditing import (
     gaussian_by_group,
     gaussian_test,
     installed_versions,
-    least_deviations,
     others_share,
     scores_for_claim,
+    secret_rounds,
     seen_by,
     unknown_rounds_estimate,
     wider_than_known,
@@ -103,8 +103,6 @@ def summarize(
         others_share=_others_share(record),
         others_out=record.norms.sums is not None,
         stopped=_stopped(record),
-        null=record.null,
-        least_deviations=least_deviations(record) if record.null.statistics else {},
         fault_counts=made.fault_counts,
         run=_made_by(made),
         heavier=_heavier(showed),
@@ -223,7 +221,7 @@ def _side(view: View, delta: float, confidence: float) -> SideSummary:
         fit = expected_score_fit(view, delta, confidence=confidence)
         client = average_case_client(view, delta, confidence=confidence)
         if sees == "all":
-            unknown = unknown_rounds_estimate(view, fit) if view.unknown_rounds_law else None
+            unknown = unknown_rounds_estimate(view, fit) if secret_rounds(record) else None
             full = _full_knowledge(record, delta, confidence)
     bounds = all_bounds(headline.scores, delta, confidence, coins=_coins(record))
     # Where expected scores are equal the mean score says it all; and where they do not explain how

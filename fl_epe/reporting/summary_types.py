@@ -11,12 +11,10 @@ from fl_epe.auditing import (
     EpsilonEstimate,
     ExpectedScoreFit,
     GaussianFit,
-    MeasuredNull,
     Scores,
 )
 from fl_epe.auditing.bounds import bound_rows
 from fl_epe.reporting.average_case_client import average_case_client_dict
-from fl_epe.reporting.calibration import null_dict
 from fl_epe.reporting.guarantee import AnalyticalSummary
 from fl_epe.reporting.metrics import MetricsSummary
 from fl_epe.reporting.numbers import JSON, as_json
@@ -58,7 +56,7 @@ class StatisticSummary:
 
     def to_dict(self) -> JSON:
         """As JSON values."""
-        test, null = self.gaussian, self.scores.null
+        test = self.gaussian
         mean, deviation = self.moments
         return {
             **as_json(self.estimate),
@@ -68,7 +66,6 @@ class StatisticSummary:
             "score_mean": mean,
             "score_std": deviation,
             "gaussian": test and {"statistic": test.statistic, "p_value": test.p_value},
-            **({} if null is None else {"null_width": null[0]}),
             "gaussian_by_participations": [
                 {
                     "participations": count,
@@ -218,8 +215,6 @@ class RunSummary:
         stopped: of a run that its rule ended early, the rule, the round, and the ε that was
             watched, with its interval; ``None`` for other runs.
         claims: the verdict, what each row states, and the dependence of the canaries.
-        null: of the statistics, measured on canaries that took no part; empty if it was not.
-        least_deviations: that the statistics' nulls may have where canaries overlap.
     """
 
     status: Status
@@ -248,8 +243,6 @@ class RunSummary:
     others_out: bool = True
     stopped: JSON | None = None
     claims: Claims = dataclasses.field(default_factory=Claims)
-    null: MeasuredNull = dataclasses.field(default_factory=MeasuredNull)
-    least_deviations: dict[str, float] = dataclasses.field(default_factory=dict)
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
     run: JSON = dataclasses.field(default_factory=dict)
     heavier: float | None = None
@@ -301,6 +294,5 @@ class RunSummary:
             "lost_count_as_zero": self.lost_count_as_zero,
             "versions": self.versions,
             "run": {name: self.run.get(name) for name in ("started", "ended", "commands")},
-            **null_dict(self.null, self.least_deviations),
             **({"stopped": self.stopped} if self.stopped else {}),
         }

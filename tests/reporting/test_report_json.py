@@ -5,7 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import calibration
 import numpy as np
 import pytest
 from records import make_record, record_of
@@ -51,19 +50,6 @@ def written(value, shape="report"):
                 yield from written(part, inner[1])
 
 
-def _null_record():
-    rng = np.random.default_rng(1)
-    null = calibration.draw(rng, 20_000, (calibration.normal(0.2, 1.3),))
-    return make_record(
-        **{
-            "null.statistics": ("displacement",),
-            "null.means": null.means,
-            "null.deviations": null.deviations,
-            "null.counts": null.counts,
-        }
-    )
-
-
 def _known_sum():
     rng = np.random.default_rng(2)
     record = make_record()
@@ -101,7 +87,7 @@ def reports():
     records = {
         "synthetic": make_record(**stopped, **run),
         "uneven": uneven.with_values(**settings),
-        "null": _null_record(),
+        "plain": make_record(),
         "known sum": _known_sum(),
         "agreeing": _agreeing(),
         "few": record_of(1),
@@ -151,7 +137,7 @@ def test_types_are_those_of_the_page(reports):
                 assert isinstance(report[key], types[kind]), key
 
 
-@pytest.mark.parametrize(("name", "status"), [("null", 0), ("few", 3), ("unmeasured", 3)])
+@pytest.mark.parametrize(("name", "status"), [("plain", 0), ("few", 3), ("unmeasured", 3)])
 def test_the_exit_status_is_that_of_the_status(reports, name, status):
     assert reports[name]["exit_status"] == status
     assert (reports[name]["status"] == "ok") == (status == 0)
@@ -159,7 +145,7 @@ def test_the_exit_status_is_that_of_the_status(reports, name, status):
 
 def test_the_run_is_told_and_unknown_in_old_records(reports, tmp_path):
     assert reports["synthetic"]["run"]["commands"] == ["a"]
-    assert reports["null"]["run"] == {"started": None, "ended": None, "commands": None}
+    assert reports["plain"]["run"] == {"started": None, "ended": None, "commands": None}
     record = make_record(started="2026-01-31T23:59:59Z")
     again = type(record).load(record.save(tmp_path / "record.npz"))
     assert again.provenance.started == "2026-01-31T23:59:59Z"
