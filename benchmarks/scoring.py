@@ -36,7 +36,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_epe.auditing.measured_null import scorer_with_null
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
 from fl_epe.canaries.rotation import rotation
 from fl_epe.seeding import generator
@@ -54,7 +53,7 @@ def released(dim: int, rounds: int) -> Iterator[np.ndarray]:
 def rotated(dim: int, rounds: int) -> tuple[list[float], float]:
     """Seconds of each round, the first with all that is made once; and the peak in vectors."""
     rotation.cache_clear()
-    scorer = scorer_with_null(CanarySet(dim, CANARIES, 1))
+    scorer = CanaryScorer(CanarySet(dim, CANARIES, 1))
     times = []
     for mean in released(dim, rounds):
         began = time.perf_counter()
@@ -63,7 +62,7 @@ def rotated(dim: int, rounds: int) -> tuple[list[float], float]:
     rotation.cache_clear()
     means = list(released(dim, 2))
     tracemalloc.start()
-    scorer = scorer_with_null(CanarySet(dim, CANARIES, 1))
+    scorer = CanaryScorer(CanarySet(dim, CANARIES, 1))
     before = tracemalloc.get_traced_memory()[0]
     for mean in means:
         scorer.add("mean", mean)

@@ -88,22 +88,8 @@ def lazy_names(
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "fl_epe.auditing": __all__,  # but for these:
         "fl_epe.accounting": ("delta_two_gaussians", "epsilon_two_gaussians"),
-        "fl_epe.auditing": (
-            "EVERY_ROUND",
-            "FINAL_MODEL",
-            "Adversary",
-            "AuditRecord",
-            "EpsilonEstimate",
-            "RoundFacts",
-            "RunAuditor",
-            "assert_private",
-            "epsilon_from_cosines",
-            "epsilon_from_record",
-            "epsilon_from_scores",
-            "epsilon_lower_bound",
-            "find_evidence",
-        ),
         "fl_epe.canaries": ("CanarySet",),
         "fl_epe.dp_sgd": ("audit_dp_sgd",),
     },

@@ -32,11 +32,10 @@ from fl_epe.auditing.estimators import (
     expected_score_fit,
     unknown_rounds_estimate,
 )
-from fl_epe.auditing.evidence import find_evidence
+from fl_epe.auditing.evidence import find_evidence, scores_for_claim
 from fl_epe.auditing.faults import Fault, FaultKind
-from fl_epe.auditing.leave_one_out import least_deviations, others_share
+from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
-from fl_epe.auditing.measured_null import NULL_CANARIES, MeasuredNull, Misfit, misfits
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import OTHERS
 from fl_epe.auditing.record_parts import (
@@ -55,14 +54,14 @@ from fl_epe.auditing.round_scores import RoundFacts
 from fl_epe.auditing.run_auditor import RunAuditor
 from fl_epe.auditing.score_file import read_scores
 from fl_epe.auditing.score_summary import ScoreSummary, bare_scores, summarize_scores
-from fl_epe.auditing.scores import LEAST_FOR_NULL, Scores, wider_than_known
-from fl_epe.auditing.view import STATISTICS, View, scores_for_claim, seen_by
+from fl_epe.auditing.scores import LEAST_FOR_NULL, Scores, null_misfit, wider_than_known
+from fl_epe.auditing.secret_rounds import secret_rounds
+from fl_epe.auditing.view import STATISTICS, View, seen_by
 
 __all__ = [
     "EVERY_ROUND",
     "FINAL_MODEL",
     "LEAST_FOR_NULL",
-    "NULL_CANARIES",
     "OTHERS",
     "STATISTICS",
     "Adversary",
@@ -80,9 +79,7 @@ __all__ = [
     "FaultKind",
     "Findings",
     "GaussianFit",
-    "MeasuredNull",
     "Mechanism",
-    "Misfit",
     "Norms",
     "NotMeasured",
     "Provenance",
@@ -112,11 +109,11 @@ __all__ = [
     "gaussian_by_group",
     "gaussian_test",
     "installed_versions",
-    "least_deviations",
-    "misfits",
+    "null_misfit",
     "others_share",
     "read_scores",
     "scores_for_claim",
+    "secret_rounds",
     "seen_by",
     "summarize_scores",
     "unknown_rounds_estimate",

@@ -120,11 +120,3 @@ def _check_watchable(scores: Scores) -> None:
             f"{scores.observed.size} observed and {others} unobserved {scores.statistic} are "
             "compared all at once. Leave out stop_early, or give cosines with their dim",
         )
-    if scores.null is not None:
-        width, count = scores.null
-        raise_invalid(
-            "stop_early",
-            True,
-            f"only for scores with a known null, but the {count} unobserved ones of this run are "
-            f"{width:.3g} times as wide as N(0, 1), and their width is only measured",
-        )

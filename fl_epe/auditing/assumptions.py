@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike, NDArray
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import in_moderate_units
-from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.view import seen_by
 
 Floats = NDArray[np.float64]
@@ -184,22 +183,19 @@ def _independent_rounds(values: Floats, *, complete: bool) -> float:
 def dependence(record: AuditRecord) -> dict[str, Dependence]:
     """Dependence of the unobserved and of the observed canaries of a run.
 
-    "unobserved" has their scores (`shift_scores`) with every round's mean. "observed" has the
+    "unobserved" has their scores with every round's mean, whitened. "observed" has the
     scores of the canaries that take part in a round, less what they are expected to be, with one
     strength fitted to all; it is left out where the signal is not known.
 
     Returns:
         Only those with a round of two canaries.
     """
-    view = seen_by(record, EVERY_ROUND)
-    record = view.alone
-    dim, moved = record.dim, record.norms.means > 0
-    found = {"unobserved": dependence_of(shift_scores(record.unobserved.means[moved], dim))}
+    view, moved = seen_by(record, EVERY_ROUND), record.norms.means > 0
+    found = {"unobserved": dependence_of(view.whitened_null[moved])}
     if record.signal_known():
-        signal = view.signals
-        scores = shift_scores(record.observed.means, dim)
-        energy = float((signal**2).sum())
-        strength = float((signal * scores).sum()) / energy if energy else 0.0
-        residuals = scores - strength * signal
+        signals, scores = view.whitened_signals, view.whitened_scores
+        energy = float((signals**2).sum())
+        strength = float((signals * scores).sum()) / energy if energy else 0.0
+        residuals = scores - strength * signals
         found["observed"] = dependence_of(residuals[moved], record.presence[moved])
     return {name: result for name, result in found.items() if result is not None}

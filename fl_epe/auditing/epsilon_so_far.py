@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Collection
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.accounting import ExpectedScoreLaw, known_expected_score_epsilon
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import Floats, RunningScores
-from fl_epe.auditing.round_correlation import EXACT, Width
+from fl_epe.auditing.record_parts import Floats
 from fl_epe.auditing.sequential import UNPLANNED, WatchedMean
-from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.view import seen_by
+from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs
 from fl_epe.checks import check_count, check_probability
 
 METHOD = "matched filter so far, average-case canary, interval valid at every round at once"
@@ -52,21 +51,17 @@ class EpsilonSoFar:
         count: number of canaries.
         planned: participations of all canaries together that the run is planned for, at which the
             intervals are tightest; ``None`` if nobody knows. It is no promise.
+        window: rounds back to which correlations are followed, see `Whitener`.
     """
 
-    def __init__(self, dim: int, count: int, planned: float | None = None) -> None:
-        self._dim, self._planned = dim, planned
-        self._totals, self._energies = np.zeros(count), np.zeros(count)
+    def __init__(self, dim: int, count: int, planned: float | None = None, window: int = 1) -> None:
+        self._dim, self._planned, self._window = dim, planned, window
+        self._totals, self._energies, self._fourths = np.zeros((3, count))
         self._variance = self._first = 0.0  # of the sum of totals, and of its first participation
-        self._width = EXACT
+        self._rounds, self._pairs = 0, 0.0
+        self._signals: deque[Floats] = deque(maxlen=window - 1)
 
-    def add(
-        self,
-        present: Collection[int] | NDArray[np.int64],
-        gains: Floats,
-        energies: Floats,
-        width: Width = EXACT,
-    ) -> None:
+    def add(self, present: Collection[int], scores: Floats, signals: Floats) -> None:
         """Note a round.
 
         All scores of a round share the random norm of its residual, so they are correlated. The
@@ -74,39 +69,47 @@ class EpsilonSoFar:
 
         Args:
             present: numbers of the canaries that took part.
-            gains: signal times score of each of them.
-            energies: squared signal of each.
-            width: standard deviation of scores without the canary, over all rounds so far.
+            scores: whitened score of each canary, ``(count,)``.
+            signals: what it added to that, ``(count,)``.
         """
-        count = np.count_nonzero(energies)
-        if not count:
+        self._rounds += 1
+        gains, energies = signals * scores, signals**2
+        before = np.array(self._signals).reshape(-1, len(signals))
+        self._pairs += energy_of_pairs(signals, before)
+        self._signals.append(signals)
+        if not energies.any():
             return
         energy = math.fsum(energies)  # exact sums do not depend on the canaries' order
         variance = energy + math.fsum(gains) ** 2 / (2 * self._dim)
-        self._totals[list(present)] += gains
-        self._energies[list(present)] += energies
+        self._totals += gains
+        self._energies += energies
+        self._fourths += energies**2
         self._variance += variance
-        self._first = self._first or variance / count
-        self._width = width
+        self._first = self._first or variance / max(len(present), 1)
 
     @property
     def energy(self) -> float:
-        """Sum of all energies so far."""
+        """Sum of all squared signals so far."""
         return math.fsum(self._energies)
+
+    @property
+    def _precision(self) -> Precision:
+        return Precision.of(min(self._rounds, self._window), self._dim, SKETCH_PARTS)
 
     def scale(self, confidence: float = 0.95) -> WatchedMean | None:
         """κ with its confidence sequence; ``None`` before two canaries took part."""
         if np.count_nonzero(self._energies) < 2:
             return None
         length = UNPLANNED if self._planned is None else _PLAN_MARGIN * self._planned
+        precision = self._precision
         return WatchedMean(
-            math.fsum(self._totals) / self._width.value,
+            math.fsum(self._totals),
             self.energy,
             length * self._first,
             planned=self._planned is not None,
             confidence=confidence,
-            variance=self._variance,
-            width=self._width,
+            variance=self._variance * precision.width**2,
+            unit_error=precision.unit_error(self._pairs, self.energy),
         )
 
     def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
@@ -114,15 +117,15 @@ class EpsilonSoFar:
         scale = self.scale(confidence)
         if scale is None:
             return None
-        law = ExpectedScoreLaw.of(np.sqrt(self._energies[self._energies > 0]))
+        sizes = self._precision.sizes(self._energies, self._fourths, scale.unit_error)
+        law = ExpectedScoreLaw.of(sizes[self._energies > 0])
         epsilon, low, high = (
             known_expected_score_epsilon(
                 max(value, 0.0) * law.expected_scores, delta, weights=law.shares
             )
             for value in (scale.mean, *scale.interval())
         )
-        method = METHOD if scale.width.value == 1 else f"{METHOD}, measured width"
-        return EpsilonEstimate(epsilon, low, high, delta, confidence, method, EVERY_ROUND)
+        return EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, EVERY_ROUND)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,33 +173,19 @@ def epsilon_by_round(
         check_measured(record, EVERY_ROUND)
     except NotMeasured:
         return []
-    running = record.running if record.running.gains is not None else _unwatched(record)
-    assert running.gains is not None  # noqa: S101
-    assert running.energies is not None  # noqa: S101
-    widths = [EXACT] * record.rounds
-    if running.widths is not None:
-        widths = [Width(*row) for row in running.widths.tolist()]
+    view, planned = seen_by(record, EVERY_ROUND), record.running.planned
+    if record.running.scores is None and record.mechanism.participation != "deployment":
+        planned = record.num_canaries * record.mechanism.canary_participations
     chosen = set(np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round()))
-    so_far = EpsilonSoFar(record.dim, record.num_canaries, running.planned)
+    window = record.correlation.window
+    so_far = EpsilonSoFar(record.dim, record.num_canaries, planned, window)
     counts, found = np.zeros(record.num_canaries, np.int64), []
-    for t, width in enumerate(widths):
+    for t, (scores, signals) in enumerate(
+        zip(view.whitened_scores, view.whitened_signals, strict=True)
+    ):
         present = np.flatnonzero(record.presence[t])
-        so_far.add(present, running.gains[t, present], running.energies[t, present], width)
+        so_far.add(present, scores, signals)
         counts[present] += 1
         if t + 1 in chosen and (estimate := so_far.estimate(delta, confidence)) is not None:
             found.append(RoundEstimate(t + 1, estimate, int(counts.max())))
     return found
-
-
-def _unwatched(record: AuditRecord) -> RunningScores:
-    """The scores of the matched filter, round by round."""
-    view = seen_by(record, EVERY_ROUND)
-    signals = view.signals if record.signal_known() else record.presence * 1.0
-    scores = shift_scores(view.alone.observed.means, record.dim)
-    run = record.mechanism
-    planned = run.participation != "deployment"  # else nobody knew how often
-    return RunningScores(
-        gains=np.where(record.presence, signals * scores, 0.0),
-        energies=np.where(record.presence, signals**2, 0.0),
-        planned=record.num_canaries * run.canary_participations if planned else None,
-    )

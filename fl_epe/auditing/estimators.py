@@ -35,9 +35,9 @@ from fl_epe.auditing.scores import (
     check_known_variance,
     check_sign,
     in_moderate_units,
-    null_interval,
     wider_than_known,
 )
+from fl_epe.auditing.secret_rounds import checked_secret_rounds
 from fl_epe.auditing.shifted_cosines import shift_scores
 from fl_epe.auditing.view import STATISTICS, View, checked_statistic, seen_by
 from fl_epe.checks import check_probability, check_scores, raise_invalid
@@ -166,7 +166,7 @@ def expected_score_fit(
 
     The expected scores ``m_i`` (`View.expected_scores`) account for a canary's rounds and their
     clip norms. κ is fitted by least squares (of deviates, for cosines). Its interval is wider where
-    canaries overlap (`Scores.spread`) or the null was measured, as that of the mean score.
+    canaries overlap (`Scores.spread`), and has the error of the scores' unit.
 
     Raises:
         ValueError: if an argument is out of range or the expected scores cannot be computed.
@@ -175,7 +175,9 @@ def expected_score_fit(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     known = seen_by(view.record, Adversary(view.adversary.sees))
-    sizes, scores = known.expected_scores, known.scores()
+    sizes, scores, exposed = known.expected_scores, known.scores(), known.all_expected_scores
+    if known.adversary.sees == "all":
+        exposed = exposed[view.record.presence.any(axis=0)]
     energy = float(np.sum(sizes**2))
     if energy == 0:
         raise_invalid("contributions", view.record.mechanism.contributions, "> 0 for some canary")
@@ -191,7 +193,7 @@ def expected_score_fit(
             f"expected score regression, {name} expected score",
             known.adversary,
         )
-        for name, expected_score in (("mean", sizes.mean()), ("largest", sizes.max()))
+        for name, expected_score in (("mean", exposed.mean()), ("largest", exposed.max()))
     )
     scale, low, high = scales.tolist()
     return ExpectedScoreFit(scale, low, high, mean, worst_case)
@@ -207,17 +209,17 @@ def unknown_rounds_estimate(view: View, fit: ExpectedScoreFit) -> EpsilonEstimat
     Raises:
         ValueError: if the schedule's unknown rounds have no closed-form law.
     """
-    law = view.checked_law()
+    secret = checked_secret_rounds(view.record)
     delta, confidence = fit.mean.delta, fit.mean.confidence
     signal = np.maximum(view.signal, 1e-9)  # 0 in a round without a release
 
     def epsilon(scale: float) -> float:
         if scale <= 0:
             return 0.0
-        if law == "coins":
+        if secret.law == "coins":
             strength = scale * float(np.sqrt(np.mean(signal**2)))
-            return poisson_epsilon(1 / strength, view.coin_rate, view.record.rounds, delta)
-        return unknown_rounds_epsilon([scale * signal[b] for b in view.epoch_blocks], delta)
+            return poisson_epsilon(1 / strength, secret.rate, view.record.rounds, delta)
+        return unknown_rounds_epsilon([scale * signal[b] for b in secret.blocks], delta)
 
     method = "likelihood ratio at unknown rounds, from its privacy-loss distribution"
     middle, low, high = (epsilon(scale) for scale in (fit.scale, fit.low, fit.high))
@@ -282,17 +284,11 @@ def epsilon_of(
 def _known_variance(
     scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
-    """The mean of the deviates is N(0, spread²/k) at the true μ; wider if the null was measured.
-
-    The errors of the mean and of the null's width are independent, so their sides of the interval
-    add as squares.
-    """
+    """The mean of the deviates is N(0, spread²/k) at the true μ; their unit may have an error."""
     deviation = float(scores.spread / np.sqrt(scores.observed.size))
-    if scores.null is not None:
-        method += ", measured null"
     if scores.expected is not None and np.ptp(scores.expected) > _ALIKE * scores.expected.mean():
         method += ", of the mean of unequal canaries"
-    ends = _with_ends(scores, deviation, confidence)
+    ends = scores.unit * _with_ends(scores, deviation, confidence)
     return estimate_at(ends, delta, confidence, method, scores.adversary)
 
 
@@ -309,9 +305,7 @@ def _with_ends(
     """
     half = float(scipy.special.ndtri((1 + confidence) / 2)) * deviation
     value, low, high = (scores.shift(mean, sizes) for mean in (0.0, half, -half))
-    if scores.null is not None:
-        width, count = scores.null
-        narrow, wide = null_interval(width, count, confidence)
-        low = value - np.hypot(value - low, value * (1 - width / wide))
-        high = value + np.hypot(high - value, value * (width / narrow - 1))
-    return np.array([value, low, high])
+    error = scipy.special.ndtri((1 + confidence) / 2) * scores.unit_error * value
+    return np.array(
+        [value, value - np.hypot(value - low, error), value + np.hypot(high - value, error)]
+    )

@@ -6,9 +6,9 @@ computes what is needed when a record is made, `leave_one_out` projects them out
 measurements: docs/notes/other-canaries.md.
 
 Examples:
-    >>> dots, with_sum = np.array([3.0]), np.array([1.0])  # a mean 3u + 3v, u and v orthogonal
-    >>> project_out(dots, with_sum, np.array([1.0]), 18.0, 6.0, 2.0)
-    (array([3.]), array([9.]))
+    >>> dots, with_sum = np.array([3.0]), np.array([1.0])  # of a vector 3u + 3v + 2w, orthogonal
+    >>> leave_others_out(dots, with_sum, np.array([1.0]), 22.0, 6.0, 2.0)
+    (array([3.]), np.float64(2.0), np.float64(3.0))
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import CanaryCosines, Floats
+from fl_epe.auditing.record_parts import CanaryCosines, Floats, RunningScores
+from fl_epe.auditing.shifted_cosines import cosines_of
+from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
 from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import norm
@@ -29,27 +31,28 @@ from fl_epe.mechanism import norm
 SMALLEST_SHARE = 1e-3
 """Others with a smaller share of a vector's energy are left in; the score changes by half of it."""
 
+LEAST_HIDDEN = 1e-6
+"""Of a mean; a residual that is less is rounding."""
+
 _MEMORY = SCORE_MEMORY // 4  # bytes for sums of canaries that are scored at once
 _LARGEST = 1e15
-_NOBODY = 1e-9  # smaller shares of a sum's energy are rounding
 
 
-def project_out(
+def leave_others_out(
     dots: Floats,
     with_sum: Floats,
     own: ArrayLike,
     square: ArrayLike,
     sum_dot: ArrayLike,
     sum_square: ArrayLike,
-) -> tuple[Floats, Floats]:
-    """Projects the other canaries out of a vector, for each canary u.
+) -> tuple[Floats, Floats, Floats]:
+    """Takes the sum S of the canaries out of a vector m, and puts each canary's own part back.
 
-    The vector m becomes its part orthogonal to ``S − own·u``, the sum of the others. How much they
-    added is thus measured, not assumed. A canary that took no part has the exact null of a cosine,
-    as nothing that is taken out depends on it.
+    How much S has added is measured, not assumed: the residual is orthogonal to it. A canary that
+    took no part has the exact null of a cosine, as the residual does not depend on it.
 
     Args:
-        dots: ``⟨m, u⟩``, the last axis over canaries.
+        dots: ``⟨m, u⟩``, the last axis over canaries u.
         with_sum: ``⟨S, u⟩``, of the same shape.
         own: the weight of u in S; 0 for a canary that is not in it.
         square: ``‖m‖²``.
@@ -57,26 +60,13 @@ def project_out(
         sum_square: ``‖S‖²``.
 
     Returns:
-        The inner product of what is left with each u, and its squared norm.
+        The inner product of u with the residual and its own part, the norm of the residual, and
+        how many times S was in m.
     """
-    weights = np.asarray(own, np.float64)
-    others_dot = np.asarray(sum_dot, np.float64) - weights * dots
-    whole = np.asarray(sum_square, np.float64)
-    others_square = whole - 2 * weights * with_sum + weights**2
-    some = others_square > _NOBODY * whole
-    share = np.divide(others_dot, others_square, out=np.zeros_like(others_dot), where=some)
-    left = dots - share * (with_sum - weights)
-    rest = np.asarray(square, np.float64) - share * others_dot
-    return left, np.maximum(rest, left**2)
-
-
-def projected_square(
-    square: ArrayLike, sum_dot: ArrayLike, sum_square: ArrayLike, own: float
-) -> Floats:
-    """Expected squared norm that `project_out` leaves, with one canary of weight ``own`` in it."""
-    measured = np.asarray(sum_dot, np.float64) / np.asarray(sum_square, np.float64)
-    rest = np.asarray(square, np.float64) - measured * np.asarray(sum_dot, np.float64)
-    return np.asarray(np.maximum(rest, 0.0) + (measured * own) ** 2)
+    share = np.asarray(sum_dot, np.float64) / np.asarray(sum_square, np.float64)
+    left = dots - share * (with_sum - np.asarray(own, np.float64))
+    rest = np.asarray(square, np.float64) - share * np.asarray(sum_dot, np.float64)
+    return left, np.sqrt(np.maximum(rest, LEAST_HIDDEN**2 * np.asarray(square))), share
 
 
 def others_share(record: AuditRecord) -> Floats:
@@ -86,35 +76,6 @@ def others_share(record: AuditRecord) -> Floats:
     square = record.norms.means**2
     share = np.divide(others, square, out=np.zeros(record.rounds), where=square > 0)
     return np.asarray(np.minimum(share, 1.0))
-
-
-def least_deviations(record: AuditRecord) -> dict[str, float]:
-    """The deviation that a measured null may have where other canaries are part of the release.
-
-    Rotated canaries are nearly orthogonal to each other, so that those that took no part see only
-    the rest: of d entries out of D = 2^m they have √(1 − share·d/D) of the exact null's deviation,
-    or more if they come from other rotations. What hides an observed canary is not narrower, as the
-    others are projected out (`leave_one_out`).
-
-    Returns:
-        By the names of the statistics in `MeasuredNull`, without the maximum.
-    """
-    kept = record.dim / (1 << (record.dim - 1).bit_length())
-    count, square = record.presence.sum(axis=1), record.norms.means**2
-    energy = count * _measured(record) ** 2
-    shares = np.divide(energy, square, out=np.zeros(record.rounds), where=square > 0)
-    known = _added(record)
-    weights = np.divide(count * known**2, square, out=np.zeros(record.rounds), where=square > 0)
-    mean = float(weights @ shares / weights.sum()) if weights.sum() > 0 else 0.0
-    found = {"matched-filter": mean}
-    own = _own_parts(record)
-    for name, length in (
-        ("displacement", record.norms.displacement),
-        ("model", record.norms.final),
-    ):
-        usable = math.isfinite(length) and length > 0
-        found[name] = mean if own is None or not usable else float(np.sum(own**2)) / length**2
-    return {name: math.sqrt(1 - kept * min(max(share, 0.0), 1.0)) for name, share in found.items()}
 
 
 def _measured(record: AuditRecord) -> Floats:
@@ -143,7 +104,7 @@ def _added(record: AuditRecord) -> Floats:
 def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     """The record with the cosines that `leave_one_out` needs.
 
-    Rounds in which the others' share is below `SMALLEST_SHARE` are left out, unless the real
+    Rounds in which the canaries' share is below `SMALLEST_SHARE` are left out, unless the real
     clients' sums are known too (`View.scores`). Otherwise each
     independent canary of a round is made twice, and the unobserved ones once for some rounds
     together; rotated ones cost a few transforms a round.
@@ -184,7 +145,8 @@ def _round_sums(
     """Cosines of both sides with the sum of each round's canaries, and the sums' norms."""
     found = np.zeros((record.rounds, len(ids))), np.zeros((record.rounds, len(others)))
     lengths = np.zeros(record.rounds)
-    wanted = others_share(record) >= SMALLEST_SHARE
+    energy = record.presence.sum(axis=1) * _measured(record) ** 2
+    wanted = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
     if record.norms.residuals is not None:  # there is nothing but noise beside them
         wanted |= record.presence.sum(axis=1) >= 2
     rounds = np.flatnonzero(wanted)
@@ -195,12 +157,11 @@ def _round_sums(
         weights = record.shares()[block][:, here].astype(np.float32)
         sums = canaries.combine(weights, numbers=ids[here].tolist())
         lengths[block] = [norm(row) for row in sums]
-        asked = np.concatenate([ids[here], others]).tolist()
-        cosines = canaries.dot(sums, numbers=asked) / lengths[block, None]
-        mine = np.zeros((len(block), len(ids)))
-        mine[:, here] = cosines[:, : here.sum()]
-        found[0][block] = np.where(record.presence[block], mine, 0.0)
-        found[1][block] = cosines[:, here.sum() :]
+        asked = here | canaries.fast  # made again, those of other rounds cost too much
+        numbers = np.concatenate([ids[asked], others]).tolist()
+        cosines = canaries.dot(sums, numbers=numbers) / lengths[block, None]
+        found[0][np.ix_(block, asked)] = cosines[:, : asked.sum()]
+        found[1][block] = cosines[:, asked.sum() :]
     return found, lengths
 
 
@@ -226,9 +187,9 @@ def _final_part(
 def leave_one_out(record: AuditRecord) -> AuditRecord:
     """The record as one canary among real clients would have left it.
 
-    Changed are the cosines and norms of the means, of observed canaries in their own rounds and of
-    unobserved ones, and those of the displacement. Final models and model deltas, of which the
-    paper's statistics are made, stay as they are. A record without the cosines of `measure_others`
+    Changed are the cosines and norms of the means and of the displacement. Final models and model
+    deltas, of which the paper's statistics are made, stay as they are. A record without the cosines
+    of `measure_others`
     is returned as it is, and so is the result of this function.
     """
     if record.norms.sums is None:
@@ -259,9 +220,14 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
 
 
 def all_canaries(record: AuditRecord) -> AuditRecord:
-    """The record with all canaries left in: `leave_one_out` of it is the same."""
+    """The record with all canaries left in, its rounds taken as independent.
+
+    `leave_one_out` of it is the same.
+    """
     return dataclasses.replace(
         record,
+        correlation=RoundCorrelation(),
+        running=RunningScores(),
         observed=dataclasses.replace(record.observed, sums=None, part=None),
         unobserved=dataclasses.replace(record.unobserved, sums=None, part=None),
         norms=dataclasses.replace(record.norms, sums=None, part=None),
@@ -269,33 +235,30 @@ def all_canaries(record: AuditRecord) -> AuditRecord:
 
 
 def _means_alone(record: AuditRecord) -> AuditRecord:
-    norms, observed = record.norms, record.observed
+    norms, observed, unobserved = record.norms, record.observed, record.unobserved
     assert norms.sums is not None  # noqa: S101 - the caller looked
     rounds = np.flatnonzero(norms.sums)
-    if observed.sums is None or record.unobserved.sums is None or not len(rounds):
+    if observed.sums is None or unobserved.sums is None or not len(rounds):
         return record
-    present, length, sum_length = record.presence[rounds], norms.means[rounds], norms.sums[rounds]
-    weights = record.shares()[rounds]
+    weights, length, whole = record.shares()[rounds], norms.means[rounds], norms.sums[rounds]
     sum_dot = np.sum(weights * observed.means[rounds], axis=1) * length
-    shared = (length[:, None] ** 2, sum_dot[:, None], sum_length[:, None] ** 2)
+    shared = (length[:, None] ** 2, sum_dot[:, None], whole[:, None] ** 2)
 
-    def alone(side: CanaryCosines, own: NDArray[Any], changed: NDArray[np.bool_]) -> Floats:
+    def alone(side: CanaryCosines, own: NDArray[Any]) -> tuple[Floats, Floats]:
         assert side.sums is not None  # noqa: S101
-        dots, with_sum = side.means[rounds] * length[:, None], side.sums[rounds]
-        left, square = project_out(dots, with_sum * sum_length[:, None], own, *shared)
+        dots, with_sum = side.means[rounds] * length[:, None], side.sums[rounds] * whole[:, None]
+        left, hidden, _ = leave_others_out(dots, with_sum, own, *shared)
         cosines = side.means.copy()
-        cosines[rounds] = np.where(changed, _cosine(left, square), side.means[rounds])
-        return cosines
+        cosines[rounds] = cosines_of(math.sqrt(record.dim) * left / hidden, record.dim)
+        return cosines, hidden[:, 0]
 
-    nobody = np.zeros((len(rounds), record.unobserved.count), bool)
+    means, hidden = alone(observed, weights)
     lengths = norms.means.copy()
-    lengths[rounds] = np.sqrt(projected_square(length**2, sum_dot, sum_length**2, 1.0))
+    lengths[rounds] = np.hypot(hidden, _added(record)[rounds])
     return dataclasses.replace(
         record,
-        observed=dataclasses.replace(observed, means=alone(observed, weights, present)),
-        unobserved=dataclasses.replace(
-            record.unobserved, means=alone(record.unobserved, nobody, ~nobody)
-        ),
+        observed=dataclasses.replace(observed, means=means),
+        unobserved=dataclasses.replace(unobserved, means=alone(unobserved, np.zeros(1))[0]),
         norms=dataclasses.replace(norms, means=lengths),
     )
 
@@ -308,24 +271,18 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
     length, whole = norms.displacement, norms.part
     sum_dot = float(own @ observed.displacement) * length
 
-    def alone(side: CanaryCosines, part: Floats, weights: Floats) -> Floats:
-        found = project_out(
+    def alone(side: CanaryCosines, part: Floats, weights: Floats) -> tuple[Floats, Floats]:
+        left, hidden, share = leave_others_out(
             side.displacement * length, part * whole, weights, length**2, sum_dot, whole**2
         )
-        return _cosine(*found)
+        mine = share * weights
+        return left / np.sqrt(hidden**2 + 2 * mine * left - mine**2), np.hypot(hidden, mine)
 
-    typical = float(np.sqrt(np.mean(own**2)))
-    square = float(projected_square(length**2, sum_dot, whole**2, typical))
-    nothing = np.zeros(unobserved.count)
+    mine, lengths = alone(observed, observed.part, own)
+    others, _ = alone(unobserved, unobserved.part, np.zeros(unobserved.count))
     return dataclasses.replace(
         record,
-        observed=dataclasses.replace(observed, displacement=alone(observed, observed.part, own)),
-        unobserved=dataclasses.replace(
-            unobserved, displacement=alone(unobserved, unobserved.part, nothing)
-        ),
-        norms=dataclasses.replace(norms, displacement=math.sqrt(square)),
+        observed=dataclasses.replace(observed, displacement=mine),
+        unobserved=dataclasses.replace(unobserved, displacement=others),
+        norms=dataclasses.replace(norms, displacement=float(np.sqrt(np.mean(lengths**2)))),
     )
-
-
-def _cosine(dots: Floats, squares: Floats) -> Floats:
-    return np.divide(dots, np.sqrt(squares), out=np.zeros_like(dots), where=squares > 0)

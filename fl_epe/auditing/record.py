@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.archive import refusal
-from fl_epe.auditing.measured_null import EDGES, MeasuredNull
 from fl_epe.auditing.record_file import WHAT, fields_of, part_of, read_values, write_values
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -34,18 +33,19 @@ from fl_epe.auditing.record_parts import (
     Provenance,
     RunningScores,
 )
+from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.checks import ArgumentError, check_count, check_probability, raise_invalid
 from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
 _BY_ROUND = ("means", "deltas", "residuals", "sums")
 _AT_THE_END = ("final", "displacement", "part", "ids")
-_SHAPES = {  # T rounds, k observed and u unobserved canaries, s statistics with e edges
+_SHAPES = {  # T rounds, k observed and u unobserved canaries, correlated over W rounds
     "Tk": [
         "presence",
         "mechanism.canary_weights",
-        "running.gains",
-        "running.energies",
+        "running.scores",
+        "running.signals",
         *(f"observed.{name}" for name in _BY_ROUND),
     ],
     "Tu": [f"unobserved.{name}" for name in _BY_ROUND],
@@ -58,9 +58,7 @@ _SHAPES = {  # T rounds, k observed and u unobserved canaries, s statistics with
         "mechanism.server.learning_rates",
         "clients.absent",
     ],
-    "T3": ["running.widths"],
-    "s": ["null.means", "null.deviations"],
-    "se": ["null.counts"],
+    "TW": ["correlation.factor"],
 }
 _PLANNED = 10_000  # more participations than rounds: those of a run that ended early
 _SERIES = (  # of one length
@@ -87,7 +85,7 @@ class AuditRecord:
         design: what was decided before the run.
         findings: what showed during the run, of the run itself.
         provenance: seeds, versions and faults.
-        null: of the statistics, measured on many canaries that took no part.
+        correlation: of the residuals of the rounds.
         running: the scores so far after each round, of which ε was said during the run.
 
     Raises:
@@ -106,7 +104,7 @@ class AuditRecord:
     design: Design = dataclasses.field(default_factory=Design)
     findings: Findings = dataclasses.field(default_factory=Findings)
     provenance: Provenance = dataclasses.field(default_factory=Provenance)
-    null: MeasuredNull = dataclasses.field(default_factory=MeasuredNull)
+    correlation: RoundCorrelation = dataclasses.field(default_factory=RoundCorrelation)
     running: RunningScores = dataclasses.field(default_factory=RunningScores)
 
     def __post_init__(self) -> None:
@@ -117,8 +115,8 @@ class AuditRecord:
             if len(shape) != 2:
                 raise_invalid(f"{name}.means.shape", shape, "to be (rounds, canaries)")
         values = self.by_name()
-        sizes = {"T": self.rounds, "k": self.num_canaries, "u": self.unobserved.count, "3": 3}
-        sizes |= {"s": len(self.null.statistics), "e": len(EDGES) + 1}
+        sizes = {"T": self.rounds, "k": self.num_canaries, "u": self.unobserved.count}
+        sizes["W"] = self.correlation.window
         for axes, names in _SHAPES.items():
             shape = tuple(sizes[axis] for axis in axes)
             for name in names:
@@ -276,8 +274,9 @@ def _check_lengths(record: AuditRecord) -> None:
     if (often := mechanism.canary_participations) > record.rounds + _PLANNED:
         wanted = f"to be possible in {record.rounds} rounds"
         raise_invalid("mechanism.canary_participations", often, wanted)
-    if record.null.counts is not None and not record.null.counts.sum(axis=1).all():
-        raise ArgumentError("Expected null.counts to count some scores for each statistic.")
+    factor = record.correlation.factor
+    if factor is not None and not np.all(factor[:, 0] > 0):
+        raise ArgumentError("Expected correlation.factor[:, 0] to be > 0.")
     ids, offsets = clients.ids, clients.offsets
     if ids is not None and offsets is not None:
         fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1

@@ -169,9 +169,9 @@ _RANGES: dict[str, tuple[float, ...]] = {
     "mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
     "mechanism.server.learning_rates": (-_LARGEST, _LARGEST),
     "mechanism.server.momentum": (0, math.nextafter(1, 0)),
-    "null.means": (-_LARGEST, _LARGEST),
-    "running.gains": (-_LARGEST, _LARGEST),
-    "running.widths": (1, _LARGEST),
+    "correlation.factor": (-1.001, 1.001),
+    "running.scores": (-_LARGEST, _LARGEST),
+    "running.signals": (-_LARGEST, _LARGEST),
     "running.planned": (1 / _LARGEST, _LARGEST),
     "": (0, _LARGEST),
 }

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import measure_others
-from fl_epe.auditing.measured_null import MeasuredNull, NullTally
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, Floats, Norms
 from fl_epe.canaries import CanaryScorer
@@ -32,7 +31,6 @@ def record_from_scorer(
     final: NDArray[np.floating],
     delta_norms: Floats,
     delta_series: str = "delta",
-    null: NullTally | None = None,
     released: str = "mean",
     **fields: Any,
 ) -> AuditRecord:
@@ -41,21 +39,16 @@ def record_from_scorer(
     The ``scorer`` has scored what was ``released``, means or (`OTHERS`) means without canaries, and
     where they are known "residual" and the model updates, whose series is ``delta_series`` and
     whose norms are ``delta_norms``. Of its canaries those of ``observed_ids`` took part; the others
-    are unobserved. ``start`` and ``final`` are the initial and the final model; ``null`` followed
-    further canaries; ``fields`` are the other fields of `AuditRecord`.
+    are unobserved. ``start`` and ``final`` are the initial and the final model; ``fields`` are the
+    other fields of `AuditRecord`.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
     """
     known = norm(final) < _LARGEST
-    at_the_end: dict[str, Floats] = {}
     if known:
-        for name, statistic in (("final", "model"), ("displacement", "displacement")):
-            vector = final if name == "final" else final - start
-            dots, length = scorer.add(name, vector), norm(vector)
-            if dots is not None and scorer.others and length > 0:
-                scale = math.sqrt(len(final)) / length
-                at_the_end[statistic] = scale * dots[scorer.canaries.count :]
+        scorer.add("final", final)
+        scorer.add("displacement", final - start)
     unobserved_ids = np.setdiff1d(np.arange(scorer.canaries.count), observed_ids)
     series = ("final", "displacement", delta_series, "residual")
     cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
@@ -68,7 +61,6 @@ def record_from_scorer(
         observed=_of_side(cosines, observed_ids, delta_series),
         unobserved=_of_side(cosines, unobserved_ids, delta_series),
         norms=_norms(scorer, delta_norms, known, released),
-        null=MeasuredNull() if null is None else null.finish(at_the_end),
         **fields,
     )
     record = measure_others(record, scorer.canaries)

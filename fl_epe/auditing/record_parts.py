@@ -288,16 +288,13 @@ class RunningScores:
     """What was known after each round of a run that was watched, see `epsilon_by_round`.
 
     Attributes:
-        gains: ``(T, k)`` signal times score of each observed canary, 0 where it took no part.
-        energies: ``(T, k)`` squared signals.
-        widths: ``(T, 3)`` standard deviation of the scores so far without the canary, and an
-            interval for it.
+        scores: ``(T, k)`` scores of the observed canaries, whitened (`RoundCorrelation.whiten`).
+        signals: ``(T, k)`` what each added to them by its rounds, whitened.
         planned: participations of all canaries together that were planned; ``None`` without a plan.
     """
 
-    gains: Floats | None = None
-    energies: Floats | None = None
-    widths: Floats | None = None
+    scores: Floats | None = None
+    signals: Floats | None = None
     planned: float | None = None
 
 

@@ -1,7 +1,7 @@
 """A round of a `RunAuditor`: what is known about it, its canaries' scores, and all rounds so far.
 
-Each canary is scored against noise and clients, with the other canaries out, as `leave_one_out` and
-`shift_scores` do for a record, while the round's vectors are at hand.
+Each canary is scored against noise and clients, with the other canaries out, as `View.round_scores`
+does for a record, while the round's vectors are at hand.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, project_out, projected_square
+from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out
 from fl_epe.auditing.record_parts import Floats, Mechanism, RunningScores, ServerStep
-from fl_epe.auditing.round_correlation import Width
 from fl_epe.auditing.shifted_cosines import hidden_norm, shift_scores
 from fl_epe.canaries import CanarySet
 from fl_epe.checks import raise_invalid
@@ -56,98 +55,75 @@ class RoundScores:
     """What a round says of its canaries.
 
     Attributes:
-        gains: signal times score of each canary that is present.
-        energies: the squared signals.
-        signal: of a canary of weight 1.
-        hidden: the residual, the mean update without the canaries; ``None`` where nothing was
-            released.
+        scores: ``(k,)`` of each canary that may take part; N(0, 1) without its own part.
+        signals: ``(k,)``, their means: what each added; in proportion where that is not known.
+        hidden: the residual, the released vector without canaries; ``None`` where nothing was.
     """
 
-    gains: Floats
-    energies: Floats
-    signal: float = 0.0
+    scores: Floats
+    signals: Floats
     hidden: Vector | None = None
-
-    @classmethod
-    def nothing(cls, facts: RoundFacts) -> RoundScores:
-        """Of a round that says nothing of those that are present."""
-        return cls(*np.zeros((2, len(facts.present))))
 
 
 def score_round(
     canaries: CanarySet,
+    count: int,
     mean: Vector,
     facts: RoundFacts,
     dots: Floats | None = None,
     vectors: Vector | None = None,
     has_canaries: bool = True,
+    everybody: bool = True,
 ) -> RoundScores:
-    """Score the canaries of a round.
+    """Score the canaries of a round against what others left in it, and their own part.
 
     Args:
         canaries: all of them.
+        count: how many of them may take part.
         mean: released in the round, shape ``(dim,)``.
         facts: of the round.
         dots: inner products of all canaries with the mean, if they are known.
         vectors: the canaries that are present, shape ``(K, dim)``, if they are at hand; else they
             are made again.
-        has_canaries: whether they are in the mean; otherwise it is all that hides them, and each is
-            scored as if it alone were in it.
+        has_canaries: whether they are in the mean; otherwise each is scored as if it were.
+        everybody: whether to score those that are not present, too.
     """
-    length, own, weights = norm(mean), facts.contribution, facts.canary_weights()
-    if not facts.present or not length > 0:
-        return RoundScores.nothing(facts)
-    round_ = _Round(canaries, list(facts.present), weights, vectors)
-    mine = round_.dot(mean) if dots is None else dots[list(facts.present)]
-    if has_canaries:
-        cosines, length, hidden = round_.alone(mean, length, mine)
+    square, present = norm(mean) ** 2, sorted(facts.present)
+    scores, own, signals = np.zeros((3, count))
+    if not square > 0:
+        return RoundScores(scores, signals)
+    own[list(facts.present)] = facts.canary_weights()
+    weights, known = own[present], math.isfinite(facts.contribution)
+    numbers = list(range(count)) if everybody else present
+    mine = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
+    scores[numbers] = mine
+    hidden, dim, part = mean, len(mean), facts.contribution if known else 0.0
+    energy = float(np.mean(weights * scores[present])) ** 2 if present else 0.0
+    if has_canaries and energy > 0 and len(present) * energy >= SMALLEST_SHARE * square:
+        if vectors is None:
+            total = canaries.combine(weights[None], numbers=present)[0]
+        else:
+            given = facts.canary_weights().astype(vectors.dtype)
+            total = np.asarray(given @ vectors)
+        with_sum, added = canaries.dot(total, numbers=numbers), float(weights @ scores[present])
+        left, rest, share = leave_others_out(
+            scores[numbers], with_sum, own[numbers], square, added, norm(total) ** 2
+        )
+        hidden, length = mean - share * total, float(rest)
+        scores[numbers] = math.sqrt(dim) / length * left
+    elif has_canaries:
+        length = float(hidden_norm(math.sqrt(square), part if present else 0.0))
+        scores = shift_scores(scores / math.sqrt(square), dim)
     else:
-        added = own * weights
-        cosines = (mine + added) / np.sqrt(length**2 + 2 * added * mine + added**2)
-        length, hidden = math.hypot(length, own), mean
-    dim, known = len(mean), math.isfinite(own)
-    signal = math.sqrt(dim) * own / float(hidden_norm(length, own)) if known else 1.0
-    signals = signal * weights if known else np.ones(len(weights))
-    return RoundScores(signals * shift_scores(cosines, dim), signals**2, signal, hidden)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Round:
-    """The canaries that are present, their weights, and their vectors if these are at hand."""
-
-    canaries: CanarySet
-    present: list[int]
-    weights: Floats
-    vectors: Vector | None
-
-    def dot(self, vector: Vector) -> Floats:
-        """Their inner products with a vector."""
-        if self.vectors is None:
-            return self.canaries.dot(vector, numbers=self.present)
-        return np.asarray(self.vectors @ vector, np.float64)
-
-    def sum(self) -> Vector:
-        """Their sum."""
-        if self.vectors is not None:
-            return np.asarray(self.weights.astype(self.vectors.dtype) @ self.vectors)
-        return np.asarray(self.canaries.combine(self.weights[None], numbers=self.present)[0])
-
-    def alone(self, mean: Vector, length: float, dots: Floats) -> tuple[Floats, float, Vector]:
-        """Cosines with the mean less the other canaries, its expected norm, and it without any."""
-        added, count = np.mean(self.weights * dots) ** 2, len(self.present)
-        if count * added < SMALLEST_SHARE * length**2:
-            return dots / length, length, mean
-        total = self.sum()
-        shared = length**2, float(self.weights @ dots), norm(total) ** 2
-        hidden = mean - (shared[1] / shared[2]) * total
-        if (count - 1) * added < SMALLEST_SHARE * length**2:
-            return dots / length, length, hidden
-        left, squares = project_out(dots, self.dot(total), self.weights, *shared)
-        return left / np.sqrt(squares), math.sqrt(projected_square(*shared, 1.0)), hidden
+        length, parts = math.sqrt(square), own * part
+        whole = np.sqrt(square + 2 * parts * scores + parts**2)
+        scores = shift_scores((scores + parts) / whole, dim)
+    signals = math.sqrt(dim) * part / length * own if known else own
+    return RoundScores(scores, signals, hidden)
 
 
 _FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
-_OF_CANARIES = ("weights", "gains", "energies")  # of those that took part, by their numbers
+_LISTS = ("weights", "factor")  # of any length
 
 
 class SeenRounds:
@@ -155,64 +131,63 @@ class SeenRounds:
 
     Args:
         count: number of canaries that may take part.
-        parts: length of the sketch of a round, see `RoundCorrelation`.
     """
 
-    def __init__(self, count: int, parts: int) -> None:
+    def __init__(self, count: int) -> None:
         numbers: dict[str, tuple[int, ...]] = dict.fromkeys((*_FACTS, "update_norms"), ())
-        self._shapes = {**numbers, "widths": (3,), "sketches": (parts,), "presence": (count,)}
-        self._rows: dict[str, list[Any]] = {name: [] for name in (*self._shapes, *_OF_CANARIES)}
+        each = dict.fromkeys(("presence", "scores", "signals"), (count,))
+        self._shapes = {**numbers, "window": (), **each}
+        self._rows: dict[str, list[Any]] = {name: [] for name in (*self._shapes, *_LISTS)}
 
     def __len__(self) -> int:
         return len(self._rows["presence"])
 
     def add(
-        self,
-        facts: RoundFacts,
-        update_norm: float,
-        scores: RoundScores,
-        sketch: NDArray[np.float32],
-        width: Width,
+        self, facts: RoundFacts, update_norm: float, scores: Floats, signals: Floats, row: Floats
     ) -> None:
         """Note a round.
 
         Args:
             facts: who took part, and how much each canary added.
             update_norm: norm of the model update.
-            scores: of the canaries that took part.
-            sketch: of the residual, see `RoundCorrelation`.
-            width: of all scores so far.
+            scores: ``(count,)``, whitened.
+            signals: ``(count,)``, whitened.
+            row: of the factor by which they were, see `Whitener.add`.
         """
         order = np.argsort(list(facts.present), kind="stable").astype(np.int64)
         presence = np.zeros(self._shapes["presence"], bool)
         presence[list(facts.present)] = True
-        row = {
+        values = {
             **{name: getattr(facts, name) for name in _FACTS},
             "update_norms": update_norm,
-            "widths": dataclasses.astuple(width),
-            "sketches": sketch,
+            "window": len(row),
             "presence": presence,
+            "scores": scores,
+            "signals": signals,
             "weights": facts.canary_weights()[order],
-            "gains": scores.gains[order],
-            "energies": scores.energies[order],
+            "factor": row,
         }
-        for name, value in row.items():
+        for name, value in values.items():
             self._rows[name].append(value)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """What `add` was told of each round, ``(T, …)``; of canaries, those that took part."""
-        if name in _OF_CANARIES:
+        """What `add` was told of each round, ``(T, …)``; `_LISTS` one after the other."""
+        if name in _LISTS:
             return np.concatenate([np.empty(0), *self._rows[name]])
-        kinds = {"presence": np.bool_, "sketches": np.float32}
+        kinds = {"presence": np.bool_, "window": np.int64}
         rows: NDArray[Any] = np.array(self._rows[name], kinds.get(name, np.float64))
         return rows.reshape(len(self), *self._shapes[name])
 
-    def _by_canary(self, name: str, absent: float = 0.0) -> Floats:
-        """``(T, count)``, with the value of canaries that took no part."""
-        presence = self["presence"]
-        found = np.full(presence.shape, absent)
-        found[presence] = self[name]
-        return found
+    def last(self, name: str, count: int) -> Floats:
+        """The last rows of "scores" or "signals", at most ``count``."""
+        rows = self._rows[name]
+        found = np.array(rows[max(len(rows) - count, 0) :], np.float64)
+        return found.reshape(-1, *self._shapes[name])
+
+    @property
+    def factor(self) -> list[Floats]:
+        """The rows of the factor, see `RoundCorrelation.of`."""
+        return self._rows["factor"]
 
     def mechanism(self, server: ServerSGD | str, ids: NDArray[np.int64]) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
@@ -223,23 +198,25 @@ class SeenRounds:
             step = ServerStep(server)
         replies = self["replies"]
         replies = replies[np.isfinite(replies)]
-        equal = bool(np.all(self["weights"] == 1))
+        presence = self["presence"]
+        weights = np.ones(presence.shape)
+        weights[presence] = self["weights"]
         return Mechanism(
             cohort_size=float(replies.mean()) if len(replies) else math.nan,
             noise_multiplier=None,
             sum_noise_multiplier=None,
             participation="deployment",
-            canary_participations=float(self["presence"].sum() / max(1, len(ids))),
+            canary_participations=float(presence.sum() / max(1, len(ids))),
             server=step,
             clip_norms=self["clip_norm"],
             contributions=self["contribution"],
-            canary_weights=None if equal else self._by_canary("weights", 1.0)[:, ids],
+            canary_weights=None if np.all(weights == 1) else weights[:, ids],
         )
 
     def running(self, ids: NDArray[np.int64], planned: float | None) -> RunningScores:
         """What `epsilon_by_round` needs of the canaries ``ids``."""
-        gains, energies = self._by_canary("gains"), self._by_canary("energies")
-        return RunningScores(gains[:, ids], energies[:, ids], self["widths"], planned)
+        scores, signals = (self[name].take(ids, axis=1) for name in ("scores", "signals"))
+        return RunningScores(scores, signals, planned)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Named arrays, from which `restore` goes on."""
@@ -258,31 +235,23 @@ class SeenRounds:
             value = state[name]
             if value.shape != (seen, *shape) or value.dtype.kind not in "bif":
                 raise_invalid(f"{name}.shape", value.shape, f"to be {(seen, *shape)}, of numbers")
-        presence = state["presence"].astype(bool)
-        ends = np.cumsum(presence.sum(axis=1), dtype=np.int64)
-        for name in _OF_CANARIES:
-            value, times = state[name], int(presence.sum())
-            if value.shape != (times,) or not np.all(np.isfinite(value)):
-                raise_invalid(f"{name}.shape", value.shape, f"to be {(times,)}, all finite")
-            self._rows[name] = np.split(value.astype(np.float64), ends[:-1])[:rounds]
-        bad = {
-            "energies": state["energies"] < 0,
-            "widths": ~(state["widths"] >= 1),
-            "sketches": ~np.isfinite(state["sketches"]),
+        lengths = {
+            "weights": state["presence"].astype(bool).sum(axis=1),
+            "factor": state["window"].astype(np.int64),
         }
-        for name, found in bad.items():
-            if found.any():
-                raise ValueError(f"Expected {name} to be in their range.")
+        for name, each in lengths.items():
+            value, whole = state[name], int(each.sum())
+            if value.shape != (whole,) or np.any(each < 0):
+                raise_invalid(f"{name}.shape", value.shape, f"to be {(whole,)}")
+            ends = np.cumsum(each, dtype=np.int64)[:-1]
+            self._rows[name] = np.split(value.astype(np.float64), ends)[:rounds]
+        for name in ("scores", "signals", "factor", "weights"):
+            if not np.all(np.isfinite(state[name])):
+                raise ValueError(f"Expected {name} to be finite.")
         for name in self._shapes:
             self._rows[name] = list(state[name][:rounds])
 
-    def scored(self) -> list[tuple[NDArray[np.int64], Floats, Floats, NDArray[np.float32], Width]]:
-        """Of each round who took part, their gains and energies, the sketch and the width."""
+    def scored(self) -> list[tuple[NDArray[np.bool_], Floats, Floats]]:
+        """Of each round who took part, and the whitened scores and signals."""
         rows = self._rows
-        return [
-            (np.flatnonzero(here), gains, energies, sketch, Width(*map(float, width)))
-            for here, gains, energies, sketch, width in zip(
-                *(rows[name] for name in ("presence", "gains", "energies", "sketches", "widths")),
-                strict=True,
-            )
-        ]
+        return list(zip(rows["presence"], rows["scores"], rows["signals"], strict=True))

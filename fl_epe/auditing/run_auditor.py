@@ -25,14 +25,13 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
-from fl_epe.auditing.measured_null import NULL_CANARIES, NullTally, scorer_with_null
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_from_scorer import OTHERS, record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Provenance, installed_versions
-from fl_epe.auditing.round_correlation import EXACT, SKETCH_PARTS, RoundCorrelation
 from fl_epe.auditing.round_scores import RoundFacts, RoundScores, SeenRounds, score_round
-from fl_epe.canaries import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
-from fl_epe.checks import check_positive, check_probability, raise_invalid
+from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whitened_row
+from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
+from fl_epe.checks import check_count, check_positive, check_probability, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 
 Vector = NDArray[np.floating]
@@ -51,7 +50,6 @@ class RunAuditor:
         delta: target δ.
         server: what it does with the mean of the updates: SGD with a learning rate and momentum,
             which the audit undoes, or the name of an optimizer that it cannot undo.
-        score_memory: bytes for vectors that wait to be scored together.
         planned: as in `EpsilonSoFar`.
         kind: of the canaries, see `CanarySet`.
         series: names of the vectors that `observe` is told, where more is known than the models:
@@ -59,6 +57,8 @@ class RunAuditor:
             without real clients; last "delta", the update by an optimizer that is not linear.
         follow: whether to know ε during the run. Where canaries are independent, those of a round
             are then made again in it.
+        window: over how many rounds to follow how rounds are correlated; 1 if they are known to be
+            independent. Independent canaries are scored as if they were.
 
     Raises:
         ValueError: for an argument out of range.
@@ -72,12 +72,11 @@ class RunAuditor:
         seed: int,
         delta: float,
         server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
-        score_memory: int = SCORE_MEMORY,
         planned: float | None = None,
         kind: CanaryKind = "rotation",
         series: Sequence[str] = (),
         follow: bool = True,
-        null_canaries: int = NULL_CANARIES,
+        window: int = WINDOW,
     ) -> None:
         if planned is not None:
             check_positive("planned", planned)
@@ -86,15 +85,16 @@ class RunAuditor:
         if unobserved < 0:
             raise_invalid("unobserved", unobserved, ">= 0")
         check_probability("delta", delta)
+        check_count("window", window)
         self.delta = delta
         self._seed, self._kind = seed, kind
         self._count, self._unobserved = num_canaries, unobserved
         self._server = server
-        self._scoring = score_memory, null_canaries
+        self._window = window
         self._planned, self._follow = planned, follow
         self._told = tuple(series)
         self._scorer: CanaryScorer | None = None
-        self._rounds = SeenRounds(num_canaries, 0)
+        self._rounds = SeenRounds(num_canaries)
 
     @property
     def rounds(self) -> int:
@@ -133,11 +133,10 @@ class RunAuditor:
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
         dim, count = len(theta), self._count + self._unobserved
         canaries = CanarySet(dim, count, self._seed, self._kind)
-        self._scorer = scorer = scorer_with_null(canaries, *self._scoring)
-        self._null = NullTally(self._count, scorer.others) if scorer.others else None
-        self._so_far = EpsilonSoFar(dim, count, self._planned)
-        self._correlation = RoundCorrelation(dim, count)
-        self._rounds = SeenRounds(self._count, min(dim, SKETCH_PARTS))
+        self._scorer = CanaryScorer(canaries)
+        self._whitener = Whitener(dim, self._window if canaries.fast and self._follow else 1)
+        self._so_far = EpsilonSoFar(dim, self._count, self._planned, self._whitener.window)
+        self._rounds = SeenRounds(self._count)
         self._velocity: Vector = np.zeros(dim, np.float32)
         self._start = self._last = theta
 
@@ -178,16 +177,25 @@ class RunAuditor:
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
-        mean, length = released[names[0]], norm(update)
-        scores = RoundScores.nothing(facts)
+        found = RoundScores(*np.zeros((2, self._count)))
         if self._follow:
-            scores = score_round(scorer.canaries, mean, facts, dots[0], vectors, names[0] != OTHERS)
-        self._follow_null(facts, scores, mean, dots, length)
-        sketch = self._correlation.add_round(scores.hidden, scores.signal, sorted(facts.present))
-        energy = self._so_far.energy + math.fsum(scores.energies)
-        width = self._correlation.width(energy) if energy > 0 else EXACT
-        self._so_far.add(facts.present, scores.gains, scores.energies, width)
-        self._rounds.add(facts, length, scores, sketch, width)
+            found = score_round(
+                scorer.canaries,
+                self._count,
+                released[names[0]],
+                facts,
+                dots[0],
+                vectors,
+                has_canaries=names[0] != OTHERS,
+                everybody=self._whitener.window > 1,
+            )
+        row = self._whitener.add(found.hidden)
+        scores, signals = (
+            whitened_row(row, value, self._rounds.last(name, len(row) - 1))
+            for name, value in (("scores", found.scores), ("signals", found.signals))
+        )
+        self._so_far.add(facts.present, scores, signals)
+        self._rounds.add(facts, norm(update), scores, signals, row)
         self._last = self._last if theta is None else theta
 
     def _derived(self, update: Vector) -> dict[str, Vector]:
@@ -210,23 +218,6 @@ class RunAuditor:
             scorer.go_on(scorer.scored(self._series), self.rounds)
         return scorer
 
-    def _follow_null(
-        self, facts: RoundFacts, scores: RoundScores, mean: Vector, dots: Any, length: float
-    ) -> None:
-        """Note what canaries that took no part score in the round."""
-        null, first, dim = self._null, len(self.canaries), len(mean)
-        if null is None or dots[0] is None:
-            return
-        others, size = dots[0][first:], norm(mean)
-        if scores.hidden is not None:
-            null.add_round(math.sqrt(dim) * (others / size), facts.present, scores.signal)
-        if "delta" in self._series:
-            null.add_delta(dots[self._series.index("delta")][first:], length, dim)
-        elif self._told and isinstance(self._server, ServerSGD):
-            null.add_step(others, self._server, length, dim)
-        else:  # the model update is a multiple of what was released
-            null.add_delta(others, size, dim)
-
     def epsilon_so_far(self, confidence: float = 0.95) -> EpsilonEstimate | None:
         """ε of the rounds so far at the target δ, see `EpsilonSoFar`.
 
@@ -248,7 +239,7 @@ class RunAuditor:
         """
         scorer = self._started()
         scored = scorer.state() if keep_waiting else scorer.scored(self._series)
-        return {**self._rounds.state(), **scored, **(self._null.state() if self._null else {})}
+        return {**self._rounds.state(), **scored, "sketches": self._whitener.state()}
 
     def restore(
         self,
@@ -273,7 +264,7 @@ class RunAuditor:
         Raises:
             ValueError: if it has begun already, or the state does not fit.
         """
-        seen = SeenRounds(self._count, min(len(start), SKETCH_PARTS))
+        seen = SeenRounds(self._count)
         seen.restore(state, rounds)
         self.begin(start)
         self._rounds = seen
@@ -282,11 +273,10 @@ class RunAuditor:
             scorer.restore(state)
         else:
             scorer.go_on({name: state[name] for name in scorer.names_of(self._series)}, rounds)
-        if self._null is not None:  # rounds that are forgotten stay in it: they are null as well
-            self._null.restore(state)
-        for present, gains, energies, sketch, width in seen.scored():
-            self._correlation.add(sketch, present.tolist())
-            self._so_far.add(present, gains, energies, width)
+        forgotten = len(state["presence"]) - rounds
+        self._whitener.restore(state["sketches"], forgotten)
+        for present, scores, signals in seen.scored():
+            self._so_far.add(np.flatnonzero(present), scores, signals)
         self._last = last
         self._velocity = self._velocity if velocity is None else velocity
 
@@ -327,8 +317,8 @@ class RunAuditor:
             delta_series="delta" if isinstance(self._server, ServerSGD) else self._series[-1],
             presence=presence[:, ids],
             delta=self.delta,
-            null=self._null,
             released=self._series[0],
+            correlation=RoundCorrelation.of(rounds.factor, len(self._start)),
             **parts,
         )
         if self._follow:

@@ -2,9 +2,7 @@
 
 `check_known_variance` and `check_sign` refuse scores that no estimate fits. `mean_spread` says how
 far the mean of overlapping canaries' scores varies, as all of them share the random norm of the
-residual. `with_measured_null` divides scores by the standard deviation of the unobserved ones where
-that is certainly more than 1, as where the means of successive round updates are correlated with
-each other. Derivations: docs/notes/other-canaries.md.
+residual. Derivations: docs/notes/other-canaries.md.
 
 Examples:
     >>> found = mean_spread(count=1000, dim=10_000, shifts=np.array([3.0]), noise=np.array([1.0]))
@@ -22,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.shifted_cosines import LEAST_DIM, fitted_shift, normal_deviates
+from fl_epe.auditing.shifted_cosines import LEAST_DIM, cosines_of, fitted_shift, normal_deviates
 from fl_epe.checks import check_scores, raise_invalid
 
 Floats = NDArray[np.float64]
@@ -70,8 +68,10 @@ class Scores:
         standard_null: whether the score of an unobserved canary is N(0, 1).
         spread: standard deviation of the observed scores, if it is known and not 1; of √k times
             their mean where it is not that of k independent scores.
-        null: where the unobserved scores were wider than N(0, 1), their standard deviation, by
-            which all scores have been divided, and the number that it was measured on.
+        linear: whether scores with ``dim`` are inner products with their own part in, and not √dim
+            times a cosine: N(μ, 1) whatever μ is.
+        unit: a mean score times this is μ of the Gaussian mechanism, see `Precision`.
+        unit_error: relative standard error of that.
         expected: expected observed scores up to a factor, shape (k,), where they are known.
         faults: how the run was seen to differ from what its privacy accounting assumes.
         adversary: who computes them from a record; ``None`` for bare scores.
@@ -90,7 +90,9 @@ class Scores:
     statistic: str = "scores"
     standard_null: bool = False
     spread: float = 1.0
-    null: tuple[float, int] | None = None
+    linear: bool = False
+    unit: float = 1.0
+    unit_error: float = 0.0
     expected: Floats | None = None
     faults: tuple[str, ...] = ()
     adversary: Adversary | None = None
@@ -139,17 +141,19 @@ class Scores:
         """
         if self.dim is None:
             raise_invalid("dim", None, f"to be set: {self.statistic} are not cosines")
+        if self.linear:
+            return cosines_of(self.observed, self.dim)
         return np.asarray(self.observed / np.sqrt(self.dim))
 
     def deviates(self, shift: float | Floats) -> Floats:
         """The observed scores less ``shift``, N(0, 1) where it is right; exact for cosines too."""
-        if self.dim is None:
+        if self.dim is None or self.linear:
             return self.observed - shift
         return normal_deviates(self.cosines, self.dim, shift)
 
     def shift(self, mean: float = 0.0, sizes: ArrayLike = 1.0) -> float:
         """The shift, or scale of the shifts ``sizes``, at which `deviates` have that mean."""
-        if self.dim is not None:
+        if self.dim is not None and not self.linear:
             return fitted_shift(self.cosines, self.dim, mean, sizes)
         each = np.broadcast_to(np.asarray(sizes, np.float64), self.observed.shape)
         return float(np.sum(self.observed * each) / np.sum(each**2)) - mean
@@ -212,16 +216,35 @@ def wider_than_known(scores: Scores) -> str | None:
     square = min(
         float(np.var(scores.deviates(scores.shift(0.0, sizes) * sizes), ddof=1)) for sizes in models
     )
-    if scores.null is None:
-        p = scipy.stats.chi2.sf(square * freedom, freedom)
-    else:
-        p = scipy.stats.f.sf(square, freedom, scores.null[1])
+    p = scipy.stats.chi2.sf(square * freedom, freedom)
     if p >= 1 - LEAST_CERTAINTY:
         return None
     return (
         f"observed {scores.statistic} are {np.sqrt(square):.2f} times as wide as known variance "
         f"allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their mean is "
         "smaller than that of the worst case"
+    )
+
+
+def null_misfit(scores: Scores) -> str | None:
+    """How unobserved scores differ from N(0, 1), in words, if that is their law and they do.
+
+    Only scores that are wider or shifted are judged, by a χ² and a z test of `LEAST_CERTAINTY`
+    together: with narrower ones, bounds still hold.
+    """
+    if not scores.standard_null or scores.unobserved is None:
+        return None
+    found, count = scores.unobserved, len(scores.unobserved)
+    mean, width = float(found.mean()), float(np.sqrt(np.mean(found**2)))
+    p = min(
+        scipy.stats.chi2.sf(count * width**2, count),
+        2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count)),
+    )
+    if 2 * p >= 1 - LEAST_CERTAINTY:
+        return None
+    return (
+        f"{scores.statistic} of the {count} unobserved canaries have the mean {mean:.3f} and "
+        f"spread {width:.3g}, where 0 and 1 are expected (p = {2 * p:.1g})"
     )
 
 
@@ -261,30 +284,3 @@ def check_sign(scores: Scores) -> None:
             f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean "
             "that a canary took part; negate them, or swap the two sides"
         )
-
-
-def with_measured_null(scores: Scores) -> Scores:
-    """Scores whose null is N(0, 1) again, if unobserved ones are certainly wider than that.
-
-    Both sides are divided by the root mean square of the unobserved scores, which `Scores.null`
-    keeps, if a χ² test says with `LEAST_CERTAINTY` that it is above 1. In one of a thousand runs
-    with a right null it does so by chance. The interval of an estimate allows for the error of
-    the measurement.
-    """
-    others = scores.unobserved
-    if others is None:
-        return scores
-    square, count = float(np.mean(others**2)), len(others)
-    if count * square <= scipy.stats.chi2.ppf(LEAST_CERTAINTY, count):
-        return scores
-    width = float(np.sqrt(square))
-    return dataclasses.replace(
-        scores, observed=scores.observed / width, unobserved=others / width, null=(width, count)
-    )
-
-
-def null_interval(width: float, count: int, confidence: float) -> tuple[float, float]:
-    """Interval for a standard deviation that ``count`` scores of mean 0 were measured to have."""
-    tails = np.array([1 + confidence, 1 - confidence]) / 2
-    low, high = width * np.sqrt(count / scipy.stats.chi2.ppf(tails, count))
-    return float(low), float(high)

@@ -24,7 +24,6 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.round_correlation import EXACT, Width
 from fl_epe.checks import check_positive, check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
@@ -139,8 +138,7 @@ class WatchedMean:
         planned: as in `Boundary`.
         confidence: coverage of the two-sided interval, over all looks.
         variance: of the total, in which ``horizon`` is then counted; the information by default.
-        width: of scores without what they are to show, by whose value ``total`` was divided; the
-            interval allows for the error of the width.
+        unit_error: relative standard error of the weights' unit; the interval allows for three.
     """
 
     total: float
@@ -149,7 +147,7 @@ class WatchedMean:
     planned: bool = True
     confidence: float = 0.95
     variance: float | None = None
-    width: Width = EXACT
+    unit_error: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -164,7 +162,5 @@ class WatchedMean:
         boundary = Boundary((1 - self.confidence) / 2, self.horizon, self.planned)
         ratio = 1.0 if self.variance is None else self.variance / self.information
         half = float(boundary.at(ratio * self.information)) / self.information
-        narrower, wider = (  # errors add as squares
-            self.mean * (self.width.value / end - 1) for end in (self.width.high, self.width.low)
-        )
-        return self.mean - math.hypot(half, narrower), self.mean + math.hypot(half, wider)
+        half = math.hypot(half, 3 * self.unit_error * self.mean)
+        return self.mean - half, self.mean + half

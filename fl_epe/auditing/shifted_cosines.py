@@ -31,6 +31,12 @@ def shift_scores(cosines: ArrayLike, dim: int) -> Floats:
     return np.asarray(_ratio(cosines) * np.sqrt(max(dim - 3, 1)))
 
 
+def cosines_of(scores: ArrayLike, dim: int) -> Floats:
+    """The cosines whose `shift_scores` these are."""
+    found = np.asarray(scores, np.float64)
+    return np.asarray(found / np.sqrt(max(dim - 3, 1) + found**2))
+
+
 def hidden_norm(norm: ArrayLike, own: ArrayLike) -> Floats:
     """Norm of the residual of a vector of norm ``norm`` that holds a canary of norm ``own``.
 

@@ -16,8 +16,8 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import known_others
-from fl_epe.auditing.scores import Scores, with_measured_null
-from fl_epe.auditing.shifted_cosines import shift_scores
+from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.secret_rounds import checked_secret_rounds
 from fl_epe.checks import ArgumentError, raise_invalid
 
 if TYPE_CHECKING:
@@ -50,24 +50,28 @@ def _maximum(view: View) -> Scores:
 
 
 def _matched_filter(view: View) -> Scores:
-    """``Σ a_t s_it / √(Σ a_t²)`` over the known rounds ``S_i``. Null N(0, 1).
+    """``fᵀG⁻¹s / √(fᵀG⁻¹f)``, over all rounds. Null N(0, 1).
 
-    Canaries that never took part are left out. Each unobserved canary is scored at the rounds of
-    an observed one. If the ``a_t`` are not known, all rounds weigh the same. If no canary took part
-    more than once, a score is √d times the cosine with one round's mean.
+    Canaries that never took part are left out. Each unobserved canary is scored at the rounds of an
+    observed one. If the ``a_t`` are not known, all rounds weigh the same. Where the correlation of
+    the rounds is known, or nobody took part twice, a score is √d times the cosine with one vector,
+    a sum of the rounds' means, once a canary's own part is left in it.
     """
-    record = view.alone
+    record, precision = view.record, view.precision
     here = record.presence.any(axis=0)
-    signals = view.signals if record.signal_known() else record.presence * 1.0
-    own, borrowed = signals[:, here], _borrowed(record, signals[:, here])
-    observed, unobserved = record.observed.means[:, here], record.unobserved.means
-    if bool(record.presence.sum(axis=0).max() <= 1):
-        filtered, others = _filter(own, observed), _filter(borrowed, unobserved)
-        return _scaled_cosines(view, filtered, others, "matched-filter")
-    filtered = _filter(own, shift_scores(observed, record.dim))
-    others = _filter(borrowed, shift_scores(unobserved, record.dim))
-    return with_measured_null(
-        Scores(filtered, _if_enough(others), None, "matched-filter", standard_null=True)
+    exact = record.correlation.factor is not None or record.presence.sum(axis=0).max() <= 1
+    own = view.whitened_signals[:, here]
+    observed = _filter(own, view.whitened_scores[:, here])
+    unobserved = _filter(_borrowed(record, own), view.whitened_null)
+    return Scores(
+        observed / precision.width,
+        _if_enough(unobserved / precision.width),
+        record.dim if exact else None,
+        "matched-filter",
+        standard_null=True,
+        linear=True,
+        unit=precision.unit * precision.width,
+        unit_error=view.unit_error,
     )
 
 
@@ -109,26 +113,27 @@ def _full_knowledge(view: View) -> Scores:
 def _likelihood_ratio(view: View) -> Scores:
     """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``, for an adversary who does not know the rounds.
 
-    There is one term for each epoch e. With rounds drawn by coins of probability q, there is one
-    term ``ln(1 − q + q·exp(…))`` for each round instead, see `View.unknown_rounds_law`. The null is
+    The scores ``s_it`` and their means ``a_t`` are those of `RoundCorrelation.matched`. There is
+    one term for each epoch e. With rounds drawn by coins of probability q, there is one term
+    ``ln(1 − q + q·exp(…))`` for each round instead, see `SecretRounds`. The null is
     not Gaussian: use `unknown_rounds_estimate` for an ε.
 
     Raises:
-        ValueError: if the schedule has no `View.unknown_rounds_law`.
+        ValueError: if the schedule has no `SecretRounds`.
     """
-    law = view.checked_law()
+    secret = checked_secret_rounds(view.record)
     signal = view.signal[:, None]
     terms = [
-        signal * shift_scores(side.means, view.record.dim) - signal**2 / 2
-        for side in (view.alone.observed, view.alone.unobserved)
+        signal * view.record.correlation.matched(side) / view.precision.width - signal**2 / 2
+        for side in (view.whitened_scores, view.whitened_null)
     ]
-    if law == "coins":
-        rate = min(view.coin_rate, 1 - 1e-12)
+    if secret.law == "coins":
+        rate = min(secret.rate, 1 - 1e-12)
         observed, unobserved = (
             np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + term), axis=0) for term in terms
         )
     else:
-        blocks = view.epoch_blocks
+        blocks = secret.blocks
         observed, unobserved = (
             np.sum(
                 [scipy.special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0

@@ -4,7 +4,9 @@ Notation: ``s_it = √d·cot(c_i, mean_t)`` is the score of canary i in round t,
 momentum undone: √d times the cosine C over √(1 − C²) (`shifted_cosines.shift_scores`). It is
 N(0, 1) for an unobserved canary. ``a_t = √d·C_t / (n·‖h_t‖)`` is the expected score of a
 participant of round t (in general, √d times the norm of what it adds to the mean, over the norm of
-all else in it, ``h_t``). ``S_i`` are the rounds of canary i.
+all else in it, ``h_t``). Rounds are correlated where their ``h_t`` are: whitened scores and signals
+are ``L⁻¹s_i`` and ``L⁻¹f_i`` (`fl_epe.auditing.whitening`), with ``f_it`` = a_t in the rounds of
+canary i and 0 in others.
 
 Examples:
     >>> list(STATISTICS)
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +28,10 @@ from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
 from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, mean_spread
-from fl_epe.auditing.shifted_cosines import fitted_shift, hidden_norm
+from fl_epe.auditing.scores import Scores, mean_spread
+from fl_epe.auditing.shifted_cosines import fitted_shift, hidden_norm, shift_scores
+from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs
 from fl_epe.checks import raise_invalid
-from fl_epe.schedules import SCHEDULES
 
 Floats = NDArray[np.float64]
 
@@ -76,9 +79,7 @@ class View:
 
         With fewer than two unobserved canaries ``unobserved`` is ``None``. Scores of one canary
         among real clients ("displacement", "matched-filter", "likelihood-ratio") are of the record
-        `alone`; all canaries stay in for the others. Scores of the matched filter over several
-        rounds are divided by the standard deviation of unobserved ones where that is certainly
-        above 1 (`scores.with_measured_null`).
+        `alone`; all canaries stay in for the others.
 
         Args:
             statistic: one of `STATISTICS` that the adversary can compute; its own by default.
@@ -104,11 +105,26 @@ class View:
             return dataclasses.replace(scores, expected=self.expected_scores)
         return scores
 
-    @functools.cached_property
-    def signal(self) -> Floats:
-        """Expected score of a participant in each round's mean, ``a_t``, ``(T,)``.
+    @property
+    def precision(self) -> Precision:
+        """What it does to `whitened_scores` that correlations are estimated."""
+        if self.adversary.sees == "final":
+            return EXACT
+        return self.record.correlation.precision(self.record.rounds, self.record.dim)
 
-        The mean is that of one canary among real clients, as far as the record can tell.
+    @functools.cached_property
+    def unit_error(self) -> float:
+        """Relative standard error of `all_expected_scores`, as correlations are estimated."""
+        signals, window = self.whitened_signals, self.record.correlation.window
+        pairs = math.fsum(
+            energy_of_pairs(row, signals[max(t - window + 1, 0) : t])
+            for t, row in enumerate(signals)
+        )
+        return self.precision.unit_error(pairs, float(np.sum(signals**2)))
+
+    @functools.cached_property
+    def _signal(self) -> Floats:
+        """``a_t``, ``(T,)``: what a participant adds to a round's score.
 
         Raises:
             ValueError: if the record does not say what a canary adds to the mean.
@@ -118,9 +134,45 @@ class View:
         return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
     @functools.cached_property
-    def signals(self) -> Floats:
-        """`signal` of each observed canary in each round, ``(T, k)``; 0 where it is not in it."""
-        return np.asarray(self.signal[:, None] * self.record.shares())
+    def signal(self) -> Floats:
+        """Expected score of a participant of each round alone, ``(T,)``.
+
+        The round is that of one canary among real clients, as far as the record can tell.
+
+        Raises:
+            ValueError: if the record does not say what a canary adds to the mean.
+        """
+        weights = self.record.correlation.additive_weights(self._signal)
+        return np.asarray(self.precision.unit * np.sqrt(weights))
+
+    @functools.cached_property
+    def whitened_signals(self) -> Floats:
+        """What each observed canary added to its `whitened_scores`, ``(T, k)``.
+
+        In proportion, where the record does not say what a canary adds to the mean.
+        """
+        if (known := self.record.running.signals) is not None:
+            return known
+        shares = self.record.shares() * 1.0
+        if self.record.signal_known():
+            shares = self._signal[:, None] * shares
+        return self.record.correlation.whiten(shares)
+
+    @functools.cached_property
+    def whitened_scores(self) -> Floats:
+        """Scores of the observed canaries, ``(T, k)``; N(0, 1) without their own part."""
+        if (known := self.record.running.scores) is not None:
+            return known
+        return self.record.correlation.whiten(
+            shift_scores(self.alone.observed.means, self.record.dim)
+        )
+
+    @functools.cached_property
+    def whitened_null(self) -> Floats:
+        """Scores of the unobserved canaries, ``(T, u)``."""
+        return self.record.correlation.whiten(
+            shift_scores(self.alone.unobserved.means, self.record.dim)
+        )
 
     @property
     def contributions(self) -> Floats:
@@ -129,14 +181,16 @@ class View:
         Raises:
             ValueError: if the record does not say.
         """
+        self._check_signal()
         mechanism = self.record.mechanism
-        if not self.record.signal_known():
-            raise_invalid(
-                "clip_norms", mechanism.clip_norms, "(or contributions) to be known in every round"
-            )
         if mechanism.contributions is not None:
             return mechanism.contributions
         return np.asarray(mechanism.clip_norms / mechanism.cohort_size)
+
+    def _check_signal(self) -> None:
+        if not self.record.signal_known():
+            norms = self.record.mechanism.clip_norms
+            raise_invalid("clip_norms", norms, "(or contributions) to be known in every round")
 
     @functools.cached_property
     def weights(self) -> Floats:
@@ -144,7 +198,7 @@ class View:
 
         For an adversary who sees the final model ``√d·w_t·C_t / (n·‖h‖)``, with ``w_t`` the weight
         of round t in θ_T − θ_0, and h all but a typical canary in it; for one who sees every
-        round's ``a_t²``.
+        round's its part of ``fᵀG⁻¹f``, ``a_t²`` where rounds are independent.
 
         Raises:
             ValueError: if the clip norms are unknown, or for the final model if the server was not
@@ -153,7 +207,11 @@ class View:
         """
         check_measured(self.record, self.adversary)
         if self.adversary.sees == "all":
-            return self.signal**2
+            taken = self.record.presence.sum(axis=0)
+            often = float(taken[taken > 0].mean())
+            others = (often - 1) / max(self.record.rounds - 1, 1)
+            found = self.record.correlation.additive_weights(self._signal, others)
+            return self.precision.unit**2 * found
         added, hidden = self._final_parts
         if hidden == 0:
             raise_invalid("displacement_norm", hidden, "> 0 for expected scores")
@@ -165,16 +223,26 @@ class View:
 
         The sum of the `weights` of its rounds, or the root of that sum if each is seen.
         """
-        weights = self.weights
-        if self.adversary.sees == "all":
-            return np.asarray(np.sqrt(np.sum(self.signals**2, axis=0)))
-        return np.asarray(weights @ self.record.shares())
+        if self.adversary.sees == "final":
+            return np.asarray(self.weights @ self.record.shares())
+        check_measured(self.record, self.adversary)
+        self._check_signal()
+        squares = self.whitened_signals**2
+        energies, fourths = squares.sum(axis=0), np.sum(squares**2, axis=0)
+        return self.precision.sizes(energies, fourths, self.unit_error)
 
     @property
     def expected_scores(self) -> Floats:
-        """`all_expected_scores`, of the canaries that have `scores` alone."""
-        found = self.all_expected_scores
-        return found if self.adversary.sees == "final" else found[self.record.presence.any(axis=0)]
+        """Means of the `scores`, ``(k',)``, of the canaries that have any.
+
+        Times `Scores.unit` they are their `all_expected_scores`, but for errors of their spread.
+        """
+        if self.adversary.sees == "final":
+            return self.all_expected_scores
+        self._check_signal()
+        energies = np.sum(self.whitened_signals**2, axis=0)
+        found = np.sqrt(energies[self.record.presence.any(axis=0)])
+        return np.asarray(found / self.precision.width)
 
     def of_sum(self, weights: float) -> float:
         """The expected score of a client whose rounds have this sum of `weights`."""
@@ -210,53 +278,12 @@ class View:
             noise = np.array([np.sum(record.round_weights() ** 2 * noise)])
             hidden = np.array([self._final_parts[1] ** 2])
         else:
-            energy = self.signals[:, record.presence.any(axis=0)] ** 2
+            energy = self.whitened_signals[:, record.presence.any(axis=0)] ** 2
             total = np.sqrt(np.sum(energy, axis=0))
             each = np.divide(energy, total, out=np.zeros_like(energy), where=total > 0)
             shifts, hidden = np.mean(each, 1), self._hidden_norms**2
         share = np.divide(noise, hidden, out=np.zeros_like(hidden), where=hidden > 0)
         return mean_spread(len(scores.observed), record.dim, shifts, np.minimum(share, 1.0))
-
-    @property
-    def unknown_rounds_law(self) -> str | None:
-        """How one canary's rounds are drawn: "coins", "epochs", or ``None`` if it is neither.
-
-        "coins": in each round independently with the same probability, as for Poisson sampling and
-        for one member of a cohort of fixed size. "epochs": once in each of the `epoch_blocks`.
-        """
-        mechanism = self.record.mechanism
-        schedule = SCHEDULES.get(mechanism.participation)
-        if schedule is None or mechanism.canary_weights is not None:
-            return None
-        law, times = schedule.unknown_rounds, mechanism.canary_participations
-        return None if law == "epochs" and times != round(times) else law
-
-    def checked_law(self) -> str:
-        """The `unknown_rounds_law`.
-
-        Raises:
-            ValueError: if it is ``None``.
-        """
-        law, mechanism = self.unknown_rounds_law, self.record.mechanism
-        if law is None:
-            raise_invalid(
-                "participation",
-                mechanism.participation,
-                f"with canary_participations={mechanism.canary_participations} to be poisson, "
-                "fixed-size, balls-in-bins or whole epochs",
-            )
-        return law
-
-    @property
-    def coin_rate(self) -> float:
-        """Probability of a canary to be in a round, where coins decide."""
-        return min(self.record.mechanism.canary_participations / self.record.rounds, 1.0)
-
-    @property
-    def epoch_blocks(self) -> list[NDArray[np.int64]]:
-        """The rounds of each epoch; every canary takes part once in each of them."""
-        repeats = max(1, round(self.record.mechanism.canary_participations))
-        return np.array_split(np.arange(self.record.rounds), repeats)
 
 
 def seen_by(record: AuditRecord, adversary: Adversary = FINAL_MODEL) -> View:
@@ -283,31 +310,3 @@ def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str
     if statistic not in known:
         raise_invalid("statistic", statistic, f"to be one of {', '.join(known)}, for {adversary}")
     return statistic
-
-
-def scores_for_claim(record: AuditRecord) -> Scores:
-    """Scores of the adversary of a privacy claim, who sees every round's model.
-
-    Where rounds are drawn by coins (Poisson sampling, cohorts of fixed size), privacy accounting
-    holds for an adversary who does not know them, and for clients whose coins are still to be
-    tossed. So the scores are likelihood ratios at unknown rounds, and canaries that were drawn for
-    no round count as members. Otherwise they are the matched filter at the known rounds.
-    """
-    view = seen_by(record, EVERY_ROUND)
-    if view.unknown_rounds_law != "coins" or not record.rounds or view.coin_rate >= 1:
-        return view.scores()
-    found = seen_by(record.in_order(), STATISTICS["likelihood-ratio"]).scores()
-    count = record.num_canaries
-    planned = record.design.num_canaries
-    if record.mechanism.inclusion == "fixed" and planned is not None:
-        drawn = planned
-    else:  # as many as one expects to draw for no round, if those of no round were left out
-        drawn = round(count / -np.expm1(record.rounds * np.log1p(-view.coin_rate)))
-    if not record.presence.any(axis=0).all():
-        drawn = count
-    scores = dataclasses.replace(found, statistic=UNKNOWN_ROUNDS)
-    if (others := scores.unobserved) is None:
-        return scores
-    absent = min(max(drawn - count, 0), len(others) - 2)
-    observed = np.concatenate([scores.observed, others[:absent]])
-    return dataclasses.replace(scores, observed=observed, unobserved=others[absent:])

@@ -71,10 +71,6 @@ class CanarySet:
         """Whether the scores of a vector cost the same for any number of canaries."""
         return self._sphere is None
 
-    def with_count(self, count: int) -> CanarySet:
-        """The same canaries, and further ones up to ``count``, or fewer."""
-        return self if count == self.count else CanarySet(self.dim, count, self.seed, self.kind)
-
     def vector(self, i: int) -> NDArray[np.float32]:
         """Canary ``i`` as a float32 array of shape ``(dim,)`` with unit norm.
 

@@ -34,21 +34,15 @@ class CanaryScorer:
         canaries: observed and unobserved canaries together.
         score_memory: bytes for vectors that wait to be scored together, for independent canaries.
 
-        others: further canaries, after those, whose products `add` returns and nobody keeps; 0
-            for independent ones, which would cost too much.
 
     Raises:
         ValueError: if ``score_memory`` is not positive.
     """
 
-    def __init__(
-        self, canaries: CanarySet, score_memory: int = SCORE_MEMORY, *, others: int = 0
-    ) -> None:
+    def __init__(self, canaries: CanarySet, score_memory: int = SCORE_MEMORY) -> None:
         if score_memory < 1:
             raise_invalid("score_memory", score_memory, ">= 1")
         self.canaries = canaries
-        self.others = others if canaries.fast else 0
-        self._all = canaries.with_count(canaries.count + self.others)
         self._limit = 1 if canaries.fast else max(1, score_memory // (4 * canaries.dim))
         self._names: list[str] = []  # of the vectors that wait, in the first rows of `_rows`
         self._rows = np.empty((0 if canaries.fast else self._limit, canaries.dim), np.float32)
@@ -59,8 +53,7 @@ class CanaryScorer:
         """Append a vector to a series; it is scored at once, or when enough vectors wait.
 
         Returns:
-            Its inner product with every canary and the others, shape ``(count + others,)``;
-            ``None`` if it waits.
+            Its inner product with every canary, shape ``(count,)``; ``None`` if it waits.
 
         Raises:
             ValueError: if the vector has the wrong shape or an entry that is not finite.
@@ -73,8 +66,8 @@ class CanaryScorer:
             raise ArgumentError(f"Expected {series} to be finite, got {{norm}}.", norm=length)
         self._norms.setdefault(series, []).append(length)
         if self.canaries.fast:
-            dots = self._all.dot(vector)
-            self._dots.setdefault(series, []).append(dots[: self.canaries.count].copy())
+            dots = self.canaries.dot(vector)
+            self._dots.setdefault(series, []).append(dots)
             return dots
         self._rows[len(self._names)] = vector
         self._names.append(series)

@@ -108,7 +108,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_job(path: Path, task: str | None = None) -> Job:
-    """The job of an unfinished run, without reading its state.
+    """The job of an unfinished run.
 
     Where the newest checkpoint is broken, that of the one before it.
 
@@ -127,7 +127,7 @@ def load_job(path: Path, task: str | None = None) -> Job:
 
 
 def _job_in(path: Path, task: str | None) -> Job:
-    values, _ = read_checkpoint(path, job_only=True)
+    values, _ = read_checkpoint(path)
     found = str(values.get("task", ""))
     if task is None and ":" in found:
         raise ArgumentError(
@@ -156,10 +156,8 @@ def write_checkpoint(path: Path, job: Mapping[str, Any], state: State) -> None:
     write_archive(path, state, {"job": job}, schema=SCHEMA, compress=False, previous=previous)
 
 
-def read_checkpoint(
-    path: Path, *, job_only: bool = False
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The job and the state that `write_checkpoint` wrote; no state with ``job_only``.
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The job and the state that `write_checkpoint` wrote.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -167,7 +165,7 @@ def read_checkpoint(
     """
     if not path.exists():
         raise FileNotFoundError(f"Expected path={str(path)!r} to exist: no unfinished run there.")
-    (job,), state = read_archive(path, WHAT, schema=SCHEMA, texts=("job",), texts_only=job_only)
+    (job,), state = read_archive(path, WHAT, schema=SCHEMA, texts=("job",))
     return job, state
 
 

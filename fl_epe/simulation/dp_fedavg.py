@@ -66,13 +66,13 @@ class ServerState:
     rounds_done: int = 0
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class ClippedSums:
     """What the clients and canaries of a round send: sums of clipped updates, and counts.
 
     Attributes:
         total: sum of all clipped updates, float64 of shape ``(dim,)``; whoever is absent adds 0.
-        clients_total: that of the clients alone, with full knowledge.
+        clients_total: that of the clients alone, with full knowledge, else ``None``.
         clients: clients in the sum.
         unclipped: those of them whose update was no longer than the clip norm.
         canaries: canaries in the sum; all are clipped.

@@ -81,16 +81,11 @@ class TrainInstruction:
         return cls(theta=read_only(records_of(content, ArrayRecord)["model"]["theta"]), **told)
 
 
-@dataclasses.dataclass
-class PartialAggregate:
+@dataclasses.dataclass(eq=False)
+class PartialAggregate(ClippedSums):
     """What a worker answers: sums over its clipped updates, never a single one.
 
     Attributes:
-        clients_sum: float64 ``(dim,)``; with the canaries in it, unless they are kept apart.
-        canaries_sum: float64 ``(dim,)``, or ``None``.
-        clients: clients whose update is in the sum.
-        canaries: canaries in the sum.
-        unclipped: those of the clients whose norm was at most the clip norm.
         examples: predictions made by the clients while they trained.
         loss_sum: their summed loss.
         correct: how many of them were right, or the sum of the task's metric.
@@ -99,11 +94,6 @@ class PartialAggregate:
 
     __pydantic_config__: ClassVar = pydantic.ConfigDict(arbitrary_types_allowed=True)
 
-    clients_sum: pydantic.SkipValidation[NDArray[np.float64]]
-    canaries_sum: pydantic.SkipValidation[NDArray[np.float64] | None] = None
-    clients: int = 0
-    canaries: int = 0
-    unclipped: int = 0
     examples: int = 0
     loss_sum: float = 0.0
     correct: float = 0
@@ -111,11 +101,10 @@ class PartialAggregate:
 
     def encode(self) -> RecordDict:
         """As the content of a reply."""
-        arrays = {name: getattr(self, name) for name in _SUMS}
-        told: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
+        told = {name: value for name, value in vars(self).items() if value is not None}
+        sums = pack(**{name: told.pop(name) for name in _SUMS if name in told})
         told["faults"] = [fault.text for fault in self.faults]
         told["kinds"] = [str(fault.kind) for fault in self.faults]
-        sums = pack(**{name: array for name, array in arrays.items() if array is not None})
         return RecordDict({"sums": sums, "told": ConfigRecord(told)})
 
     @classmethod
@@ -140,13 +129,6 @@ class PartialAggregate:
         except UNREADABLE as error:
             raise RefusedError(f"Expected a readable reply: {one_line(error)}.") from error
 
-    def clipped_sums(self) -> ClippedSums:
-        """What `fl_epe.simulation.dp_fedavg.next_round` takes."""
-        total, clients = self.clients_sum, None
-        if self.canaries_sum is not None:
-            total, clients = self.clients_sum + self.canaries_sum, self.clients_sum
-        return ClippedSums(total, clients, self.clients, self.unclipped, self.canaries)
-
     def check(self, order: TrainInstruction) -> None:
         """Refuse an answer that does not fit its order.
 
@@ -158,29 +140,28 @@ class PartialAggregate:
         for name, largest in (*most.items(), ("unclipped", self.clients)):
             if not 0 <= (count := getattr(self, name)) <= largest:
                 raise RefusedError(f"Expected {name}={count} >= 0 and <= {largest}.")
-        sums = {"clients": self.clients_sum, "canaries": self.canaries_sum}
-        counts = {"clients": self.clients, "canaries": self.canaries}
-        if not order.separate:
-            if sums.pop("canaries") is not None:
-                raise RefusedError("Expected no sum of canaries apart, as none was asked for.")
-            counts["clients"] += self.canaries
-        for name, total in sums.items():
-            count = counts[name]
+        counts = {"total": self.clients + self.canaries}
+        if order.separate:
+            counts["clients_total"] = self.clients
+        elif self.clients_total is not None:
+            raise RefusedError("Expected no sum of clients apart, as none was asked for.")
+        for name, count in counts.items():
+            total = getattr(self, name)
             if total is None or total.shape != order.theta.shape or total.dtype != np.float64:
                 found = "nothing" if total is None else f"{total.dtype} {total.shape}"
-                text = f"Expected the {name} sum to be float64 {order.theta.shape}, got {found}."
+                text = f"Expected {name} to be float64 {order.theta.shape}, got {found}."
                 raise RefusedError(text, FaultKind.WRONG_SHAPE)
             length = norm(total)
             if not length <= count * order.clip_norm * (1 + 1e-6):  # also refuses NaN
                 raise RefusedError(
-                    f"Expected the norm={length} of a sum of {count} {name} to be at most "
+                    f"Expected the norm={length} of {name}, a sum of {count}, to be at most "
                     f"{count} times clip_norm={order.clip_norm}.",
                     FaultKind.REFUSED if math.isfinite(length) else FaultKind.NOT_FINITE,
                 )
 
 
 _SEEDS = ("canary_seed", "local_seed")
-_SUMS = ("clients_sum", "canaries_sum")
+_SUMS = ("total", "clients_total")
 _NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")
 _ANSWER = pydantic.TypeAdapter(PartialAggregate)
 
@@ -233,11 +214,8 @@ def collect(
 
 
 def add_up(parts: Collection[PartialAggregate], dim: int, *, separate: bool) -> PartialAggregate:
-    """All parts of a round in one; canaries are kept apart if they are ``separate``."""
-    numbers = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
-    total = PartialAggregate(np.zeros(dim), np.zeros(dim) if separate else None, **numbers)
-    for part in parts:
-        total.clients_sum += part.clients_sum
-        if total.canaries_sum is not None and part.canaries_sum is not None:
-            total.canaries_sum += part.canaries_sum
-    return total
+    """All parts of a round in one; the sum of the clients alone too if it is ``separate``."""
+    found = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
+    for name in _SUMS if separate else _SUMS[:1]:
+        found[name] = sum((getattr(part, name) for part in parts), np.zeros(dim))
+    return PartialAggregate(**found)

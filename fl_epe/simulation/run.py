@@ -152,8 +152,8 @@ class _Session:
 
     def decided(self) -> bool:
         """Whether the rule `RunConfig.stop_when` is met."""
-        rule, found = self.job.config.stop_rule(), self.strategy.auditor.epsilon_so_far()
-        return rule is not None and found is not None and rule.met(found.low, found.high)
+        found = self.strategy.auditor.epsilon_so_far()
+        return found is not None and self.job.config.stops_at(found.low, found.high)
 
     def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
         scores = self.job.task.evaluate(arrays["theta"].numpy())

@@ -163,7 +163,7 @@ class DPFedAvg(Strategy):
         answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
         separate = self.config.full_knowledge
         found = add_up(answers.values(), len(before.theta), separate=separate)
-        self._state, released = next_round(self.config, self.seeds, before, found.clipped_sums())
+        self._state, released = next_round(self.config, self.seeds, before, found)
         answered = [self._instructions[node] for node in answers]
         self.log.close_round(answered, found, before.clip_norm)
         facts = RoundFacts(

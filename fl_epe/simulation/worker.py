@@ -77,17 +77,16 @@ def execute(
     task: Task, order: TrainInstruction, execution: Execution | None = None
 ) -> PartialAggregate:
     """Train the order's clients, clip each update and add it up; likewise for the canaries."""
-    dim = len(order.theta)
-    total = ClippedSum(dim, order.clip_norm)
+    total = ClippedSum(len(order.theta), order.clip_norm)
     local = LocalTraining(order.local_learning_rate, order.local_epochs, order.local_batch_size)
     seed, t = order.local_seed, order.round_number
     trainer = _trainer(task, execution)
     counts = trainer.train(order.theta, order.clients, local, total, seed=seed, round_number=t)
-    canaries_total = ClippedSum(dim, order.clip_norm) if order.separate else total
-    faults = _add_canaries(canaries_total, order)
+    clients_total = total.total() if order.separate else None
+    faults = _add_canaries(total, order)
     return PartialAggregate(
-        clients_sum=total.total(),
-        canaries_sum=canaries_total.total() if order.separate else None,
+        total=total.total(),
+        clients_total=clients_total,
         clients=counts.clients,
         canaries=len(order.canary_ids) - len(faults),
         unclipped=counts.unclipped,

@@ -63,12 +63,10 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM
 from sklearn.datasets import load_digits
 
 from fl_epe import AuditRecord, EpsilonEstimate, epsilon_from_record
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, others_share, seen_by
-from fl_epe.auditing.shifted_cosines import shift_scores
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, others_share
 from fl_epe.config import RunConfig
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.limit import limit_record
-from fl_epe.limit.setting import limit_like
+from fl_epe.limit import limit_like, limit_record
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
 from fl_epe.simulation.flower_internals import quiet_flower
@@ -154,34 +152,6 @@ def row(name: str, count: int, record: AuditRecord) -> str:
     return f"{name:<11} {count:>5} {share:>4.0%}  {_cell(raw):<23} {_cell(alone):<23} {ends}"
 
 
-def correlation(record: AuditRecord) -> str:
-    """How wide the null is where round updates are correlated, and the mean score then.
-
-    The whitened filter weighs a canary's rounds by the inverse of their correlations, measured on
-    one half of the unobserved canaries; its null is measured on the other half.
-    """
-    scores = seen_by(record, EVERY_ROUND).scores()
-    if scores.null is None:
-        return "null as it should be"
-    view = seen_by(record, EVERY_ROUND)
-    alone, signal = view.alone, view.signal
-    mine, others = (
-        shift_scores(side.means, record.dim) for side in (alone.observed, alone.unobserved)
-    )
-    first, second = others[:, ::2], others[:, 1::2]
-    agree = first @ first.T / first.shape[1]
-    whitened, null = [], []
-    for i, present in enumerate(record.presence.T):
-        weights = np.linalg.solve(agree[np.ix_(present, present)], signal[present])
-        energy = np.sqrt(signal[present] @ weights)
-        whitened.append(weights @ mine[present, i] / energy)
-        null.append(weights @ second[present] / energy)
-    return (
-        f"null {scores.null[0]:.2f} wide; mean score {scores.observed.mean():.2f}, whitened "
-        f"{np.mean(whitened):.2f} (null {np.sqrt(np.mean(np.square(null))):.2f} wide)"
-    )
-
-
 def _cell(found: EpsilonEstimate) -> str:
     return f"{_number(found.epsilon)} ({_number(found.low)} – {_number(found.high)})"
 
@@ -201,8 +171,6 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
         for count in COUNTS:
             record = plug_in(app, count)
             say(row(app, count, record))
-            if app == "five rounds":
-                say(f"{'':<24}{correlation(record)}")
     for count in () if quick else COUNTS:
         record, limit = dp_fed_avg(count)
         say(f"{row('DPFedAvg', count, record)} {_number(limit.epsilon):>6}")

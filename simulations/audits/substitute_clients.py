@@ -149,7 +149,7 @@ def signed_app(task: Task, signs: np.ndarray) -> ClientApp:
         opposite = [canary for canary in order.canary_ids if signs[canary] < 0]
         part = execute(task, order)
         minus = execute(task, dataclasses.replace(order, clients=[], canary_ids=opposite))
-        part.clients_sum = part.clients_sum - 2 * minus.clients_sum
+        part.total = part.total - 2 * minus.total
         return Message(part.encode(), reply_to=message)
 
     return app

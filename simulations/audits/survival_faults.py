@@ -269,17 +269,17 @@ def _spoiled(reply: Message, message: Message, fault: str | None) -> list[Messag
     if fault == "unavailable":
         return [Message(Error(5, "the node is unavailable"), reply_to=message)]
     part = PartialAggregate.decode(reply.content)
-    part.clients_sum = {
-        "NaN": np.full_like(part.clients_sum, np.nan),
+    part.total = {
+        "NaN": np.full_like(part.total, np.nan),
         "wrong shape": np.zeros(3),
-        "too long": part.clients_sum * 1e6,
-        "garbage": part.clients_sum,
+        "too long": part.total * 1e6,
+        "garbage": part.total,
     }[str(fault)]
     reply.content = part.encode()
     if fault == "garbage":
-        shape = part.clients_sum.shape
+        shape = part.total.shape
         spoiled = Array("float64", shape, "numpy.ndarray", b"no array")
-        reply.content["sums"] = ArrayRecord({"clients_sum": spoiled})
+        reply.content["sums"] = ArrayRecord({"total": spoiled})
     return [reply]
 
 
@@ -324,7 +324,7 @@ def means_again(plan: Plan, config: RunConfig, dim: int) -> np.ndarray:
     """The norm of every round's mean, from what was accepted, the noise and the expected cohort."""
     norms = []
     for t, accepted in enumerate(plan.accepted):
-        total = sum((part.clipped_sums().total for _, part in accepted.values()), np.zeros(dim))
+        total = sum((part.total for _, part in accepted.values()), np.zeros(dim))
         (clip_norm,) = {order.clip_norm for order, _ in accepted.values()}
         scale = config.sum_noise_multiplier() * clip_norm
         noise = gaussian_noise(generator(SEEDS.noise, t, 0), dim, scale)

@@ -407,7 +407,7 @@ def limit(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
                     1e-5,
                     num_canaries=count,
                     unobserved=count,
-                    server=ServerSGD(1.0, momentum),
+                    momentum=momentum,
                     seed=seed,
                 )
             )

@@ -22,11 +22,6 @@ Scores are N(μ, 1), one canary after the other, as in the limit of a large mode
    1.5 to 0.5, times its mean over the participations so far.) "end" is the share in which it is
    ever above that truth at the end of the run. "above" is as "ever", for the upper end below the
    truth.
-6. Overlap and correlation: 500 runs of 12 rounds in 3,000 dimensions through `EpsilonSoFar`. ρ
-   is the cosine of the residuals of two rounds, "share" the canaries' energy over it. The
-   truth is the mean expected score so far over the width of scores without the canary, for the
-   means as they were. "as N(0, 1)" is the lower end as it would be without the measured width.
-
 Expected::
 
     1. lower end ever above the truth in 1000 rounds, share of 2000 runs
@@ -70,13 +65,8 @@ Expected::
        most rounds empty          0.9%   0.9%   0.5%
        30% of rounds lost         0.5%   0.3%   0.7%
        scores fall to a tenth     0.1%  13.8%   0.0%
-    6. rounds that agree
-             ρ  share  width  as N(0, 1)   ever  above  mechanism
-           0.0   0.01   1.00        1.4%   1.2%   2.0%       1.2%
-           0.0   0.48   1.00        1.8%   0.0%   2.8%       0.2%
-           0.0   3.00   1.00        4.8%   0.0%   8.4%       0.2%
 
-(and two rows more in 5, three in 6; of those in 6 see docs/notes/watching.md).
+(and two rows more in 5. Rounds that agree: whitened_runs.py.)
 """
 
 from __future__ import annotations
@@ -85,18 +75,13 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import cast
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe import RoundFacts, epsilon_two_gaussians
-from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
-from fl_epe.auditing.round_correlation import EXACT, RoundCorrelation
-from fl_epe.auditing.round_scores import score_round
+from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing.sequential import UNPLANNED, Boundary, crossing_probability
-from fl_epe.canaries import CanarySet
 from fl_epe.schedules import Capped, Poisson, Schedule, make_schedule, presence
 from fl_epe.schedules.sampled import DeviceClasses
 
@@ -257,78 +242,6 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
     return {name: found / runs for name, found in wrong.items()}
 
 
-DIM, TURNS, TIMES = 3000, 12, 4  # of runs with vectors: dimensions, rounds, participations
-
-
-class Held:
-    """Random directions that are held in memory, as `CanarySet` would make them."""
-
-    def __init__(self, rng: np.random.Generator, count: int) -> None:
-        self.dim = DIM
-        self._vectors = rng.standard_normal((count, DIM), np.float32)
-        self._vectors /= np.linalg.norm(self._vectors, axis=1)[:, None]
-
-    def __len__(self) -> int:
-        return len(self._vectors)
-
-    def vectors(self, numbers: list[int]) -> NDArray[np.float32]:
-        """Shape ``(len(numbers), DIM)``."""
-        return self._vectors[numbers]
-
-
-def agreeing(cosine: float, shift: float, count: int, runs: int, seed: int = 4) -> list[float]:
-    """Shares of runs: as N(0, 1), ever, above, mechanism; and the width at the end."""
-    found = []
-    for run in range(runs):
-        rng = np.random.default_rng((seed, run))
-        canaries = Held(rng, count)
-        so_far, correlation = EpsilonSoFar(DIM, count, count * TIMES), RoundCorrelation(DIM, count)
-        here = np.array([rng.permutation(TURNS) < TIMES for _ in range(count)]).T
-        hidden = np.sqrt(1 - cosine) * rng.standard_normal((TURNS, DIM), np.float32)
-        hidden += np.sqrt(cosine) * rng.standard_normal(DIM, np.float32)
-        lengths = np.linalg.norm(hidden, axis=1)
-        cosines = hidden @ hidden.T / np.outer(lengths, lengths)
-        signal = np.sqrt(DIM) * shift / np.hypot(lengths, shift)
-        expected = np.sqrt(DIM) * shift / np.hypot(np.sqrt(DIM), shift)
-        wrong = [False, False, False, False]
-        for t in range(TURNS):
-            numbers = np.flatnonzero(here[t]).tolist()
-            vectors = canaries.vectors(numbers)
-            mean = hidden[t] + shift * vectors.sum(axis=0)
-            facts = RoundFacts(numbers, shift)
-            scores = score_round(cast(CanarySet, canaries), mean, facts, vectors=vectors)
-            correlation.add_round(scores.hidden, scores.signal, numbers)
-            known = correlation.width(so_far.energy + float(scores.energies.sum()))
-            so_far.add(numbers, scores.gains, scores.energies, known)
-            watched = so_far.scale()
-            if watched is None:
-                continue
-            weights = signal[: t + 1, None] * here[: t + 1][:, here[: t + 1].any(axis=0)]
-            energy = np.sum(weights**2, axis=0)
-            spread = np.sum(weights * (cosines[: t + 1, : t + 1] @ weights), axis=0) / energy
-            truth = np.mean(np.sqrt(energy / spread)) / np.mean(np.sqrt(energy))
-            total = watched.total * watched.width.value
-            plain = dataclasses.replace(watched, total=total, width=EXACT)
-            low, high = watched.interval()
-            wrong[0] |= plain.interval()[0] > truth
-            wrong[1] |= low > truth
-            wrong[2] |= high < truth
-            designed = expected * np.mean(np.sqrt(np.count_nonzero(weights, axis=0) / spread))
-            wrong[3] |= low * np.mean(np.sqrt(energy)) > designed
-        found.append([*wrong, float(np.sqrt(spread.mean()))])
-    return [float(value) for value in np.mean(found, axis=0)]
-
-
-AGREEING = (
-    (0.0, 2.0, 30),
-    (0.0, 12.0, 30),
-    (0.0, 30.0, 30),
-    (0.05, 2.0, 30),
-    (0.3, 2.0, 30),
-    (1.0, 2.0, 30),
-)
-
-
 def main(runs: int, rounds: int) -> None:
     """Print the tables."""
     print(f"1. lower end ever above the truth in {rounds} rounds, share of {runs} runs")
@@ -356,14 +269,6 @@ def main(runs: int, rounds: int) -> None:
     for name, setting in UNEVEN.items():
         shares = "".join(f"{share:7.1%}" for share in uneven(setting, runs).values())
         print(f"   {name:24}{shares}")
-    print("6. rounds that agree\n         ρ  share  width  as N(0, 1)   ever  above  mechanism")
-    for cosine, shift_of_one, count in AGREEING:
-        plain, ever, above, mechanism, wide = agreeing(cosine, shift_of_one, count, runs // 4)
-        share = count * TIMES / TURNS * shift_of_one**2 / DIM
-        print(
-            f"   {cosine:7}{share:7.2f}{wide:7.2f}{plain:12.1%}{ever:7.1%}{above:7.1%}"
-            f"{mechanism:11.1%}"
-        )
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ that took part adds a known ``f_t``, carried on by a linear server. The optimal 
 ``fᵀG⁻¹s / √(fᵀG⁻¹f/d)``: N(0, 1) without the canary, and ``√(d·fᵀG⁻¹f)`` on average with it, which
 for a matrix mechanism with noise alone is ``‖C·1_S‖ / z``. G is estimated from M directions that
 take no part. What is estimated from M scores widens the null by known factors (Reed, Mallett and
-Brennan 1974), which `Whitener.deviation` has.
+Brennan 1974), which `Precision` has.
 
 Printed for mechanisms with square-root factors, one participation or one in each block of bands:
 mean score over theory with its standard error, deviation of the null, and the same for the filter
-that takes rounds as independent. Then the time of 2,048 rounds.
+that takes rounds as independent. Then the time of 2,048 rounds in the package.
 
     python simulations/studies/whitened_filter.py    # two minutes
 
@@ -19,16 +19,16 @@ What the whitened mean lacks at many rounds is the price of an estimated G: √(
 Expected (the last line on two cores of an AMD EPYC)::
 
     rounds bands sep momentum | whitened/theory  null | independent/theory  null
-        16     1   0      0.0 | 0.990 ± 0.010  0.994 ± 0.004 | 0.990 ± 0.010  0.994 ± 0.004
-        64     1   0      0.0 | 1.002 ± 0.008  0.999 ± 0.006 | 1.003 ± 0.008  0.999 ± 0.006
-        64     8   0      0.0 | 1.008 ± 0.006  0.998 ± 0.004 | 0.680 ± 0.010  0.993 ± 0.005
-        64    64   0      0.0 | 1.008 ± 0.008  0.995 ± 0.005 | 0.624 ± 0.010  0.993 ± 0.005
-        64    16  16      0.0 | 1.000 ± 0.006  0.999 ± 0.009 | 0.645 ± 0.006  1.079 ± 0.007
-        64    16  16      0.9 | 1.000 ± 0.006  0.999 ± 0.009 | 0.645 ± 0.006  1.079 ± 0.007
-        64    64   0     0.95 | 1.008 ± 0.008  0.995 ± 0.005 | 0.624 ± 0.010  0.993 ± 0.005
-       256    16  16      0.9 | 0.992 ± 0.002  1.010 ± 0.008 | 0.631 ± 0.002  1.102 ± 0.007
-       600    64  64      0.9 | 0.985 ± 0.003  1.004 ± 0.006 | 0.577 ± 0.002  1.051 ± 0.005
-    2048 rounds, 2000 canaries: 20.6 s, null 0.991
+        16     1   0      0.0 | 0.989 ± 0.010  0.993 ± 0.004 | 0.990 ± 0.010  0.994 ± 0.004
+        64     1   0      0.0 | 1.001 ± 0.008  0.999 ± 0.006 | 1.003 ± 0.008  0.999 ± 0.006
+        64     8   0      0.0 | 1.007 ± 0.006  0.998 ± 0.003 | 0.680 ± 0.010  0.993 ± 0.005
+        64    64   0      0.0 | 1.008 ± 0.007  0.995 ± 0.005 | 0.625 ± 0.009  0.993 ± 0.005
+        64    16  16      0.0 | 0.998 ± 0.004  0.998 ± 0.008 | 0.645 ± 0.006  1.079 ± 0.007
+        64    16  16      0.9 | 0.998 ± 0.004  0.998 ± 0.008 | 0.645 ± 0.006  1.079 ± 0.007
+        64    64   0     0.95 | 1.008 ± 0.007  0.995 ± 0.005 | 0.625 ± 0.009  0.993 ± 0.005
+       256    16  16      0.9 | 0.991 ± 0.003  1.009 ± 0.007 | 0.631 ± 0.002  1.101 ± 0.007
+       600    64  64      0.9 | 0.983 ± 0.002  1.007 ± 0.004 | 0.577 ± 0.002  1.052 ± 0.005
+    2048 rounds, 2000 canaries: 22.9 s
 """
 
 from __future__ import annotations
@@ -40,48 +40,32 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fl_epe import RoundFacts, RunAuditor
+from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, RoundCorrelation, Whitener
+
 Floats = NDArray[np.float64]
 
+_MANY = 10**9  # dimensions of a large model
 
-class Whitener:
-    """The factor of G that M null scores show, one round after the other (Gram-Schmidt).
+
+def whitened(null: Floats, scores: Floats, shapes: Floats) -> Floats:
+    """Filtered scores, ``(k,)``, and what their deviation is by the estimation of G.
+
+    The scores of a round with M random directions are an M-dimensional vector whose products are G.
 
     Args:
-        rounds: most rounds T.
-        null: number M of directions that take no part.
-        count: number k of canaries.
+        null: ``(T, M)``, scores of directions that take no part.
+        scores: ``(T, k)`` of canaries.
+        shapes: ``(T, k)``, what they added.
     """
-
-    def __init__(self, rounds: int, null: int, count: int) -> None:
-        self.rounds = 0
-        self._null = np.empty((rounds, null), np.float32)
-        self._scores, self._shapes = np.empty((2, rounds, count))
-
-    def add(self, null: NDArray[np.floating], scores: Floats, shapes: Floats) -> None:
-        """Add a round: null scores ``(M,)``, the canaries' scores and what they added, ``(k,)``."""
-        t, count = self.rounds, len(null)
-        known = self._null[:t]
-        rest: NDArray[np.float32] = null.astype(np.float32)
-        along = known @ rest / count
-        rest -= along @ known
-        length = np.sqrt(np.mean(rest**2))
-        self._null[t] = rest / length
-        self._scores[t] = (scores - along @ self._scores[:t]) / length
-        self._shapes[t] = (shapes - along @ self._shapes[:t]) / length
-        self.rounds = t + 1
-
-    @property
-    def deviation(self) -> float:
-        """The null's deviation by the estimation of G: √(M/(M − T + 1) · (M + 1)/(M − T + 2))."""
-        count = self._null.shape[1]
-        rest = count - self.rounds
-        return float(np.sqrt(count / (rest + 1) * (count + 1) / (rest + 2)))
-
-    def filtered(self) -> Floats:
-        """Scores of all canaries after the rounds so far, ``(k,)``."""
-        scores, shapes = self._scores[: self.rounds], self._shapes[: self.rounds]
-        energy = np.sum(shapes**2, axis=0)
-        return np.asarray(np.sum(shapes * scores, axis=0) / np.sqrt(energy) / self.deviation)
+    rounds, parts = null.shape
+    whitener = Whitener(parts, rounds)
+    correlation = RoundCorrelation.of([whitener.add(row) for row in null], parts)
+    lengths = np.sqrt(np.mean(null**2, axis=1))[:, None]
+    signals = correlation.whiten(shapes / lengths)
+    told = Precision.of(rounds, _MANY, parts)
+    found = np.sum(signals * correlation.whiten(scores / lengths), axis=0)
+    return np.asarray(found / np.sqrt(np.sum(signals**2, axis=0)) / told.width)
 
 
 def square_root_factor(rounds: int, bands: int) -> Floats:
@@ -114,10 +98,7 @@ def measure(
     rounds, count = shapes.shape
     carried = scipy.linalg.toeplitz(momentum ** np.arange(rounds), np.eye(1, rounds)[0])
     both, added = np.concatenate([scores, without], axis=1), np.tile(carried @ shapes, 2)
-    whitener = Whitener(rounds, null, 2 * count)
-    for t in range(rounds):
-        whitener.add(free[t], both[t], added[t])
-    found = whitener.filtered()
+    found = whitened(free, both, added)
     plain = np.linalg.inv(carried) @ both  # momentum undone, rounds weighted as if independent
     width = np.std(np.linalg.inv(carried) @ free, axis=1)[:, None]
     alone = np.tile(shapes, 2)
@@ -137,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--canaries", type=int, default=2000)
-    parser.add_argument("--null", type=int, default=20_000)
+    parser.add_argument("--null", type=int, default=SKETCH_PARTS)
     asked = parser.parse_args()
     print("rounds bands sep momentum | whitened/theory  null | independent/theory  null")
     for rounds, bands, separation, momentum in (
@@ -169,17 +150,18 @@ def main() -> None:
 
 
 def print_time(rounds: int, count: int) -> None:
-    """How long a Whitener takes for scores of independent rounds."""
-    rng = np.random.default_rng(0)
-    whitener, seconds = Whitener(rounds, 20 * rounds, count), 0.0
+    """How long `RunAuditor` takes for so many rounds of noise."""
+    rng, dim = np.random.default_rng(0), 60_000
+    auditor, theta = RunAuditor(count, 100, seed=1, delta=1e-5, window=rounds), np.zeros(dim)
+    auditor.begin(theta)
+    seconds = 0.0
     for _ in range(rounds):
-        null, scores = rng.standard_normal(20 * rounds), rng.standard_normal(count)
-        shapes = np.asarray(rng.random(count) < 1 / 16, np.float64)
+        here = np.flatnonzero(rng.random(count) < 1 / 16).tolist()
+        theta = theta + rng.standard_normal(dim)
         began = time.perf_counter()
-        whitener.add(null, scores, shapes)
+        auditor.observe(theta, RoundFacts(here, 1.0))
         seconds += time.perf_counter() - began
-    width = whitener.filtered().std()
-    print(f"{rounds} rounds, {count} canaries: {seconds:.1f} s, null {width:.3f}")
+    print(f"{rounds} rounds, {count} canaries: {seconds:.1f} s")
 
 
 if __name__ == "__main__":

@@ -87,10 +87,14 @@ EDITS = {
     "presence-real": ("presence", np.ones((T, K)), "presence to be an array of true and false"),
     "absent-negative": ("clients.absent", np.full(T, -2), r"absent=-2.0 in \[0"),
     "kind": ("provenance.canary_kind", "cube", "canary_kind='cube' to be one of"),
-    "null-names": ("null.statistics", [1], "null.statistics=1 to be text"),
-    "null-shape": ("null.means", np.zeros(3), r"null.means.shape=\(3,\) to be \(0,\)"),
-    "null-nan": ("null.deviations", np.full(1, np.nan), "null.deviations"),
-    "null-counts": ("null.counts", np.zeros((1, 50), int), "null.counts"),
+    "factor-rounds": ("correlation.factor", np.ones((3, 2)), r"factor.shape=\(3, 2\) to be"),
+    "factor-nan": ("correlation.factor", np.full((T, 2), np.nan), "correlation.factor=nan in"),
+    "factor-zero": (
+        "correlation.factor",
+        np.zeros((T, 2)),
+        r"correlation.factor\[:, 0\] to be > 0",
+    ),
+    "running": ("running.scores", np.zeros((T, 3)), r"running.scores.shape=\(6, 3\) to be"),
     "offsets": (IDS, np.arange(T + 1), None),
 }
 

@@ -7,15 +7,8 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import (
-    EVERY_ROUND,
-    NULL_CANARIES,
-    Adversary,
-    AuditRecord,
-    expected_score_fit,
-    seen_by,
-)
-from fl_epe.auditing.round_correlation import SKETCH_PARTS
+from fl_epe.auditing import EVERY_ROUND, Adversary, AuditRecord, expected_score_fit, seen_by
+from fl_epe.auditing.whitening import SKETCH_PARTS
 from fl_epe.mechanism import ServerSGD
 
 DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7
@@ -176,14 +169,12 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
 
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
-    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9) + 4 * COUNT  # and no vector
+    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9 + 2 * COUNT + ROUNDS)  # and no vector
     presence = ROUNDS * COUNT
     sketches = state["sketches"].nbytes
-    assert sketches == 4 * ROUNDS * SKETCH_PARTS
-    kept = sum(array.nbytes for name, array in state.items() if not name.startswith("null."))
+    assert sketches == 4 * ROUNDS * min(DIM, SKETCH_PARTS)
+    kept = sum(array.nbytes for array in state.values())
     assert kept <= 8 * numbers + sketches + presence
-    null = sum(array.nbytes for name, array in state.items() if name.startswith("null."))
-    assert null <= 4 * 3 * NULL_CANARIES + 8 * (COUNT + 1)  # whatever the model and the rounds
     again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
     velocity = (models[rounds] - models[rounds - 1]) / np.float32(0.5) if rounds else None
     again.restore(state, rounds, start=models[0], last=models[rounds], velocity=velocity)
@@ -207,10 +198,12 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
         ({"rounds": -1}, "rounds=-1 to be from 0"),
         ({"count": COUNT - 1}, r"presence.shape=\(20, 200\) to be \(20, 199\)"),
         ({"unobserved": UNOBSERVED + 1}, r"dots.mean.shape=\(20, 300\) to be at least \(20, 301\)"),
-        ({"gains": np.zeros((2, 3))}, r"gains.shape=\(2, 3\)"),
+        ({"signals": np.zeros((2, 3))}, r"signals.shape=\(2, 3\)"),
+        ({"factor": np.zeros(3)}, r"factor.shape=\(3,\) to be"),
+        ({"sketches": np.zeros((20, 3))}, r"sketches.shape=\(20, 3\) to be"),
         ({"replies": np.zeros(3)}, r"replies.shape=\(3,\) to be \(20,\)"),
     ],
-    ids=["late", "negative", "count", "unobserved", "gains", "replies"],
+    ids=["late", "negative", "count", "unobserved", "signals", "factor", "sketches", "replies"],
 )
 def test_a_state_that_does_not_fit_is_refused(change, message):
     given = {"count": COUNT, "unobserved": UNOBSERVED, "rounds": ROUNDS} | change

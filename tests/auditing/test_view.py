@@ -8,15 +8,14 @@ from scipy import stats
 from fl_epe import epsilon_from_cosines, epsilon_from_scores, epsilon_two_gaussians
 from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, expected_score_fit, seen_by
 from fl_epe.limit import limit_record
-from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
 
 class TestExpectedScores:
     def test_explain_the_scores_where_canaries_differ(self):
         rng = np.random.default_rng(0)
-        clip_norms, server = rng.lognormal(0, 1, 50), ServerSGD(0.7, 0.8)
-        record = limit_record(Poisson(50, 0.1), 0.3, 1e-3, clip_norms=clip_norms, server=server)
+        clip_norms = rng.lognormal(0, 1, 50)
+        record = limit_record(Poisson(50, 0.1), 0.3, 1e-3, clip_norms=clip_norms, momentum=0.8)
         for sees in ("final", "all"):
             fit = expected_score_fit(seen_by(record, Adversary(sees)))
             # the standard error of κ is a quarter of its interval

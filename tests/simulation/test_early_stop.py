@@ -110,11 +110,11 @@ def test_a_run_that_was_killed_stops_where_it_would_have(stopped, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"auditor.gains": None}, "it has no 'gains'"),
-        ({"auditor.gains": np.zeros((2, 3))}, r"gains.shape=\(2, 3\) to be"),
-        ({"auditor.widths": np.zeros((2, 3))}, "widths to be in their range"),
+        ({"auditor.signals": None}, "it has no 'signals'"),
+        ({"auditor.signals": np.zeros((2, 3))}, r"signals.shape=\(2, 3\) to be"),
+        ({"auditor.factor": np.zeros(5)}, r"factor.shape=\(5,\) to be"),
     ],
-    ids=["missing", "shape", "negative"],
+    ids=["missing", "shape", "length"],
 )
 def test_a_checkpoint_without_what_the_rule_needs_is_refused(change, message, tmp_path):
     path = tmp_path / "checkpoint.npz"

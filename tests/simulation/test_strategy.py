@@ -274,14 +274,12 @@ class TestFaults:
         ("spoil", "message"),
         [
             pytest.param(
-                lambda part: setattr(part, "clients_sum", np.zeros(3)),
+                lambda part: setattr(part, "total", np.zeros(3)),
                 "to be float64",
                 id="to-be-float64",
             ),
-            pytest.param(lambda part: part.clients_sum.fill(np.nan), "norm=nan", id="norm=nan"),
-            pytest.param(
-                lambda part: part.clients_sum.fill(1e6), "to be at most", id="to-be-at-most"
-            ),
+            pytest.param(lambda part: part.total.fill(np.nan), "norm=nan", id="norm=nan"),
+            pytest.param(lambda part: part.total.fill(1e6), "to be at most", id="to-be-at-most"),
             pytest.param(lambda part: setattr(part, "clients", 99), "clients=99", id="clients=99"),
             pytest.param(
                 lambda part: setattr(part, "clients", [1]), "clients=[1] of its type", id="a-list"
@@ -291,9 +289,9 @@ class TestFaults:
             ),
             *(
                 pytest.param(
-                    lambda part, wrong=wrong: setattr(part, "canaries_sum", wrong),
-                    "no sum of canaries apart",
-                    id=f"canaries-apart-{name}",
+                    lambda part, wrong=wrong: setattr(part, "clients_total", wrong),
+                    "no sum of clients apart",
+                    id=f"clients-apart-{name}",
                 )
                 for name, wrong in [
                     ("large", np.full(Tiny().dim, 1e9)),
@@ -313,7 +311,7 @@ class TestFaults:
             reply = good(message, context)
             if context.node_config["partition-id"] == 0:
                 part = PartialAggregate.decode(reply.content)
-                part.clients_sum = part.clients_sum.copy()
+                part.total = part.total.copy()
                 spoil(part)
                 reply.content = part.encode()
             return reply

@@ -25,6 +25,6 @@ def test_a_canary_of_sign_minus_takes_part_with_the_opposite_update():
         with InProcessGrid(signed_app(task, np.array(signs)), 1) as grid:
             message = Message(order.encode(), 1, MessageType.TRAIN)
             (reply,) = grid.send_and_receive([message])
-        total = PartialAggregate.decode(reply.content).clients_sum
+        total = PartialAggregate.decode(reply.content).total
         expected = 2.0 * (signs[0] * vectors[0] + signs[2] * vectors[2])
         np.testing.assert_allclose(total, expected, atol=1e-5)

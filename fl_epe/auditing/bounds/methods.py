@@ -216,7 +216,8 @@ def lower_bound(
         if others is None and scores.dim is not None:
             raise_invalid("unobserved", None, "to be scores, which this method needs")
         return bound(members, others, delta, confidence=confidence)
-    return bound(scores.cosines, None, delta, dim=scores.dim, confidence=confidence)
+    safe = scores.cosines / (1 + 3 * scores.unit_error)  # the null may be as much wider
+    return bound(safe, None, delta, dim=scores.dim, confidence=confidence)
 
 
 def applicable_methods(scores: Scores, *, coins: bool) -> tuple[str, ...]:

@@ -1,0 +1,287 @@
+"""Rounds that are correlated, and scores that are not: the whitened matched filter.
+
+The residuals of a run's rounds are more or less alike: real updates point the same way, momentum
+and correlated noise carry one round into the next. For a random direction c that took no part, the
+scores of all rounds are jointly N(0, G), where G holds the cosines of the rounds' residuals. With
+the factor ``G = L·Lᵀ`` the values ``L⁻¹·s`` are independent and N(0, 1), and what a canary added to
+the rounds becomes ``L⁻¹·f``: the best filter is their inner product, ``fᵀG⁻¹s/√(fᵀG⁻¹f)``. L grows
+by a row a round (Gram-Schmidt), so that what is said during a run and after it is the same.
+
+Rounds are not kept. Of each there is a sketch: every coordinate gets a sign by chance, and groups
+of coordinates are added up. Products of M sums estimate G as M random directions would, and exactly
+in M dimensions or fewer. What that costs is known (Reed, Mallett and Brennan 1974) and small:
+`Precision`. Derivation and measurements:
+docs/notes/whitening.md.
+
+Examples:
+    >>> whitener = Whitener(dim=40)
+    >>> first, second = np.eye(40)[:2]
+    >>> rows = [whitener.add(mean) for mean in (first, 0.6 * first + 0.8 * second)]
+    >>> rows[1].round(3)  # 0.8 along itself, 0.6 along the round before
+    array([0.8, 0.6])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.checks import raise_invalid
+from fl_epe.mechanism import norm
+
+Floats = NDArray[np.float64]
+
+SKETCH_PARTS = 16381
+"""Numbers in a sketch; a prime, so that no part has the same place of every layer's rows."""
+
+WINDOW = 800
+"""Rounds back to which a round's correlations are followed; 20 parts of a sketch for each."""
+
+_PARTS_A_ROUND = 20  # of a sketch, and dimensions, that the estimate of G needs
+_LEAST_NEW = 0.01  # of a residual; of what is less, rounding in float32 is too large a part
+_BLOCK = 512
+_SEED = 0
+_NOTHING = np.ones(1)  # the factor's row of a round without a residual, and of the first
+
+
+def window_of(dim: int, rounds: int) -> int:
+    """The rounds back to which correlations can be estimated in so many dimensions, at least 1."""
+    return max(1, min(rounds, min(dim, SKETCH_PARTS) // _PARTS_A_ROUND))
+
+
+class Whitener:
+    """The factor L of a run's rounds, one row after the other.
+
+    Args:
+        dim: dimension d of the rounds.
+        window: how many rounds back a round's correlations are followed, itself included; with 1
+            rounds are declared independent.
+    """
+
+    def __init__(self, dim: int, window: int = WINDOW) -> None:
+        self.window = window_of(dim, window)
+        self._dim, self._parts = dim, min(dim, SKETCH_PARTS)
+        self._signs: NDArray[np.int8] | None = None
+        self._known = np.empty((0, self._parts), np.float32)  # of the last rounds, orthonormal
+
+    def add(self, vector: NDArray[np.floating] | None) -> Floats:
+        """Note a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
+
+        Returns:
+            Its row of L: its part along itself, along the round before it, and so on; at most
+            ``window`` numbers.
+        """
+        if self.window == 1 or vector is None or not (length := norm(vector)) > 0:
+            self._keep(np.zeros(self._parts, np.float32))
+            return _NOTHING
+        rest: NDArray[np.floating] = np.asarray(self._sketch(vector) / length, np.float32)
+        whole = norm(rest)
+        along = self._known @ rest
+        rest = rest - along @ self._known
+        own = max(norm(rest), _LEAST_NEW * whole)
+        row = np.concatenate([[own], along[::-1]]) / whole
+        self._keep(np.asarray(rest / own, np.float32))
+        return row
+
+    def _keep(self, row: NDArray[np.float32]) -> None:
+        if self.window > 1:
+            self._known = np.concatenate([self._known, row[None]])[1 - self.window :]
+
+    def _sketch(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Shape ``(parts,)``; of all vectors alike. The vector itself if it has so few numbers."""
+        if self._dim == self._parts:
+            return np.asarray(vector, np.float32)
+        if self._signs is None:
+            draw = np.random.default_rng(_SEED).integers(0, 2, self._dim, np.int8)
+            self._signs = 2 * draw - 1
+        signed = vector * self._signs
+        whole = self._dim // self._parts * self._parts
+        found = signed[:whole].reshape(-1, self._parts).sum(axis=0, dtype=np.float64)
+        found[: self._dim - whole] += signed[whole:]
+        return np.asarray(found, np.float32)
+
+    def state(self) -> NDArray[np.float32]:
+        """From which `restore` goes on: the last rounds, orthonormal, ``(< window, parts)``."""
+        return self._known
+
+    def restore(self, known: NDArray[np.floating], forgotten: int = 0) -> None:
+        """Go on from what `state` returned, without the last rounds that are ``forgotten``.
+
+        Raises:
+            ValueError: if it does not fit.
+        """
+        if known.shape[1:] != (self._parts,) or not np.all(np.isfinite(known)):
+            raise_invalid("sketches.shape", known.shape, f"to be (rounds, {self._parts}), finite")
+        self._known = known.astype(np.float32)[: max(len(known) - forgotten, 0)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RoundCorrelation:
+    """How the residuals of a run's rounds are correlated.
+
+    Attributes:
+        factor: ``(T, W)``, the rows of `Whitener.add`: how much of each round's residual, of length
+            1, is along itself, the round before it, …; ``None`` if rounds are declared independent.
+        parts: numbers in the sketches that it comes from; 0 if they were the residuals themselves.
+    """
+
+    factor: Floats | None = None
+    parts: int = 0
+
+    @classmethod
+    def of(cls, rows: Sequence[Floats], dim: int) -> RoundCorrelation:
+        """From the rows of L."""
+        window = max(map(len, rows), default=1)
+        if window == 1:
+            return cls()
+        factor = np.zeros((len(rows), window))
+        for row, found in zip(factor, rows, strict=True):
+            row[: len(found)] = found
+        return cls(factor, SKETCH_PARTS if dim > SKETCH_PARTS else 0)
+
+    @property
+    def window(self) -> int:
+        """Rounds back to which correlations are followed."""
+        return 1 if self.factor is None else int(self.factor.shape[1])
+
+    def whiten(self, values: Floats) -> Floats:
+        """``L⁻¹·values``, where ``values`` have the shape ``(T, …)`` or are of the first rounds."""
+        if self.factor is None:
+            return values
+        found = np.empty(values.shape)
+        for t, (row, value) in enumerate(zip(self.factor, values, strict=False)):
+            found[t] = whitened_row(row, value, found[:t])
+        return found
+
+    def _columns(self, rounds: int) -> Iterator[tuple[slice, Floats]]:
+        """``L⁻¹``, some columns after the others."""
+        for first in range(0, rounds, _BLOCK):
+            here = slice(first, min(first + _BLOCK, rounds))
+            yield here, self.whiten(np.eye(rounds, here.stop - first, -first))
+
+    def matched(self, whitened: Floats) -> Floats:
+        """What whitened scores say of each round: N(0, 1) for those who took no part in any.
+
+        Args:
+            whitened: ``(T, k)``.
+
+        Returns:
+            ``G⁻¹s`` over its deviation, ``(T, k)``.
+        """
+        if self.factor is None:
+            return whitened
+        found = np.empty(whitened.shape)
+        for here, columns in self._columns(len(whitened)):
+            length = np.sqrt(np.sum(columns**2, axis=0))
+            found[here] = columns.T @ whitened / length[:, None]
+        return found
+
+    def additive_weights(self, signal: Floats, others: float = 0.0) -> Floats:
+        """What taking part in each round adds to ``fᵀG⁻¹f``, ``(T,)``, on average.
+
+        Args:
+            signal: ``(T,)``, what a participant adds to each round.
+            others: probability that one who takes part in a round takes part in another one.
+        """
+        if self.factor is None:
+            return signal**2
+        total, weights = self.whiten(signal), np.empty_like(signal)
+        for here, columns in self._columns(len(signal)):
+            alone = columns * signal[here]
+            weights[here] = (1 - others) * np.sum(alone**2, axis=0) + others * (total @ alone)
+        return np.maximum(weights, 0.0)
+
+    def precision(self, rounds: int, dim: int) -> Precision:
+        """What the estimation of the factor does to scores after so many rounds."""
+        return Precision.of(min(rounds, self.window), dim, self.parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """What it does to filtered scores that the rounds' products G are estimated.
+
+    Attributes:
+        width: deviation of the scores without the canary.
+        unit: √(fᵀG⁻¹f) on average, over that of the estimated G, as noise seems smaller than it is.
+        parts: numbers of which each of the estimated cosines is a mean; infinite if they are known.
+    """
+
+    width: float = 1.0
+    unit: float = 1.0
+    parts: float = math.inf
+
+    @classmethod
+    def of(cls, window: int, dim: int, parts: int) -> Precision:
+        """Of a factor over so many rounds, from sketches of so many parts, or 0 of the vectors."""
+        if window <= 1:
+            return EXACT
+        few = min(parts or dim, dim)
+        unit = math.sqrt(max(few - window, 1) / few)
+        if not parts or parts >= dim:
+            return cls(1.0, unit, few)
+        samples = parts * dim / (dim - parts)  # random directions that tell as much
+        rest = max(samples - window, 1.0)
+        width = math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2))
+        return cls(width, unit, few)
+
+    def unit_error(self, pairs: float, energy: float) -> float:
+        """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
+
+        A cosine of two rounds has the variance 1/parts, and with the factor g gᵀ of each canary's
+        whitened signals g it changes the sum of all ``fᵀG⁻¹f``.
+
+        Args:
+            pairs: `energy_of_pairs` of the whitened signals of all canaries.
+            energy: the sum of their squares.
+        """
+        return math.sqrt(pairs / (2 * self.parts)) / energy if energy > 0 else 0.0
+
+    def sizes(self, energies: Floats, fourths: Floats, unit_error: float) -> Floats:
+        """√(fᵀG⁻¹f) of each canary, without the part of their spread that is error.
+
+        The error of the cosines makes some canaries seem more exposed than others that are not.
+        As much of the sizes' variance as it explains is taken out, towards their mean.
+
+        Args:
+            energies: ``(k,)``, sum of the squared whitened signals of each canary; 0 for one that
+                took no part.
+            fourths: ``(k,)``, sum of their fourth powers.
+            unit_error: that of all of them, see `unit_error`.
+        """
+        found, here = np.sqrt(energies), energies > 0
+        sizes = found[here]
+        if len(sizes) < 2 or math.isinf(self.parts):
+            return self.unit * found
+        mean, spread = float(sizes.mean()), float(sizes.var())
+        error = float(np.mean(energies[here] - fourths[here] / energies[here])) / (2 * self.parts)
+        error -= (unit_error * mean) ** 2
+        kept = math.sqrt(max(1 - error / spread, 0.0)) if spread > 0 else 0.0
+        found[here] = mean + kept * (sizes - mean)
+        return self.unit * found
+
+
+EXACT = Precision()
+"""Of rounds that are declared independent."""
+
+
+def energy_of_pairs(signals: Floats, before: Floats) -> float:
+    """``2·Σ_s (Σ_i g_is·g_it)²`` over the rounds s before t.
+
+    Args:
+        signals: ``(k,)``, whitened, of round t.
+        before: ``(s, k)``, of the rounds before it.
+    """
+    return 2 * float(np.sum((before @ signals) ** 2))
+
+
+def whitened_row(row: Floats, value: Floats, before: Floats) -> Floats:
+    """Row t of ``L⁻¹·values`` from that of the values and those before it."""
+    back = min(len(row) - 1, len(before))
+    if not back:
+        return np.asarray(value / row[0])
+    last = before[len(before) - back :]
+    return np.asarray((value - row[back:0:-1] @ last) / row[0])

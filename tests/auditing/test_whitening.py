@@ -1,0 +1,162 @@
+"""`fl_epe.auditing.whitening`: the factor of the rounds' products, and what it does to scores."""
+
+import numpy as np
+import pytest
+
+from fl_epe.auditing import whitening
+from fl_epe.auditing.whitening import EXACT, Precision, RoundCorrelation, Whitener, window_of
+from fl_epe.checks import ArgumentError
+
+DIM, ROUNDS = 400, 12
+
+
+def residuals(rounds=ROUNDS, dim=DIM, seed=0):
+    """Rounds that share a part, and carry some of the round before them."""
+    rng = np.random.default_rng(seed)
+    fresh = rng.standard_normal((rounds, dim)) + 0.5 * rng.standard_normal(dim)
+    for t in range(1, rounds):
+        fresh[t] += 0.6 * fresh[t - 1]
+    return fresh
+
+
+def factor_of(vectors, window=whitening.WINDOW):
+    whitener = Whitener(vectors.shape[1], window)
+    return RoundCorrelation.of([whitener.add(row) for row in vectors], vectors.shape[1])
+
+
+def dense(correlation):
+    """L as a square matrix."""
+    rounds, found = len(correlation.factor), np.zeros((len(correlation.factor),) * 2)
+    for t in range(rounds):
+        for back in range(min(t + 1, correlation.window)):
+            found[t, t - back] = correlation.factor[t, back]
+    return found
+
+
+def test_the_factor_is_that_of_the_cosines():
+    vectors = residuals()
+    unit = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+    correlation = factor_of(vectors)
+    assert correlation.window == ROUNDS < window_of(DIM, 800) == 20
+    np.testing.assert_allclose(dense(correlation), np.linalg.cholesky(unit @ unit.T), atol=1e-6)
+    assert correlation.precision(ROUNDS, DIM).width == 1  # nothing is estimated in so few
+
+
+def test_scores_are_whitened_by_it():
+    correlation, rng = factor_of(residuals()), np.random.default_rng(1)
+    lower, values = dense(correlation), rng.standard_normal((ROUNDS, 3))
+    np.testing.assert_allclose(correlation.whiten(values), np.linalg.solve(lower, values))
+    few = correlation.whiten(values[:5])  # of the first rounds
+    np.testing.assert_array_equal(few, correlation.whiten(values)[:5])
+    inverse = np.linalg.inv(lower @ lower.T)
+    found = correlation.matched(correlation.whiten(values))
+    wanted = inverse @ values / np.sqrt(np.diag(inverse))[:, None]
+    np.testing.assert_allclose(found, wanted)
+    signal = rng.random(ROUNDS) + 0.5
+    apart = signal**2 * np.diag(inverse)
+    np.testing.assert_allclose(correlation.additive_weights(signal), apart)
+    # Rounds drawn with probability p add up to the mean of fᵀG⁻¹f, which has p of each pair.
+    together = correlation.additive_weights(signal, 0.3)
+    np.testing.assert_allclose(together, 0.7 * apart + 0.3 * signal * (inverse @ signal))
+
+
+def test_rounds_beyond_the_window_are_forgotten():
+    correlation = factor_of(residuals(), window=4)
+    assert correlation.factor.shape == (ROUNDS, 4)
+    np.testing.assert_allclose(np.linalg.norm(correlation.factor, axis=1), 1, rtol=1e-6)
+    whole = factor_of(residuals())
+    np.testing.assert_allclose(correlation.factor[:4], whole.factor[:4, :4])
+    declared = factor_of(residuals(), window=1)
+    assert declared.factor is None
+    values = np.ones((ROUNDS, 2))
+    assert declared.whiten(values) is values
+    assert declared.matched(values) is values
+    assert declared.precision(ROUNDS, DIM) is EXACT
+    np.testing.assert_array_equal(declared.additive_weights(np.full(3, 2.0)), np.full(3, 4.0))
+
+
+def test_few_dimensions_have_few_rounds():
+    assert window_of(650, 800) == 32
+    assert window_of(30, 800) == 1
+    assert window_of(10**6, 10**6) == whitening.SKETCH_PARTS // 20
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_round_without_a_residual_is_alone(at):
+    vectors = residuals()
+    vectors[at] = 0
+    correlation = factor_of(vectors)
+    lower = dense(correlation)
+    assert lower[at, at] == 1
+    assert not lower[at, :at].any()
+    assert not lower[at + 1 :, at].any()
+    others = np.delete(np.arange(ROUNDS), at)
+    alone = dense(factor_of(vectors[others]))
+    np.testing.assert_allclose(lower[np.ix_(others, others)], alone, atol=1e-6)
+
+
+def test_a_round_that_repeats_the_last_is_no_certainty():
+    vectors = residuals(4)
+    vectors[2] = vectors[1]
+    factor = factor_of(vectors).factor
+    assert factor[2, 0] == pytest.approx(0.01)
+    assert np.all(np.isfinite(factor))
+
+
+@pytest.mark.parametrize("dim", [DIM, 40_000])
+@pytest.mark.parametrize("forgotten", [0, 3])
+def test_it_goes_on_from_its_state(dim, forgotten):
+    vectors, whole, again = residuals(dim=dim), Whitener(dim), Whitener(dim)
+    rows = [whole.add(row) for row in vectors]
+    half = Whitener(dim)
+    for row in vectors[:8]:
+        half.add(row)
+    again.restore(half.state(), forgotten)
+    for row, wanted in zip(vectors[8 - forgotten :], rows[8 - forgotten :], strict=True):
+        np.testing.assert_array_equal(again.add(row), wanted)
+    with pytest.raises(ArgumentError, match=r"sketches.shape=\(2, 3\)"):
+        again.restore(np.zeros((2, 3)))
+
+
+def test_what_an_estimated_factor_costs(monkeypatch):
+    rounds, parts, dim, count, runs = 16, 331, 4000, 500, 40
+    monkeypatch.setattr(whitening, "SKETCH_PARTS", parts)
+    shape = np.zeros((rounds, 1))
+    shape[::5] = 3.0
+    widths, lengths = [], []
+    for run in range(runs):
+        rng = np.random.default_rng(run)
+        vectors = rng.standard_normal((rounds, dim))
+        correlation = factor_of(vectors)
+        unit = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+        null = unit @ rng.standard_normal((dim, count))
+        signal = correlation.whiten(shape)
+        length = np.linalg.norm(signal)
+        widths.append(np.mean((signal.T @ correlation.whiten(null) / length) ** 2))
+        lengths.append(length)
+    told = Precision.of(rounds, dim, parts)
+    assert np.sqrt(np.mean(widths)) == pytest.approx(told.width, abs=0.01)
+    assert told.width == pytest.approx(1.043, abs=0.001)
+    # As long as in the mean over the noise, whose cosines of 4,000 dimensions differ by chance.
+    pairs = np.sum((shape @ shape.T) ** 2) - np.sum(shape**4)
+    error = told.unit_error(float(pairs), float(np.sum(shape**2)))
+    wanted = np.linalg.norm(shape)
+    assert told.unit * np.mean(lengths) == pytest.approx(wanted, rel=3 * error / np.sqrt(runs))
+    assert np.std(lengths) / np.mean(lengths) == pytest.approx(error, rel=0.4)
+
+
+def test_sizes_that_differ_by_error_alone_are_equal_and_others_keep_their_spread():
+    rng, parts, rounds, often, count = np.random.default_rng(4), 400, 30, 6, 300
+    error = rng.standard_normal((rounds, rounds)) / np.sqrt(parts)
+    products = np.eye(rounds) + np.tril(error, -1) + np.tril(error, -1).T
+    for sizes in (np.full(count, 2.0), np.linspace(1.0, 3.0, count)):
+        shapes = np.array([rng.permutation(rounds) < often for _ in range(count)]).T * sizes
+        signals = np.linalg.solve(np.linalg.cholesky(products), shapes)
+        squares, precision = signals**2, Precision(parts=parts)
+        pairs = np.sum((signals @ signals.T) ** 2) - np.sum(np.sum(squares, axis=1) ** 2)
+        told = precision.unit_error(float(pairs), float(squares.sum()))
+        found = precision.sizes(squares.sum(axis=0), np.sum(squares**2, axis=0), told)
+        raw = np.sqrt(squares.sum(axis=0))
+        assert found.mean() == pytest.approx(raw.mean())
+        kept = found.std() / raw.std()
+        assert kept > 0.99 if np.ptp(sizes) else kept < 0.6
