@@ -16,8 +16,9 @@ together.
 - "proved" is a lower bound, which exceeds the true ε with probability at most 1% in each case. The
   bound "weighted" holds for every distribution of the scores. The bound "gdp" is sharper and holds
   if the noise is Gaussian, as it is here; it is used where a small excess needs a sharper bound.
-- "No violation found" does not prove that there is none: FedAvgM with momentum 0.9 passes until the
-  scores are made for it.
+- "No violation found" does not prove that there is none. Around FedAvgM the wrapper adds a round's
+  noise after the optimizer, which takes it for the clients' next update: later rounds take a part
+  of it back, and the whitened scores show that.
 
 In the one-round games, and in "clip norm alone", the spread of both groups of scores is fitted, so
 that the estimate comes out high; the bound does not.
@@ -48,9 +49,8 @@ half lost                        4.38    9.18 (8.70 to 9.68)       5.83 weighted
 half lost, accountant            4.38  refused: every round is skipped
 FedAdam                          4.38   39.75 (38.95 to 40.56)    39.23 weighted violation, proved
 FedAdam, accountant              4.38  refused: Fixed-clipping accounting currently requires a [...]
-FedAvgM, momentum 0.9            4.38    2.56 (2.19 to 2.94)       1.17 weighted no violation found
-FedAvgM, momentum 0.9, echoes    4.38   10.97 (10.46 to 11.49)     9.25 weighted violation, proved
-FedAvgM, momentum 0.9, rate 2    4.38    6.88 (6.42 to 7.34)       6.47 gdp      violation, proved
+FedAvgM, momentum 0.9            4.38   11.27 (10.74 to 11.81)     8.26 weighted violation, proved
+FedAvgM, momentum 0.9, rate 2    4.38   @@@
 adaptive, server side            4.38    4.51 (4.09 to 4.92)       4.13 gdp      no violation found
 adaptive, client side            4.38    4.51 (4.09 to 4.92)       4.13 gdp      no violation found
 adaptive, server side, rate 2    4.38    7.11 (6.65 to 7.57)       6.69 gdp      violation, proved
@@ -89,7 +89,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
-import itertools
 import logging
 import textwrap
 from collections.abc import Callable, Sequence
@@ -123,7 +122,6 @@ from flwr.serverapp.strategy import (
 )
 from numpy.typing import NDArray
 
-from fl_epe import CanarySet
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores, find_evidence
 from fl_epe.auditing.evidence import Evidence
@@ -205,13 +203,8 @@ class Training:
     weight: float | None = None
     arriving: float = 1.0
 
-    def __call__(self, z: float, canaries: int, seed: int) -> object:
+    def __call__(self, z: float, canaries: int, seed: int) -> CanaryAudit:
         """The audit after a run in which about so many canaries took part."""
-        audit, _ = self.run(z, canaries, seed)
-        return audit
-
-    def run(self, z: float, canaries: int, seed: int) -> tuple[CanaryAudit, list[ArrayRecord]]:
-        """The audit, and the models from the initial one to the last round's."""
         seed_flower(seed)
         rounds = max(1, canaries // self.canaries)
         replies = self.clients + (0 if self.replace else self.canaries)
@@ -224,7 +217,7 @@ class Training:
             num_examples=self.weight,
             max_share=1.0,  # what one heavy client may do is what is shown
         )
-        clients, models = Digits(self.clients), []
+        clients, models = Digits(self.clients), list[ArrayRecord]()
         with LossyGrid(client_app(clients, self.mods), self.clients, self.arriving) as grid:
             start = to_record(clients.initial())
             audit.start(grid, start, rounds, evaluate_fn=lambda _, model: models.append(model))
@@ -232,61 +225,7 @@ class Training:
             raise ValueError("every round is skipped")
         if refused := audit.record().findings.not_measured:
             raise ValueError(refused.partition("Error: ")[2] or refused)
-        return audit, models
-
-
-def _flat(model: ArrayRecord) -> NDArray[np.floating]:
-    return np.concatenate([array.numpy().ravel() for array in model.values()])
-
-
-@dataclasses.dataclass(frozen=True)
-class EchoOfMomentum:
-    """Scores made for wrapped FedAvgM, from the same models that `CanaryAudit` sees.
-
-    Flower adds a round's noise after the optimizer, which takes that noise for the clients' next
-    update. So the rounds after a canary's own round also tell about it, as echoes. The noise of
-    every round is computed from the models, and a canary is looked for in its own round and its
-    echoes.
-
-    Attributes:
-        training: training with FedAvgM.
-        momentum: FedAvgM's momentum; its learning rate is 1.
-    """
-
-    training: Training
-    momentum: float
-
-    def __call__(self, z: float, canaries: int, seed: int) -> Scores:
-        """Cosine of each canary with the weighted sum of its own round and the later ones."""
-        audit, models = self.training.run(z, canaries, seed)
-        record = audit.record()
-        noise = self._noise([_flat(model) for model in models])
-        echo = self._echo(len(noise))
-        everyone = CanarySet(record.dim, audit.canary_settings.num_canaries, seed)
-        cosines = np.zeros(len(everyone))
-        for t, present in enumerate(record.presence):
-            trace = echo[: len(noise) - t] @ noise[t:]
-            numbers = np.flatnonzero(present).tolist()
-            cosines[present] = everyone.dot(trace / np.linalg.norm(trace), numbers=numbers)
-        return Scores.from_cosines(cosines, record.dim, statistic="own round and its echoes")
-
-    def _noise(self, models: Sequence[NDArray[np.floating]]) -> Floats:
-        """The noise of each round and what the clients' updates add to it, ``(rounds, d)``."""
-        state, velocity, found = np.array(models[0], np.float64), np.zeros(models[0].size), []
-        for before, after in itertools.pairwise(models):
-            velocity = self.momentum * velocity + (before - state)
-            state = state + velocity
-            found.append(after - state)
-        return np.array(found)
-
-    def _echo(self, rounds: int) -> Floats:
-        """How an update of 1 in the first round changes what `_noise` finds in each round."""
-        moved, velocity, found = 0.0, 1.0, []
-        for _ in range(rounds):
-            moved += velocity
-            found.append(moved)
-            velocity = self.momentum * velocity - moved
-        return np.array(found)
+        return audit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,8 +321,7 @@ CASES = (
     Case("FedAdam", Training(fixed(FedAdam), canaries=4)),
     Case("FedAdam, accountant", Training(fixed(FedAdam, accountant=True), replace=True)),
     Case("FedAvgM, momentum 0.9", _MOMENTUM),
-    Case("FedAvgM, momentum 0.9, echoes", EchoOfMomentum(_MOMENTUM, 0.9)),
-    Case("FedAvgM, momentum 0.9, rate 2", _FASTER, method="gdp"),
+    Case("FedAvgM, momentum 0.9, rate 2", _FASTER),
     Case("adaptive, server side", Training(adaptive(0.2)), method="gdp"),
     Case("adaptive, client side", Training(adaptive(0.2, on_client=True), _VOTES), method="gdp"),
     Case("adaptive, server side, rate 2", Training(adaptive(2.0)), method="gdp"),

@@ -59,33 +59,10 @@ def test_an_accountant_refuses_what_it_cannot_account(findings, name):
     assert findings[f"{name}, accountant"].verdict.startswith("refused: ")
 
 
-def test_momentum_hides_what_its_echoes_tell(findings):
-    plain = findings["FedAvgM, momentum 0.9"].evidence
-    echoes = findings["FedAvgM, momentum 0.9, echoes"].evidence
-    # With only four rounds of echoes: μ = 0.6 without and about 1.3 with them, ± 1/√80.
-    assert plain.estimate.epsilon < plain.claimed < echoes.estimate.epsilon
-
-
-def test_the_echo_is_what_flower_does(script):
-    """An update of 1 in the first round, against the same training without it, free of noise."""
-    flower = importlib.import_module("flower_federation")
-
-    def models(first):
-        strategy = script.fixed(script.FedAvgM, server_momentum=0.9)(0.0, 2)
-        seen = []
-
-        def answer(model, node, server_round):
-            return {"w": model["w"] + np.array([first if server_round == 1 else 1e-9, 0.0])}
-
-        with script.LossyGrid(flower.client_app(answer), 2) as grid:
-            start = flower.to_record({"w": np.zeros(2)})
-            strategy.start(grid, start, 6, evaluate_fn=lambda _, m: seen.append(m["w"].numpy()))
-        return seen
-
-    echoes = script.EchoOfMomentum(None, 0.9)
-    # Without noise the clients' update is all that there is to rebuild: its echo, times C = 0.1.
-    rebuilt = echoes._noise(models(1.0))[:, 0]
-    np.testing.assert_allclose(rebuilt, 0.1 * echoes._echo(6), atol=1e-7)
+def test_noise_that_is_taken_back_is_seen_through(findings):
+    found = findings["FedAvgM, momentum 0.9"].evidence
+    assert found.estimate.epsilon > found.claimed
+    assert found.estimate.high > 2 * found.claimed  # without whitening at most 3
 
 
 def test_the_same_seed_gives_the_same_bound(script, findings):
