@@ -20,8 +20,14 @@ from fl_epe.auditing.assumptions import (
 )
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
 from fl_epe.auditing.bounds import epsilon_lower_bound
-from fl_epe.auditing.difference import EpsilonDifference, epsilon_difference
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary, EpsilonEstimate
+from fl_epe.auditing.epsilon_estimate import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    EpsilonDifference,
+    EpsilonEstimate,
+    epsilon_difference,
+)
 from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
 from fl_epe.auditing.estimators import (
     ExpectedScoreFit,

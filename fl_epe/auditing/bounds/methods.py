@@ -28,8 +28,7 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
-from fl_epe.auditing.bounds.guessing import one_run
-from fl_epe.auditing.bounds.lifted import lifted
+from fl_epe.auditing.bounds.guessing import lifted, one_run
 from fl_epe.auditing.bounds.weighted import weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
 from fl_epe.checks import check_probability, check_scores, finite, raise_invalid
