@@ -25,7 +25,7 @@ from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.auditing.secret_rounds import secret_rounds
+from fl_epe.auditing.statistics import secret_rounds
 from fl_epe.auditing.view import STATISTICS, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, Floats, RunningScores
-from fl_epe.auditing.shifted_cosines import cosines_of
+from fl_epe.auditing.scores import cosines_of
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
 from fl_epe.checks import raise_invalid

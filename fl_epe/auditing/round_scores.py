@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out
 from fl_epe.auditing.record_parts import Floats, Mechanism, RunningScores, ServerStep
-from fl_epe.auditing.shifted_cosines import hidden_norm, shift_scores
+from fl_epe.auditing.scores import hidden_norm, shift_scores
 from fl_epe.canaries import CanarySet
 from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import ServerSGD, norm

@@ -22,7 +22,7 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.auditing.record_from_scorer import record_from_scorer
-from fl_epe.auditing.score_summary import bare_scores, summarize_scores
+from fl_epe.auditing.score_file import bare_scores, summarize_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
 
 NOBODY = {"presence": np.zeros((6, 40), bool)}
