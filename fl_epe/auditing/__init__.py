@@ -46,7 +46,6 @@ from fl_epe.auditing.faults import Fault, FaultKind
 from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_from_scorer import OTHERS
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
     ClientLog,
@@ -70,7 +69,6 @@ __all__ = [
     "EVERY_ROUND",
     "FINAL_MODEL",
     "LEAST_FOR_NULL",
-    "OTHERS",
     "STATISTICS",
     "Adversary",
     "AuditRecord",

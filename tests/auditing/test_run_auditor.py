@@ -169,7 +169,7 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
 
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
-    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9 + 2 * COUNT + ROUNDS)  # and no vector
+    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9 + 3 * COUNT + ROUNDS)  # and no vector
     presence = ROUNDS * COUNT
     sketches = state["sketches"].nbytes
     assert sketches == 4 * ROUNDS * min(DIM, SKETCH_PARTS)
