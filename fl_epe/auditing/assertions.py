@@ -263,30 +263,24 @@ def assert_private(
 
 def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
     """Scores in an order that does not depend on them, and the dimension of their exact null."""
-    found = found_in(run)
+    found, order = found_in(run), np.arange(0)
     if isinstance(found, AuditRecord):
-        found = found.in_order()
-        last = [np.flatnonzero(rounds)[-1] for rounds in found.presence.T if rounds.any()]
-        scores = scores_of_record(found)
-        _check_watchable(scores)
-        return scores.observed[np.argsort(last, kind="stable")].tolist(), scores.dim
-    if isinstance(found, Scores):
-        _check_watchable(found)
-        return found.observed.tolist(), found.dim
-    if isinstance(found, Iterable) and not isinstance(found, str | bytes):
-        return found, None
-    kinds = "scores one by one, Scores, an AuditRecord, or an object with record()"
-    raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
-
-
-def _check_watchable(scores: Scores) -> None:
-    """Refuse scores that cannot be looked at one by one, as their null is not N(0, 1)."""
-    if not scores.standard_null:
-        others = 0 if scores.unobserved is None else scores.unobserved.size
+        record = found.in_order()
+        last = [np.flatnonzero(rounds)[-1] for rounds in record.presence.T if rounds.any()]
+        found, order = scores_of_record(record), np.argsort(last, kind="stable")
+    if not isinstance(found, Scores):
+        if isinstance(found, Iterable) and not isinstance(found, str | bytes):
+            return found, None
+        kinds = "scores one by one, Scores, an AuditRecord, or an object with record()"
+        raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+    if not found.standard_null:
+        others = 0 if found.unobserved is None else found.unobserved.size
         raise_invalid(
             "dim",
             None,
             "to be the dimension of cosines for stop_early=True, as their null must be known: "
-            f"{scores.observed.size} observed and {others} unobserved {scores.statistic} are "
+            f"{found.observed.size} observed and {others} unobserved {found.statistic} are "
             "compared all at once. Leave out stop_early, or give cosines with their dim",
         )
+    scores = found.observed[order] if len(order) else found.observed
+    return scores.tolist(), found.dim

@@ -174,7 +174,11 @@ def _plausible(
             [mean * null_share, 0.5 / (alt.count - 1) + null_share],
         ]
     )
-    limit = _mixed_chi2_quantile(confidence)
+    # The quantile of an equal mixture of χ² with one and with two degrees of freedom.
+    chdtr = scipy.special.chdtr
+    limit = float(
+        scipy.optimize.brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3)
+    )
     angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
     circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
     offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
@@ -194,16 +198,6 @@ def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
         return np.empty(0)
     spread = math.sqrt(room * (covariance[0, 0] - slope * covariance[0, 1]))
     return np.asarray(slope * log_offset + spread * np.linspace(-1, 1, 17))
-
-
-def _mixed_chi2_quantile(confidence: float) -> float:
-    """Quantile of an equal mixture of χ² with one and with two degrees of freedom."""
-
-    def miss(value: float) -> float:
-        share = (scipy.special.chdtr(1, value) + scipy.special.chdtr(2, value)) / 2
-        return float(share) - confidence
-
-    return float(scipy.optimize.brentq(miss, 0.0, 1e3))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -166,8 +166,6 @@ def expected_score_fit(
         ValueError: if an argument is out of range or the expected scores cannot be computed.
     """
     delta = view.record.delta if delta is None else delta
-    check_probability("confidence", confidence)
-    check_probability("delta", delta)
     known = seen_by(view.record, Adversary(view.adversary.sees))
     sizes, scores, exposed = known.expected_scores, known.scores(), known.all_expected_scores
     if known.adversary.sees == "all":

@@ -33,8 +33,8 @@ from fl_epe.checks import check_scores, finite, raise_invalid
 from fl_epe.table_file import check_header, csv_rows, parquet_table, read_table, shown
 
 Floats = NDArray[np.float64]
+# Columns by name, NaN in an empty cell, and what to call a row in messages.
 Table = tuple[dict[str, Floats], Callable[[int], str]]
-"""Columns by name, NaN in an empty cell, and what to call a row in messages."""
 
 LAYOUT = (
     "columns (or keys) 'observed' and, unless --dim is given, 'unobserved'; "
@@ -291,6 +291,8 @@ def summarize_scores(
         estimates.append(epsilon_of(scores, delta, "fitted", confidence))
     if bare.unobserved is not None:
         estimates.append(epsilon_of(bare, delta, confidence=confidence))
+    groups = {"observed": bare.observed, "unobserved": bare.unobserved}
+    tests = {name: gaussian_test(group) for name, group in groups.items() if group is not None}
     return ScoreSummary(
         delta=delta,
         confidence=confidence,
@@ -300,12 +302,6 @@ def summarize_scores(
         estimates=tuple(estimates),
         refused=refused,
         bounds=all_bounds(scores, delta, confidence, coins=coins),
-        gaussian=_gaussian_tests(bare),
+        gaussian={name: test for name, test in tests.items() if test is not None},
         overlap=shared,
     )
-
-
-def _gaussian_tests(scores: Scores) -> dict[str, GaussianFit]:
-    groups = {"observed": scores.observed, "unobserved": scores.unobserved}
-    tests = {name: gaussian_test(group) for name, group in groups.items() if group is not None}
-    return {name: test for name, test in tests.items() if test is not None}

@@ -100,8 +100,6 @@ class Scores:
         if self.unobserved is not None:
             object.__setattr__(self, "unobserved", check_scores("unobserved", self.unobserved))
         if self.dim is not None:
-            if self.dim < 1:
-                raise_invalid("dim", self.dim, ">= 1")
             object.__setattr__(self, "standard_null", True)
 
     @classmethod

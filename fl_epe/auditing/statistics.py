@@ -201,7 +201,6 @@ FUNCTIONS: dict[str, Callable[[View], Scores]] = {
     "likelihood-ratio": _likelihood_ratio,
     "maximum": _maximum,
 }
-"""The statistics by name."""
 
 
 def _scaled_cosines(view: View, observed: Floats, unobserved: Floats, statistic: str) -> Scores:
