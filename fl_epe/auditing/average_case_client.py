@@ -108,20 +108,17 @@ class RunSchedules:
         """From the settings in a record; ``None`` if they do not tell, as for deployments."""
         design, participations = record.design, record.mechanism.canary_participations
         clients, rounds, each = design.num_clients, design.num_rounds, design.clients_per_round
-        if design.schedule is not None and clients is not None:
-            if rounds is None or each is None:
-                return None
-            with contextlib.suppress(OSError, ValueError):  # an edited file
+        with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
+            if design.schedule is None or clients is None:
+                kind = record.mechanism.participation
+                schedule = make_schedule(kind, record.rounds, participations)
+                return cls(schedule, schedule)
+            if rounds is not None and each is not None:
                 return cls(
                     make_schedule(design.schedule, rounds, participations),
                     make_schedule(design.schedule, rounds, rounds * each / clients),
                     clients,
                 )
-            return None
-        kind = record.mechanism.participation
-        with contextlib.suppress(ValueError):  # another kind, or one that needs options
-            schedule = make_schedule(kind, record.rounds, participations)
-            return cls(schedule, schedule)
         return None
 
 

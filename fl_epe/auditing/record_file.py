@@ -77,7 +77,7 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if union else (hint,)
 
 
-def part_of(kind: type, values: Mapping[str, Any], above: str = "") -> Any:
+def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
     """A part of a record from values by name, each of the type of its field and in its range.
 
     Names that the part does not have are left out.

@@ -90,19 +90,15 @@ class View:
         statistic = checked_statistic(self.adversary, statistic)
         if statistic not in self._scores:
             check_measured(self.record, self.adversary, statistic)
-            scores = dataclasses.replace(self._computed(statistic), adversary=STATISTICS[statistic])
-            self._scores[statistic] = scores
+            scores = statistics.FUNCTIONS[statistic](self)
+            if scores.standard_null and statistic != "full-knowledge":
+                if statistic != "model" and self.record.norms.sums is not None:
+                    scores = dataclasses.replace(scores, spread=self._overlap_spread(scores))
+                with contextlib.suppress(ValueError):  # not known
+                    scores = dataclasses.replace(scores, expected=self.expected_scores)
+            adversary = STATISTICS[statistic]
+            self._scores[statistic] = dataclasses.replace(scores, adversary=adversary)
         return self._scores[statistic]
-
-    def _computed(self, statistic: str) -> Scores:
-        scores = statistics.FUNCTIONS[statistic](self)
-        if not scores.standard_null or statistic == "full-knowledge":
-            return scores
-        if statistic != "model" and self.record.norms.sums is not None:
-            scores = dataclasses.replace(scores, spread=self._overlap_spread(scores))
-        with contextlib.suppress(ValueError):  # not known
-            return dataclasses.replace(scores, expected=self.expected_scores)
-        return scores
 
     @property
     def precision(self) -> Precision:
