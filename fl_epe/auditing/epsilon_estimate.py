@@ -97,7 +97,6 @@ def estimate_at(
     A shift below 0 counts as 0; an infinite one means that the residual is 0.
     """
     check_probability("confidence", confidence)
-    check_probability("delta", delta)
     means = np.asarray(shifts, np.float64)
     without = np.isposinf(means)
     least = np.maximum(np.where(without, 0.0, means), 0.0)

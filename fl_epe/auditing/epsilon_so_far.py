@@ -250,8 +250,6 @@ def epsilon_by_round(
     """
     check_count("most", most)
     delta = record.delta if delta is None else delta
-    check_probability("delta", delta)
-    check_probability("confidence", confidence)
     try:
         check_measured(record, EVERY_ROUND)
     except NotMeasured:

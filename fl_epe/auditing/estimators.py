@@ -34,7 +34,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
 from fl_epe.auditing.statistics import checked_secret_rounds
 from fl_epe.auditing.view import STATISTICS, View, checked_statistic, seen_by
-from fl_epe.checks import check_probability, check_scores, raise_invalid
+from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
 
@@ -84,8 +84,7 @@ def epsilon_from_scores(
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    others = check_scores("unobserved", unobserved)
-    scores = Scores(check_scores("observed", observed), others)
+    scores = Scores(np.asarray(observed), np.asarray(unobserved))
     return epsilon_of(scores, delta, confidence=confidence)
 
 

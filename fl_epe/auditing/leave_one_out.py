@@ -109,12 +109,7 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     Args:
         record: of a run.
         canaries: all canaries, among which the record's have their ids.
-
-    Raises:
-        ValueError: if the record does not have the ids.
     """
-    if record.observed.ids is None or record.unobserved.ids is None:
-        raise_invalid("observed_ids", record.observed.ids, "known, as those of the unobserved")
     numbers = (np.asarray(record.observed.ids), np.asarray(record.unobserved.ids))
     sums, lengths = _round_sums(record, canaries, *numbers)
     own = _own_parts(record)
