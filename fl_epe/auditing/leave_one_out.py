@@ -113,7 +113,11 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     numbers = (np.asarray(record.observed.ids), np.asarray(record.unobserved.ids))
     sums, lengths = _round_sums(record, canaries, *numbers)
     own = _own_parts(record)
-    found = {"observed.sums": sums[0], "unobserved.sums": sums[1], "norms.sums": lengths}
+    found: dict[str, Any] = {
+        "observed.sums": sums[0],
+        "unobserved.sums": sums[1],
+        "norms.sums": lengths,
+    }
     if own is not None:
         parts, part = _final_part(record, canaries, own, *numbers)
         found |= {"observed.part": parts[0], "unobserved.part": parts[1], "norms.part": part}

@@ -302,8 +302,9 @@ def record_from_scorer(
         norms=Norms(
             means=scorer.norms(released),
             deltas=delta_norms,
+            final=lengths["final"],
+            displacement=lengths["displacement"],
             residuals=residuals if len(residuals) else None,
-            **lengths,
         ),
         **fields,
     )
