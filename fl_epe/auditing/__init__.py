@@ -11,17 +11,26 @@ Examples:
 
 from fl_epe.auditing.assertions import assert_private
 from fl_epe.auditing.assumptions import (
+    LEAST_FOR_NULL,
     Dependence,
     GaussianFit,
     combined_p_value,
     dependence,
     gaussian_by_group,
     gaussian_test,
+    null_misfit,
+    wider_than_known,
 )
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
 from fl_epe.auditing.bounds import epsilon_lower_bound
-from fl_epe.auditing.difference import EpsilonDifference, epsilon_difference
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary, EpsilonEstimate
+from fl_epe.auditing.epsilon_estimate import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    EpsilonDifference,
+    EpsilonEstimate,
+    epsilon_difference,
+)
 from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
 from fl_epe.auditing.estimators import (
     ExpectedScoreFit,
@@ -37,7 +46,6 @@ from fl_epe.auditing.faults import Fault, FaultKind
 from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_from_scorer import OTHERS
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
     ClientLog,
@@ -52,17 +60,15 @@ from fl_epe.auditing.record_parts import (
 )
 from fl_epe.auditing.round_scores import RoundFacts
 from fl_epe.auditing.run_auditor import RunAuditor
-from fl_epe.auditing.score_file import read_scores
-from fl_epe.auditing.score_summary import ScoreSummary, bare_scores, summarize_scores
-from fl_epe.auditing.scores import LEAST_FOR_NULL, Scores, null_misfit, wider_than_known
-from fl_epe.auditing.secret_rounds import secret_rounds
+from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, summarize_scores
+from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.statistics import secret_rounds
 from fl_epe.auditing.view import STATISTICS, View, seen_by
 
 __all__ = [
     "EVERY_ROUND",
     "FINAL_MODEL",
     "LEAST_FOR_NULL",
-    "OTHERS",
     "STATISTICS",
     "Adversary",
     "AuditRecord",

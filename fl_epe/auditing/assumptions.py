@@ -1,4 +1,6 @@
-"""Whether scores are as estimates and bounds take them to be: Gaussian, and independent.
+"""Whether scores are as estimates and bounds take them to be: Gaussian, independent, not too wide.
+
+`check_known_variance` and `check_sign` refuse scores that no estimate fits.
 
 The Anderson–Darling test is that of appendix B of Andrew et al. (2024). Lower bounds count canaries
 as independent trials. The unobserved ones are, given the model, if their directions were drawn
@@ -25,11 +27,19 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND
+from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import in_moderate_units
+from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.auditing.view import seen_by
 
 Floats = NDArray[np.float64]
+
+LEAST_FOR_NULL = 20
+"""Unobserved canaries whose scores find a null that is 1.5 times too wide."""
+
+_LEAST_DIM = 10  # below it `normal_deviates` are not accurate enough for an interval
+_LEAST_CERTAINTY = 0.999  # one-sided, that scores are wider than their law; else they stay
+_WRONG_SIGN = 1e-6  # probability of observed scores so far below unobserved ones by chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,3 +209,88 @@ def dependence(record: AuditRecord) -> dict[str, Dependence]:
         residuals = scores - strength * signals
         found["observed"] = dependence_of(residuals[moved], record.presence[moved])
     return {name: result for name, result in found.items() if result is not None}
+
+
+def wider_than_known(scores: Scores) -> str | None:
+    """How wide scores are, in words, if they are certainly wider than N(μ, 1).
+
+    Their mean then does not tell ε: canaries with different expected scores are a mixture, and the
+    largest of them decide ε. Where these are known up to a factor (`Scores.expected`), either they
+    or equal ones may explain the scores. The χ² test has the level 1 − 0.999. What it
+    finds: ``benchmarks/estimators.py --dims``.
+    """
+    models = [np.ones_like(scores.observed)]
+    if scores.expected is not None and scores.expected.any():
+        models.append(scores.expected)
+    freedom = len(scores.observed) - 1
+    square = min(
+        float(np.var(scores.deviates(scores.shift(0.0, sizes) * sizes), ddof=1)) for sizes in models
+    )
+    p = scipy.stats.chi2.sf(square * freedom, freedom)
+    if p >= 1 - _LEAST_CERTAINTY:
+        return None
+    return (
+        f"observed {scores.statistic} are {np.sqrt(square):.2f} times as wide as known variance "
+        f"allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their mean is "
+        "smaller than that of the worst case"
+    )
+
+
+def null_misfit(scores: Scores) -> str | None:
+    """How unobserved scores differ from N(0, 1), in words, if that is their law and they do.
+
+    Only scores that are wider or shifted are judged, by a χ² and a z test of 0.999
+    together: with narrower ones, bounds still hold.
+    """
+    if not scores.standard_null or scores.unobserved is None:
+        return None
+    found, count = scores.unobserved, len(scores.unobserved)
+    mean, width = float(found.mean()), float(np.sqrt(np.mean(found**2)))
+    p = min(
+        scipy.stats.chi2.sf(count * width**2, count),
+        2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count)),
+    )
+    if 2 * p >= 1 - _LEAST_CERTAINTY:
+        return None
+    return (
+        f"{scores.statistic} of the {count} unobserved canaries have the mean {mean:.3f} and "
+        f"spread {width:.3g}, where 0 and 1 are expected (p = {2 * p:.1g})"
+    )
+
+
+def check_known_variance(scores: Scores) -> None:
+    """Refuse scores that are `wider_than_known`, and cosines in few dimensions.
+
+    Raises:
+        NotMeasured: with the reason.
+    """
+    if scores.dim is not None and scores.dim < _LEAST_DIM:
+        raise NotMeasured(
+            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {_LEAST_DIM}"
+        )
+    if reason := wider_than_known(scores):
+        raise NotMeasured(reason)
+
+
+def check_sign(scores: Scores) -> None:
+    """Refuse observed scores that are far below unobserved ones (p < 10⁻⁶): ε would be 0.
+
+    Raises:
+        NotMeasured: with both medians.
+    """
+    null = 0.0
+    if scores.standard_null:
+        z = float(scores.deviates(0.0).mean()) * np.sqrt(len(scores.observed))
+        p = scipy.special.ndtr(z / max(scores.spread, 1.0))
+    else:
+        observed, unobserved = scores.both()
+        null = float(np.median(unobserved))
+        p = 1.0
+        if np.ptp(np.concatenate([observed, unobserved])) > 0:
+            p = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less").pvalue
+    if p < _WRONG_SIGN:
+        raise NotMeasured(
+            f"observed {scores.statistic} are far below unobserved ones (median "
+            f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean "
+            "that a canary took part; negate them, or swap the two sides"
+        )

@@ -108,20 +108,17 @@ class RunSchedules:
         """From the settings in a record; ``None`` if they do not tell, as for deployments."""
         design, participations = record.design, record.mechanism.canary_participations
         clients, rounds, each = design.num_clients, design.num_rounds, design.clients_per_round
-        if design.schedule is not None and clients is not None:
-            if rounds is None or each is None:
-                return None
-            with contextlib.suppress(OSError, ValueError):  # an edited file
+        with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
+            if design.schedule is None or clients is None:
+                kind = record.mechanism.participation
+                schedule = make_schedule(kind, record.rounds, participations)
+                return cls(schedule, schedule)
+            if rounds is not None and each is not None:
                 return cls(
                     make_schedule(design.schedule, rounds, participations),
                     make_schedule(design.schedule, rounds, rounds * each / clients),
                     clients,
                 )
-            return None
-        kind = record.mechanism.participation
-        with contextlib.suppress(ValueError):  # another kind, or one that needs options
-            schedule = make_schedule(kind, record.rounds, participations)
-            return cls(schedule, schedule)
         return None
 
 
@@ -160,33 +157,28 @@ def average_case_client(
     law = None
     if schedules is not None:
         law = client.law(schedules.canaries, weights, schedules.population)
+    largest, few = None, False
     if schedules is None or law is None:
         most = view.of_sum(weights.sum())
         known, few = client.with_spread(canaries, sample, len(realised), most)
-        return AverageCaseClient(
-            "canaries",
-            known=known,
-            unknown=canaries_unknown,
-            mean=client.mean_of(sample, len(realised)),
-            canaries=canaries,
-            canaries_unknown=canaries_unknown,
-            worst_case=fit.worst_case,
-            largest=None,
-            equal=sample.equal and not heavier,
-            few=few,
-        )
-    known, unknown = client.mixtures(law, "schedule")
-    many = clients or schedules.population or _UNKNOWN_POPULATION
+        unknown, mean = canaries_unknown, client.mean_of(sample, len(realised))
+        equal = sample.equal and not heavier
+    else:
+        known, unknown = client.mixtures(law, "schedule")
+        mean, equal = client.single(law.mean, "mean expected score of the schedule"), law.equal
+        many = clients or schedules.population or _UNKNOWN_POPULATION
+        largest = client.largest(schedules.clients, weights, many)
     return AverageCaseClient(
-        "schedule",
+        "canaries" if law is None else "schedule",
         known=known,
         unknown=unknown,
-        mean=client.single(law.mean, "mean expected score of the schedule"),
+        mean=mean,
         canaries=canaries,
         canaries_unknown=canaries_unknown,
         worst_case=fit.worst_case,
-        largest=client.largest(schedules.clients, weights, many),
-        equal=law.equal,
+        largest=largest,
+        equal=equal,
+        few=few,
     )
 
 
@@ -203,22 +195,21 @@ class _Client:
         self, schedule: Schedule, weights: Floats, clients: int | None
     ) -> ExpectedScoreLaw | None:
         """Law of a client's expected score; simulated where there is none in closed form."""
-        added = _padded(weights, schedule.rounds)
-        if added is None:
+        if (missing := schedule.rounds - len(weights)) < 0:
             return None
-        found = expected_score_law(schedule, added, clients or _UNKNOWN_POPULATION)
-        if found is None:
-            found = simulated_law(schedule, added, min(clients or 10_000, 10_000))
+        added = np.append(weights, np.zeros(missing))  # of rounds that a stopped run never reached
+        known = expected_score_law(schedule, added, clients or _UNKNOWN_POPULATION)
+        found = known or simulated_law(schedule, added, min(clients or 10_000, 10_000))
         return found.root() if found is not None and self.view.adversary.sees == "all" else found
 
     def largest(self, schedule: Schedule, weights: Floats, clients: int) -> ExposedOfMany | None:
-        padded = _padded(weights, schedule.rounds)
-        half = (1 + self.confidence) / 2  # the other half of the risk is κ's
-        law = None
-        if padded is not None:
-            law = expected_score_law(schedule, padded, clients) or simulated_law(
-                schedule, padded, clients, confidence=half
-            )
+        if (missing := schedule.rounds - len(weights)) < 0:
+            return None
+        added, half = np.append(weights, np.zeros(missing)), (1 + self.confidence) / 2
+        law = expected_score_law(schedule, added, clients) or simulated_law(
+            schedule, added, clients, confidence=half
+        )
+        # The other half of the risk is κ's.
         if law is None or (largest := law.largest(clients, half)) is None:
             return None
         words = f"largest expected score of {clients:,} clients"
@@ -236,10 +227,13 @@ class _Client:
         """At the mean of a sample of expected scores, whose error widens the interval."""
         spread = np.sqrt(sample.shares @ (sample.expected_scores - sample.mean) ** 2)
         wide = self.quantile * self.fit.scale * float(spread) / np.sqrt(count)
-        down, up = (np.hypot((e - self.fit.scale) * sample.mean, wide) for e in self.ends)
+        down, up = (
+            np.hypot((e - self.fit.scale) * sample.mean, wide)
+            for e in (self.fit.low, self.fit.high)
+        )
         shift = self.fit.scale * sample.mean
-        ends = np.array([shift, shift - down, shift + up])
-        return self.at(ends, "mean expected score of the canaries")
+        shifts = np.array([shift, shift - down, shift + up])
+        return self.at(shifts, "mean expected score of the canaries")
 
     def with_spread(
         self, plain: EpsilonEstimate, sample: ExpectedScoreLaw, count: int, most: float
@@ -268,11 +262,6 @@ class _Client:
         return dataclasses.replace(plain, low=low, high=high), few
 
     @property
-    def ends(self) -> tuple[float, float]:
-        """Lower and upper end of κ."""
-        return self.fit.low, self.fit.high
-
-    @property
     def quantile(self) -> float:
         return float(scipy.special.ndtri((1 + self.confidence) / 2))
 
@@ -284,23 +273,16 @@ class _Client:
         adversary = dataclasses.replace(self.view.adversary, knows_rounds=known)
         middle, low, high = (
             epsilon_of(max(scale, 0.0) * law.expected_scores, self.delta, weights=law.shares)
-            for scale in (self.fit.scale, *self.ends)
+            for scale in (self.fit.scale, self.fit.low, self.fit.high)
         )
         method = f"expected score regression, {words}"
         return EpsilonEstimate(middle, low, high, self.delta, self.confidence, method, adversary)
 
     def single(self, expected_score: float, words: str) -> EpsilonEstimate:
-        scales = np.array([self.fit.scale, *self.ends])
+        scales = np.array([self.fit.scale, self.fit.low, self.fit.high])
         return self.at(scales * expected_score, words)
 
     def at(self, shifts: Floats, words: str) -> EpsilonEstimate:
         """ε at a shift and both ends of its interval."""
         method = f"expected score regression, {words}"
         return estimate_at(shifts, self.delta, self.confidence, method, self.view.adversary)
-
-
-def _padded(weights: Floats, rounds: int) -> Floats | None:
-    """Weights of all rounds of a schedule; rounds that a stopped run never reached add nothing."""
-    if len(weights) > rounds:
-        return None
-    return np.append(weights, np.zeros(rounds - len(weights)))

@@ -1,14 +1,18 @@
-"""`EpsilonEstimate` against an `Adversary`, and what it is made from.
+"""`EpsilonEstimate` against an `Adversary`, what it is made from, and the difference of two.
 
-That is a shift of N(0, 1), or two fitted Gaussians.
+It is made from a shift of N(0, 1), or from two fitted Gaussians.
 
-How the intervals of fitted Gaussians are built (Algorithm 3): docs/notes/estimates.md.
+How the intervals of fitted Gaussians are built (Algorithm 3): docs/notes/estimates.md. How often
+those of a difference hold: simulations/studies/differences.py.
 
 Examples:
     >>> fit_gaussian(np.array([1.0, 2.0, 3.0]))
     FittedGaussian(mean=2.0, std=1.0, count=3)
-    >>> round(shift_of_epsilon(estimate_at([2.0, 1.0, 3.0], 1e-5, 0.95, "shift").epsilon, 1e-5), 6)
-    2.0
+    >>> first = EpsilonEstimate(5.0, 4.0, 6.0, 1e-5, 0.95, "displacement")
+    >>> second = EpsilonEstimate(2.0, 2.0, 2.0, 1e-5, 0.95, "displacement")
+    >>> found = epsilon_difference(first, second)
+    >>> found.value, found.low, found.high, found.larger_than_chance
+    (3.0, 2.0, 4.0, True)
 """
 
 from __future__ import annotations
@@ -93,32 +97,12 @@ def estimate_at(
     A shift below 0 counts as 0; an infinite one means that the residual is 0.
     """
     check_probability("confidence", confidence)
-    check_probability("delta", delta)
     means = np.asarray(shifts, np.float64)
     without = np.isposinf(means)
     least = np.maximum(np.where(without, 0.0, means), 0.0)
     found = np.asarray(epsilon_two_gaussians(0.0, 1.0, least, 1.0, delta))
     epsilon, low, high = np.where(without, np.inf, found).tolist()
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
-
-
-def shift_of_epsilon(epsilon: float, delta: float) -> float:
-    """The shift between N(0, 1) and N(shift, 1) at which ε is ``epsilon``; its inverse is ε.
-
-    Raises:
-        ValueError: if ``epsilon`` is negative or infinite, or ``delta`` is not in (0, 1).
-    """
-    check_probability("delta", delta)
-    if not 0 <= epsilon < math.inf:
-        raise_invalid("epsilon", epsilon, "in [0, inf)")
-
-    def excess(shift: float) -> float:
-        return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta)) - epsilon
-
-    high = 1.0
-    while excess(high) <= 0:
-        high *= 2
-    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +173,11 @@ def _plausible(
             [mean * null_share, 0.5 / (alt.count - 1) + null_share],
         ]
     )
-    limit = _mixed_chi2_quantile(confidence)
+    # The quantile of an equal mixture of χ² with one and with two degrees of freedom.
+    chdtr = scipy.special.chdtr
+    limit = float(
+        scipy.optimize.brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3)
+    )
     angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
     circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
     offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
@@ -211,11 +199,71 @@ def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:
     return np.asarray(slope * log_offset + spread * np.linspace(-1, 1, 17))
 
 
-def _mixed_chi2_quantile(confidence: float) -> float:
-    """Quantile of an equal mixture of χ² with one and with two degrees of freedom."""
+@dataclasses.dataclass(frozen=True)
+class EpsilonDifference:
+    """ε of one run less that of another, with a two-sided confidence interval.
 
-    def miss(value: float) -> float:
-        share = (scipy.special.chdtr(1, value) + scipy.special.chdtr(2, value)) / 2
-        return float(share) - confidence
+    Attributes:
+        value: the difference; NaN if both are infinite.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        confidence: coverage of the interval.
+        independent: whether the interval is for independent runs; else it holds for any.
+    """
 
-    return float(scipy.optimize.brentq(miss, 0.0, 1e3))
+    value: float
+    low: float
+    high: float
+    confidence: float
+    independent: bool
+
+    @property
+    def larger_than_chance(self) -> bool:
+        """Whether the interval leaves 0 out."""
+        return self.low > 0 or self.high < 0
+
+
+def epsilon_difference(
+    first: EpsilonEstimate, second: EpsilonEstimate, *, independent: bool = True
+) -> EpsilonDifference:
+    """ε of ``first`` less ε of ``second``, with an interval: is it larger than chance?
+
+    For independent runs the distances from the estimates to the ends of their intervals are added
+    as squares (Zou and Donner 2008), which keeps the skewness of each; where an interval ends at 0
+    because no ε is smaller, it counts as reaching as far below as above. For runs that may depend
+    on each other, the interval reaches from one run's lower end to the other's upper end.
+
+    Args:
+        first: of one run.
+        second: of another, at the same δ and confidence.
+        independent: whether no chance is shared: canaries, noise and participation have seeds of
+            their own. If not, the confidence of the result is lower: 90% from two 95% intervals.
+
+    Raises:
+        ValueError: if δ or the confidence of the two differ.
+    """
+    for name in ("delta", "confidence"):
+        ours, theirs = getattr(first, name), getattr(second, name)
+        if ours != theirs:
+            raise_invalid(f"second.{name}", theirs, f"to be that of first, {ours}")
+    ends = (first.epsilon, first.low, first.high, second.epsilon, second.low, second.high)
+    value = _less(first.epsilon, second.epsilon, math.nan)
+    if independent and all(map(math.isfinite, ends)):
+        below = math.hypot(_below(first), second.high - second.epsilon)
+        above = math.hypot(first.high - first.epsilon, _below(second))
+        low, high = value - below, value + above
+    else:
+        low = _less(first.low, second.high, -math.inf)
+        high = _less(first.high, second.low, math.inf)
+    confidence = first.confidence if independent else 1 - 2 * (1 - first.confidence)
+    return EpsilonDifference(value, low, high, confidence, independent)
+
+
+def _below(found: EpsilonEstimate) -> float:
+    """How far the interval reaches below the estimate; at least as far as above where 0 ends it."""
+    below = found.epsilon - found.low
+    return below if found.low > 0 else max(below, found.high - found.epsilon)
+
+
+def _less(one: float, other: float, both_infinite: float) -> float:
+    return both_infinite if math.isinf(one) and math.isinf(other) else one - other

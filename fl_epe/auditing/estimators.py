@@ -20,6 +20,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
+from fl_epe.auditing.assumptions import check_known_variance, check_sign, wider_than_known
 from fl_epe.auditing.epsilon_estimate import (
     FINAL_MODEL,
     Adversary,
@@ -30,17 +31,10 @@ from fl_epe.auditing.epsilon_estimate import (
     fit_gaussian,
 )
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import (
-    Scores,
-    check_known_variance,
-    check_sign,
-    in_moderate_units,
-    wider_than_known,
-)
-from fl_epe.auditing.secret_rounds import checked_secret_rounds
-from fl_epe.auditing.shifted_cosines import shift_scores
+from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
+from fl_epe.auditing.statistics import checked_secret_rounds
 from fl_epe.auditing.view import STATISTICS, View, checked_statistic, seen_by
-from fl_epe.checks import check_probability, check_scores, raise_invalid
+from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
 
@@ -53,9 +47,9 @@ def epsilon_from_cosines(
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
-    The cosines' own law is used, a noncentral t distribution (`shifted_cosines`): each canary is in
-    a Gaussian vector of its own, or of the same length. The interval then covers at every ε in
-    ``dim`` ≥ 10, and a χ² test refuses cosines that are wider (`check_known_variance`).
+    The cosines' own law is used, a noncentral t distribution (`fl_epe.auditing.scores`): each
+    canary is in a Gaussian vector of its own, or of the same length. The interval then covers at
+    every ε in ``dim`` ≥ 10, and a χ² test refuses cosines that are wider (`check_known_variance`).
     ``benchmarks/estimators.py --dims`` prints bias, coverage and refusals.
 
     Args:
@@ -90,8 +84,7 @@ def epsilon_from_scores(
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    others = check_scores("unobserved", unobserved)
-    scores = Scores(check_scores("observed", observed), others)
+    scores = Scores(np.asarray(observed), np.asarray(unobserved))
     return epsilon_of(scores, delta, confidence=confidence)
 
 
@@ -172,8 +165,6 @@ def expected_score_fit(
         ValueError: if an argument is out of range or the expected scores cannot be computed.
     """
     delta = view.record.delta if delta is None else delta
-    check_probability("confidence", confidence)
-    check_probability("delta", delta)
     known = seen_by(view.record, Adversary(view.adversary.sees))
     sizes, scores, exposed = known.expected_scores, known.scores(), known.all_expected_scores
     if known.adversary.sees == "all":

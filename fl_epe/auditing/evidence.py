@@ -25,7 +25,7 @@ from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.auditing.secret_rounds import secret_rounds
+from fl_epe.auditing.statistics import secret_rounds
 from fl_epe.auditing.view import STATISTICS, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 
@@ -158,40 +158,6 @@ def find_evidence(
         NotMeasured: a `ValueError`, if all scores are equal, or have no spread and the method
             assumes Gaussian ones.
     """
-    _check_claim(epsilon, delta, confidence, method)
-    run = found_in(run)
-    scores = scores_of(run)
-    method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
-    if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
-        wanted = "to be one for scores of any distribution, such as 'weighted'"
-        raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
-    _check_measured(scores, method)
-    return Evidence(
-        claimed=epsilon,
-        delta=delta,
-        confidence=confidence,
-        lower_bound=lower_bound(scores, delta, confidence=confidence, method=method),
-        method=method,
-        assumption=BOUNDS[method].assumption,
-        estimate=_estimate(run, scores, delta, confidence) if delta else None,
-        observed=scores.observed.size,
-        unobserved=_compared_with(scores, method),
-        statistic=scores.statistic,
-        ceiling=ceiling(scores, delta, confidence, method),
-        gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
-        faults=scores.faults,
-    )
-
-
-def _estimate(run: object, scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
-    """Of the adversary whose scores these are."""
-    if isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
-        how = {"adversary": STATISTICS["likelihood-ratio"], "confidence": confidence}
-        return epsilon_from_record(run, delta, **how)  # type: ignore[arg-type]
-    return epsilon_of(scores, delta, confidence=confidence)
-
-
-def _check_claim(epsilon: float, delta: float, confidence: float, method: str | None) -> None:
     if not epsilon >= 0:
         raise_invalid("epsilon", epsilon, ">= 0")
     check_probability("confidence", confidence)
@@ -199,6 +165,35 @@ def _check_claim(epsilon: float, delta: float, confidence: float, method: str | 
     if method not in (None, *valid):
         raise_invalid("method", method, f"to be valid, one of {', '.join(valid)}")
     BOUNDS[method or "weighted"].check_delta(delta)
+    run = found_in(run)
+    scores = scores_of(run)
+    method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
+    if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
+        wanted = "to be one for scores of any distribution, such as 'weighted'"
+        raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
+    _check_measured(scores, method)
+    lower = lower_bound(scores, delta, confidence=confidence, method=method)
+    estimate = None
+    if delta and isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
+        adversary = STATISTICS["likelihood-ratio"]  # whose scores these are
+        estimate = epsilon_from_record(run, delta, adversary=adversary, confidence=confidence)
+    elif delta:
+        estimate = epsilon_of(scores, delta, confidence=confidence)
+    return Evidence(
+        claimed=epsilon,
+        delta=delta,
+        confidence=confidence,
+        lower_bound=lower,
+        method=method,
+        assumption=BOUNDS[method].assumption,
+        estimate=estimate,
+        observed=scores.observed.size,
+        unobserved=_compared_with(scores, method),
+        statistic=scores.statistic,
+        ceiling=ceiling(scores, delta, confidence, method),
+        gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
+        faults=scores.faults,
+    )
 
 
 def _check_measured(scores: Scores, method: str) -> None:

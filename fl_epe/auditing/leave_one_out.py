@@ -13,7 +13,6 @@ Examples:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -22,20 +21,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, Floats, RunningScores
-from fl_epe.auditing.shifted_cosines import cosines_of
+from fl_epe.auditing.scores import cosines_of
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
 from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import norm
 
+# Others with a smaller share of a vector's energy are left in; the score changes by half of it.
 SMALLEST_SHARE = 1e-3
-"""Others with a smaller share of a vector's energy are left in; the score changes by half of it."""
-
-LEAST_HIDDEN = 1e-6
-"""Of a mean; a residual that is less is rounding."""
-
+_LEAST_HIDDEN = 1e-6  # of a mean; a residual that is less is rounding
 _MEMORY = SCORE_MEMORY // 4  # bytes for sums of canaries that are scored at once
 _LARGEST = 1e15
+_PARTS = ("observed", "unobserved", "norms")
 
 
 def leave_others_out(
@@ -66,7 +63,7 @@ def leave_others_out(
     share = np.asarray(sum_dot, np.float64) / np.asarray(sum_square, np.float64)
     left = dots - share * (with_sum - np.asarray(own, np.float64))
     rest = np.asarray(square, np.float64) - share * np.asarray(sum_dot, np.float64)
-    return left, np.sqrt(np.maximum(rest, LEAST_HIDDEN**2 * np.asarray(square))), share
+    return left, np.sqrt(np.maximum(rest, _LEAST_HIDDEN**2 * np.asarray(square))), share
 
 
 def others_share(record: AuditRecord) -> Floats:
@@ -112,31 +109,19 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     Args:
         record: of a run.
         canaries: all canaries, among which the record's have their ids.
-
-    Raises:
-        ValueError: if the record does not have the ids.
     """
-    if record.observed.ids is None or record.unobserved.ids is None:
-        raise_invalid("observed_ids", record.observed.ids, "known, as those of the unobserved")
-    observed, unobserved = record.observed, record.unobserved
-    numbers = (np.asarray(observed.ids), np.asarray(unobserved.ids))
+    numbers = (np.asarray(record.observed.ids), np.asarray(record.unobserved.ids))
     sums, lengths = _round_sums(record, canaries, *numbers)
-    record = dataclasses.replace(
-        record,
-        observed=dataclasses.replace(observed, sums=sums[0]),
-        unobserved=dataclasses.replace(unobserved, sums=sums[1]),
-        norms=dataclasses.replace(record.norms, sums=lengths),
-    )
     own = _own_parts(record)
-    if own is None:
-        return record
-    parts, part = _final_part(record, canaries, own, *numbers)
-    return dataclasses.replace(
-        record,
-        observed=dataclasses.replace(record.observed, part=parts[0]),
-        unobserved=dataclasses.replace(record.unobserved, part=parts[1]),
-        norms=dataclasses.replace(record.norms, part=part),
-    )
+    found: dict[str, Any] = {
+        "observed.sums": sums[0],
+        "unobserved.sums": sums[1],
+        "norms.sums": lengths,
+    }
+    if own is not None:
+        parts, part = _final_part(record, canaries, own, *numbers)
+        found |= {"observed.part": parts[0], "unobserved.part": parts[1], "norms.part": part}
+    return record.with_values(**found)
 
 
 def _round_sums(
@@ -224,29 +209,23 @@ def all_canaries(record: AuditRecord) -> AuditRecord:
 
     `leave_one_out` of it is the same.
     """
-    return dataclasses.replace(
-        record,
-        correlation=RoundCorrelation(),
-        running=RunningScores(),
-        observed=dataclasses.replace(record.observed, sums=None, part=None),
-        unobserved=dataclasses.replace(record.unobserved, sums=None, part=None),
-        norms=dataclasses.replace(record.norms, sums=None, part=None),
-    )
+    others = [f"{part}.{name}" for name in ("sums", "part") for part in _PARTS]
+    independent = {"correlation": RoundCorrelation(), "running": RunningScores()}
+    return record.with_values(**independent, **dict.fromkeys(others))
 
 
 def _means_alone(record: AuditRecord) -> AuditRecord:
     norms, observed, unobserved = record.norms, record.observed, record.unobserved
-    assert norms.sums is not None  # noqa: S101 - the caller looked
-    rounds = np.flatnonzero(norms.sums)
-    if observed.sums is None or unobserved.sums is None or not len(rounds):
+    if observed.sums is None or unobserved.sums is None or norms.sums is None:
         return record
+    rounds = np.flatnonzero(norms.sums)
     weights, length, whole = record.shares()[rounds], norms.means[rounds], norms.sums[rounds]
     sum_dot = np.sum(weights * observed.means[rounds], axis=1) * length
     shared = (length[:, None] ** 2, sum_dot[:, None], whole[:, None] ** 2)
 
     def alone(side: CanaryCosines, own: NDArray[Any]) -> tuple[Floats, Floats]:
-        assert side.sums is not None  # noqa: S101
-        dots, with_sum = side.means[rounds] * length[:, None], side.sums[rounds] * whole[:, None]
+        dots = side.means[rounds] * length[:, None]
+        with_sum = np.asarray(side.sums)[rounds] * whole[:, None]
         left, hidden, _ = leave_others_out(dots, with_sum, own, *shared)
         cosines = side.means.copy()
         cosines[rounds] = cosines_of(math.sqrt(record.dim) * left / hidden, record.dim)
@@ -255,11 +234,9 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     means, hidden = alone(observed, weights)
     lengths = norms.means.copy()
     lengths[rounds] = np.hypot(hidden, _added(record)[rounds])
-    return dataclasses.replace(
-        record,
-        observed=dataclasses.replace(observed, means=means),
-        unobserved=dataclasses.replace(unobserved, means=alone(unobserved, np.zeros(1))[0]),
-        norms=dataclasses.replace(norms, means=lengths),
+    others, _ = alone(unobserved, np.zeros(1))
+    return record.with_values(
+        **{"observed.means": means, "unobserved.means": others, "norms.means": lengths}
     )
 
 
@@ -280,9 +257,6 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
 
     mine, lengths = alone(observed, observed.part, own)
     others, _ = alone(unobserved, unobserved.part, np.zeros(unobserved.count))
-    return dataclasses.replace(
-        record,
-        observed=dataclasses.replace(observed, displacement=mine),
-        unobserved=dataclasses.replace(unobserved, displacement=others),
-        norms=dataclasses.replace(norms, displacement=float(np.sqrt(np.mean(lengths**2)))),
-    )
+    length = float(np.sqrt(np.mean(lengths**2)))
+    values = zip(_PARTS, (mine, others, length), strict=True)
+    return record.with_values(**{f"{name}.displacement": value for name, value in values})

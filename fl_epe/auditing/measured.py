@@ -14,6 +14,7 @@ Examples:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,9 @@ from fl_epe.auditing.record import AuditRecord
 
 Floats = NDArray[np.float64]
 
-LEAST_CANARIES = 2
-"""Canaries that must have taken part for an ε."""
-
-LAST = 3
-"""Evaluations at the end of a run in which the model must have been no better than chance."""
-
-EARLY = 10
-"""Rounds that a model has to leave chance: evaluations before this one do not count."""
-
+LEAST_CANARIES = 2  # that must have taken part for an ε
+_LAST = 3  # evaluations, or rounds, at the end of a run that tell that training failed
+_EARLY = 10  # rounds that a model has to leave chance: evaluations before do not count
 _MOST_LOST = 0.5
 _EXPLODED = 100.0
 _FELL = 0.9  # of the first loss on held-out data
@@ -52,23 +47,13 @@ def check_measured(record: AuditRecord, adversary: Adversary, statistic: str | N
     Raises:
         NotMeasured: with the reason.
     """
-    reason = _nobody(record) or _nothing_added(record)
-    if reason is None:
-        final = adversary.sees == "final"
-        reason = _no_final_model(record, statistic) if final else _no_rounds(record)
-    if reason is None and adversary.sees == "all":
-        reason = record.findings.unbounded  # what ran the audit saw no noise
+    reason = _nobody(record)
+    if reason is None and adversary.sees == "final":
+        reason = _no_final_model(record, statistic)
+    elif reason is None:  # what ran the audit may have seen no noise
+        reason = _no_rounds(record) or record.findings.unbounded
     if reason is not None:
         raise NotMeasured(reason)
-
-
-def too_few(count: int, where: str) -> str | None:
-    """Why ``count`` canaries are too few for an ε, or ``None``; ``where`` ends the sentence."""
-    if count >= LEAST_CANARIES:
-        return None
-    who = "no canary" if count == 0 else f"only {count} canary"
-    needed = f"; an ε needs at least {LEAST_CANARIES}" if count else ""
-    return f"{who} took part {where}{needed}"
 
 
 def in_rounds(rounds: int) -> str:
@@ -77,23 +62,25 @@ def in_rounds(rounds: int) -> str:
 
 
 def _nobody(record: AuditRecord) -> str | None:
-    few = too_few(_count(record.presence), in_rounds(record.rounds))
-    told = record.findings.not_measured
-    if few and told:  # what ran the audit knows a better reason
-        return told.rstrip(". ")
-    return "the audit saw no round" if record.rounds == 0 else few
-
-
-def _nothing_added(record: AuditRecord) -> str | None:
-    """Canaries that took part, but added a vector of norm 0 to what was released."""
-    mechanism = record.mechanism
+    """Too few canaries that took part, or that added a vector of another norm than 0."""
+    mechanism, where = record.mechanism, in_rounds(record.rounds)
+    if (count := _count(record.presence)) < LEAST_CANARIES:
+        if record.findings.not_measured:  # what ran the audit knows a better reason
+            return record.findings.not_measured.rstrip(". ")
+        if record.rounds == 0:
+            return "the audit saw no round"
+        needed = f"; an ε needs at least {LEAST_CANARIES}"
+        return (
+            f"only {count} canary took part {where}{needed}"
+            if count
+            else (f"no canary took part {where}")
+        )
     added = mechanism.clip_norms if mechanism.contributions is None else mechanism.contributions
     adding = _count(record.presence & ~(added == 0)[:, None])
     if adding >= LEAST_CANARIES:
         return None
-    who = "none" if adding == 0 else f"only {adding}"
-    took_part = f"{_count(record.presence)} canaries that took part {in_rounds(record.rounds)}"
-    return f"{who} of the {took_part} added anything to the model"
+    who = f"only {adding}" if adding else "none"
+    return f"{who} of the {count} canaries that took part {where} added anything to the model"
 
 
 def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
@@ -126,8 +113,7 @@ def divergence(record: AuditRecord) -> tuple[str, ...]:
         _model_not_finite(record),
         _loss_not_finite(record),
         _loss_exploded(record),
-        _accuracy_at_chance(record),
-        _loss_at_chance(record),
+        *_at_chance(record),
         _updates_lost(record),
     )
     return tuple(reason for reason in reasons if reason is not None)
@@ -140,9 +126,7 @@ def _model_not_finite(record: AuditRecord) -> str | None:
     """
     if not record.findings.last_model_is_finite:
         return "the last model that the strategy released has NaN or infinite entries"
-    if math.isfinite(record.norms.final):
-        return None
-    return "the final model is not finite"
+    return None if math.isfinite(record.norms.final) else "the final model is not finite"
 
 
 def _loss_not_finite(record: AuditRecord) -> str | None:
@@ -177,7 +161,7 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     if last > _EXPLODED * first:
         return f"the loss on held-out data rose from {first:.3g} to {last:.3g}"
     training = _series(record, "train_loss")
-    most = float(np.max(training[np.isfinite(training)][-LAST:], initial=0.0))
+    most = float(np.max(training[np.isfinite(training)][-_LAST:], initial=0.0))
     if most > _EXPLODED * first and last > _FELL * first:
         return (
             f"the training loss rose to {most:.3g}, and that on held-out data is {last:.3g}, after "
@@ -186,46 +170,34 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     return None
 
 
-def _accuracy_at_chance(record: AuditRecord) -> str | None:
-    """Accuracy on held-out data was at chance or below in the `LAST` evaluations.
+def _at_chance(record: AuditRecord) -> Iterator[str]:
+    """Accuracy or the loss on held-out data was at chance or worse in the last evaluations.
 
-    The chance level stands in the settings of a run, see `fl_epe.tasks.Task.chance_accuracy`.
-    Rounds before `EARLY` do not count, so that a short run says nothing.
+    The chance levels stand in the design of a run, see `fl_epe.tasks.Task`. Early rounds do not
+    count, so that a short run says nothing.
     """
-    chance, last = record.design.chance_accuracy, _last(record, "eval_accuracy")
-    if chance is None or last is None or np.any(last > chance):
-        return None
-    return (
-        f"accuracy on held-out data is {last[-1]:.1%}, and in the last {LAST} evaluations was never"
-        f" above chance ({chance:.1%})"
-    )
-
-
-def _loss_at_chance(record: AuditRecord) -> str | None:
-    """The loss of a regression was at chance or above in the `LAST` evaluations.
-
-    Chance is the best constant prediction, the mean of the targets for the mean square, see
-    `fl_epe.tasks.Task.chance_loss`. Rounds before `EARLY` do not count.
-    """
-    chance, last = record.design.chance_loss, _last(record, "eval_loss")
-    if chance is None or last is None or np.any(last < chance):
-        return None
-    return (
-        f"the loss on held-out data is {last[-1]:.3g}, and in the last {LAST} evaluations was never"
-        f" below that of the same prediction for everybody ({chance:.3g})"
-    )
-
-
-def _last(record: AuditRecord, name: str) -> Floats | None:
-    """The `LAST` evaluations from round `EARLY` on; ``None`` if there are not so many."""
-    values, rounds = _series(record, name), _series(record, "eval_round")
-    if len(rounds) != len(values) or np.sum(rounds >= EARLY) < LAST:
-        return None
-    return values[rounds >= EARLY][-LAST:]
+    rounds, design = _series(record, "eval_round"), record.design
+    for name, chance in (
+        ("eval_accuracy", design.chance_accuracy),
+        ("eval_loss", design.chance_loss),
+    ):
+        values = _series(record, name)
+        if chance is None or len(rounds) != len(values) or np.sum(rounds >= _EARLY) < _LAST:
+            continue
+        last = values[rounds >= _EARLY][-_LAST:]
+        ended = f"and in the last {_LAST} evaluations was never"
+        if name == "eval_accuracy" and not np.any(last > chance):
+            share = f"{last[-1]:.1%}, {ended} above chance ({chance:.1%})"
+            yield f"accuracy on held-out data is {share}"
+        elif name == "eval_loss" and not np.any(last < chance):
+            yield (
+                f"the loss on held-out data is {last[-1]:.3g}, {ended} below that of the same "
+                f"prediction for everybody ({chance:.3g})"
+            )
 
 
 def _updates_lost(record: AuditRecord) -> str | None:
-    """More than half of all updates were lost, or every one of the last `LAST` rounds."""
+    """More than half of all updates were lost, or every one of the last rounds."""
     absent = record.clients.absent
     arrived = _arrived(record)
     if absent is None or arrived is None or not len(absent):
@@ -233,8 +205,8 @@ def _updates_lost(record: AuditRecord) -> str | None:
     if (text := share_lost(int(absent.sum()), round(float(arrived.sum())))) is not None:
         return text
     whole = (absent > 0) & (arrived == 0)
-    if len(whole) >= LAST and whole[-LAST:].all():
-        return f"every update was lost {in_rounds(LAST)} at the end"
+    if len(whole) >= _LAST and whole[-_LAST:].all():
+        return f"every update was lost {in_rounds(_LAST)} at the end"
     return None
 
 

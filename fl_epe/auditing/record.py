@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.archive import refusal
-from fl_epe.auditing.record_file import WHAT, fields_of, part_of, read_values, write_values
+from fl_epe.auditing.record_file import WHAT, part_of, read_values, write_values
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
     ClientLog,
@@ -172,23 +172,20 @@ class AuditRecord:
         """
         if self.observed.deltas is not None and self.unobserved.deltas is not None:
             return self.observed.deltas, self.unobserved.deltas
-        if not self.mechanism.server.linear:
-            raise_invalid("server", self.mechanism.server.name, "to be sgd, or cosines with deltas")
-        return self._accumulate(self.observed.means), self._accumulate(self.unobserved.means)
-
-    def _accumulate(self, cosines: Floats) -> Floats:
-        server = self.mechanism.server
-        step: Floats = cosines * self.norms.means[:, None]
-        for t in range(1, len(step)):
-            step[t] += server.momentum * step[t - 1]
-        assert server.learning_rates is not None  # noqa: S101 - SGD has them
-        step *= server.learning_rates[:, None]
-        norms = self.norms.deltas[:, None]
-        return np.divide(step, norms, out=np.zeros_like(step), where=norms > 0)
+        if not (server := self.mechanism.server).linear:
+            raise_invalid("server", server.name, "to be sgd, or cosines with deltas")
+        norms, found = self.norms.deltas[:, None], []
+        for side in (self.observed, self.unobserved):
+            step = side.means * self.norms.means[:, None]
+            for t in range(1, len(step)):
+                step[t] += server.momentum * step[t - 1]
+            step *= np.asarray(server.learning_rates)[:, None]  # SGD has them
+            found.append(np.divide(step, norms, out=np.zeros_like(step), where=norms > 0))
+        return found[0], found[1]
 
     def by_name(self) -> dict[str, Any]:
         """Every value by its name, such as "dim" or "norms.means"."""
-        return dict(_leaves(self, ""))
+        return {n: value for n, value in _values(self) if not dataclasses.is_dataclass(value)}
 
     def with_values(self, **values: Any) -> AuditRecord:
         """The record with other values.
@@ -200,9 +197,13 @@ class AuditRecord:
         Raises:
             ArgumentError: for what is not the name of one value.
         """
-        changed: AuditRecord = _with_values(
-            self, {_full_name(name): value for name, value in values.items()}
-        )
+        known, given = [name for name, _ in _values(self)], {}
+        for name, value in values.items():
+            found = [name] if name in known else [n for n in known if n.endswith(f".{name}")]
+            if len(found) != 1:
+                raise_invalid("name", name, f"to be that of one value of a record, found {found}")
+            given[found[0]] = value
+        changed: AuditRecord = _with_values(self, given)
         return changed
 
     def in_order(self) -> AuditRecord:
@@ -285,29 +286,13 @@ def _check_lengths(record: AuditRecord) -> None:
             raise ArgumentError(f"Expected clients.offsets {steps}.")
 
 
-def _leaves(part: Any, above: str) -> Iterator[tuple[str, Any]]:
+def _values(part: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value and every part in a part, by its name."""
     for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
+        name, value = f"{above}{field.name}", getattr(part, field.name)
+        yield name, value
         if dataclasses.is_dataclass(value):
-            yield from _leaves(value, f"{above}{field.name}.")
-        else:
-            yield f"{above}{field.name}", value
-
-
-def _names(kind: type, above: str = "") -> Iterator[str]:
-    for field, part in fields_of(kind):
-        yield f"{above}{field}"
-        if part is not None:
-            yield from _names(part, f"{above}{field}.")
-
-
-def _full_name(name: str) -> str:
-    """The name of the value or part that this, or the end of a name, means."""
-    names = list(_names(AuditRecord))
-    found = [name] if name in names else [n for n in names if n.endswith(f".{name}")]
-    if len(found) != 1:
-        raise_invalid("name", name, f"to be that of one value of a record, found {found}")
-    return found[0]
+            yield from _values(value, f"{name}.")
 
 
 def _with_values(part: Any, values: Mapping[str, Any]) -> Any:

@@ -9,11 +9,10 @@ and not by an error somewhere in a report.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ import numpy as np
 from fl_epe.archive import read_archive, refusal, write_archive
 from fl_epe.checks import ArgumentError, checked_type, raise_invalid
 
-SCHEMA = 1
-"""Version of the file format; a file with another one is refused."""
-
+SCHEMA = 1  # version of the file format; a file with another one is refused
 WHAT = "a record written by AuditRecord.save"
 
 _METRICS = "metrics."
@@ -75,25 +72,12 @@ def _short(value: Any, depth: int = 8) -> Any:
     return value
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-
-
 def _kinds(hint: Any) -> tuple[Any, ...]:
     union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     return typing.get_args(hint) if union else (hint,)
 
 
-def fields_of(kind: type) -> Iterator[tuple[str, type | None]]:
-    """The fields of a part of a record, each with its type if that is a part as well."""
-    for name, hint in _hints(kind).items():
-        parts = [k for k in _kinds(hint) if isinstance(k, type) and dataclasses.is_dataclass(k)]
-        yield name, parts[0] if parts else None
-
-
-def part_of(kind: type, values: Mapping[str, Any], above: str = "") -> Any:
+def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
     """A part of a record from values by name, each of the type of its field and in its range.
 
     Names that the part does not have are left out.
@@ -102,8 +86,10 @@ def part_of(kind: type, values: Mapping[str, Any], above: str = "") -> Any:
         ArgumentError: for a value of another type or out of range, or one that is missing.
     """
     given: dict[str, Any] = {}
-    for name, part in fields_of(kind):
-        full, hint = f"{above}{name}", _hints(kind)[name]
+    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+    for name in [field.name for field in fields]:
+        full, hint = f"{above}{name}", hints[name]
+        part = next((k for k in _kinds(hint) if dataclasses.is_dataclass(k)), None)
         if part is not None and values.get(full, ...) is not None:
             if hint is part or any(other.startswith(f"{full}.") for other in values):
                 given[name] = part_of(part, values, f"{full}.")
@@ -111,7 +97,7 @@ def part_of(kind: type, values: Mapping[str, Any], above: str = "") -> Any:
             given[name] = _checked(full, values[full], hint)
             if full not in _ANY:
                 _check_range(full, given[name])
-    needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory]
+    needed = [f.name for f in fields if f.default is f.default_factory]
     if missing := [f"{above}{name}" for name in needed if name not in given]:
         raise ArgumentError(f"Expected it to hold {missing[0]}: not a whole record.")
     return kind(**given)
@@ -152,6 +138,7 @@ _LARGEST = 1e100  # of what is squared
 _LENGTH = 1e-46, 1e46  # of float32, if it is not 0
 _COSINE = -1.001, 1.001, math.nan  # computed in float32; of a model that diverged, unknown
 
+# By how a name begins, the first that fits: the ends of a range, and numbers besides.
 _RANGES: dict[str, tuple[float, ...]] = {
     "dim": (1, 2**53 - 1),
     "observed.ids": (0, 2**53),
@@ -175,7 +162,6 @@ _RANGES: dict[str, tuple[float, ...]] = {
     "running.planned": (1 / _LARGEST, _LARGEST),
     "": (0, _LARGEST),
 }
-"""By how a name begins, the first that fits: the ends of a range, and numbers besides."""
 
 _ANY = ("metrics", "design.settings", "clients.ids")
 

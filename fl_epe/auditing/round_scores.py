@@ -1,4 +1,4 @@
-"""A round of a `RunAuditor`: what is known about it, its canaries' scores, and all rounds so far.
+"""Rounds of a `RunAuditor`: what is known about each, its canaries' scores, and the record of all.
 
 Each canary is scored against noise and clients, with the other canaries out, as `View.round_scores`
 does for a record, while the round's vectors are at hand.
@@ -14,14 +14,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out
-from fl_epe.auditing.record_parts import Floats, Mechanism, RunningScores, ServerStep
-from fl_epe.auditing.shifted_cosines import hidden_norm, shift_scores
-from fl_epe.canaries import CanarySet
+from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, measure_others
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.record_parts import (
+    CanaryCosines,
+    Floats,
+    Mechanism,
+    Norms,
+    RunningScores,
+    ServerStep,
+)
+from fl_epe.auditing.scores import hidden_norm, shift_scores
+from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 
 Vector = NDArray[np.floating]
+
+OTHERS = "others"  # name of released means without canaries, in the place of "mean"
+
+_LARGEST = 1e30  # a model beyond overflows in float32 where it is scored: as good as infinite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,21 +62,6 @@ class RoundFacts:
         return np.asarray(self.weights if len(self.weights) else [1.0] * len(self.present))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class RoundScores:
-    """What a round says of its canaries.
-
-    Attributes:
-        scores: ``(k,)`` of each canary that may take part; N(0, 1) without its own part.
-        signals: ``(k,)``, their means: what each added; in proportion where that is not known.
-        hidden: the residual, the released vector without canaries; ``None`` where nothing was.
-    """
-
-    scores: Floats
-    signals: Floats
-    hidden: Vector | None = None
-
-
 def score_round(
     canaries: CanarySet,
     count: int,
@@ -74,7 +71,7 @@ def score_round(
     vectors: Vector | None = None,
     has_canaries: bool = True,
     everybody: bool = True,
-) -> RoundScores:
+) -> tuple[Floats, Floats, Vector | None]:
     """Score the canaries of a round against what others left in it, and their own part.
 
     Args:
@@ -87,11 +84,16 @@ def score_round(
             are made again.
         has_canaries: whether they are in the mean; otherwise each is scored as if it were.
         everybody: whether to score those that are not present, too.
+
+    Returns:
+        Scores of the canaries that may take part, N(0, 1) without their own part, and their means:
+        what each added, or in proportion where that is not known. Both have the shape ``(count,)``.
+        Then the residual, the mean without canaries; ``None`` if nothing was released.
     """
     square, present = norm(mean) ** 2, sorted(facts.present)
     scores, own, signals = np.zeros((3, count))
     if not square > 0:
-        return RoundScores(scores, signals)
+        return scores, signals, None
     own[list(facts.present)] = facts.canary_weights()
     weights, known = own[present], math.isfinite(facts.contribution)
     numbers = list(range(count)) if everybody else present
@@ -119,11 +121,10 @@ def score_round(
         whole = np.sqrt(square + 2 * parts * scores + parts**2)
         scores = shift_scores((scores + parts) / whole, dim)
     signals = math.sqrt(dim) * part / length * own if known else own
-    return RoundScores(scores, signals, hidden)
+    return scores, signals, hidden
 
 
 _FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
-_LISTS = ("weights", "factor")  # of any length
 
 
 class SeenRounds:
@@ -134,10 +135,10 @@ class SeenRounds:
     """
 
     def __init__(self, count: int) -> None:
-        numbers: dict[str, tuple[int, ...]] = dict.fromkeys((*_FACTS, "update_norms"), ())
-        each = dict.fromkeys(("presence", "scores", "signals"), (count,))
-        self._shapes = {**numbers, "window": (), **each}
-        self._rows: dict[str, list[Any]] = {name: [] for name in (*self._shapes, *_LISTS)}
+        numbers: dict[str, tuple[int, ...]] = dict.fromkeys((*_FACTS, "update_norms", "window"), ())
+        each = dict.fromkeys(("presence", "scores", "signals", "weights"), (count,))
+        self._shapes = numbers | each
+        self._rows: dict[str, list[Any]] = {name: [] for name in (*self._shapes, "factor")}
 
     def __len__(self) -> int:
         return len(self._rows["presence"])
@@ -154,9 +155,9 @@ class SeenRounds:
             signals: ``(count,)``, whitened.
             row: of the factor by which they were, see `Whitener.add`.
         """
-        order = np.argsort(list(facts.present), kind="stable").astype(np.int64)
-        presence = np.zeros(self._shapes["presence"], bool)
-        presence[list(facts.present)] = True
+        present = list(facts.present)
+        presence, weights = np.zeros(len(scores), bool), np.ones(len(scores))
+        presence[present], weights[present] = True, facts.canary_weights()
         values = {
             **{name: getattr(facts, name) for name in _FACTS},
             "update_norms": update_norm,
@@ -164,15 +165,15 @@ class SeenRounds:
             "presence": presence,
             "scores": scores,
             "signals": signals,
-            "weights": facts.canary_weights()[order],
+            "weights": weights,
             "factor": row,
         }
         for name, value in values.items():
             self._rows[name].append(value)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """What `add` was told of each round, ``(T, …)``; `_LISTS` one after the other."""
-        if name in _LISTS:
+        """What `add` was told of each round, ``(T, …)``; the factor's rows one after the other."""
+        if name == "factor":
             return np.concatenate([np.empty(0), *self._rows[name]])
         kinds = {"presence": np.bool_, "window": np.int64}
         rows: NDArray[Any] = np.array(self._rows[name], kinds.get(name, np.float64))
@@ -196,11 +197,8 @@ class SeenRounds:
             step = ServerStep("sgd", rates, server.momentum)
         else:
             step = ServerStep(server)
-        replies = self["replies"]
+        replies, presence, weights = self["replies"], self["presence"], self["weights"]
         replies = replies[np.isfinite(replies)]
-        presence = self["presence"]
-        weights = np.ones(presence.shape)
-        weights[presence] = self["weights"]
         return Mechanism(
             cohort_size=float(replies.mean()) if len(replies) else math.nan,
             noise_multiplier=None,
@@ -235,23 +233,107 @@ class SeenRounds:
             value = state[name]
             if value.shape != (seen, *shape) or value.dtype.kind not in "bif":
                 raise_invalid(f"{name}.shape", value.shape, f"to be {(seen, *shape)}, of numbers")
-        lengths = {
-            "weights": state["presence"].astype(bool).sum(axis=1),
-            "factor": state["window"].astype(np.int64),
-        }
-        for name, each in lengths.items():
-            value, whole = state[name], int(each.sum())
-            if value.shape != (whole,) or np.any(each < 0):
-                raise_invalid(f"{name}.shape", value.shape, f"to be {(whole,)}")
-            ends = np.cumsum(each, dtype=np.int64)[:-1]
-            self._rows[name] = np.split(value.astype(np.float64), ends)[:rounds]
+            self._rows[name] = list(value[:rounds])
+        each, factor = state["window"].astype(np.int64), state["factor"]
+        if factor.shape != (int(each.sum()),) or np.any(each < 0):
+            raise_invalid("factor.shape", factor.shape, f"to be {(int(each.sum()),)}")
+        ends = np.cumsum(each, dtype=np.int64)[:-1]
+        self._rows["factor"] = np.split(factor.astype(np.float64), ends)[:rounds]
         for name in ("scores", "signals", "factor", "weights"):
             if not np.all(np.isfinite(state[name])):
                 raise ValueError(f"Expected {name} to be finite.")
-        for name in self._shapes:
-            self._rows[name] = list(state[name][:rounds])
 
     def scored(self) -> list[tuple[NDArray[np.bool_], Floats, Floats]]:
         """Of each round who took part, and the whitened scores and signals."""
         rows = self._rows
         return list(zip(rows["presence"], rows["scores"], rows["signals"], strict=True))
+
+
+def record_from_scorer(
+    scorer: CanaryScorer,
+    observed_ids: NDArray[np.int64],
+    *,
+    start: NDArray[np.floating],
+    final: NDArray[np.floating],
+    delta_norms: Floats,
+    delta_series: str = "delta",
+    released: str = "mean",
+    **fields: Any,
+) -> AuditRecord:
+    """Score the final model, and collect all cosines and norms.
+
+    The ``scorer`` has scored what was ``released``, means or (`OTHERS`) means without canaries, and
+    where they are known "residual" and the model updates, whose series is ``delta_series`` and
+    whose norms are ``delta_norms``. Of its canaries those of ``observed_ids`` took part; the others
+    are unobserved. ``start`` and ``final`` are the initial and the final model; ``fields`` are the
+    other fields of `AuditRecord`.
+
+    A run without rounds, without canaries that took part, or with a final model that is not finite
+    has a record too. Norms of such a model, and cosines with it, are NaN.
+    """
+    known, count = norm(final) < _LARGEST, scorer.canaries.count
+    if known:
+        scorer.add("final", final)
+        scorer.add("displacement", final - start)
+    series = ("final", "displacement", delta_series, "residual")
+    cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
+    cosines["mean"] = scorer.cosines(released)  # of no rows without a round
+    lengths = {name: float(scorer.norms(name)[-1]) for name in series[:2] if known}
+    if not known:
+        cosines |= dict.fromkeys(series[:2], np.full((1, count), np.nan))
+        lengths = dict.fromkeys(series[:2], math.nan)
+    residuals = scorer.norms("residual")
+
+    def side(ids: NDArray[np.int64]) -> CanaryCosines:
+        mine = {name: values[..., ids] for name, values in cosines.items()}
+        return CanaryCosines(
+            means=mine["mean"],
+            final=mine["final"][-1],  # a record in the middle of the run scored others before
+            displacement=mine["displacement"][-1],
+            deltas=mine.get(delta_series),
+            residuals=mine.get("residual"),
+            ids=ids,
+        )
+
+    record = AuditRecord(
+        dim=scorer.canaries.dim,
+        observed=side(observed_ids),
+        unobserved=side(np.setdiff1d(np.arange(count), observed_ids)),
+        norms=Norms(
+            means=scorer.norms(released),
+            deltas=delta_norms,
+            final=lengths["final"],
+            displacement=lengths["displacement"],
+            residuals=residuals if len(residuals) else None,
+        ),
+        **fields,
+    )
+    record = measure_others(record, scorer.canaries)
+    return _with_own(record) if released == OTHERS else record
+
+
+def _with_own(record: AuditRecord) -> AuditRecord:
+    """The record of means without canaries, with each canary's own part in its rounds.
+
+    All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
+    """
+    norms, added = record.norms.means, record.mechanism.contributions
+    if added is None:
+        added = record.mechanism.clip_norms / record.mechanism.cohort_size
+    dots, own = record.observed.means * norms[:, None], record.presence * added[:, None]
+    lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
+    means = np.divide(dots + own, lengths, out=np.zeros_like(dots), where=lengths > 0)
+    here = (norms > 0) | record.presence.any(axis=1)
+    alone = np.where(here, np.hypot(norms, added), 0.0)
+    scale = np.divide(record.norms.deltas, norms, out=np.zeros_like(norms), where=norms > 0)
+    return record.with_values(
+        **{
+            "observed.means": means,
+            "observed.deltas": means,
+            "observed.sums": None,
+            "unobserved.sums": None,
+            "norms.means": alone,
+            "norms.deltas": scale * alone,
+            "norms.sums": np.zeros(record.rounds),
+        }
+    )

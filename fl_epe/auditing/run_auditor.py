@@ -26,9 +26,14 @@ from numpy.typing import NDArray
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_from_scorer import OTHERS, record_from_scorer
 from fl_epe.auditing.record_parts import ClientLog, Provenance, installed_versions
-from fl_epe.auditing.round_scores import RoundFacts, RoundScores, SeenRounds, score_round
+from fl_epe.auditing.round_scores import (
+    OTHERS,
+    RoundFacts,
+    SeenRounds,
+    record_from_scorer,
+    score_round,
+)
 from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whitened_row
 from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import check_count, check_positive, check_probability, raise_invalid
@@ -177,9 +182,9 @@ class RunAuditor:
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
-        found = RoundScores(*np.zeros((2, self._count)))
+        scores, signals, hidden = np.zeros(self._count), np.zeros(self._count), None
         if self._follow:
-            found = score_round(
+            scores, signals, hidden = score_round(
                 scorer.canaries,
                 self._count,
                 released[names[0]],
@@ -189,10 +194,10 @@ class RunAuditor:
                 has_canaries=names[0] != OTHERS,
                 everybody=self._whitener.window > 1,
             )
-        row = self._whitener.add(found.hidden)
+        row = self._whitener.add(hidden)
         scores, signals = (
             whitened_row(row, value, self._rounds.last(name, len(row) - 1))
-            for name, value in (("scores", found.scores), ("signals", found.signals))
+            for name, value in (("scores", scores), ("signals", signals))
         )
         self._so_far.add(facts.present, scores, signals)
         self._rounds.add(facts, norm(update), scores, signals, row)

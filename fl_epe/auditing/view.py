@@ -1,7 +1,7 @@
 """`View`: what an adversary computes from a record, each thing once.
 
 Notation: ``s_it = √d·cot(c_i, mean_t)`` is the score of canary i in round t, with the server's
-momentum undone: √d times the cosine C over √(1 − C²) (`shifted_cosines.shift_scores`). It is
+momentum undone: √d times the cosine C over √(1 − C²) (`scores.shift_scores`). It is
 N(0, 1) for an unobserved canary. ``a_t = √d·C_t / (n·‖h_t‖)`` is the expected score of a
 participant of round t (in general, √d times the norm of what it adds to the mean, over the norm of
 all else in it, ``h_t``). Rounds are correlated where their ``h_t`` are: whitened scores and signals
@@ -28,8 +28,7 @@ from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
 from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores, mean_spread
-from fl_epe.auditing.shifted_cosines import fitted_shift, hidden_norm, shift_scores
+from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
 from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs
 from fl_epe.checks import raise_invalid
 
@@ -91,19 +90,15 @@ class View:
         statistic = checked_statistic(self.adversary, statistic)
         if statistic not in self._scores:
             check_measured(self.record, self.adversary, statistic)
-            scores = dataclasses.replace(self._computed(statistic), adversary=STATISTICS[statistic])
-            self._scores[statistic] = scores
+            scores = statistics.FUNCTIONS[statistic](self)
+            if scores.standard_null and statistic != "full-knowledge":
+                if statistic != "model" and self.record.norms.sums is not None:
+                    scores = dataclasses.replace(scores, spread=self._overlap_spread(scores))
+                with contextlib.suppress(ValueError):  # not known
+                    scores = dataclasses.replace(scores, expected=self.expected_scores)
+            adversary = STATISTICS[statistic]
+            self._scores[statistic] = dataclasses.replace(scores, adversary=adversary)
         return self._scores[statistic]
-
-    def _computed(self, statistic: str) -> Scores:
-        scores = statistics.FUNCTIONS[statistic](self)
-        if not scores.standard_null or statistic == "full-knowledge":
-            return scores
-        if statistic != "model" and self.record.norms.sums is not None:
-            scores = dataclasses.replace(scores, spread=self._overlap_spread(scores))
-        with contextlib.suppress(ValueError):  # not known
-            return dataclasses.replace(scores, expected=self.expected_scores)
-        return scores
 
     @property
     def precision(self) -> Precision:

@@ -35,12 +35,10 @@ from fl_epe.mechanism import norm
 
 Floats = NDArray[np.float64]
 
+# Numbers in a sketch; a prime, so that no part has the same place of every layer's rows.
 SKETCH_PARTS = 16381
-"""Numbers in a sketch; a prime, so that no part has the same place of every layer's rows."""
-
+# Rounds back to which a round's correlations are followed; 20 parts of a sketch for each.
 WINDOW = 800
-"""Rounds back to which a round's correlations are followed; 20 parts of a sketch for each."""
-
 _PARTS_A_ROUND = 20  # of a sketch, and dimensions, that the estimate of G needs
 _LEAST_NEW = 0.01  # of a residual; of what is less, rounding in float32 is too large a part
 _BLOCK = 512
@@ -264,8 +262,7 @@ class Precision:
         return self.unit * found
 
 
-EXACT = Precision()
-"""Of rounds that are declared independent."""
+EXACT = Precision()  # of rounds that are declared independent
 
 
 def energy_of_pairs(signals: Floats, before: Floats) -> float:

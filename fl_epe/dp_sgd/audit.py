@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import (
     EVERY_ROUND,
-    OTHERS,
     Adversary,
     AuditRecord,
     Design,
@@ -200,7 +199,7 @@ class DPSGDAudit:
         if not (finite := math.isfinite(norm(mean))):  # the step counts as lost
             mean, present, lost = np.zeros_like(mean), [], len(cohort)
         seen = RoundFacts(present, facts.clip_norm / n, facts.clip_norm, n, lost)
-        self._auditor.observe(None, seen, released={OTHERS: mean})
+        self._auditor.observe(None, seen, released={"others": mean})
         self._facts.append(facts)
         if not finite:
             self._fault("the noisy gradient has NaN or infinite entries", FaultKind.NO_MODEL)

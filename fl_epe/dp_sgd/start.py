@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_epe.auditing import LEAST_FOR_NULL, OTHERS, RunAuditor
+from fl_epe.auditing import LEAST_FOR_NULL, RunAuditor
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.checks import check_rate
 from fl_epe.dp_sgd.audit import DPSGDAudit
@@ -78,7 +78,7 @@ def audit_dp_sgd(
         delta=delta,
         kind=canary_kind,
         server="DP-SGD",
-        series=(OTHERS,),
+        series=("others",),
         window=1,  # the noise of a step is fresh
     )
     CanarySet(dim, num_canaries, seed, canary_kind)  # refuses an unknown kind

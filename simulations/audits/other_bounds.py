@@ -29,7 +29,7 @@ from fl_epe.auditing.bounds.thresholds import (
     held_out,
     mu_limits,
 )
-from fl_epe.auditing.shifted_cosines import fitted_shift
+from fl_epe.auditing.scores import fitted_shift
 
 _QUADRATURE = (np.arange(400) + 0.5) / 400
 _LARGEST_LEVEL = 1e12  # larger privacy levels count as infinite

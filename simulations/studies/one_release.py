@@ -25,8 +25,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fl_epe.auditing.assumptions import check_known_variance, check_sign
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, estimate_at
-from fl_epe.auditing.scores import Scores, check_known_variance, check_sign
+from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]

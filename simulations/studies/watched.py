@@ -81,7 +81,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing.sequential import UNPLANNED, Boundary, crossing_probability
+from fl_epe.auditing.epsilon_so_far import UNPLANNED, boundary, crossing_probability
 from fl_epe.schedules import Capped, Poisson, Schedule, make_schedule, presence
 from fl_epe.schedules.sampled import DeviceClasses
 
@@ -107,8 +107,8 @@ def halves(rounds: int, confidence: float = 0.95) -> dict[str, Floats]:
     seen = np.arange(1, rounds + 1)
     out = {"fixed-time": scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(seen)}
     for name, horizon in (("planned", rounds), ("plan 10% off", 1.1 * rounds), ("no plan", None)):
-        boundary = Boundary((1 - confidence) / 2, horizon or UNPLANNED, horizon is not None)
-        out[name] = boundary.at(seen) / seen
+        error, end = (1 - confidence) / 2, horizon or UNPLANNED
+        out[name] = boundary(seen, error, end, horizon is not None) / seen
     return out
 
 
@@ -158,7 +158,7 @@ def stopping(
     count = fixed_design(claim, confidence, power)
     drift = shift(2 * claim) - shift(claim)
     seen = np.arange(1, count + 1)
-    height = Boundary(1 - confidence, count).at(seen)
+    height = boundary(seen, 1 - confidence, count)
     rng = np.random.default_rng(seed)
     used = np.full(runs, np.inf)
     for run in range(runs):
@@ -233,7 +233,7 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
         expected_scores = np.sqrt(np.cumsum(signal[:, None] ** 2 * here, axis=0))[some]
         mean = expected_scores.sum(axis=1) / np.count_nonzero(expected_scores, axis=1)
         unit = signal[np.flatnonzero(count)[0]] ** 2
-        half = Boundary(0.025, 1.1 * planned * unit).at(gained[some])
+        half = boundary(gained[some], 0.025, 1.1 * planned * unit)
         truth = mean * true[some] / gained[some]
         low, high = (mean * (shown[some] + side * half) / gained[some] for side in (-1, 1))
         wrong["ever"] += bool(np.any(low > truth))

@@ -16,9 +16,9 @@ from fl_epe import (
     epsilon_two_gaussians,
 )
 from fl_epe.auditing import EVERY_ROUND, STATISTICS, NotMeasured, Scores, epsilon_of, seen_by
-from fl_epe.auditing.score_summary import bare_scores, summarize_scores
-from fl_epe.auditing.scores import check_known_variance, check_sign
-from fl_epe.auditing.shifted_cosines import normal_deviates, shift_scores
+from fl_epe.auditing.assumptions import check_known_variance, check_sign
+from fl_epe.auditing.score_file import bare_scores, summarize_scores
+from fl_epe.auditing.scores import normal_deviates, shift_scores
 from fl_epe.reporting import score_notes
 from fl_epe.reporting.notes import notes
 from fl_epe.reporting.summary import summarize

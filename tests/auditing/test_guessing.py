@@ -11,6 +11,9 @@ from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import epsilon_lower_bound
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import (
+    _detectable_shifts,
+    _fair_coins,
+    _tail_of_sum,
     confidence_quantile,
     first_accepted,
     guess_design,
@@ -19,7 +22,6 @@ from fl_epe.auditing.bounds.guessing import (
     steinke_p_value,
     wrong_share,
 )
-from fl_epe.auditing.bounds.weighted import _detectable_shifts, _fair_coins, _tail_of_sum
 
 ALPHA = 0.05
 DELTA = 1e-5

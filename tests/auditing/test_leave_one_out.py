@@ -19,6 +19,7 @@ from fl_epe.auditing import (
     others_share,
     seen_by,
 )
+from fl_epe.auditing.epsilon_so_far import boundary
 from fl_epe.auditing.leave_one_out import (
     all_canaries,
     leave_one_out,
@@ -196,16 +197,16 @@ def test_expected_score_regression_is_as_wide_as_the_mean_score_where_expected_s
 
 def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
     auditor, shifts = audited(600)  # 120 a round
-    watched = auditor._so_far.scale()
+    so_far = auditor._so_far
+    energy = np.sum(so_far._energies)
     # Each round's length has the relative variance 1/(2d), and moves the sum of 120 scores of 6.
     wanted = 1 + 120 * np.mean(shifts**2) / (2 * DIM)
     assert wanted > 1.6
-    assert watched.variance / watched.information == pytest.approx(wanted, rel=0.05)
-    low, high = watched.interval()
-    plain_low, plain_high = dataclasses.replace(
-        watched, variance=None, horizon=watched.horizon / wanted
-    ).interval()
-    assert high - low == pytest.approx(np.sqrt(wanted) * (plain_high - plain_low), rel=0.05)
+    assert so_far._variance / energy == pytest.approx(wanted, rel=0.05)
+    mean, low, high = so_far._scale(0.95, energy, 1.0, 0.0)
+    plain = boundary(energy, 0.025, 100.0 * so_far._first / wanted, planned=False) / energy
+    assert low < mean < high
+    assert high - low == pytest.approx(2 * np.sqrt(wanted) * plain, rel=0.05)
 
 
 def test_a_restored_auditor_watches_with_the_same_interval():

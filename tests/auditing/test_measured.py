@@ -21,8 +21,8 @@ from fl_epe.auditing import (
     expected_score_fit,
     seen_by,
 )
-from fl_epe.auditing.record_from_scorer import record_from_scorer
-from fl_epe.auditing.score_summary import bare_scores, summarize_scores
+from fl_epe.auditing.round_scores import record_from_scorer
+from fl_epe.auditing.score_file import bare_scores, summarize_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
 
 NOBODY = {"presence": np.zeros((6, 40), bool)}

@@ -87,7 +87,7 @@ def test_unknown_contributions_weigh_every_round_the_same():
         auditor.observe(theta, RoundFacts([0, 1, 2, 3]))
     record = auditor.record()
     assert not record.signal_known()
-    from fl_epe.auditing.shifted_cosines import shift_scores
+    from fl_epe.auditing.scores import shift_scores
 
     scores, others = seen_by(record, EVERY_ROUND).with_all_canaries.scores().both()
     expected = shift_scores(record.observed.means, 500).sum(axis=0) / np.sqrt(3)
@@ -169,7 +169,7 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
 
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
-    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9 + 2 * COUNT + ROUNDS)  # and no vector
+    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9 + 3 * COUNT + ROUNDS)  # and no vector
     presence = ROUNDS * COUNT
     sketches = state["sketches"].nbytes
     assert sketches == 4 * ROUNDS * min(DIM, SKETCH_PARTS)

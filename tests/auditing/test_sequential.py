@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy
 
-from fl_epe.auditing import sequential as module
-from fl_epe.auditing.sequential import Boundary, WatchedMean, boundary_height, crossing_probability
+from fl_epe.auditing import epsilon_so_far as module
+from fl_epe.auditing.epsilon_so_far import boundary, boundary_height, crossing_probability
 
 
 def walked(height, steps, points=300):
@@ -69,12 +69,12 @@ def test_the_height_is_that_of_its_error():
             boundary_height(error)
 
 
-def ever_above(boundary, looks, runs, seed):
+def ever_above(heights, looks, runs, seed):
     """Share of random walks that are above the boundary at any of the looks."""
     rng = np.random.default_rng(seed)
     steps = np.sqrt(np.diff(looks, prepend=0.0))
     walks = np.cumsum(rng.standard_normal((runs, len(looks))) * steps, axis=1)
-    return float(np.mean(np.any(walks > boundary.at(looks), axis=1)))
+    return float(np.mean(np.any(walks > heights, axis=1)))
 
 
 LOOKS = np.concatenate([np.geomspace(1, 100, 150), np.geomspace(101, 1e5, 150)])
@@ -85,35 +85,27 @@ LOOKS = np.concatenate([np.geomspace(1, 100, 150), np.geomspace(101, 1e5, 150)])
 def test_a_boundary_holds_for_ever_wherever_it_is_tight(horizon, planned):
     """Also long after the planned end, or long before it."""
     error, runs = 0.1, 4000
-    above = ever_above(Boundary(error, horizon, planned), LOOKS, runs, seed=1)
+    above = ever_above(boundary(LOOKS, error, horizon, planned), LOOKS, runs, seed=1)
     assert above < error + 3 * math.sqrt(error * (1 - error) / runs)
 
 
 def test_a_boundary_is_nearly_reached_as_often_as_it_may_be():
     """Up to the planned end: 2.25% of walks on a fine grid, less what crosses between looks."""
     looks, runs = np.geomspace(0.01, 100, 1000), 20_000
-    above = ever_above(Boundary(0.025, 100.0), looks, runs, seed=2)
+    above = ever_above(boundary(looks, 0.025, 100.0), looks, runs, seed=2)
     assert 0.019 < above < 0.0225 + 3 * math.sqrt(0.0225 / runs)
 
 
 def test_the_width_at_the_planned_end():
     once = 1.959964
-    assert Boundary(0.025, 1000.0).at(1000.0) / math.sqrt(1000) < 1.22 * once
-    assert Boundary(0.025, 1100.0).at(1000.0) / math.sqrt(1000) < 1.26 * once
-    assert Boundary(0.025, 100.0, planned=False).at(100.0) / 10 < 1.6 * once
-    assert Boundary(0.025, 10.0).at(0.0) == math.inf
-
-
-def test_before_the_first_score_nothing_is_known():
-    nothing = WatchedMean(0.0, 0.0, 100.0)
-    assert nothing.interval() == (-math.inf, math.inf)
-    assert math.isnan(nothing.mean)
+    assert boundary(1000.0, 0.025, 1000.0) / math.sqrt(1000) < 1.22 * once
+    assert boundary(1000.0, 0.025, 1100.0) / math.sqrt(1000) < 1.26 * once
+    assert boundary(100.0, 0.025, 100.0, planned=False) / 10 < 1.6 * once
+    assert boundary(0.0, 0.025, 10.0) == math.inf
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="confidence=1"):
-        WatchedMean(1.0, 1.0, 1.0, confidence=1).interval()
     with pytest.raises(ValueError, match="error=0"):
-        Boundary(0.0, 1.0)
+        boundary(1.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="horizon=inf"):
-        Boundary(0.1, math.inf)
+        boundary(1.0, 0.1, math.inf)

@@ -10,7 +10,7 @@ from records import make_record
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import EVERY_ROUND, NotMeasured, Scores, assert_private, seen_by
-from fl_epe.auditing.watched_claims import _Betting, _null_above, watch_claim
+from fl_epe.auditing.assertions import _Betting, _null_above, watch_claim
 from fl_epe.limit import limit_record
 from fl_epe.schedules import ShuffledEpochs
 

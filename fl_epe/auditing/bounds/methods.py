@@ -28,9 +28,7 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
-from fl_epe.auditing.bounds.guessing import one_run
-from fl_epe.auditing.bounds.lifted import lifted
-from fl_epe.auditing.bounds.weighted import weighted
+from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
 from fl_epe.checks import check_probability, check_scores, finite, raise_invalid
 
@@ -60,12 +58,6 @@ class Bound:
     valid: bool = True
     gaussian: bool = False
     needs_coins: bool = False
-
-    def applies_to(self, scores: Scores, *, coins: bool) -> bool:
-        """Whether these scores allow it, of canaries that were included by fair coins or not."""
-        if self.needs_coins and not (coins and scores.unobserved is not None):
-            return False
-        return scores.boundable and not (self.gaussian and scores.statistic == UNKNOWN_ROUNDS)
 
     def __call__(
         self,
@@ -222,7 +214,13 @@ def lower_bound(
 
 def applicable_methods(scores: Scores, *, coins: bool) -> tuple[str, ...]:
     """The methods of `BOUNDS` that these scores allow; none without anything to compare."""
-    return tuple(name for name, bound in BOUNDS.items() if bound.applies_to(scores, coins=coins))
+    labels_known = coins and scores.unobserved is not None
+    gaussian = scores.statistic != UNKNOWN_ROUNDS
+    return tuple(
+        name
+        for name, bound in BOUNDS.items()
+        if scores.boundable and bound.needs_coins <= labels_known and bound.gaussian <= gaussian
+    )
 
 
 def all_bounds(scores: Scores, delta: float, confidence: float, *, coins: bool) -> dict[str, float]:
