@@ -25,10 +25,9 @@ from fl_epe.reporting.charts import (
     line,
     points,
     secrecy,
-    signed,
     spread_out,
 )
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.numbers import number, signed
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
 
 _MOST_RATES = 120  # points of a curve of error rates
@@ -43,27 +42,20 @@ _HEADLINES: tuple[tuple[Adversary, str], ...] = (
 
 def score_charts(record: AuditRecord, summary: RunSummary) -> Iterator[Chart]:
     """All charts of scores that have something to show."""
-    for adversary, seen in _HEADLINES:
-        part = _headline(summary, adversary)
-        if part is not None:
-            yield trade_off(part, summary, adversary.sees, seen)
+    measured = [
+        (adversary, seen, part)
+        for adversary, seen in _HEADLINES
+        if isinstance(part := summary.headline(adversary.sees), StatisticSummary)
+    ]
+    for adversary, seen, part in measured:
+        yield trade_off(part, summary, adversary.sees, seen)
     for place, row in enumerate(summary.rows()):
         if isinstance(row.part, StatisticSummary):
             scale = math.sqrt(record.dim) if row.name == "paper's maximum" else 1.0
             yield histogram(row.part.scores, f"{row.sees}, {row.name}", place, scale)
-    for adversary, seen in _HEADLINES:
-        part = _headline(summary, adversary)
-        if (
-            part is not None
-            and (found := by_canary(seen_by(record, adversary), part, seen)) is not None
-        ):
+    for adversary, seen, part in measured:
+        if (found := by_canary(seen_by(record, adversary), part, seen)) is not None:
             yield found
-
-
-def _headline(summary: RunSummary, adversary: Adversary) -> StatisticSummary | None:
-    final, every = summary.headlines
-    part = final if adversary.sees == "final" else every
-    return part if isinstance(part, StatisticSummary) else None
 
 
 def claimed_misses(false_alarms: Floats, epsilon: float, delta: float) -> Floats:

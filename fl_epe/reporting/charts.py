@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.numbers import number, signed
+from fl_epe.reporting.summary_types import StatisticSummary
 
 JSON = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -117,6 +118,47 @@ def points(
     }
 
 
+def intervals(
+    names: Sequence[str], parts: Sequence[StatisticSummary], floor: float = 0.0
+) -> list[JSON]:
+    """ε of each row with its interval, and its lower bound; smaller ones are drawn at ``floor``."""
+    found = [part.estimate for part in parts]
+    middles = [max(floor, e.epsilon) for e in found]
+    highs = [max(floor, e.high) if math.isfinite(e.high) else max(floor, e.epsilon) for e in found]
+    estimates = points(middles, [], "estimate, interval", OBSERVED, size=11) | {
+        "y": list(names),
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [high - middle for middle, high in zip(middles, highs, strict=True)],
+            "arrayminus": [
+                middle - max(floor, e.low) for middle, e in zip(middles, found, strict=True)
+            ],
+            "color": OBSERVED,
+            "thickness": 3,
+        },
+        "customdata": [[number(e.epsilon), number(e.low), number(e.high)] for e in found],
+        "hovertemplate": "ε = %{customdata[0]}, %{customdata[1]} – %{customdata[2]}<extra></extra>",
+    }
+    known = [
+        (max(floor, part.lower_bound), name)
+        for part, name in zip(parts, names, strict=True)
+        if part.lower_bound is not None and math.isfinite(part.lower_bound)
+    ]
+    lower = points([b for b, _ in known], [], "lower bound", BOUND, symbol="triangle-right") | {
+        "y": [name for _, name in known],
+        "hovertemplate": "ε ≥ %{x:.3g}<extra>lower bound</extra>",
+    }
+    return [estimates, lower]
+
+
+def estimate_cells(part: StatisticSummary) -> tuple[str, str, str, str]:
+    """ε, the ends of its interval and its lower bound, as cells of a chart's table."""
+    found, bound = part.estimate, part.lower_bound
+    known = "–" if bound is None else number(bound)
+    return number(found.epsilon), number(found.low), number(found.high), known
+
+
 def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], name: str) -> JSON:
     """The area between two curves."""
     return {
@@ -164,8 +206,3 @@ def secrecy(rounds_known: bool | None) -> str:
 def cells(*values: float) -> tuple[str, ...]:
     """Numbers as cells of a table."""
     return tuple("–" if math.isnan(value) else signed(value) for value in values)
-
-
-def signed(value: float) -> str:
-    """As `number` writes it, with its sign if it is negative."""
-    return f"−{number(-value)}" if value < 0 else number(value)

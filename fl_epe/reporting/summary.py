@@ -51,7 +51,7 @@ from fl_epe.reporting.summary_types import (
     Status,
     Unmeasured,
 )
-from fl_epe.reporting.verdict import chosen_method, claims
+from fl_epe.reporting.verdict import chosen_method, with_claims
 
 PAPER_METHOD = "jeffreys"
 """The lower bound of the paper's rows; it is not valid."""
@@ -106,8 +106,9 @@ def summarize(
         fault_counts=made.fault_counts,
         run=_made_by(made),
         heavier=_heavier(showed),
+        settings=record.design.to_settings(),
     )
-    return dataclasses.replace(summary, claims=claims(record, summary))
+    return with_claims(record, summary)
 
 
 def summarize_unmeasured(
@@ -150,6 +151,7 @@ def summarize_unmeasured(
         faults=tuple(faults),
         plan=tuple(config.get("plan", ())),
         fault_counts=dict(fault_counts or {}),
+        settings=dict(config),
     )
 
 

@@ -6,10 +6,12 @@ import dataclasses
 import math
 from typing import Literal
 
-from fl_epe.auditing import Dependence
 from fl_epe.reporting.numbers import JSON, as_json
 
-SEES = {"final": "the final model", "all": "every round's model"}
+Sees = Literal["final", "all"]
+"""The adversaries of a report's headlines."""
+
+SEES: dict[Sees, str] = {"final": "the final model", "all": "every round's model"}
 """What the adversary of each adversary sees, in words."""
 
 Role = Literal["verdict", "exploratory", "not a bound"]
@@ -66,7 +68,7 @@ class Verdict:
 
     rule: str
     recorded: bool
-    adversary: Literal["final", "all"]
+    adversary: Sees
     epsilon: float | None
     statement: Statement | None
     reason: str = ""
@@ -85,31 +87,6 @@ class Verdict:
             "statement": self.statement.to_dict() if self.statement else None,
         }
 
-
-@dataclasses.dataclass(frozen=True)
-class Claims:
-    """What a report says about its bounds, besides their numbers.
-
-    Attributes:
-        verdict: the one that was named; ``None`` without a record.
-        statements: one for each row of the table.
-        dependence: of "unobserved" and "observed" canaries, as far as it was measured.
-    """
-
-    verdict: Verdict | None = None
-    statements: tuple[Statement, ...] = ()
-    dependence: dict[str, Dependence] = dataclasses.field(default_factory=dict)
-
-    def to_dict(self) -> JSON:
-        """As JSON values, by the keys of ``report.json``."""
-        return {
-            "verdict": self.verdict.to_dict() if self.verdict else None,
-            "rows": [statement.to_dict() for statement in self.statements],
-            "dependence": as_json(self.dependence),
-        }
-
-    def named(self, adversary: str) -> str | None:
-        """The method of the verdict, if it is of this adversary."""
-        if self.verdict is None or self.verdict.adversary != adversary:
-            return None
-        return self.verdict.statement.method if self.verdict.statement else None
+    def method_for(self, adversary: Sees) -> str | None:
+        """The bound's method, if it is of this adversary."""
+        return self.statement.method if self.statement and self.adversary == adversary else None

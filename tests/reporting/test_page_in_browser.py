@@ -14,7 +14,7 @@ from large_record import large_record
 from records import record_of
 
 from fl_epe.cli.main import main
-from fl_epe.reporting import write_report, write_unmeasured
+from fl_epe.reporting import summarize_unmeasured, write_report, write_unmeasured
 
 pytestmark = pytest.mark.browser
 
@@ -35,7 +35,8 @@ def pages(tmp_path_factory, pictures_of_a_module):
     stop = ["--stop-when", "epsilon-all-low > 8"]
     assert main([*RUN, *stop, "--output", str(root / "stopped")]) == 0
     write_report(record_of(0, faults=("round 3, it broke",)), root / "nothing")
-    write_unmeasured(root / "no-record", "the audit could not read the model", delta=1e-5)
+    unmeasured = summarize_unmeasured("the audit could not read the model", delta=1e-5)
+    write_unmeasured(unmeasured, root / "no-record")
     write_report(large_record(), root / "large")
     assert main([*GRID, "--output", str(root / "compare")]) == 0
     found = {name: root / name / "report.html" for name in PAGES if name != "compare"}
