@@ -189,7 +189,6 @@ def schedule(record: AuditRecord) -> Chart | None:
     rows, columns = (_edges(n, m) for n, m in zip((times, rounds), _BLOCKS, strict=True))
     shares = _block_means(record.presence, columns, rows)
     per_round = record.presence.sum(axis=1)
-    blocks = columns if len(columns) - 1 < rounds else np.arange(rounds + 1)
     merged = len(rows) - 1 < times or len(columns) - 1 < rounds
     counts = record.presence.sum(axis=0)
     some = (
@@ -225,7 +224,7 @@ def schedule(record: AuditRecord) -> Chart | None:
                 str(low + 1) if high == low + 1 else f"{low + 1} – {high}",
                 f"{per_round[low:high].mean():,.4g}",
             )
-            for low, high in itertools.pairwise(blocks.tolist())
+            for low, high in itertools.pairwise(columns.tolist())
         ),
     )
 

@@ -30,20 +30,6 @@ from fl_epe.reporting.summary_types import RunSummary, Unmeasured
 from fl_epe.reporting.tables import analytical_text, bound_cells, interval, table_rows
 from fl_epe.reporting.verdict import statement_cells, verdict_text
 
-_MADE_WITH = (
-    ("task", "task"),
-    ("rounds", "rounds"),
-    ("clients", "clients"),
-    ("clients_per_round", "clients a round"),
-    ("participation", "participation"),
-    ("canary_participations", "participations of a canary"),
-    ("noise_multiplier", "noise multiplier"),
-    ("clipping", "clipping"),
-    ("server_optimizer", "server optimizer"),
-    ("verdict", "verdict named before the run"),
-)
-"""Settings that stand at the top, and their names there."""
-
 
 def render_page(template: str, **values: Any) -> str:
     """A page from one of the templates of this room.
@@ -80,11 +66,6 @@ def report_page(summary: RunSummary, charts: Sequence[Chart], *, written: str | 
         finding=finding(summary),
         verdict=verdict_text(summary),
         written=written,
-        made_with=[
-            (words, str(summary.settings[key]))
-            for key, words in _MADE_WITH
-            if summary.settings.get(key) is not None
-        ],
         statements=statement_cells(summary),
         headlines=headlines(summary),
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),

@@ -39,17 +39,15 @@ class ComparedRun:
         letter: by which tables call it.
         name: as it was typed.
         summary: at the common δ.
-        own_delta: δ of the record.
+        record: of the run.
         settings: by name, in words.
-        seeds: by name; ``None`` for one that nobody knows.
     """
 
     letter: str
     name: str
     summary: RunSummary
-    own_delta: float
+    record: AuditRecord = dataclasses.field(repr=False)
     settings: dict[str, str]
-    seeds: dict[str, int | None] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,19 +74,16 @@ class PairDifference:
 
     def sentence(self) -> str:
         """What the interval supports, and no more."""
-        value, ends = self.cells()
+        value, low, high = (
+            signed(one, "+") for one in (self.found.value, self.found.low, self.found.high)
+        )
         told = f"{SEEN[self.adversary]}: {self.first} and {self.second}"
         if (leak := self.leak()) is None:
-            return f"{told} cannot be told apart, ε differs by {value} ({ends})."
+            return f"{told} cannot be told apart, ε differs by {value} ({low} to {high})."
         return (
             f"{told} differ by more than chance, {leak[0]} leaks more than {leak[1]}: "
-            f"ε of {self.first} less that of {self.second} is {value} ({ends})."
+            f"ε of {self.first} less that of {self.second} is {value} ({low} to {high})."
         )
-
-    def cells(self) -> tuple[str, str]:
-        """The difference and its interval as text."""
-        low, high = (signed(end, "+") for end in (self.found.low, self.found.high))
-        return signed(self.found.value, "+"), f"{low} to {high}"
 
     def to_dict(self) -> JSON:
         """As JSON values."""
@@ -155,14 +150,13 @@ def compare_runs(
             letter=letter,
             name=name,
             summary=summarize(record, at, confidence),
-            own_delta=record.delta,
+            record=record,
             settings=settings_of(record),
-            seeds=dict(record.provenance.seeds),
         )
         for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)
     )
     different, same = _settings(runs)
-    differences = _differences(runs, list(records.values()), at, confidence)
+    differences = _differences(runs, at, confidence)
     notes = tuple(_notes(runs, at, delta, differences, confidence))
     return RunsCompared(runs, at, confidence, different, same, differences, notes)
 
@@ -210,16 +204,14 @@ def _settings(runs: Sequence[ComparedRun]) -> tuple[dict[str, list[str]], dict[s
 
 def independent(first: ComparedRun, second: ComparedRun) -> bool:
     """Whether no random stream of one is known to be, or may be, that of the other."""
-    if first.seeds.get("canary") is None or second.seeds.get("canary") is None:
+    one, other = first.record.provenance.seeds, second.record.provenance.seeds
+    if one.get("canary") is None or other.get("canary") is None:
         return False
-    shared = first.seeds.keys() & second.seeds.keys()
-    return not any(
-        first.seeds[name] is not None and first.seeds[name] == second.seeds[name] for name in shared
-    )
+    return not any(seed is not None and seed == other.get(name) for name, seed in one.items())
 
 
 def _differences(
-    runs: Sequence[ComparedRun], records: Sequence[AuditRecord], delta: float, confidence: float
+    runs: Sequence[ComparedRun], delta: float, confidence: float
 ) -> tuple[PairDifference, ...]:
     """Of all pairs, or of all runs with the first; those of one adversary hold together."""
     places = range(len(runs))
@@ -233,8 +225,8 @@ def _differences(
         kind: [
             run.summary
             if math.isclose(run.summary.confidence, levels[kind])
-            else summarize(record, delta, levels[kind])
-            for run, record in zip(runs, records, strict=True)
+            else summarize(run.record, delta, levels[kind])
+            for run in runs
         ]
         for kind in set(kinds.values())
     }
@@ -281,10 +273,10 @@ def _notes(
 
 
 def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None) -> list[str]:
-    own = sorted({run.own_delta for run in runs})
+    own = sorted({run.record.delta for run in runs})
     if own == [delta]:
         return []
-    each = ", ".join(f"{run.letter} {run.own_delta:.2g}" for run in runs)
+    each = ", ".join(f"{run.letter} {run.record.delta:.2g}" for run in runs)
     why = "as asked" if asked is not None else "the smallest; --delta chooses another"
     start = "have different δ" if len(own) > 1 else "were made for another δ"
     return [

@@ -58,7 +58,7 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
             {
                 "letter": run.letter,
                 "directory": run.name,
-                "own_delta": run.own_delta,
+                "own_delta": run.record.delta,
                 "settings": run.settings,
                 "report": run.summary.to_dict(),
             }
@@ -140,18 +140,15 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
 
 
 def _settings_table(found: RunsCompared) -> Table:
-    letters = [run.letter for run in found.runs]
-    table = plain_table("Settings that differ", ("setting", *letters), left=1)
+    table = plain_table("Settings that differ", ("setting", *(run.letter for run in found.runs)))
     for column in table.columns[1:]:
         column.no_wrap, column.overflow = False, "fold"
-    for place, (name, values) in enumerate(found.different.items()):
-        if place == _MOST_SETTINGS:
-            more = len(found.different) - place
-            table.add_row(f"… {more} more in comparison.html", *[""] * len(letters))
-            break
+    for name, values in list(found.different.items())[:_MOST_SETTINGS]:
         table.add_row(name, *values)
+    if (more := len(found.different) - _MOST_SETTINGS) > 0:
+        table.add_row(f"… {more} more in comparison.html")
     if not found.different:
-        table.add_row("none", *[""] * len(letters))
+        table.add_row("none")
     return table
 
 
@@ -169,7 +166,7 @@ def _csv(found: RunsCompared) -> str:
                     "status": run.summary.status,
                     "sees": sees,
                     "delta": found.delta,
-                    "own_delta": run.own_delta,
+                    "own_delta": run.record.delta,
                     "epsilon": part["epsilon"],
                     "low": part["low"],
                     "high": part["high"],
@@ -180,7 +177,7 @@ def _csv(found: RunsCompared) -> str:
                     **{f"setting: {name}": run.settings.get(name) for name in found.different},
                 }
             )
-    return table_text(list(rows[0]), rows)
+    return table_text(rows)
 
 
 def forest(found: RunsCompared) -> Chart | None:
@@ -237,6 +234,5 @@ def _page(found: RunsCompared) -> str:
         ],
         chart=chart,
         image=None if chart is None else still(chart),
-        differences=[(pair, SEEN[pair.adversary], *pair.cells()) for pair in found.differences],
         notes=(VERDICT_NOTE, *found.notes),
     )

@@ -19,10 +19,8 @@ from fl_epe.auditing import (
     STATISTICS,
     AuditRecord,
     EpsilonEstimate,
-    Findings,
     GaussianFit,
     NotMeasured,
-    Provenance,
     Scores,
     View,
     average_case_client,
@@ -77,6 +75,10 @@ def summarize(
     status, reasons = _status(divergence(record), final, every_round, showed.step_faults)
     if status == "ok" and showed.doubts:
         status, reasons = "doubtful", showed.doubts
+    shares = others_share(record)[record.presence.any(axis=1)]
+    places = record.rounds * record.mechanism.cohort_size
+    heaviest, canary = showed.heaviest_share, showed.heaviest_canary_share
+    made_by = {"started": made.started, "ended": made.ended, "commands": list(made.commands)}
     summary = RunSummary(
         status=status,
         reasons=reasons,
@@ -90,7 +92,7 @@ def summarize(
         participation=record.mechanism.participation,
         noise_multiplier=record.mechanism.noise_multiplier,
         cohort_size=record.mechanism.cohort_size,
-        canary_share=_canary_share(record),
+        canary_share=float(record.presence.sum() / places) if places > 0 else None,
         analytical=analytical(record, delta),
         final=final,
         every_round=every_round,
@@ -100,12 +102,12 @@ def summarize(
         plan=showed.plan,
         lost_count_as_zero=record.design.canaries_come_from is None,  # else the strategy says
         versions=made.versions,
-        others_share=_others_share(record),
+        others_share=float(shares.mean()) if len(shares) else 0.0,
         others_out=record.norms.sums is not None,
         stopped=_stopped(record),
         fault_counts=made.fault_counts,
-        run=_made_by(made),
-        heavier=_heavier(showed),
+        run={name: value for name, value in made_by.items() if value},
+        heavier=heaviest / canary if heaviest and canary else None,
         settings=record.design.to_settings(),
     )
     return with_claims(record, summary)
@@ -166,17 +168,6 @@ def _status(
     return ("diverged" if diverged else status), reasons
 
 
-def _canary_share(record: AuditRecord) -> float | None:
-    expected = record.rounds * record.mechanism.cohort_size
-    return float(record.presence.sum() / expected) if expected > 0 else None
-
-
-def _heavier(showed: Findings) -> float | None:
-    """How many times the weight of the heaviest canary the heaviest client had."""
-    client, canary = showed.heaviest_share, showed.heaviest_canary_share
-    return client / canary if client and canary else None
-
-
 def _stopped(record: AuditRecord) -> dict[str, Any] | None:
     """Where a run stopped early, and by which rule."""
     if (found := record.findings.stopped) is None:
@@ -185,18 +176,6 @@ def _stopped(record: AuditRecord) -> dict[str, Any] | None:
     values = dataclasses.asdict(dataclasses.replace(found.estimate, adversary=None))
     del values["adversary"]
     return {"after": found.after, **values, "rule": str(rule), "rounds": rounds}
-
-
-def _made_by(made: Provenance) -> dict[str, Any]:
-    """When and how a command made the run, as far as it is known."""
-    facts = {"started": made.started, "ended": made.ended, "commands": list(made.commands)}
-    return {name: value for name, value in facts.items() if value}
-
-
-def _others_share(record: AuditRecord) -> float:
-    """Mean share of the other canaries in the energy of the means, over rounds with canaries."""
-    shares = others_share(record)[record.presence.any(axis=1)]
-    return float(shares.mean()) if len(shares) else 0.0
 
 
 def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator
 
@@ -14,7 +13,6 @@ from fl_epe.auditing.bounds import (
     ceiling,
     method_by_design,
 )
-from fl_epe.checks import ArgumentError
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
 from fl_epe.reporting.verdict_types import SEES, Role, Sees, Statement, Verdict
@@ -31,23 +29,16 @@ _KNOWS = {
 }
 
 
-def rule_of(record: AuditRecord) -> tuple[PrimaryBound, str, bool]:
-    """The verdict that a run was to have, as it was named, and whether its record says so.
-
-    A record that names none, or one that is not known here, falls back on the rule by design.
-    """
-    named = record.design.verdict
-    if named is not None:
-        with contextlib.suppress(ArgumentError):
-            return PrimaryBound.parse(named), named, True
-    return PrimaryBound.parse("auto"), "auto", False
+def rule_of(record: AuditRecord) -> PrimaryBound:
+    """The verdict that a run was to have; by the design if its record names none."""
+    return PrimaryBound.parse(record.design.verdict or "auto")
 
 
 def chosen_method(
     record: AuditRecord, scores: Scores, delta: float, confidence: float, *, coins: bool
 ) -> str | None:
     """The method of a headline's bound, from the run's settings and its design alone."""
-    rule, _, _ = rule_of(record)
+    rule = rule_of(record)
     if rule.method == "auto":
         return method_by_design(scores, delta, confidence)
     return rule.method if rule.method in applicable_methods(scores, coins=coins) else None
@@ -55,7 +46,7 @@ def chosen_method(
 
 def with_claims(record: AuditRecord, summary: RunSummary) -> RunSummary:
     """The summary with all that a report says about its bounds besides their numbers."""
-    rule, named, recorded = rule_of(record)
+    rule = rule_of(record)
     rows = summary.rows()
     at = 0 if rule.adversary == "final" else 1  # the first two rows are the headlines
     statements = tuple(
@@ -71,13 +62,12 @@ def with_claims(record: AuditRecord, summary: RunSummary) -> RunSummary:
     else:
         why = f"the scores do not allow {rule.method!r}"
     verdict = Verdict(
-        rule=named,
-        recorded=recorded,
+        rule=record.design.verdict or "auto",
+        recorded=record.design.verdict is not None,
         adversary=rule.adversary,
         epsilon=bound,
         statement=None if isinstance(part, Unmeasured) else statements[at],
         reason=why,
-        unknown="" if recorded else record.design.verdict or "",
     )
     return dataclasses.replace(
         summary, verdict=verdict, statements=statements, dependence=dependence(record)
@@ -117,8 +107,6 @@ def verdict_text(summary: RunSummary) -> str | None:
         return None
     seen = SEES[verdict.adversary]
     how = "named before the run" if verdict.recorded else "by the design, as the record names none"
-    if verdict.unknown:
-        how = f"by the design, as the record names {verdict.unknown!r}, which is none known here"
     if verdict.epsilon is None or verdict.statement is None:
         return f"Verdict ({how}; {seen}): no bound, because {verdict.reason}."
     method = verdict.statement.method or ""

@@ -63,7 +63,6 @@ class Verdict:
         epsilon: the bound; ``None`` if the run allows none.
         statement: of its row; ``None`` if that was not measured.
         reason: why there is no bound; empty if there is one.
-        unknown: what the record names instead, if that is no bound that is known here.
     """
 
     rule: str
@@ -72,7 +71,6 @@ class Verdict:
     epsilon: float | None
     statement: Statement | None
     reason: str = ""
-    unknown: str = ""
 
     def to_dict(self) -> JSON:
         """As JSON values."""
