@@ -123,7 +123,6 @@ def by_round(record: AuditRecord, summary: RunSummary) -> Chart | None:
 def _round_traces(
     found: list[RoundEstimate], theory: list[tuple[int, float]], confidence: float
 ) -> list[JSON]:
-    """The intervals, the estimates, and theory's value where there is one."""
     rounds = [e.round for e in found]
     known = [e for e in found if math.isfinite(e.estimate.high)]
     traces = [

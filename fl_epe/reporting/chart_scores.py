@@ -133,7 +133,6 @@ def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str)
 
 
 def _claimed(grid: Floats, summary: RunSummary, sees: str) -> tuple[list[JSON], str]:
-    """The region that theory excludes, and a sentence on it."""
     limit = summary.analytical.epsilon
     if limit is None or not math.isfinite(limit):
         return [], "No theorem limits the error rates of this run, so no region is shaded."
@@ -161,7 +160,6 @@ def _gaussian(part: StatisticSummary) -> tuple[float, float]:
 
 
 def _misses_at(false_alarms: Floats, misses: Floats, rate: float) -> float:
-    """The fewest misses with at most so many false alarms."""
     return float(misses[false_alarms <= rate].min(initial=1.0))
 
 

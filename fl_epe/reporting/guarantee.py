@@ -20,7 +20,6 @@ from fl_epe.accounting import (
 )
 from fl_epe.auditing import AuditRecord, RunSchedules
 from fl_epe.reporting.numbers import JSON, as_json
-from fl_epe.schedules import Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +61,15 @@ def analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
     largest = _largest_share(record)
     found = analytical_bound(record, delta, largest)
     bound = None if isinstance(found, str) else found
+    clients, schedules = record.findings.client_participations, _schedules_of(record)
+    if clients is None and schedules is not None:
+        clients = schedules.clients.participations()
     return AnalyticalSummary(
         epsilon=bound.epsilon if bound else None,
         adjacency=bound.adjacency if bound else "any",
         assumption=found if isinstance(found, str) else found.assumption,
         participations=record.mechanism.canary_participations,
-        client_participations=_client_participations(record),
+        client_participations=None if clients is None else float(clients),
         largest_share=largest,
         caveat=record.design.caveat,
         canary_epsilon=_canary_epsilon(record, delta) if (largest or 1.0) <= 1 else None,
@@ -75,18 +77,7 @@ def analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
     )
 
 
-def _client_participations(record: AuditRecord) -> float | None:
-    """As counted in a deployment, or as the settings expect it; ``None`` if neither is known."""
-    if record.findings.client_participations is not None:
-        return float(record.findings.client_participations)
-    if record.design.schedule is None:
-        return None
-    schedules = RunSchedules.of(record)
-    return None if schedules is None else schedules.clients.participations()
-
-
 def _largest_share(record: AuditRecord) -> float | None:
-    """Largest share of a client in a released mean, over the C/n of the noise's calibration."""
     expected = record.design.noise_is_for
     contributions = record.mechanism.contributions
     if contributions is None or not expected or not record.signal_known():
@@ -100,7 +91,6 @@ def _largest_share(record: AuditRecord) -> float | None:
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
-    """Analytical ε of a canary that is not in the count that adapts the clip norm."""
     if (
         not record.mechanism.sum_noise_multiplier
         or record.mechanism.participation != "epochs"
@@ -133,8 +123,11 @@ def analytical_bound(
     z /= max(1.0, largest_share or 1.0)
     if record.rounds == 0 or not record.presence.any():
         return "no canary took part"
-    schedule = _schedule_of(record)
-    if schedule is None or schedule.kind == "poisson":
+    kind, schedules = record.mechanism.participation, _schedules_of(record)
+    schedule = None if schedules is None else schedules.canaries
+    if schedule is None or schedule.rounds < record.rounds or schedule.kind != kind:
+        schedule = None  # the settings name none of this run
+    if schedule is None or kind == "poisson":
         return _by_count(record, z, delta)
     population = record.design.num_clients or record.num_canaries
     bound = tightest(upper_bounds(schedule, z, delta, population), rounds_known=True)
@@ -142,12 +135,8 @@ def analytical_bound(
     return dataclasses.replace(bound, assumption=words)
 
 
-def _schedule_of(record: AuditRecord) -> Schedule | None:
-    """The canaries' schedule by the record's settings; ``None`` if they name none."""
-    found = None if record.design.schedule is None else RunSchedules.of(record)
-    if found is None or found.canaries.rounds < record.rounds:
-        return None
-    return found.canaries if found.canaries.kind == record.mechanism.participation else None
+def _schedules_of(record: AuditRecord) -> RunSchedules | None:
+    return None if record.design.schedule is None else RunSchedules.of(record)
 
 
 def _by_count(record: AuditRecord, noise_multiplier: float, delta: float) -> UpperBound | str:

@@ -58,13 +58,6 @@ def _estimates(summary: RunSummary) -> tuple[EpsilonEstimate | None, EpsilonEsti
     return final, every
 
 
-def _sure(summary: RunSummary, seen: str, estimate: EpsilonEstimate) -> str:
-    """The confidence of an interval, unless the run stopped on scores that it goes by."""
-    if summary.stopped is not None and seen == _SEEN[0]:
-        return ", less sure than usual as the run was stopped on its scores"
-    return f" with {estimate.confidence:.0%} confidence"
-
-
 def headline(summary: RunSummary) -> str:
     """What was found, how sure it is, against whom, and what to do, in one sentence."""
     final, every = _estimates(summary)
@@ -89,11 +82,14 @@ def headline(summary: RunSummary) -> str:
     for seen, estimate in zip(_SEEN, (final, every), strict=True):
         if estimate is not None:
             amount = _AMOUNTS[_amount(estimate, summary.delta)]
+            sure = f" with {estimate.confidence:.0%} confidence"
+            if summary.stopped is not None and seen == _SEEN[0]:
+                sure = ", less sure than usual as the run was stopped on its scores"
             what = "" if found else f" about whether one {unit} took part{how_often}"
             found.append(
                 f"somebody who has {seen} can tell {amount}{what} (ε about "
                 f"{number(estimate.epsilon)}, {number(estimate.low)} to {number(estimate.high)}"
-                f"{_sure(summary, seen, estimate)})"
+                f"{sure})"
             )
     told = "; ".join(found)
     told = f"{told[0].upper()}{told[1:]}; so {_advice(summary, final, every)}."
@@ -108,7 +104,6 @@ def headline(summary: RunSummary) -> str:
 def _advice(
     summary: RunSummary, final: EpsilonEstimate | None, every: EpsilonEstimate | None
 ) -> str:
-    """What to do, as the end of a sentence."""
     amounts = [None if found is None else _amount(found, summary.delta) for found in (final, every)]
     noise = "raise the noise" if summary.noise_multiplier else "add noise"
     if amounts[0] is None:
@@ -148,12 +143,13 @@ def _advice(
 def meaning(summary: RunSummary) -> list[str]:
     """What the ε of this run mean for a guess, a sentence or two for each."""
     unit, delta = summary.unit, summary.delta
-    parts = summary.headlines
     others = None, summary.every_round.known_rounds  # whose adversary is not that of the scores
     lines = [
         f"ε = {number(found.epsilon)} ({seen}): {_guess(found.epsilon, delta, unit)}"
         f"{_at_the_end(found, delta)}{'' if known else _guessed(part)}"
-        for seen, found, part, known in zip(_SEEN, _estimates(summary), parts, others, strict=True)
+        for seen, found, part, known in zip(
+            _SEEN, _estimates(summary), summary.headlines, others, strict=True
+        )
         if found is not None
     ]
     if not lines:

@@ -75,7 +75,6 @@ def _row(row: TableRow, cells: tuple[str, ...]) -> str:
 
 
 def _plain(delta: float) -> str:
-    """δ for LaTeX's mathematics."""
     mantissa, _, exponent = f"{delta:.3g}".partition("e")
     return rf"{mantissa}\cdot 10^{{{int(exponent)}}}" if exponent else mantissa
 

@@ -69,7 +69,6 @@ _ABOUT_ESTIMATES = (
 
 
 def _analytical_note(summary: RunSummary) -> str:
-    """The assumptions of the analytical ε."""
     analytical = summary.analytical
     if analytical.epsilon is None or analytical.participations is None:
         return f"Analytical ε: none known ({analytical.assumption})."

@@ -36,7 +36,6 @@ from fl_epe.reporting.summary_types import RunSummary
 from fl_epe.reporting.tables import Terminal, interval, plain_table, table_rows
 from fl_epe.reporting.verdict import statement_cells, verdict_text
 
-_PICTURE = "epsilon.png"
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
 
 
@@ -59,7 +58,6 @@ def write_report(record: AuditRecord, directory: Path) -> RunSummary:
 
 
 def _day_of(path: Path) -> str | None:
-    """When a file was last written, as far as the file system knows; ``None`` without a file."""
     try:
         seconds = path.stat().st_mtime
     except OSError:
@@ -82,10 +80,10 @@ def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart], page: 
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_text(directory / "report.json", text + "\n")
-    (directory / _PICTURE).unlink(missing_ok=True)
+    (directory / "epsilon.png").unlink(missing_ok=True)
     for chart in charts:
-        if f"{chart.name}.png" == _PICTURE:
-            write_bytes(directory / _PICTURE, picture(chart, "png"))
+        if chart.name == "epsilon":
+            write_bytes(directory / "epsilon.png", picture(chart, "png"))
     write_text(directory / "report.html", page)
 
 

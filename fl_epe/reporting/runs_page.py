@@ -153,7 +153,6 @@ def _settings_table(found: RunsCompared) -> Table:
 
 
 def _csv(found: RunsCompared) -> str:
-    """A row for each run and adversary, with the settings that differ."""
     rows = []
     for run in found.runs:
         values = run.summary.to_dict()

@@ -149,7 +149,6 @@ def _draw_heatmap(axes: Axes, trace: JSON, names: list[str]) -> None:
 
 
 def _ends(middles: list[int]) -> tuple[float, float]:
-    """Where a row of evenly spread cells begins and ends."""
     half = (middles[-1] - middles[0]) / max(len(middles) - 1, 1) / 2 or 0.5
     return middles[0] - half, middles[-1] + half
 
@@ -158,7 +157,6 @@ _DRAW = {"scatter": _draw_scatter, "bar": _draw_bar, "heatmap": _draw_heatmap}
 
 
 def _finish(axes: Axes, layout: JSON, names: list[str], height: float) -> None:
-    """Titles, ranges, ticks and the legend."""
     for which in "xy":
         given = layout[f"{which}axis"]
         getattr(axes, f"set_{which}label")(given["title"]["text"])

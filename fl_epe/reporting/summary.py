@@ -169,13 +169,15 @@ def _status(
 
 
 def _stopped(record: AuditRecord) -> dict[str, Any] | None:
-    """Where a run stopped early, and by which rule."""
     if (found := record.findings.stopped) is None:
         return None
-    rule, rounds = record.design.stop_when, record.design.num_rounds
-    values = dataclasses.asdict(dataclasses.replace(found.estimate, adversary=None))
-    del values["adversary"]
-    return {"after": found.after, **values, "rule": str(rule), "rounds": rounds}
+    shown = ("epsilon", "low", "high", "delta", "confidence", "method")
+    return {
+        "after": found.after,
+        **{name: getattr(found.estimate, name) for name in shown},
+        "rule": str(record.design.stop_when),
+        "rounds": record.design.num_rounds,
+    }
 
 
 def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:
@@ -184,15 +186,15 @@ def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:
     taken_out = record.norms.sums if adversary.sees == "all" else record.norms.part
     if not np.any(taken_out):
         return None
-    how: dict[str, Any] = {"adversary": adversary, "confidence": confidence}
-    return epsilon_from_record(record, delta, leave_one_out=False, **how)
+    return epsilon_from_record(
+        record, delta, leave_one_out=False, adversary=adversary, confidence=confidence
+    )
 
 
 def _side(view: View, delta: float, confidence: float) -> SideSummary:
     """The headline of an adversary, the paper's statistic, and what else is known."""
     record, sees = view.record, view.adversary.sees
-    how = {"bound_method": PAPER_METHOD, "variance": "fitted"}
-    paper = _measured(view, _PAPER[sees], delta, confidence, **how)
+    paper = _measured(view, _PAPER[sees], delta, confidence, paper=True)
     model = _measured(view, "model", delta, confidence) if sees == "final" else None
     headline = _measured(view, None, delta, confidence)
     if isinstance(headline, Unmeasured):
@@ -258,38 +260,32 @@ def _claimed(
 
 
 def _measured(
-    view: View, statistic: str | None, delta: float, confidence: float, **how: Any
+    view: View, statistic: str | None, delta: float, confidence: float, *, paper: bool = False
 ) -> Part:
     """The results of a statistic, or why the record has none; never an ε that is not a number."""
     record = view.record
     try:
         scores = view.scores(statistic)
+        if not scores.standard_null and scores.unobserved is None:
+            count = record.unobserved.count
+            found = "no canary was" if count == 0 else f"only {count} canary was"
+            return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
+        method: str | None = PAPER_METHOD
+        if not paper:
+            method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
+        part = _statistic(scores, delta, confidence, method, "fitted" if paper else "known")
     except NotMeasured as error:
         return Unmeasured(str(error))
-    if not scores.standard_null and scores.unobserved is None:
-        count = record.unobserved.count
-        found = "no canary was" if count == 0 else f"only {count} canary was"
-        return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
-    method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
-    try:
-        part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
-    except NotMeasured as error:
-        return Unmeasured(str(error))
-    part = dataclasses.replace(part, gaussian_by_participations=_gaussians(record, scores))
     if math.isnan(part.estimate.epsilon):
         return Unmeasured(f"the estimate from {len(scores.observed)} scores is not a number")
-    return part
+    return dataclasses.replace(part, gaussian_by_participations=_gaussians(record, scores))
 
 
 def _statistic(
-    scores: Scores,
-    delta: float,
-    confidence: float,
-    bound_method: str | None = None,
-    variance: str = "known",
+    scores: Scores, delta: float, confidence: float, method: str | None, variance: str = "known"
 ) -> StatisticSummary:
-    """The results of one statistic, and its bound by the method that is given, if one is."""
-    method = bound_method if scores.boundable else None
+    if not scores.boundable:
+        method = None
     lower = None
     if method is not None:
         lower = lower_bound(scores, delta, confidence=confidence, method=method)
@@ -303,7 +299,6 @@ def _statistic(
 
 
 def _gaussians(record: AuditRecord, scores: Scores) -> dict[int, GaussianFit]:
-    """Tests of the scores by their canaries' participations."""
     counts = record.presence.sum(axis=0)
     if len(scores.observed) != len(counts):  # those that never took part are left out
         counts = counts[counts > 0]

@@ -169,7 +169,6 @@ class SideSummary:
 
 
 def _client_dict(found: AverageCaseClient) -> JSON:
-    """As JSON values; the interval of each estimate beside it."""
     names = ("known", "unknown", "mean", "canaries", "canaries_unknown", "worst_case")
     out: JSON = {"expected_scores_of": found.source, "equal": found.equal}
     out |= {name: as_json(getattr(found, name)) for name in names}
