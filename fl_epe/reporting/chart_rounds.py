@@ -24,7 +24,7 @@ from fl_epe.reporting.charts import (
     axes,
     band,
     cells,
-    estimate_cells,
+    epsilon_chart,
     intervals,
     left_out,
     line,
@@ -33,6 +33,7 @@ from fl_epe.reporting.charts import (
 )
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
+from fl_epe.reporting.tables import analytical_text
 
 _MOST_ROUNDS = 200  # of a curve
 _BLOCKS = 60, 100  # of canaries and of rounds, in the picture of the schedule
@@ -59,25 +60,16 @@ def chart_of_rows(summary: RunSummary) -> Chart | None:
         hover = f"analytical ε = {number(limit)}"
         rule = line([limit] * len(names), [], "analytical", ANALYTICAL, dash="dash", hover=hover)
         traces.append(rule | {"y": names})
-    rows = tuple(
-        (f"{row.sees}, {row.name}", *estimate_cells(part))
-        for row, part in zip(shown, parts, strict=True)
-    )
-    told = "; ".join(
-        f"{name}: ε {epsilon}, interval {low} to {high}, lower bound {bound}"
-        for name, epsilon, low, high, bound in rows
-    )
-    theory = "none known" if limit is None else number(limit)
-    return Chart(
+    return epsilon_chart(
+        [f"{row.sees}, {row.name}" for row in shown],
+        parts,
+        [analytical_text(summary)] * len(parts),
+        traces,
         name="epsilon",
         title="ε of each row",
         caption="Circles are estimates with their intervals, triangles lower bounds, the dashes "
         "the analytical value, which is an upper bound." + secrecy(summary.analytical.rounds_known),
-        alternative=f"{told}. Analytical ε: {theory}.",
-        traces=tuple(traces),
         layout=axes("ε", "", x_axis={"rangemode": "tozero"}, y_axis={"autorange": "reversed"}),
-        headings=("row", "ε", "interval from", "to", "lower bound"),
-        rows=rows,
         logs={"x": None},
     )
 

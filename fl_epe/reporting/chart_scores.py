@@ -88,23 +88,12 @@ def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str)
     grid = np.concatenate([np.geomspace(_SMALLEST, 0.01, 40), np.linspace(0.0125, 1, 80)])
     mean, width = _gaussian(part)
     gaussian = scipy.stats.norm.cdf((scipy.stats.norm.isf(grid) - mean) / width)
+    fitted = f"N(0, 1) and N({signed(mean)}, {number(width)}²)"
+    hover, rates = "false alarms %{x:.3g}<br>misses %{y:.3g}", {"range": [-0.02, 1.02]}
     traces = [
         line(grid, 1 - grid, "blind guess", NULL, dash="dot"),
-        line(
-            grid,
-            gaussian,
-            f"N(0, 1) and N({signed(mean)}, {number(width)}²)",
-            UNOBSERVED,
-            dash="dash",
-        ),
-        points(
-            false_alarms,
-            misses,
-            "measured",
-            OBSERVED,
-            size=6,
-            hover="false alarms %{x:.3g}<br>misses %{y:.3g}",
-        ),
+        line(grid, gaussian, fitted, UNOBSERVED, dash="dash"),
+        points(false_alarms, misses, "measured", OBSERVED, size=6, hover=hover),
     ]
     shaded, claim = _claimed(grid, summary, sees)
     told = ", ".join(
@@ -120,12 +109,7 @@ def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str)
         alternative=f"Misses against false alarms ({source}): {told}. Two Gaussians fit with a "
         f"mean of {signed(mean)} and a deviation of {number(width)}.",
         traces=(*shaded, *traces),
-        layout=axes(
-            "false alarms",
-            "misses",
-            x_axis={"range": [-0.02, 1.02]},
-            y_axis={"range": [-0.02, 1.02]},
-        ),
+        layout=axes("false alarms", "misses", x_axis=rates, y_axis=rates),
         headings=("false alarms", "misses"),
         rows=tuple(cells(*pair) for pair in zip(false_alarms, misses, strict=True)),
         logs=dict.fromkeys(("x", "y"), (math.log10(_SMALLEST), 0.05)),

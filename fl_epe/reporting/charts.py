@@ -82,16 +82,8 @@ def line(
     **more: Any,
 ) -> JSON:
     """A curve; the dash tells it from others without color."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": plain(x),
-        "y": plain(y),
-        "line": {"color": color, "dash": dash, "width": 2},
-        "hovertemplate": f"{hover}<extra>{name}</extra>",
-        **more,
-    }
+    look = {"color": color, "dash": dash, "width": 2}
+    return _scatter("lines", x, y, name, hover) | {"line": look, **more}
 
 
 def points(
@@ -103,18 +95,20 @@ def points(
     symbol: str = "circle",
     size: int = 9,
     hover: str = "%{x:.4g}, %{y:.4g}",
-    **more: Any,
 ) -> JSON:
     """Markers; the symbol tells them from others without color."""
+    look = {"color": color, "symbol": symbol, "size": size}
+    return _scatter("markers", x, y, name, hover) | {"marker": look}
+
+
+def _scatter(mode: str, x: Iterable[float], y: Iterable[float], name: str, hover: str) -> JSON:
     return {
         "type": "scatter",
-        "mode": "markers",
+        "mode": mode,
         "name": name,
         "x": plain(x),
         "y": plain(y),
-        "marker": {"color": color, "symbol": symbol, "size": size},
         "hovertemplate": f"{hover}<extra>{name}</extra>",
-        **more,
     }
 
 
@@ -152,11 +146,31 @@ def intervals(
     return [estimates, lower]
 
 
-def estimate_cells(part: StatisticSummary) -> tuple[str, str, str, str]:
-    """ε, the ends of its interval and its lower bound, as cells of a chart's table."""
-    found, bound = part.estimate, part.lower_bound
-    known = "–" if bound is None else number(bound)
-    return number(found.epsilon), number(found.low), number(found.high), known
+def epsilon_chart(
+    labels: Sequence[str],
+    parts: Sequence[StatisticSummary],
+    limits: Sequence[str],
+    traces: Sequence[JSON],
+    **about: Any,
+) -> Chart:
+    """A chart of ε of several rows; the limits are those of theory, as text."""
+    rows = []
+    for label, part, limit in zip(labels, parts, limits, strict=True):
+        found, bound = part.estimate, part.lower_bound
+        known = "–" if bound is None else number(bound)
+        ends = number(found.low), number(found.high)
+        rows.append((label, number(found.epsilon), *ends, known, limit))
+    told = "; ".join(
+        f"{label}: ε {epsilon}, interval {low} to {high}, lower bound {bound}, analytical {limit}"
+        for label, epsilon, low, high, bound, limit in rows
+    )
+    return Chart(
+        alternative=f"{told}.",
+        traces=tuple(traces),
+        headings=("row", "ε", "interval from", "to", "lower bound", "analytical"),
+        rows=tuple(rows),
+        **about,
+    )
 
 
 def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], name: str) -> JSON:

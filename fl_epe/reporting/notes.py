@@ -139,9 +139,20 @@ def _client_notes(found: AverageCaseClient | None, adversary: Sees, canaries: in
             "the ε of the table is that of every client, of the mean one as of the worst case."
         )
         return
+    source = "How often clients take part follows the schedule's law."
+    if found.source != "schedule":
+        source = (
+            "The schedule's law is not known: the canaries stand for the clients, and the interval "
+            "has the error of that."
+        )
+        if found.few:
+            source += (
+                " Few canaries decide this ε, so its upper end allows for clients who took part in "
+                "every round and whom no canary stands for."
+            )
     yield (
         f"An adversary who sees {sees}: ε = {number(found.known.epsilon)} is for one "
-        f"client picked at random, whose rounds the adversary knows. {_source(found)}"
+        f"client picked at random, whose rounds the adversary knows. {source}"
     )
     whose = (
         "does not know the client's rounds"
@@ -165,21 +176,6 @@ def _client_notes(found: AverageCaseClient | None, adversary: Sees, canaries: in
             f"{number(largest.estimate.high)} there (about "
             f"{number(largest.estimate.epsilon)}; by {how}, and the error of the scores)."
         )
-
-
-def _source(found: AverageCaseClient) -> str:
-    if found.source == "schedule":
-        return "How often clients take part follows the schedule's law."
-    words = (
-        "The schedule's law is not known: the canaries stand for the clients, and the interval has "
-        "the error of that."
-    )
-    if found.few:
-        words += (
-            " Few canaries decide this ε, so its upper end allows for clients who took part in "
-            "every round and whom no canary stands for."
-        )
-    return words
 
 
 def _with_ends(found: EpsilonEstimate) -> str:

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from fl_epe.checks import finite
 from fl_epe.files import write_text
-from fl_epe.reporting.charts import ANALYTICAL, Chart, axes, estimate_cells, intervals, points
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.charts import ANALYTICAL, Chart, axes, epsilon_chart, intervals, points
 from fl_epe.reporting.page import render_page
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared
@@ -182,7 +181,7 @@ def _csv(found: RunsCompared) -> str:
 def forest(found: RunsCompared) -> Chart | None:
     """ε and interval of every run, one adversary below the other; ``None`` without any."""
     shown = [
-        (f"{words} {run.letter}", part, run.summary.analytical.epsilon)
+        (f"{words} {run.letter}", part, run.summary)
         for adversary, words in SEEN.items()
         for run in found.runs
         if isinstance(part := run.summary.headline(adversary), StatisticSummary)
@@ -190,33 +189,24 @@ def forest(found: RunsCompared) -> Chart | None:
     if not shown:
         return None
     names, parts = [name for name, _, _ in shown], [part for _, part, _ in shown]
-    known = {name: limit for name, _, limit in shown if limit is not None and limit < math.inf}
-    analytical = points(
-        [max(_FLOOR, limit) for limit in known.values()], [], "analytical", ANALYTICAL, symbol="x"
-    ) | {"y": list(known)}
-    traces = *intervals(names, parts, _FLOOR), analytical
+    limits = {name: summary.analytical.epsilon for name, _, summary in shown}
+    known = {name: max(_FLOOR, e) for name, e in limits.items() if e is not None and e < math.inf}
+    analytical = points(known.values(), [], "analytical", ANALYTICAL, symbol="x")
+    traces = *intervals(names, parts, _FLOOR), analytical | {"y": list(known)}
     ends = [value for trace in traces for value in trace["x"]]
     ends += [part.estimate.high for part in parts if math.isfinite(part.estimate.high)]
     span = {"type": "log", "range": [math.log10(0.8 * _FLOOR), math.log10(3 * max(_FLOOR, *ends))]}
-    rows = tuple(
-        (name, *estimate_cells(part), number(limit) if limit is not None else "none known")
-        for name, part, limit in shown
-    )
-    told = "; ".join(
-        f"{name}: ε {epsilon} ({low} – {high})" for name, epsilon, low, high, *_ in rows
-    )
-    return Chart(
+    y_axis = {"autorange": "reversed"}
+    return epsilon_chart(
+        names,
+        parts,
+        [analytical_text(summary) for _, _, summary in shown],
+        traces,
         name="runs",
         title="ε of each run",
         caption="ε with its interval, the lower bound, and the analytical ε, an upper bound by "
         "theory.",
-        alternative=f"ε of each run with its interval. {told}.",
-        traces=traces,
-        layout=axes(
-            f"ε at δ = {found.delta:.2g}", "", x_axis=span, y_axis={"autorange": "reversed"}
-        ),
-        headings=("run", "ε", "interval from", "to", "lower bound", "analytical"),
-        rows=rows,
+        layout=axes(f"ε at δ = {found.delta:.2g}", "", x_axis=span, y_axis=y_axis),
     )
 
 
