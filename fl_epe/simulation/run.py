@@ -207,18 +207,18 @@ class _Session:
         """Score what is left and make the record."""
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
-        done, found = self.strategy.rounds_done, self.strategy.auditor.epsilon_so_far()
-        stopped = None
+        done, found, stopped = record.rounds, self.strategy.auditor.epsilon_so_far(), None
         if found is not None and self.job.config.stop_when and done < self.job.config.rounds:
             stopped = EarlyStop(done, found)
-        task = {
-            "task": self.job.task.reference,
-            **self.job.task.options(),
-            "metric": self.job.task.metric,
-            "chance_accuracy": self.job.task.chance_accuracy(),
-            "chance_loss": self.job.task.chance_loss(),
+        task = self.job.task
+        about = {
+            "task": task.reference,
+            **task.options(),
+            "metric": task.metric,
+            "chance_accuracy": task.chance_accuracy(),
+            "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**task, **record.design.to_settings()})
+        design = Design.of({**about, **record.design.to_settings()})
         return record.with_values(design=design, stopped=stopped)
 
 
