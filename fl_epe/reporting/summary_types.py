@@ -287,10 +287,6 @@ class RunSummary:
         """That of one adversary."""
         return self.headlines[0 if adversary == "final" else 1]
 
-    def method_for(self, adversary: Sees) -> str | None:
-        """The method of the verdict, if it is of this adversary."""
-        return self.verdict.method_for(adversary) if self.verdict else None
-
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
         final, every = self.final, self.every_round
@@ -304,6 +300,7 @@ class RunSummary:
 
     def to_dict(self) -> JSON:
         """What ``report.json`` holds; ``None`` for a number that is infinite or unknown."""
+        named = {self.verdict.adversary: self.verdict.method} if self.verdict else {}
         return {
             "schema": SCHEMA,
             **{name: as_json(getattr(self, name)) for name in _PLAIN},
@@ -312,8 +309,8 @@ class RunSummary:
             "analytical": self.analytical.to_dict(),
             "verdict": self.verdict and self.verdict.to_dict(),
             "rows": [statement.to_dict() for statement in self.statements],
-            "final": self.final.to_dict(self.method_for("final")),
-            "all": self.every_round.to_dict(self.method_for("all")),
+            "final": self.final.to_dict(named.get("final")),
+            "all": self.every_round.to_dict(named.get("all")),
             "metrics": self.metrics.to_dict(),
             "run": {name: self.run.get(name) for name in ("started", "ended", "commands")},
             **({"stopped": as_json(self.stopped)} if self.stopped else {}),

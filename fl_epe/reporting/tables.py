@@ -79,16 +79,16 @@ def interval(estimate: EpsilonEstimate) -> str:
 def bound_cells(summary: RunSummary) -> list[tuple[str, ...]]:
     """Every lower bound: its name, its ε for both adversaries, its role and its assumption."""
     final, every = summary.final.bounds, summary.every_round.bounds
-    verdicts = {
-        summary.method_for("final"): "; verdict for final model",
-        summary.method_for("all"): "; verdict for every round",
-    }
+    verdict, roles = summary.verdict, dict[str | None, str]()
+    if verdict is not None:
+        seen = "final model" if verdict.adversary == "final" else "every round"
+        roles[verdict.method] = f"; verdict for {seen}"
     return [
         (
             method,
             number(final[method]) if method in final else "",
             number(every[method]) if method in every else "",
-            ("exploratory" if BOUNDS[method].valid else "not valid") + verdicts.get(method, ""),
+            ("exploratory" if BOUNDS[method].valid else "not valid") + roles.get(method, ""),
             BOUNDS[method].assumption,
         )
         for method in final | every

@@ -72,6 +72,11 @@ class Verdict:
     statement: Statement | None
     reason: str = ""
 
+    @property
+    def method(self) -> str | None:
+        """The bound's method."""
+        return self.statement.method if self.statement else None
+
     def to_dict(self) -> JSON:
         """As JSON values."""
         return {
@@ -80,11 +85,7 @@ class Verdict:
             "adversary": self.adversary,
             "epsilon": as_json(self.epsilon),
             "unbounded": self.epsilon == math.inf,
-            "method": self.statement.method if self.statement else None,
+            "method": self.method,
             "reason": self.reason,
             "statement": self.statement.to_dict() if self.statement else None,
         }
-
-    def method_for(self, adversary: Sees) -> str | None:
-        """The bound's method, if it is of this adversary."""
-        return self.statement.method if self.statement and self.adversary == adversary else None
