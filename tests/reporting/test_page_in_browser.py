@@ -193,7 +193,7 @@ def test_print_has_still_pictures_and_what_is_folded(pages, browser):
         "return ['.still img', '.plot'].map(what => [...document.querySelectorAll(what)]"
         ".filter(one => one.checkVisibility()).length)"
     )
-    assert shown == [15, 0]
+    assert shown == [14, 0]
     opened = browser.execute_script(
         "dispatchEvent(new Event('beforeprint'));"
         "return [...document.querySelectorAll('details')].map(one => [one.className, one.open])"
@@ -207,7 +207,7 @@ def test_without_scripts_the_still_pictures_stand(pages, browser):
         for width in WIDTHS:
             _open_still(browser, pages["whole"], width)
             images = browser.find_elements("css selector", ".still img")
-            assert len(images) == 15
+            assert len(images) == 14
             for image in images:
                 assert 200 < image.rect["width"] < width
                 assert image.rect["height"] > 100
