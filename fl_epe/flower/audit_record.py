@@ -195,6 +195,5 @@ def _unmeasured(_: Callable[[], AuditRecord], run: AuditedRun, folder: Path | No
         found = _findings(run)
         known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(found)}
     reason = run.first_failure or "the audit saw no round"
-    if folder is None:
-        return as_text(summarize_unmeasured(reason, **known))
-    return as_text(write_unmeasured(folder, reason, **known))
+    summary = summarize_unmeasured(reason, **known)
+    return as_text(summary if folder is None else write_unmeasured(summary, folder))

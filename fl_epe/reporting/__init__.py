@@ -9,7 +9,6 @@ Examples:
 """
 
 from fl_epe.reporting.advice import advice_lines, canary_lines, exposure_lines, exposure_tables
-from fl_epe.reporting.drawing import plain_ticks, render
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.page import render_page
 from fl_epe.reporting.publish import write_figures
@@ -24,6 +23,7 @@ from fl_epe.reporting.report import (
 from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
 from fl_epe.reporting.status import NOT_MEASURED
+from fl_epe.reporting.still import plain_ticks, render
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary
 from fl_epe.reporting.tables import Terminal, plain_table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -23,13 +24,16 @@ from fl_epe.reporting.charts import (
     axes,
     band,
     cells,
+    epsilon_chart,
+    intervals,
+    left_out,
     line,
-    points,
     secrecy,
     spread_out,
 )
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
+from fl_epe.reporting.tables import analytical_text
 
 _MOST_ROUNDS = 200  # of a curve
 _BLOCKS = 60, 100  # of canaries and of rounds, in the picture of the schedule
@@ -50,57 +54,22 @@ def chart_of_rows(summary: RunSummary) -> Chart | None:
     if not parts:
         return None
     names = [f"{row.sees},<br>{row.name}" for row in shown]
-    found = [part.estimate for part in parts]
     limit = summary.analytical.epsilon
-    values = [e.epsilon for e in found]
-    ends = [e.high if math.isfinite(e.high) else e.epsilon for e in found]
-    estimates = points(values, [], "estimate, interval", OBSERVED, size=11) | {
-        "y": names,
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - e.epsilon for e, high in zip(found, ends, strict=True)],
-            "arrayminus": [e.epsilon - e.low for e in found],
-            "color": OBSERVED,
-            "thickness": 3,
-        },
-        "customdata": [[number(e.epsilon), number(e.low), number(e.high)] for e in found],
-        "hovertemplate": "ε = %{customdata[0]}, %{customdata[1]} – %{customdata[2]}<extra></extra>",
-    }
-    bounds = [(part.lower_bound, name) for part, name in zip(parts, names, strict=True)]
-    known = [(bound, name) for bound, name in bounds if bound is not None and math.isfinite(bound)]
-    lower = points([b for b, _ in known], [], "lower bound", BOUND, symbol="triangle-right") | {
-        "y": [name for _, name in known],
-        "hovertemplate": "ε ≥ %{x:.3g}<extra>lower bound</extra>",
-    }
-    traces = [estimates, lower]
+    traces = intervals(names, parts)
     if limit is not None and math.isfinite(limit):
         hover = f"analytical ε = {number(limit)}"
         rule = line([limit] * len(names), [], "analytical", ANALYTICAL, dash="dash", hover=hover)
         traces.append(rule | {"y": names})
-    rows = tuple(
-        (
-            f"{row.sees}, {row.name}",
-            *(number(value) for value in (e.epsilon, e.low, e.high)),
-            "–" if part.lower_bound is None else number(part.lower_bound),
-        )
-        for row, part, e in zip(shown, parts, found, strict=True)
-    )
-    told = "; ".join(
-        f"{name}: ε {epsilon}, interval {low} to {high}, lower bound {bound}"
-        for name, epsilon, low, high, bound in rows
-    )
-    theory = "none known" if limit is None else number(limit)
-    return Chart(
+    return epsilon_chart(
+        [f"{row.sees}, {row.name}" for row in shown],
+        parts,
+        [analytical_text(summary)] * len(parts),
+        traces,
         name="epsilon",
         title="ε of each row",
         caption="Circles are estimates with their intervals, triangles lower bounds, the dashes "
         "the analytical value, which is an upper bound." + secrecy(summary.analytical.rounds_known),
-        alternative=f"{told}. Analytical ε: {theory}.",
-        traces=tuple(traces),
         layout=axes("ε", "", x_axis={"rangemode": "tozero"}, y_axis={"autorange": "reversed"}),
-        headings=("row", "ε", "interval from", "to", "lower bound"),
-        rows=rows,
         logs={"x": None},
     )
 
@@ -117,11 +86,7 @@ def by_round(record: AuditRecord, summary: RunSummary) -> Chart | None:
     traces = _round_traces(found, theory, summary.confidence)
     last = found[-1]
     ends = f"{number(last.estimate.low)} to {number(last.estimate.high)}"
-    some = (
-        ""
-        if len(found) >= record.rounds - rounds[0] + 1
-        else (f" Drawn are {len(found):,} of {record.rounds:,} rounds, evenly spread.")
-    )
+    some = left_out(len(found), record.rounds - rounds[0] + 1, "rounds")
     analytical, known_rounds = dict(theory), summary.analytical.rounds_known
     return Chart(
         name="by-round",
@@ -150,7 +115,6 @@ def by_round(record: AuditRecord, summary: RunSummary) -> Chart | None:
 def _round_traces(
     found: list[RoundEstimate], theory: list[tuple[int, float]], confidence: float
 ) -> list[JSON]:
-    """The intervals, the estimates, and theory's value where there is one."""
     rounds = [e.round for e in found]
     known = [e for e in found if math.isfinite(e.estimate.high)]
     traces = [
@@ -186,25 +150,24 @@ def _analytical_so_far(
     limit, noise = summary.analytical.epsilon, record.mechanism.noise_multiplier
     if limit is None or not math.isfinite(limit) or not noise:
         return []
-    kind, values = record.mechanism.participation, dict[tuple[int, int], float]()
-    shown = [found[i] for i in spread_out(len(found), _FEW)] if kind == "poisson" else found
-    for e in shown:
-        key = (e.participations, e.round if kind == "poisson" else 0)
-        if key not in values:
-            bound = analytical_epsilon(
-                kind,
-                noise,
-                summary.delta,
-                participations=e.participations,
-                sampling_rate=min(1.0, record.mechanism.canary_participations / record.rounds),
-                rounds=e.round,
-            )
-            values[key] = math.inf if bound is None else bound.epsilon
-    steps = [
-        (e.round, values[e.participations, e.round if kind == "poisson" else 0]) for e in shown
-    ]
-    agrees = math.isclose(steps[-1][1], limit, rel_tol=1e-6)
-    if agrees:
+    kind = record.mechanism.participation
+    poisson = kind == "poisson"  # whose ε depends on the rounds, not on participations
+
+    @functools.cache
+    def theory(participations: int, rounds: int) -> float:
+        bound = analytical_epsilon(
+            kind,
+            noise,
+            summary.delta,
+            participations=participations,
+            sampling_rate=min(1.0, record.mechanism.canary_participations / record.rounds),
+            rounds=rounds,
+        )
+        return math.inf if bound is None else bound.epsilon
+
+    shown = [found[i] for i in spread_out(len(found), _FEW)] if poisson else found
+    steps = [(e.round, theory(e.participations, e.round if poisson else 1)) for e in shown]
+    if math.isclose(steps[-1][1], limit, rel_tol=1e-6):
         return steps
     return [(found[0].round, limit), (found[-1].round, limit)]  # of the whole run
 
@@ -217,7 +180,6 @@ def schedule(record: AuditRecord) -> Chart | None:
     rows, columns = (_edges(n, m) for n, m in zip((times, rounds), _BLOCKS, strict=True))
     shares = _block_means(record.presence, columns, rows)
     per_round = record.presence.sum(axis=1)
-    blocks = columns if len(columns) - 1 < rounds else np.arange(rounds + 1)
     merged = len(rows) - 1 < times or len(columns) - 1 < rounds
     counts = record.presence.sum(axis=0)
     some = (
@@ -253,7 +215,7 @@ def schedule(record: AuditRecord) -> Chart | None:
                 str(low + 1) if high == low + 1 else f"{low + 1} – {high}",
                 f"{per_round[low:high].mean():,.4g}",
             )
-            for low, high in itertools.pairwise(blocks.tolist())
+            for low, high in itertools.pairwise(columns.tolist())
         ),
     )
 
@@ -296,8 +258,7 @@ def _series(name: str, title: str, y: str, series: dict[str, tuple[Floats, Float
     traces, rows, told, some = [], [], [], ""
     for (label, (steps, values)), (color, dash) in zip(series.items(), looks, strict=False):
         chosen = spread_out(len(steps), _MOST_ROUNDS)
-        if len(chosen) < len(steps):
-            some = f" Drawn are {len(chosen):,} of {len(steps):,} rounds, evenly spread."
+        some = some or left_out(len(chosen), len(steps), "rounds")
         hover = "round %{x}: %{y:.4g}"
         curve = line(steps[chosen], values[chosen], label, color, dash=dash, hover=hover)
         traces.append(curve)

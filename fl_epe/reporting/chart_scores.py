@@ -25,10 +25,9 @@ from fl_epe.reporting.charts import (
     line,
     points,
     secrecy,
-    signed,
     spread_out,
 )
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.numbers import number, signed
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
 
 _MOST_RATES = 120  # points of a curve of error rates
@@ -43,27 +42,20 @@ _HEADLINES: tuple[tuple[Adversary, str], ...] = (
 
 def score_charts(record: AuditRecord, summary: RunSummary) -> Iterator[Chart]:
     """All charts of scores that have something to show."""
-    for adversary, seen in _HEADLINES:
-        part = _headline(summary, adversary)
-        if part is not None:
-            yield trade_off(part, summary, adversary.sees, seen)
+    measured = [
+        (adversary, seen, part)
+        for adversary, seen in _HEADLINES
+        if isinstance(part := summary.headline(adversary.sees), StatisticSummary)
+    ]
+    for adversary, seen, part in measured:
+        yield trade_off(part, summary, adversary.sees, seen)
     for place, row in enumerate(summary.rows()):
         if isinstance(row.part, StatisticSummary):
             scale = math.sqrt(record.dim) if row.name == "paper's maximum" else 1.0
             yield histogram(row.part.scores, f"{row.sees}, {row.name}", place, scale)
-    for adversary, seen in _HEADLINES:
-        part = _headline(summary, adversary)
-        if (
-            part is not None
-            and (found := by_canary(seen_by(record, adversary), part, seen)) is not None
-        ):
+    for adversary, seen, part in measured:
+        if (found := by_canary(seen_by(record, adversary), part, seen)) is not None:
             yield found
-
-
-def _headline(summary: RunSummary, adversary: Adversary) -> StatisticSummary | None:
-    final, every = summary.headlines
-    part = final if adversary.sees == "final" else every
-    return part if isinstance(part, StatisticSummary) else None
 
 
 def claimed_misses(false_alarms: Floats, epsilon: float, delta: float) -> Floats:
@@ -96,23 +88,12 @@ def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str)
     grid = np.concatenate([np.geomspace(_SMALLEST, 0.01, 40), np.linspace(0.0125, 1, 80)])
     mean, width = _gaussian(part)
     gaussian = scipy.stats.norm.cdf((scipy.stats.norm.isf(grid) - mean) / width)
+    fitted = f"N(0, 1) and N({signed(mean)}, {number(width)}²)"
+    hover, rates = "false alarms %{x:.3g}<br>misses %{y:.3g}", {"range": [-0.02, 1.02]}
     traces = [
         line(grid, 1 - grid, "blind guess", NULL, dash="dot"),
-        line(
-            grid,
-            gaussian,
-            f"N(0, 1) and N({signed(mean)}, {number(width)}²)",
-            UNOBSERVED,
-            dash="dash",
-        ),
-        points(
-            false_alarms,
-            misses,
-            "measured",
-            OBSERVED,
-            size=6,
-            hover="false alarms %{x:.3g}<br>misses %{y:.3g}",
-        ),
+        line(grid, gaussian, fitted, UNOBSERVED, dash="dash"),
+        points(false_alarms, misses, "measured", OBSERVED, size=6, hover=hover),
     ]
     shaded, claim = _claimed(grid, summary, sees)
     told = ", ".join(
@@ -128,12 +109,7 @@ def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str)
         alternative=f"Misses against false alarms ({source}): {told}. Two Gaussians fit with a "
         f"mean of {signed(mean)} and a deviation of {number(width)}.",
         traces=(*shaded, *traces),
-        layout=axes(
-            "false alarms",
-            "misses",
-            x_axis={"range": [-0.02, 1.02]},
-            y_axis={"range": [-0.02, 1.02]},
-        ),
+        layout=axes("false alarms", "misses", x_axis=rates, y_axis=rates),
         headings=("false alarms", "misses"),
         rows=tuple(cells(*pair) for pair in zip(false_alarms, misses, strict=True)),
         logs=dict.fromkeys(("x", "y"), (math.log10(_SMALLEST), 0.05)),
@@ -141,7 +117,6 @@ def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str)
 
 
 def _claimed(grid: Floats, summary: RunSummary, sees: str) -> tuple[list[JSON], str]:
-    """The region that theory excludes, and a sentence on it."""
     limit = summary.analytical.epsilon
     if limit is None or not math.isfinite(limit):
         return [], "No theorem limits the error rates of this run, so no region is shaded."
@@ -169,7 +144,6 @@ def _gaussian(part: StatisticSummary) -> tuple[float, float]:
 
 
 def _misses_at(false_alarms: Floats, misses: Floats, rate: float) -> float:
-    """The fewest misses with at most so many false alarms."""
     return float(misses[false_alarms <= rate].min(initial=1.0))
 
 

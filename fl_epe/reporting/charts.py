@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.numbers import number, signed
+from fl_epe.reporting.summary_types import StatisticSummary
 
 JSON = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -81,16 +82,8 @@ def line(
     **more: Any,
 ) -> JSON:
     """A curve; the dash tells it from others without color."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": plain(x),
-        "y": plain(y),
-        "line": {"color": color, "dash": dash, "width": 2},
-        "hovertemplate": f"{hover}<extra>{name}</extra>",
-        **more,
-    }
+    look = {"color": color, "dash": dash, "width": 2}
+    return _scatter("lines", x, y, name, hover) | {"line": look, **more}
 
 
 def points(
@@ -102,19 +95,82 @@ def points(
     symbol: str = "circle",
     size: int = 9,
     hover: str = "%{x:.4g}, %{y:.4g}",
-    **more: Any,
 ) -> JSON:
     """Markers; the symbol tells them from others without color."""
+    look = {"color": color, "symbol": symbol, "size": size}
+    return _scatter("markers", x, y, name, hover) | {"marker": look}
+
+
+def _scatter(mode: str, x: Iterable[float], y: Iterable[float], name: str, hover: str) -> JSON:
     return {
         "type": "scatter",
-        "mode": "markers",
+        "mode": mode,
         "name": name,
         "x": plain(x),
         "y": plain(y),
-        "marker": {"color": color, "symbol": symbol, "size": size},
         "hovertemplate": f"{hover}<extra>{name}</extra>",
-        **more,
     }
+
+
+def intervals(
+    names: Sequence[str], parts: Sequence[StatisticSummary], floor: float = 0.0
+) -> list[JSON]:
+    """ε of each row with its interval, and its lower bound; smaller ones are drawn at ``floor``."""
+    found = [part.estimate for part in parts]
+    middles = [max(floor, e.epsilon) for e in found]
+    highs = [max(floor, e.high) if math.isfinite(e.high) else max(floor, e.epsilon) for e in found]
+    estimates = points(middles, [], "estimate, interval", OBSERVED, size=11) | {
+        "y": list(names),
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [high - middle for middle, high in zip(middles, highs, strict=True)],
+            "arrayminus": [
+                middle - max(floor, e.low) for middle, e in zip(middles, found, strict=True)
+            ],
+            "color": OBSERVED,
+            "thickness": 3,
+        },
+        "customdata": [[number(e.epsilon), number(e.low), number(e.high)] for e in found],
+        "hovertemplate": "ε = %{customdata[0]}, %{customdata[1]} – %{customdata[2]}<extra></extra>",
+    }
+    known = [
+        (max(floor, part.lower_bound), name)
+        for part, name in zip(parts, names, strict=True)
+        if part.lower_bound is not None and math.isfinite(part.lower_bound)
+    ]
+    lower = points([b for b, _ in known], [], "lower bound", BOUND, symbol="triangle-right") | {
+        "y": [name for _, name in known],
+        "hovertemplate": "ε ≥ %{x:.3g}<extra>lower bound</extra>",
+    }
+    return [estimates, lower]
+
+
+def epsilon_chart(
+    labels: Sequence[str],
+    parts: Sequence[StatisticSummary],
+    limits: Sequence[str],
+    traces: Sequence[JSON],
+    **about: Any,
+) -> Chart:
+    """A chart of ε of several rows; the limits are those of theory, as text."""
+    rows = []
+    for label, part, limit in zip(labels, parts, limits, strict=True):
+        found, bound = part.estimate, part.lower_bound
+        known = "–" if bound is None else number(bound)
+        ends = number(found.low), number(found.high)
+        rows.append((label, number(found.epsilon), *ends, known, limit))
+    told = "; ".join(
+        f"{label}: ε {epsilon}, interval {low} to {high}, lower bound {bound}, analytical {limit}"
+        for label, epsilon, low, high, bound, limit in rows
+    )
+    return Chart(
+        alternative=f"{told}.",
+        traces=tuple(traces),
+        headings=("row", "ε", "interval from", "to", "lower bound", "analytical"),
+        rows=tuple(rows),
+        **about,
+    )
 
 
 def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], name: str) -> JSON:
@@ -164,8 +220,3 @@ def secrecy(rounds_known: bool | None) -> str:
 def cells(*values: float) -> tuple[str, ...]:
     """Numbers as cells of a table."""
     return tuple("–" if math.isnan(value) else signed(value) for value in values)
-
-
-def signed(value: float) -> str:
-    """As `number` writes it, with its sign if it is negative."""
-    return f"−{number(-value)}" if value < 0 else number(value)

@@ -20,7 +20,6 @@ from fl_epe.accounting import (
 )
 from fl_epe.auditing import AuditRecord, RunSchedules
 from fl_epe.reporting.numbers import JSON, as_json
-from fl_epe.schedules import Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,37 +59,28 @@ class AnalyticalSummary:
 def analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
     """The analytical ε of a run and its assumptions."""
     largest = _largest_share(record)
-    known, adjacency, assumption = analytical_bound(record, delta, largest)
+    found = analytical_bound(record, delta, largest)
+    bound = None if isinstance(found, str) else found
+    clients, schedules = record.findings.client_participations, _schedules_of(record)
+    if clients is None and schedules is not None:
+        clients = schedules.clients.participations()
     return AnalyticalSummary(
-        epsilon=known.epsilon if known else None,
-        adjacency=adjacency,
-        assumption=assumption,
+        epsilon=bound.epsilon if bound else None,
+        adjacency=bound.adjacency if bound else "any",
+        assumption=found if isinstance(found, str) else found.assumption,
         participations=record.mechanism.canary_participations,
-        client_participations=_client_participations(record),
+        client_participations=None if clients is None else float(clients),
         largest_share=largest,
         caveat=record.design.caveat,
         canary_epsilon=_canary_epsilon(record, delta) if (largest or 1.0) <= 1 else None,
-        rounds_known=known.rounds_known if known else None,
+        rounds_known=bound.rounds_known if bound else None,
     )
 
 
-def _client_participations(record: AuditRecord) -> float | None:
-    """As counted in a deployment, or as the settings expect it; ``None`` if neither is known."""
-    if record.findings.client_participations is not None:
-        return float(record.findings.client_participations)
-    if record.design.schedule is None:
-        return None
-    schedules = RunSchedules.of(record)
-    return None if schedules is None else schedules.clients.participations()
-
-
 def _largest_share(record: AuditRecord) -> float | None:
-    """Largest share of a client in a released mean, over the C/n of the noise's calibration."""
     expected = record.design.noise_is_for
     contributions = record.mechanism.contributions
-    if contributions is None or not len(contributions) or not expected:
-        return None
-    if not record.signal_known():
+    if contributions is None or not expected or not record.signal_known():
         return None
     shares = contributions * expected / record.mechanism.clip_norms
     shares = shares[np.isfinite(shares) & record.presence.any(axis=1)]
@@ -101,7 +91,6 @@ def _largest_share(record: AuditRecord) -> float | None:
 
 
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
-    """Analytical ε of a canary that is not in the count that adapts the clip norm."""
     if (
         not record.mechanism.sum_noise_multiplier
         or record.mechanism.participation != "epochs"
@@ -117,8 +106,8 @@ def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
 
 def analytical_bound(
     record: AuditRecord, delta: float, largest_share: float | None = None
-) -> tuple[UpperBound | None, str, str]:
-    """The analytical ε of a run; without one, ``None``. Then the adjacency, and the assumption.
+) -> UpperBound | str:
+    """The analytical ε of a run with all that it assumes; without one, the reason.
 
     Args:
         record: the audit record of a run.
@@ -128,32 +117,29 @@ def analytical_bound(
     """
     z = record.mechanism.noise_multiplier
     if z is None:
-        return None, "any", "the noise is not known"
+        return "the noise is not known"
     if z and largest_share is None and record.design.noise_is_for:
-        return None, "any", "what the heaviest client adds is not known"
+        return "what the heaviest client adds is not known"
     z /= max(1.0, largest_share or 1.0)
     if record.rounds == 0 or not record.presence.any():
-        return None, "any", "no canary took part"
-    schedule = _schedule_of(record)
-    if schedule is None or schedule.kind == "poisson":
+        return "no canary took part"
+    kind, schedules = record.mechanism.participation, _schedules_of(record)
+    schedule = None if schedules is None else schedules.canaries
+    if schedule is None or schedule.rounds < record.rounds or schedule.kind != kind:
+        schedule = None  # the settings name none of this run
+    if schedule is None or kind == "poisson":
         return _by_count(record, z, delta)
     population = record.design.num_clients or record.num_canaries
     bound = tightest(upper_bounds(schedule, z, delta, population), rounds_known=True)
     words = f"the adversary knows the client's rounds; {bound.assumption}"
-    return bound, bound.adjacency, words
+    return dataclasses.replace(bound, assumption=words)
 
 
-def _schedule_of(record: AuditRecord) -> Schedule | None:
-    """The canaries' schedule by the record's settings; ``None`` if they name none."""
-    found = None if record.design.schedule is None else RunSchedules.of(record)
-    if found is None or found.canaries.rounds < record.rounds:
-        return None
-    return found.canaries if found.canaries.kind == record.mechanism.participation else None
+def _schedules_of(record: AuditRecord) -> RunSchedules | None:
+    return None if record.design.schedule is None else RunSchedules.of(record)
 
 
-def _by_count(
-    record: AuditRecord, noise_multiplier: float, delta: float
-) -> tuple[UpperBound | None, str, str]:
+def _by_count(record: AuditRecord, noise_multiplier: float, delta: float) -> UpperBound | str:
     """From the most rounds in which an observed canary takes part, or Poisson sampling's rate."""
     kind, mean = record.mechanism.participation, record.mechanism.canary_participations
     expected = kind in ("epochs", "poisson")
@@ -167,15 +153,10 @@ def _by_count(
         rounds=record.rounds,
     )
     if bound is None:
-        return _none_known(record)
+        return f"no tight bound is known for {kind!r} schedules"
     if expected:
-        return bound, bound.adjacency, bound.assumption
+        return bound
     times = "once" if most == 1 else f"{most} times"
     counted = f"takes part at most {times}, the most of any observed canary"
     words = f"{bound.assumption}; {counted}, as the record names no schedule"
-    return bound, bound.adjacency, words
-
-
-def _none_known(record: AuditRecord) -> tuple[None, str, str]:
-    kind = record.mechanism.participation
-    return None, "none", f"no tight bound is known for {kind!r} schedules"
+    return dataclasses.replace(bound, assumption=words)

@@ -29,19 +29,6 @@ _SURE = 1 - 1e-9  # of a guess, from which on more digits say nothing
 _AMOUNTS = ("little", "something", "a lot")
 
 
-@dataclasses.dataclass(frozen=True)
-class Headline:
-    """What stands at the top of the page.
-
-    Attributes:
-        finding: what was found, how sure it is, against whom, and what to do, in one sentence.
-        meaning: what the ε of this run mean, a sentence or two for each.
-    """
-
-    finding: str
-    meaning: tuple[str, ...]
-
-
 def guess_limit(epsilon: float, delta: float) -> float:
     """How often a guess is right at most under (ε, δ)-DP, if both answers are equally likely.
 
@@ -49,15 +36,6 @@ def guess_limit(epsilon: float, delta: float) -> float:
     sum to less than ``2(1 − δ)/(1 + e^ε)``.
     """
     return 1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
-
-
-def headline(summary: RunSummary) -> Headline:
-    """The top of the page."""
-    return Headline(_finding(summary), tuple(_meaning(summary)))
-
-
-def _unit(summary: RunSummary) -> str:
-    return next((row.unit for row in summary.claims.statements), "client")
 
 
 def _amount(estimate: EpsilonEstimate, delta: float) -> int:
@@ -80,16 +58,10 @@ def _estimates(summary: RunSummary) -> tuple[EpsilonEstimate | None, EpsilonEsti
     return final, every
 
 
-def _sure(summary: RunSummary, seen: str, estimate: EpsilonEstimate) -> str:
-    """The confidence of an interval, unless the run stopped on scores that it goes by."""
-    if summary.stopped is not None and seen == _SEEN[0]:
-        return ", less sure than usual as the run was stopped on its scores"
-    return f" with {estimate.confidence:.0%} confidence"
-
-
-def _finding(summary: RunSummary) -> str:
+def headline(summary: RunSummary) -> str:
+    """What was found, how sure it is, against whom, and what to do, in one sentence."""
     final, every = _estimates(summary)
-    unit = _unit(summary)
+    unit = summary.unit
     if summary.status == "diverged":
         return (
             "The training went wrong, so the numbers below are not those of a model that learned: "
@@ -105,19 +77,23 @@ def _finding(summary: RunSummary) -> str:
             f"Nothing was measured, so it is not known how much this run tells about one {unit}: "
             "do not take it for private, fix what is named above, and run again."
         )
-    found: list[str] = []
+    found, often = list[str](), participation_mismatch(summary)
+    how_often = f" in {often[0]}" if often else ""
     for seen, estimate in zip(_SEEN, (final, every), strict=True):
         if estimate is not None:
             amount = _AMOUNTS[_amount(estimate, summary.delta)]
-            what = "" if found else f" about whether one {unit} took part{_how_often(summary)}"
+            sure = f" with {estimate.confidence:.0%} confidence"
+            if summary.stopped is not None and seen == _SEEN[0]:
+                sure = ", less sure than usual as the run was stopped on its scores"
+            what = "" if found else f" about whether one {unit} took part{how_often}"
             found.append(
                 f"somebody who has {seen} can tell {amount}{what} (ε about "
                 f"{number(estimate.epsilon)}, {number(estimate.low)} to {number(estimate.high)}"
-                f"{_sure(summary, seen, estimate)})"
+                f"{sure})"
             )
     told = "; ".join(found)
     told = f"{told[0].upper()}{told[1:]}; so {_advice(summary, final, every)}."
-    if (often := participation_mismatch(summary)) is None:
+    if often is None:
         return told
     return (
         f"{told} But real {unit}s took part in about {often[1]} rounds each, and about them more "
@@ -128,7 +104,6 @@ def _finding(summary: RunSummary) -> str:
 def _advice(
     summary: RunSummary, final: EpsilonEstimate | None, every: EpsilonEstimate | None
 ) -> str:
-    """What to do, as the end of a sentence."""
     amounts = [None if found is None else _amount(found, summary.delta) for found in (final, every)]
     noise = "raise the noise" if summary.noise_multiplier else "add noise"
     if amounts[0] is None:
@@ -165,15 +140,16 @@ def _advice(
     )
 
 
-def _meaning(summary: RunSummary) -> list[str]:
-    """What each ε means for a guess."""
-    unit, delta = _unit(summary), summary.delta
-    parts = summary.headlines
+def meaning(summary: RunSummary) -> list[str]:
+    """What the ε of this run mean for a guess, a sentence or two for each."""
+    unit, delta = summary.unit, summary.delta
     others = None, summary.every_round.known_rounds  # whose adversary is not that of the scores
     lines = [
         f"ε = {number(found.epsilon)} ({seen}): {_guess(found.epsilon, delta, unit)}"
         f"{_at_the_end(found, delta)}{'' if known else _guessed(part)}"
-        for seen, found, part, known in zip(_SEEN, _estimates(summary), parts, others, strict=True)
+        for seen, found, part, known in zip(
+            _SEEN, _estimates(summary), summary.headlines, others, strict=True
+        )
         if found is not None
     ]
     if not lines:
@@ -188,14 +164,8 @@ def _meaning(summary: RunSummary) -> list[str]:
     return lines
 
 
-def _how_often(summary: RunSummary) -> str:
-    often = participation_mismatch(summary)
-    return "" if often is None else f" in {often[0]}"
-
-
 def _as_real_ones(summary: RunSummary) -> str:
-    often = participation_mismatch(summary)
-    if often is None:
+    if (often := participation_mismatch(summary)) is None:
         return "as real ones do"
     return f"in {often[0]} each, where real ones did so in about {often[1]}: ε of those is larger"
 

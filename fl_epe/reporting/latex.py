@@ -7,11 +7,9 @@ Examples:
 
 from __future__ import annotations
 
-import math
-
-from fl_epe.auditing import EpsilonEstimate
-from fl_epe.reporting.status import NOT_MEASURED
-from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow
+from fl_epe.reporting.status import status_line
+from fl_epe.reporting.summary_types import RunSummary, TableRow
+from fl_epe.reporting.tables import table_rows
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -60,7 +58,7 @@ def latex_table(summary: RunSummary) -> str:
         r"sees & statistic & $\varepsilon$ & "
         rf"{summary.confidence * 100:g}\% interval & lower bound & analytical \\",
         r"\midrule",
-        *[_row(row, summary) for row in summary.rows()],
+        *map(_row, summary.rows(), table_rows(summary)),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
@@ -68,38 +66,23 @@ def latex_table(summary: RunSummary) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(row: TableRow, summary: RunSummary) -> str:
-    found = row.part
-    cells = [escaped(row.sees), escaped(row.name)]
-    if isinstance(found, StatisticSummary):
-        bound = "--" if found.lower_bound is None else _number(found.lower_bound)
-        dagger = r"$^{\dagger}$" if row.paper and found.lower_bound is not None else ""
-        cells += [_number(found.estimate.epsilon), _interval(found.estimate), bound + dagger]
-    else:
-        cells += [NOT_MEASURED, "--", "--"]
-    analytical = summary.analytical.epsilon
-    cells.append("none known" if analytical is None else _number(analytical))
-    return " & ".join(cells) + r" \\"
+def _row(row: TableRow, cells: tuple[str, ...]) -> str:
+    """A row of the report's table; a dagger marks a bound of the paper's."""
+    found = [escaped(cell) for cell in cells]
+    if row.paper and cells[4] != "–":
+        found[4] += r"$^{\dagger}$"
+    return " & ".join(found) + r" \\"
 
 
-def _interval(found: EpsilonEstimate) -> str:
-    return f"{_number(found.low)}--{_number(found.high)}"
-
-
-def _number(value: float) -> str:
-    """Three figures, without a power of ten that LaTeX would print as a product."""
-    if math.isinf(value):
-        return r"$\infty$"
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return rf"${mantissa}\cdot 10^{{{int(exponent)}}}$"
+def _plain(delta: float) -> str:
+    mantissa, _, exponent = f"{delta:.3g}".partition("e")
+    return rf"{mantissa}\cdot 10^{{{int(exponent)}}}" if exponent else mantissa
 
 
 def _caption(summary: RunSummary) -> str:
     """What the numbers are of, so that the table can stand alone."""
     noise = summary.noise_multiplier
-    facts = [rf"$\delta = {_number(summary.delta).strip('$')}$"]
+    facts = [rf"$\delta = {_plain(summary.delta)}$"]
     facts.append("noise multiplier not known" if noise is None else rf"$z = {noise:g}$")
     if summary.rounds is not None:
         facts.append(f"{summary.rounds} rounds")
@@ -107,13 +90,8 @@ def _caption(summary: RunSummary) -> str:
             f"{summary.num_canaries} observed and {summary.unobserved} unobserved canaries"
         )
     task = f" of {escaped(summary.task)}" if summary.task else ""
-    status = {
-        "ok": "",
-        "diverged": r" \textbf{The run diverged.}",
-        "faulty": r" \textbf{The run is not what its privacy accounting assumes.}",
-        "not measured": r" \textbf{The run was not measured.}",
-        "doubtful": r" \textbf{The measurement is in doubt.}",
-    }[summary.status]
+    line = status_line(summary)
+    status = "" if line is None else rf" \textbf{{{escaped(line)}}}"
     analytical = summary.analytical
     limit = (
         f"No theorem is known to limit it ({escaped(analytical.assumption)})."

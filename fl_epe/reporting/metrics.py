@@ -18,48 +18,51 @@ class MetricsSummary:
     Attributes:
         clip_norm: of the last round; NaN without clipping.
         absent: number of lost updates.
-        accuracy, loss: the last ones on held-out data; ``None`` if they were not measured.
+        loss: the last one on held-out data; ``None`` if it was not measured.
         metric: what the task measures beside its loss; "" for nothing.
-        value: the last one of another metric than accuracy; ``None`` if it was not measured.
+        value: the last one of that metric; ``None`` if it was not measured.
     """
 
     clip_norm: float = math.nan
     absent: int = 0
-    accuracy: float | None = None
     loss: float | None = None
     metric: str = "accuracy"
     value: float | None = None
 
+    @property
+    def accuracy(self) -> float | None:
+        """The last one on held-out data; ``None`` if it was not measured."""
+        return self.value if self.metric == "accuracy" else None
+
     def held_out(self) -> list[tuple[str, str]]:
         """Names and last values of the metric, if there is one, and of the loss, for reading."""
         found = list[tuple[str, str]]()
-        if self.accuracy is not None and math.isfinite(self.accuracy):
-            found.append(("accuracy", f"{self.accuracy:.1%}"))
-        elif self.metric and self.value is not None and math.isfinite(self.value):
-            found.append((self.metric.replace("_", " "), f"{self.value:.4g}"))
+        if self.value is not None and math.isfinite(self.value):
+            shown = ".1%" if self.metric == "accuracy" else ".4g"
+            found.append((self.metric.replace("_", " "), format(self.value, shown)))
         if self.loss is not None and math.isfinite(self.loss):
             found.append(("loss", f"{self.loss:.4g}"))
         return found
 
     def to_dict(self) -> JSON:
         """As JSON values, without what was not measured."""
-        out: JSON = {"clip_norm": as_json(self.clip_norm), "absent": self.absent}
-        measured = {"accuracy": self.accuracy, "loss": self.loss, "value": self.value}
-        if self.value is not None:
-            out["metric"] = self.metric
-        return out | {name: as_json(value) for name, value in measured.items() if value is not None}
+        values: JSON = {"clip_norm": as_json(self.clip_norm), "absent": self.absent}
+        if self.metric == "accuracy" and self.value is not None:
+            values["accuracy"] = as_json(self.value)
+        elif self.value is not None:
+            values |= {"metric": self.metric, "value": as_json(self.value)}
+        return values if self.loss is None else {**values, "loss": as_json(self.loss)}
 
 
 def metrics_of(record: AuditRecord) -> MetricsSummary:
     """The course of the training, from a record."""
-    metric, last = record.design.metric, _last(record, "eval_accuracy")
+    metric = record.design.metric
     return MetricsSummary(
         clip_norm=float(record.mechanism.clip_norms[-1]) if record.rounds else math.nan,
         absent=0 if record.clients.absent is None else int(record.clients.absent.sum()),
-        accuracy=last if metric == "accuracy" else None,
         loss=_last(record, "eval_loss"),
         metric=metric,
-        value=last if metric not in ("accuracy", "") else None,
+        value=_last(record, "eval_accuracy") if metric else None,
     )
 
 

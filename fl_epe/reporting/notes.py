@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from fl_epe.auditing import combined_p_value, null_misfit, wider_than_known
+from fl_epe.auditing import (
+    AverageCaseClient,
+    EpsilonEstimate,
+    combined_p_value,
+    null_misfit,
+    wider_than_known,
+)
 from fl_epe.auditing.bounds import least_canaries
-from fl_epe.reporting.average_case_client import average_case_client_notes
-from fl_epe.reporting.guarantee import AnalyticalSummary
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.status import measured_parts, unmeasured_notes
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
 from fl_epe.reporting.verdict import claim_notes
+from fl_epe.reporting.verdict_types import SEES, Sees
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
 _MOST_SHARE = 0.5  # from here on a round's mean is more canaries than clients and noise
@@ -25,40 +31,22 @@ _SUSPECT = 0.001  # with four tests a report, one false warning in 250 reports
 
 def notes(summary: RunSummary) -> list[str]:
     """All sentences that apply to a run."""
-    lines = [
+    return [
         *_stopped_note(summary),
         *(_ABOUT_ESTIMATES if measured_parts(summary) else []),
         *unmeasured_notes(summary),
         _analytical_note(summary),
-        *_secrecy_note(summary),
-        *_budget_note(summary.analytical),
-        *_share_note(summary.analytical),
-        *_heavier_note(summary),
-        *_client_notes(summary),
+        *_theory_notes(summary),
+        *_client_notes(summary.final.average_case_client, "final", summary.num_canaries or 0),
+        *_client_notes(summary.every_round.average_case_client, "all", summary.num_canaries or 0),
         *_exposure_notes(summary),
         *_cohort_notes(summary),
         *_others_notes(summary),
-        *_overlap_warnings(summary),
-        *_together_notes(summary),
-        *_null_notes(summary),
-        *_wide_warnings(summary),
-        *_few_notes(summary),
+        *_score_notes(summary),
         *claim_notes(summary),
         *_gaussian_warnings(summary),
+        *_row_notes(summary),
     ]
-    for row in summary.rows():
-        if isinstance(row.part, Unmeasured):
-            continue
-        if (row.part.lower_bound or 0.0) > row.part.estimate.high:
-            lines.append(
-                f"The lower bound of “{row.sees} {row.name}” lies above its interval: the bound "
-                "shows that some canaries are more exposed than the estimate says."
-            )
-    if absent := summary.metrics.absent:
-        were = "update was" if absent == 1 else "updates were"
-        zero = " and counted as zero" if summary.lost_count_as_zero else ""
-        lines.append(f"{absent} {were} lost{zero}: see “Faults” in report.html.")
-    return lines
 
 
 def notes_by_weight(summary: RunSummary) -> tuple[list[str], list[str]]:
@@ -81,7 +69,6 @@ _ABOUT_ESTIMATES = (
 
 
 def _analytical_note(summary: RunSummary) -> str:
-    """The assumptions of the analytical ε."""
     analytical = summary.analytical
     if analytical.epsilon is None or analytical.participations is None:
         return f"Analytical ε: none known ({analytical.assumption})."
@@ -111,193 +98,208 @@ def _stopped_note(summary: RunSummary) -> list[str]:
     ]
 
 
-def _secrecy_note(summary: RunSummary) -> list[str]:
-    if (known := summary.every_round.known_rounds) is None:
-        return []
-    return [
-        "The analytical ε holds only if the adversary does not know the rounds. ε and the lower "
-        "bound of every round are for such an adversary. For one who knows them ε = "
-        f"{number(known.epsilon)} ({number(known.low)} – {number(known.high)})."
-    ]
+def _theory_notes(summary: RunSummary) -> Iterator[str]:
+    """For whom the analytical ε holds, and what it is for canaries and for heavier clients."""
+    analytical = summary.analytical
+    whole, canary, largest = analytical.epsilon, analytical.canary_epsilon, analytical.largest_share
+    if (known := summary.every_round.known_rounds) is not None:
+        yield (
+            "The analytical ε holds only if the adversary does not know the rounds. ε and the "
+            "lower bound of every round are for such an adversary. For one who knows them ε = "
+            f"{_with_ends(known)}."
+        )
+    if whole is not None and canary is not None and 1e-3 * whole <= whole - canary < math.inf:
+        yield (
+            "Real clients are counted to adapt the clip norm, which spends some of the privacy "
+            f"budget. Canaries are not counted, so their own analytical ε is {number(canary)}."
+        )
+    if analytical.caveat:
+        yield f"Warning: {analytical.caveat}"
+    if largest is not None and largest >= 1.01:
+        yield (
+            "Warning: the noise is calibrated for updates of at most C/n in the mean, and one "
+            f"client had up to {largest:.3g} times that (because of unequal weights or missing "
+            "replies). The analytical ε is for a client with that in each of its rounds."
+        )
+    if summary.heavier is not None and summary.heavier >= 1.1:
+        yield (
+            f"Warning: the heaviest client has {summary.heavier:.3g} times the share of the "
+            "heaviest canary, so that no ε here is that of this client: its own is larger."
+        )
 
 
-def _budget_note(analytical: AnalyticalSummary) -> list[str]:
-    whole, canary = analytical.epsilon, analytical.canary_epsilon
-    if whole is None or canary is None or math.isinf(whole) or whole - canary < 1e-3 * whole:
-        return []
-    return [
-        "Real clients are counted to adapt the clip norm, which spends some of the privacy budget. "
-        f"Canaries are not counted, so their own analytical ε is {number(canary)}."
-    ]
+def _client_notes(found: AverageCaseClient | None, adversary: Sees, canaries: int) -> Iterator[str]:
+    """Who is meant by the ε of the table, and what others have, one sentence each."""
+    if found is None:
+        return
+    sees = SEES[adversary]
+    if found.equal:
+        yield (
+            f"An adversary who sees {sees}: all clients leave the same trace there (up to 1%), so "
+            "the ε of the table is that of every client, of the mean one as of the worst case."
+        )
+        return
+    source = "How often clients take part follows the schedule's law."
+    if found.source != "schedule":
+        source = (
+            "The schedule's law is not known: the canaries stand for the clients, and the interval "
+            "has the error of that."
+        )
+        if found.few:
+            source += (
+                " Few canaries decide this ε, so its upper end allows for clients who took part in "
+                "every round and whom no canary stands for."
+            )
+    yield (
+        f"An adversary who sees {sees}: ε = {number(found.known.epsilon)} is for one "
+        f"client picked at random, whose rounds the adversary knows. {source}"
+    )
+    whose = (
+        "does not know the client's rounds"
+        if adversary == "final"
+        else "is told the client's score alone, not its rounds"
+    )
+    yield f"For the same client, ε = {_with_ends(found.unknown)} if the adversary {whose}."
+    yield (
+        f"A client that took part as strongly as the average one has ε = {_with_ends(found.mean)} "
+        "there; it is not the ε of an attack on an average-case client."
+    )
+    yield (
+        f"The worst case of the {canaries:,} canaries of this run has ε = "
+        f"{_with_ends(found.worst_case)} there."
+    )
+    if (largest := found.largest) is not None:
+        how = "simulated populations" if largest.simulated else "the schedule's exact law"
+        yield (
+            f"With {largest.estimate.confidence:.0%} confidence, none of {largest.clients:,} "
+            f"clients who follow the clients' schedule has an ε above "
+            f"{number(largest.estimate.high)} there (about "
+            f"{number(largest.estimate.epsilon)}; by {how}, and the error of the scores)."
+        )
 
 
-def _share_note(analytical: AnalyticalSummary) -> list[str]:
-    lines = [f"Warning: {analytical.caveat}"] if analytical.caveat else []
-    largest = analytical.largest_share
-    if largest is None or largest < 1.01:
-        return lines
-    return [
-        *lines,
-        f"Warning: the noise is calibrated for updates of at most C/n in the mean, and one client "
-        f"had up to {largest:.3g} times that (because of unequal weights or missing replies). The "
-        "analytical ε is for a client with that in each of its rounds.",
-    ]
+def _with_ends(found: EpsilonEstimate) -> str:
+    return f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})"
 
 
-def _heavier_note(summary: RunSummary) -> list[str]:
-    if summary.heavier is None or summary.heavier < 1.1:
-        return []
-    return [
-        f"Warning: the heaviest client has {summary.heavier:.3g} times the share of the heaviest "
-        "canary, so that no ε here is that of this client: its own is larger."
-    ]
-
-
-def _client_notes(summary: RunSummary) -> list[str]:
-    count = summary.num_canaries or 0
-    return [
-        *average_case_client_notes(summary.final.average_case_client, "final", count),
-        *average_case_client_notes(summary.every_round.average_case_client, "all", count),
-    ]
-
-
-def _exposure_notes(summary: RunSummary) -> list[str]:
+def _exposure_notes(summary: RunSummary) -> Iterator[str]:
     """ε of the worst-case canary, and for adversaries who know less or more."""
-    lines = []
+    every = summary.every_round
     if fit := summary.final.expected_scores:
-        scale = f"{fit.scale:.3f} times ({fit.low:.3f} – {fit.high:.3f})"
-        lines.append(
-            f"For an adversary who sees the final model, the canaries' scores are {scale} what "
-            "their expected scores predict."
+        yield (
+            "For an adversary who sees the final model, the canaries' scores are "
+            f"{fit.scale:.3f} times ({fit.low:.3f} – {fit.high:.3f}) what their expected scores "
+            "predict."
         )
-    unknown = summary.every_round.unknown_rounds
-    if unknown is not None and summary.every_round.known_rounds is None:
-        lines.append(
-            f"For an adversary who sees every round's model but does not know who took part when: "
-            f"ε = {number(unknown.epsilon)}, for a canary whose rounds are drawn at random."
+    if every.unknown_rounds is not None and every.known_rounds is None:
+        yield (
+            "For an adversary who sees every round's model but does not know who took part when: "
+            f"ε = {number(every.unknown_rounds.epsilon)}, for a canary whose rounds are drawn at "
+            "random."
         )
-    if full := summary.every_round.full_knowledge:
-        found = full.estimate
-        lines.append(
+    if full := every.full_knowledge:
+        yield (
             "For an adversary who also knows the real clients' sum and the other canaries: ε = "
-            f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})."
+            f"{_with_ends(full.estimate)}."
         )
-    return lines
 
 
-def _cohort_notes(summary: RunSummary) -> list[str]:
-    lines = []
+def _cohort_notes(summary: RunSummary) -> Iterator[str]:
     if (share := summary.canary_share) is not None:
-        lines.append(f"Canaries are {share:.0%} of a cohort of {summary.cohort_size:.3g}.")
-        if share >= _MOST_SHARE:
-            lines[0] = f"Warning: {lines[0]} {_MOSTLY_CANARIES}"
+        line = f"Canaries are {share:.0%} of a cohort of {summary.cohort_size:.3g}."
+        yield line if share < _MOST_SHARE else f"Warning: {line} {_MOSTLY_CANARIES}"
     if idle := summary.idle_rounds:
-        lines.append(
+        yield (
             f"The model did not move in {idle} of {summary.rounds} rounds: they say nothing about "
             "any canary."
         )
-    return lines
 
 
-def _others_notes(summary: RunSummary) -> list[str]:
+def _others_notes(summary: RunSummary) -> Iterator[str]:
     """Whether canaries hide each other, and what ε would be if they did."""
     share = summary.others_share
     if share < _LARGE_SHARE:
-        return []
-    hiding = f"The other canaries of a round are {share:.0%} of the energy of its mean update"
+        return
+    hiding = f"he other canaries of a round are {share:.0%} of the energy of its mean update"
     if not summary.others_out:
-        return [
-            f"Warning: {hiding[0].lower()}{hiding[1:]}, and this record does not hold the "
-            "residual of one canary without them: ε would be larger for one canary among real "
-            "clients."
-        ]
+        yield (
+            f"Warning: t{hiding}, and this record does not hold the residual of one canary without "
+            "them: ε would be larger for one canary among real clients."
+        )
+        return
     raw = {"every round": summary.every_round.raw, "final model": summary.final.raw}
     left_in = ", ".join(f"{number(e.epsilon)} ({name})" for name, e in raw.items() if e is not None)
-    if not left_in:
-        return []
-    lines = [
-        f"{hiding}. They are known, so they are taken out, and ε is for one canary among real "
-        f"clients. With all of them left in, ε = {left_in}."
-    ]
-    if summary.final.raw is None:
-        lines.append(
-            "The final model is not a known sum of the rounds' mean updates, so all canaries are "
-            "left in there: ε would be larger for one canary among real clients."
+    if left_in:
+        yield (
+            f"T{hiding}. They are known, so they are taken out, and ε is for one canary among real "
+            f"clients. With all of them left in, ε = {left_in}."
         )
-    return lines
+        if summary.final.raw is None:
+            yield (
+                "The final model is not a known sum of the rounds' mean updates, so all canaries "
+                "are left in there: ε would be larger for one canary among real clients."
+            )
+    if share >= _MOST_SHARE:
+        yield (
+            f"Warning: t{hiding}, more than clients and noise together. They are taken out of the "
+            "scores, but not out of the training that they changed. Use fewer canaries, or spread "
+            "them over more rounds."
+        )
 
 
-def _overlap_warnings(summary: RunSummary) -> list[str]:
-    """Where so much is taken out that the run is not the one without canaries."""
-    share = summary.others_share
-    if share < _MOST_SHARE or not summary.others_out:
-        return []
-    return [
-        f"Warning: the other canaries are {share:.0%} of the energy of a round's mean update, more "
-        "than clients and noise together. They are taken out of the scores, but not out of the "
-        "training that they changed. Use fewer canaries, or spread them over more rounds."
-    ]
-
-
-def _together_notes(summary: RunSummary) -> list[str]:
-    """How far the random norm of the aggregate correlates all scores."""
-    parts = summary.headlines
-    spreads = [part.scores.spread for part in parts if not isinstance(part, Unmeasured)]
-    if max(spreads, default=1.0) < _MOVING:
-        return []
-    return [
-        f"All scores share the random norm of the aggregate, so they are correlated: their mean "
-        f"varies {max(spreads):.2f} times as much as that of independent scores. The intervals "
-        "allow for that; lower bounds but “lifted” count the scores as "
-        "independent, and may exceed ε more often than they say."
-    ]
-
-
-def _null_notes(summary: RunSummary) -> list[str]:
-    """Whether canaries that took no part have the scores that they should have."""
-    parts = [part for part in summary.headlines if isinstance(part, StatisticSummary)]
-    apart = any(part.scores.standard_null and part.scores.dim is None for part in parts)
-    assumed = (
-        "Scores over several rounds take these as independent: how they are correlated was not "
-    )
-    return [f"{assumed} correlated."] * apart + [
-        f"Warning: {reason}. ε, its interval and its bounds may be wrong. Compare with the "
-        "unobserved canaries instead (epsilon_from_scores), or run again with --canary-kind sphere."
-        for reason in (null_misfit(part.scores) for part in parts)
-        if reason
-    ]
-
-
-def _wide_warnings(summary: RunSummary) -> list[str]:
-    """Headlines whose scores are wider than their expected scores explain."""
-    parts = summary.headlines
-    reasons = [
-        wider_than_known(part.scores) for part in parts if isinstance(part, StatisticSummary)
-    ]
-    return [
-        f"Warning: {reason}. So ε has no upper end, and its estimate is that of a Gaussian as wide "
-        "as the scores. The lower bounds hold, but for those that assume a Gaussian."
-        for reason in reasons
-        if reason
-    ]
-
-
-def _few_notes(summary: RunSummary) -> list[str]:
-    """Which rows have too few canaries for a lower bound."""
-    lines = []
+def _score_notes(summary: RunSummary) -> Iterator[str]:
+    """Whether the headlines' scores are correlated, and have the law that they should have."""
+    scores = [p.scores for p in summary.headlines if isinstance(p, StatisticSummary)]
+    if (most := max((one.spread for one in scores), default=1.0)) >= _MOVING:
+        yield (
+            "All scores share the random norm of the aggregate, so they are correlated: their mean "
+            f"varies {most:.2f} times as much as that of independent scores. The intervals allow "
+            "for that; lower bounds but “lifted” count the scores as independent, and may exceed ε "
+            "more often than they say."
+        )
+    if any(one.standard_null and one.dim is None for one in scores):
+        yield (
+            "Scores over several rounds take these as independent: how they are correlated was "
+            "not recorded."
+        )
+    for reason in filter(None, map(null_misfit, scores)):
+        yield (
+            f"Warning: {reason}. ε, its interval and its bounds may be wrong. Compare with the "
+            "unobserved canaries instead (epsilon_from_scores), or run again with --canary-kind "
+            "sphere."
+        )
+    for reason in filter(None, map(wider_than_known, scores)):
+        yield (
+            f"Warning: {reason}. So ε has no upper end, and its estimate is that of a Gaussian as "
+            "wide as the scores. The lower bounds hold, but for those that assume a Gaussian."
+        )
     for row in summary.rows():
-        if isinstance(row.part, Unmeasured):
+        if isinstance(row.part, Unmeasured) or row.part.lower_bound is not None or row.paper:
             continue
-        scores = row.part.scores
-        if row.paper or scores.dim is not None or row.part.lower_bound is not None:
-            continue
-        others = 0 if scores.unobserved is None else len(scores.unobserved)
-        least = least_canaries(summary.delta, confidence=summary.confidence)
-        lines.append(
-            f"Too few canaries to bound “{row.sees} {row.name}”: at least {least} observed and "
-            f"{least} unobserved ones are needed, there are {len(scores.observed)} and {others}."
-        )
-    return lines
+        if row.part.scores.dim is None:
+            others = row.part.scores.unobserved
+            least = least_canaries(summary.delta, confidence=summary.confidence)
+            yield (
+                f"Too few canaries to bound “{row.sees} {row.name}”: at least {least} observed and "
+                f"{least} unobserved ones are needed, there are {len(row.part.scores.observed)} "
+                f"and {0 if others is None else len(others)}."
+            )
+
+
+def _row_notes(summary: RunSummary) -> Iterator[str]:
+    """Rows whose bound lies above their interval, and how many updates were lost."""
+    for row in summary.rows():
+        if isinstance(row.part, StatisticSummary) and (
+            (row.part.lower_bound or 0.0) > row.part.estimate.high
+        ):
+            yield (
+                f"The lower bound of “{row.sees} {row.name}” lies above its interval: the bound "
+                "shows that some canaries are more exposed than the estimate says."
+            )
+    if absent := summary.metrics.absent:
+        were = "update was" if absent == 1 else "updates were"
+        zero = " and counted as zero" if summary.lost_count_as_zero else ""
+        yield f"{absent} {were} lost{zero}: see “Faults” in report.html."
 
 
 _INSTEAD = {
@@ -309,17 +311,15 @@ _INSTEAD = {
 }
 
 
-def _gaussian_warnings(summary: RunSummary) -> list[str]:
+def _gaussian_warnings(summary: RunSummary) -> Iterator[str]:
     """One sentence for each statistic whose scores are not Gaussian, with what to use instead."""
-    names = "final model displacement", "every round matched filter", "every round paper's maximum"
-    lines = []
-    for name, part in zip(names, (*summary.headlines, summary.every_round.paper), strict=True):
+    parts = (*summary.headlines, summary.every_round.paper)
+    for (name, instead), part in zip(_INSTEAD.items(), parts, strict=True):
         if isinstance(part, StatisticSummary) and (found := _suspect_test(part)):
-            lines.append(
+            yield (
                 f"Warning: the scores of “{name}” are not Gaussian (Anderson–Darling "
-                f"{found}): {_INSTEAD[name]}."
+                f"{found}): {instead}."
             )
-    return lines
 
 
 def _suspect_test(part: StatisticSummary) -> str | None:

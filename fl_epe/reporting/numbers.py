@@ -39,3 +39,8 @@ def number(value: float | None) -> str:
         return f"{value:.2e}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(digits, 4)}f}"
+
+
+def signed(value: float, plus: str = "") -> str:
+    """A number with its sign, or with ``plus`` if it is not negative; "unknown" for NaN."""
+    return "unknown" if math.isnan(value) else f"{'−' if value < 0 else plus}{number(abs(value))}"

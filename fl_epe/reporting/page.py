@@ -10,14 +10,13 @@ import base64
 import functools
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fl_epe.reporting.charts import JSON, Chart
-from fl_epe.reporting.headline import headline
+from fl_epe.reporting.headline import headline, meaning
 from fl_epe.reporting.notes import notes_by_weight
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.rows import analytical_text, bound_cells, interval, table_rows
 from fl_epe.reporting.status import (
     FIRST_FAULTS,
     NOT_MEASURED,
@@ -28,21 +27,8 @@ from fl_epe.reporting.status import (
 )
 from fl_epe.reporting.still import still
 from fl_epe.reporting.summary_types import RunSummary, Unmeasured
+from fl_epe.reporting.tables import analytical_text, bound_cells, interval, table_rows
 from fl_epe.reporting.verdict import statement_cells, verdict_text
-
-_MADE_WITH = (
-    ("task", "task"),
-    ("rounds", "rounds"),
-    ("clients", "clients"),
-    ("clients_per_round", "clients a round"),
-    ("participation", "participation"),
-    ("canary_participations", "participations of a canary"),
-    ("noise_multiplier", "noise multiplier"),
-    ("clipping", "clipping"),
-    ("server_optimizer", "server optimizer"),
-    ("verdict", "verdict named before the run"),
-)
-"""Settings that stand at the top, and their names there."""
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -59,22 +45,14 @@ def render_page(template: str, **values: Any) -> str:
     return found.get_template(template).render(**values)
 
 
-def report_page(
-    summary: RunSummary,
-    charts: Sequence[Chart],
-    config: Mapping[str, Any],
-    *,
-    written: str | None = None,
-) -> str:
+def report_page(summary: RunSummary, charts: Sequence[Chart], *, written: str | None = None) -> str:
     """The page of a run.
 
     Args:
         summary: of the run.
         charts: from `fl_epe.reporting.chart_rounds.run_charts`.
-        config: settings of the run.
         written: day of the run's record; ``None`` if there is none.
     """
-    top = headline(summary)
     first_notes, more_notes = notes_by_weight(summary)
     return render_page(
         "report.html.j2",
@@ -83,11 +61,11 @@ def report_page(
         fault_lines=fault_lines(summary),
         fault_rows=fault_rows(summary),
         more_faults=len(summary.faults) > FIRST_FAULTS,
-        top=top,
+        top=headline(summary),
+        meaning=meaning(summary),
         finding=finding(summary),
         verdict=verdict_text(summary),
         written=written,
-        made_with=_made_with(config),
         statements=statement_cells(summary),
         headlines=headlines(summary),
         rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
@@ -97,8 +75,7 @@ def report_page(
         charts=[(chart, still(chart)) for chart in charts],
         drawn=_drawn(charts),
         plotly=plotly_script() if charts else "",
-        config={name: value for name, value in config.items() if name != "plan"},
-        versions=summary.versions,
+        config={name: value for name, value in summary.settings.items() if name != "plan"},
     )
 
 
@@ -118,10 +95,6 @@ def _drawn(charts: Sequence[Chart]) -> str:
     }
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
-
-
-def _made_with(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(words, str(config[key])) for key, words in _MADE_WITH if config.get(key) is not None]
 
 
 def headlines(summary: RunSummary) -> list[tuple[str, str, str]]:

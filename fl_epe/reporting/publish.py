@@ -95,7 +95,7 @@ def chart_table(chart: Chart) -> str:
         names = [f"from round {x}" for x in trace["x"]] if "z" in trace else ["x", "y"]
         name = {"series": trace.get("name", "share")}
         rows += [name | dict(zip(names, row, strict=True)) for row in cells]
-    return table_text(list(dict.fromkeys(name for row in rows for name in row)), rows)
+    return table_text(rows)
 
 
 def scores_table(record: AuditRecord) -> str:
@@ -118,13 +118,13 @@ def scores_table(record: AuditRecord) -> str:
         columns[f"score_{name}"] = _scores(seen_by(record, adversary), statistic)
     values = {name: np.concatenate(parts).tolist() for name, parts in columns.items()}
     rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-    return table_text(list(values), rows)
+    return table_text(rows)
 
 
-def table_text(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A CSV table; what is missing, and NaN, is an empty cell."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A CSV table of the rows' names; what is missing, and NaN, is an empty cell."""
+    file, names = io.StringIO(), dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(file, list(names), restval="", lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({name: _cell(value) for name, value in row.items()})

@@ -8,9 +8,8 @@ from __future__ import annotations
 import datetime
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +22,6 @@ from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.notes import notes_by_weight
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.page import report_page
-from fl_epe.reporting.rows import interval, table_rows
 from fl_epe.reporting.status import (
     fault_lines,
     fault_rows,
@@ -33,12 +31,11 @@ from fl_epe.reporting.status import (
     status_line,
 )
 from fl_epe.reporting.still import picture
-from fl_epe.reporting.summary import summarize, summarize_unmeasured
+from fl_epe.reporting.summary import summarize
 from fl_epe.reporting.summary_types import RunSummary
-from fl_epe.reporting.tables import Terminal, plain_table
-from fl_epe.reporting.verdict import statement_lines, verdict_text
+from fl_epe.reporting.tables import Terminal, interval, plain_table, table_rows
+from fl_epe.reporting.verdict import statement_cells, verdict_text
 
-_PICTURE = "epsilon.png"
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
 
 
@@ -55,13 +52,12 @@ def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     summary = summarize(record)
     charts = run_charts(record, summary)
     written = _day_of(directory / "record.npz")
-    page = report_page(summary, charts, record.design.to_settings(), written=written)
+    page = report_page(summary, charts, written=written)
     _write(directory, summary, charts, page)
     return summary
 
 
 def _day_of(path: Path) -> str | None:
-    """When a file was last written, as far as the file system knows; ``None`` without a file."""
     try:
         seconds = path.stat().st_mtime
     except OSError:
@@ -69,29 +65,14 @@ def _day_of(path: Path) -> str | None:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()
 
 
-def write_unmeasured(
-    directory: Path,
-    reason: str,
-    *,
-    delta: float,
-    config: Mapping[str, Any] | None = None,
-    faults: Sequence[str] = (),
-    fault_counts: Mapping[str, int] | None = None,
-) -> RunSummary:
+def write_unmeasured(summary: RunSummary, directory: Path) -> RunSummary:
     """Write ``report.json`` and ``report.html`` of a run that left no record; returns the summary.
 
     Args:
+        summary: from `summarize_unmeasured`.
         directory: where to write; created if it is missing.
-        reason: why nothing was measured, in a sentence.
-        delta: target δ.
-        config: settings of the run, as JSON values; a ``plan`` among them is shown.
-        faults: what went wrong, in sentences.
-        fault_counts: how often each kind of fault happened.
     """
-    summary = summarize_unmeasured(
-        reason, delta=delta, config=config, faults=faults, fault_counts=fault_counts
-    )
-    _write(directory, summary, (), report_page(summary, (), config or {}))
+    _write(directory, summary, (), report_page(summary, ()))
     return summary
 
 
@@ -99,10 +80,10 @@ def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart], page: 
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_text(directory / "report.json", text + "\n")
-    (directory / _PICTURE).unlink(missing_ok=True)
+    (directory / "epsilon.png").unlink(missing_ok=True)
     for chart in charts:
-        if f"{chart.name}.png" == _PICTURE:
-            write_bytes(directory / _PICTURE, picture(chart, "png"))
+        if chart.name == "epsilon":
+            write_bytes(directory / "epsilon.png", picture(chart, "png"))
     write_text(directory / "report.html", page)
 
 
@@ -150,26 +131,19 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
             console.print(command, style="bold", markup=False, highlight=False, soft_wrap=True)
     if verdict := verdict_text(summary):
         say(verdict, "bold")
-    for heading, lines in _lists(summary):
-        say(f"{heading}:")
+    for heading, lines in (("Faults", fault_lines(summary)), ("Plan", summary.plan)):
+        if lines:
+            say(f"{heading}:")
         for text in lines:
             say(f"{bullet} {text}")
     if fault_rows(summary):
         console.print(fault_table(summary))
     console.print(epsilon_table(summary))
-    for text in statement_lines(summary):
-        say(f"{bullet} {text}")
+    for name, cells in statement_cells(summary):
+        say(f"{bullet} {name}: {'; '.join(f'{key} {value}' for key, value in cells)}.")
     first, rest = notes_by_weight(summary)
     for note in (*first, *rest):
         say(f"{bullet} {note}", "dim")
-
-
-def _lists(summary: RunSummary) -> Iterator[tuple[str, Sequence[str]]]:
-    """What is told before the numbers: headings and lines."""
-    if summary.faults:
-        yield "Faults", fault_lines(summary)
-    if summary.plan:
-        yield "Plan", summary.plan
 
 
 def score_tables(result: ScoreSummary) -> list[Table]:

@@ -11,15 +11,15 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from fl_epe.auditing import AuditRecord, EpsilonDifference, EpsilonEstimate, epsilon_difference
-from fl_epe.checks import ArgumentError, check_probability, finite
-from fl_epe.reporting.numbers import number
+from fl_epe.checks import ArgumentError, check_probability
+from fl_epe.reporting.numbers import JSON, as_json, signed
+from fl_epe.reporting.status import status_line
 from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary
-
-Sees = Literal["final", "all"]
+from fl_epe.reporting.summary_types import RunSummary, Unmeasured
+from fl_epe.reporting.verdict_types import Sees
 
 SEEN: dict[Sees, str] = {"final": "final model", "all": "every round"}
 """What the adversary of each headline sees, in words."""
@@ -39,21 +39,15 @@ class ComparedRun:
         letter: by which tables call it.
         name: as it was typed.
         summary: at the common δ.
-        own_delta: δ of the record.
+        record: of the run.
         settings: by name, in words.
-        seeds: by name; ``None`` for one that nobody knows.
     """
 
     letter: str
     name: str
     summary: RunSummary
-    own_delta: float
+    record: AuditRecord = dataclasses.field(repr=False)
     settings: dict[str, str]
-    seeds: dict[str, int | None] = dataclasses.field(repr=False)
-
-    def part(self, adversary: Sees) -> Part:
-        """The headline of an adversary."""
-        return headline(self.summary, adversary)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,30 +66,34 @@ class PairDifference:
     second: str
     found: EpsilonDifference
 
+    def leak(self) -> tuple[str, str] | None:
+        """The letters of the run that leaks more and of the other; ``None`` if that is chance."""
+        if not self.found.larger_than_chance:
+            return None
+        return (self.first, self.second) if self.found.low > 0 else (self.second, self.first)
+
     def sentence(self) -> str:
         """What the interval supports, and no more."""
-        found = self.found
-        ends = f"{signed(found.low)} to {signed(found.high)}"
+        value, low, high = (
+            signed(one, "+") for one in (self.found.value, self.found.low, self.found.high)
+        )
         told = f"{SEEN[self.adversary]}: {self.first} and {self.second}"
-        if not found.larger_than_chance:
-            return f"{told} cannot be told apart, ε differs by {signed(found.value)} ({ends})."
-        more, less = (self.first, self.second) if found.low > 0 else (self.second, self.first)
+        if (leak := self.leak()) is None:
+            return f"{told} cannot be told apart, ε differs by {value} ({low} to {high})."
         return (
-            f"{told} differ by more than chance, {more} leaks more than {less}: "
-            f"ε of {self.first} less that of {self.second} is {signed(found.value)} ({ends})."
+            f"{told} differ by more than chance, {leak[0]} leaks more than {leak[1]}: "
+            f"ε of {self.first} less that of {self.second} is {value} ({low} to {high})."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSON:
         """As JSON values."""
+        found = as_json(self.found)
         return {
             "adversary": self.adversary,
             "first": self.first,
             "second": self.second,
-            "difference": finite(self.found.value),
-            "low": finite(self.found.low),
-            "high": finite(self.found.high),
-            "confidence": self.found.confidence,
-            "independent": self.found.independent,
+            "difference": found.pop("value"),
+            **found,
             "larger_than_chance": self.found.larger_than_chance,
         }
 
@@ -128,11 +126,6 @@ class RunsCompared:
         return all(run.summary.status == "ok" for run in self.runs)
 
 
-def headline(summary: RunSummary, adversary: Sees) -> Part:
-    """The first row of an adversary in a report's table."""
-    return summary.final.headline if adversary == "final" else summary.every_round.headline
-
-
 def compare_runs(
     records: Mapping[str, AuditRecord], delta: float | None = None, confidence: float = 0.95
 ) -> RunsCompared:
@@ -157,14 +150,13 @@ def compare_runs(
             letter=letter,
             name=name,
             summary=summarize(record, at, confidence),
-            own_delta=record.delta,
+            record=record,
             settings=settings_of(record),
-            seeds=dict(record.provenance.seeds),
         )
         for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)
     )
     different, same = _settings(runs)
-    differences = _differences(runs, list(records.values()), at, confidence)
+    differences = _differences(runs, at, confidence)
     notes = tuple(_notes(runs, at, delta, differences, confidence))
     return RunsCompared(runs, at, confidence, different, same, differences, notes)
 
@@ -172,7 +164,11 @@ def compare_runs(
 def settings_of(record: AuditRecord) -> dict[str, str]:
     """The settings of a run in words, by name; none of them is a seed."""
     mechanism, settings = record.mechanism, record.design.to_settings()
-    shown = {key: value for key, value in settings.items() if key not in _NOT_SETTINGS}
+    shown = {
+        name: value
+        for name, value in settings.items()
+        if value is not None and name not in _NOT_SETTINGS
+    }
     known = {
         "task": record.design.task,
         "rounds": record.rounds,
@@ -187,11 +183,7 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
         "server": mechanism.server.name,
     }
     versions = {f"version of {name}": text for name, text in record.provenance.versions.items()}
-    whole = {
-        **known,
-        **{key: value for key, value in shown.items() if value is not None},
-        **versions,
-    }
+    whole = {**known, **shown, **versions}
     return {str(name): _words(value) for name, value in whole.items() if value is not None}
 
 
@@ -212,16 +204,14 @@ def _settings(runs: Sequence[ComparedRun]) -> tuple[dict[str, list[str]], dict[s
 
 def independent(first: ComparedRun, second: ComparedRun) -> bool:
     """Whether no random stream of one is known to be, or may be, that of the other."""
-    if first.seeds.get("canary") is None or second.seeds.get("canary") is None:
+    one, other = first.record.provenance.seeds, second.record.provenance.seeds
+    if one.get("canary") is None or other.get("canary") is None:
         return False
-    shared = first.seeds.keys() & second.seeds.keys()
-    return not any(
-        first.seeds[name] is not None and first.seeds[name] == second.seeds[name] for name in shared
-    )
+    return not any(seed is not None and seed == other.get(name) for name, seed in one.items())
 
 
 def _differences(
-    runs: Sequence[ComparedRun], records: Sequence[AuditRecord], delta: float, confidence: float
+    runs: Sequence[ComparedRun], delta: float, confidence: float
 ) -> tuple[PairDifference, ...]:
     """Of all pairs, or of all runs with the first; those of one adversary hold together."""
     places = range(len(runs))
@@ -233,8 +223,10 @@ def _differences(
     levels = {True: 1 - error, False: 1 - error / 2}
     at_level = {
         kind: [
-            _summary(run, record, delta, levels[kind])
-            for run, record in zip(runs, records, strict=True)
+            run.summary
+            if math.isclose(run.summary.confidence, levels[kind])
+            else summarize(run.record, delta, levels[kind])
+            for run in runs
         ]
         for kind in set(kinds.values())
     }
@@ -249,16 +241,10 @@ def _differences(
     return tuple(found)
 
 
-def _summary(run: ComparedRun, record: AuditRecord, delta: float, confidence: float) -> RunSummary:
-    if math.isclose(run.summary.confidence, confidence):
-        return dataclasses.replace(run.summary, confidence=confidence)
-    return summarize(record, delta, confidence)
-
-
 def _estimate(summary: RunSummary, adversary: Sees) -> EpsilonEstimate | None:
     """Of a run that was measured and did not diverge."""
-    part = headline(summary, adversary)
-    if summary.status == "diverged" or not isinstance(part, StatisticSummary):
+    part = summary.headline(adversary)
+    if summary.status == "diverged" or isinstance(part, Unmeasured):
         return None
     return dataclasses.replace(part.estimate, confidence=summary.confidence)
 
@@ -272,9 +258,8 @@ def _notes(
 ) -> list[str]:
     lines = _delta_notes(runs, delta, asked)
     for run in runs:
-        if run.summary.status != "ok":
-            why = "; ".join(run.summary.reasons)
-            lines.append(f"Warning: {run.letter} {_STATUS[run.summary.status]}: {why}.")
+        if (line := status_line(run.summary)) is not None:
+            lines.append(f"Warning: run {run.letter}. {line}")
     if len({run.settings.get("task") for run in runs}) > 1:
         lines.append("The runs trained different tasks; a difference in ε may come from that.")
     if differences:
@@ -287,19 +272,11 @@ def _notes(
     ]
 
 
-_STATUS = {
-    "diverged": "diverged, no difference to it is judged",
-    "faulty": "is not what its privacy accounting assumes",
-    "not measured": "was not measured",
-    "doubtful": "is in doubt",
-}
-
-
 def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None) -> list[str]:
-    own = sorted({run.own_delta for run in runs})
+    own = sorted({run.record.delta for run in runs})
     if own == [delta]:
         return []
-    each = ", ".join(f"{run.letter} {run.own_delta:.2g}" for run in runs)
+    each = ", ".join(f"{run.letter} {run.record.delta:.2g}" for run in runs)
     why = "as asked" if asked is not None else "the smallest; --delta chooses another"
     start = "have different δ" if len(own) > 1 else "were made for another δ"
     return [
@@ -328,10 +305,3 @@ def _difference_notes(differences: Sequence[PairDifference], confidence: float) 
             "error, and holds whatever they share."
         )
     return lines
-
-
-def signed(value: float) -> str:
-    """A number with its sign."""
-    if math.isnan(value):
-        return "unknown"
-    return f"{'−' if value < 0 else '+'}{number(abs(value))}"

@@ -1,33 +1,28 @@
-"""What people and programs read of runs side by side: tables, a page with a forest plot, CSV, JSON.
+"""What people and programs read of runs side by side: tables, a page with a chart, CSV and JSON.
 
 `write_runs_compared` writes the files, `print_runs_compared` prints to a terminal.
 """
 
 from __future__ import annotations
 
-import importlib.resources
-import io
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from fl_epe.checks import finite
 from fl_epe.files import write_text
-from fl_epe.reporting.drawing import BLUE, GREEN, ORANGE, plain_ticks
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.charts import ANALYTICAL, Chart, axes, epsilon_chart, intervals, points
+from fl_epe.reporting.page import render_page
 from fl_epe.reporting.publish import table_text
-from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared, Sees, signed
-from fl_epe.reporting.status import NOT_MEASURED
+from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared
+from fl_epe.reporting.still import still
 from fl_epe.reporting.summary_types import StatisticSummary
-from fl_epe.reporting.tables import plain_table
-from fl_epe.reporting.verdict_types import SEES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fl_epe.reporting.tables import analytical_text, part_cells, plain_table
+from fl_epe.reporting.verdict_types import SEES, Sees
 
 _FLOOR = 1e-2  # smaller ε are drawn there
 _MOST_SETTINGS = 12  # that differ, in the terminal
@@ -62,7 +57,7 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
             {
                 "letter": run.letter,
                 "directory": run.name,
-                "own_delta": run.own_delta,
+                "own_delta": run.record.delta,
                 "settings": run.settings,
                 "report": run.summary.to_dict(),
             }
@@ -78,42 +73,30 @@ def finding(found: RunsCompared) -> str:
     """The result in a sentence or two, for non-experts."""
     if not found.differences:
         return "Too few of these runs were measured to say which leaks more."
-    certain = [pair for pair in found.differences if pair.found.larger_than_chance]
-    if not certain:
-        return "No two of these runs can be told apart: their ε differ by no more than chance."
     parts = []
     for adversary in SEEN:
-        here = [pair for pair in certain if pair.adversary == adversary]
-        total = sum(pair.adversary == adversary for pair in found.differences)
-        if total == 1 and here:
-            pair = here[0]
-            up = pair.found.low > 0
-            more, less = (pair.first, pair.second) if up else (pair.second, pair.first)
-            words = f"run {more} leaks more than run {less}"
-        elif total == 1:
-            words = "the two runs cannot be told apart"
-        elif total:
-            words = f"{len(here)} of {total} pairs of runs differ by more than chance"
+        leaks = [pair.leak() for pair in found.differences if pair.adversary == adversary]
+        certain = [leak for leak in leaks if leak is not None]
+        if len(leaks) > 1:
+            words = f"{len(certain)} of {len(leaks)} pairs of runs differ by more than chance"
+        elif certain:
+            words = f"run {certain[0][0]} leaks more than run {certain[0][1]}"
         else:
-            continue
-        parts.append(f"to an adversary who sees {SEES[adversary]}, {words}")
-    text = "; ".join(parts)
+            words = "the two runs cannot be told apart"
+        if leaks:
+            parts.append((f"to an adversary who sees {SEES[adversary]}, {words}", certain))
+    if not any(certain for _, certain in parts):
+        return "No two of these runs can be told apart: their ε differ by no more than chance."
+    text = "; ".join(words for words, _ in parts)
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
     """ε, interval, lower bound and analytical ε of a run for one adversary, as text."""
-    part, analytical = run.part(adversary), run.summary.analytical.epsilon
-    limit = "none known" if analytical is None else number(analytical)
-    if not isinstance(part, StatisticSummary):
-        return NOT_MEASURED, "–", "–", limit
-    estimate = part.estimate
-    bound = "–" if part.lower_bound is None else number(part.lower_bound)
-    verdict = run.summary.claims.verdict
-    if verdict is not None and verdict.adversary == adversary and part.lower_bound is not None:
-        bound += " *"
-    ends = f"{number(estimate.low)} – {number(estimate.high)}"
-    return number(estimate.epsilon), ends, bound, limit
+    epsilon, ends, bound = part_cells(run.summary.headline(adversary))
+    verdict = run.summary.verdict
+    named = verdict is not None and verdict.adversary == adversary and bound != "–"
+    return epsilon, ends, bound + " *" * named, analytical_text(run.summary)
 
 
 def run_cells(run: ComparedRun) -> tuple[str, ...]:
@@ -156,23 +139,19 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
 
 
 def _settings_table(found: RunsCompared) -> Table:
-    letters = [run.letter for run in found.runs]
-    table = plain_table("Settings that differ", ("setting", *letters), left=1)
+    table = plain_table("Settings that differ", ("setting", *(run.letter for run in found.runs)))
     for column in table.columns[1:]:
         column.no_wrap, column.overflow = False, "fold"
-    for place, (name, values) in enumerate(found.different.items()):
-        if place == _MOST_SETTINGS:
-            more = len(found.different) - place
-            table.add_row(f"… {more} more in comparison.html", *[""] * len(letters))
-            break
+    for name, values in list(found.different.items())[:_MOST_SETTINGS]:
         table.add_row(name, *values)
+    if (more := len(found.different) - _MOST_SETTINGS) > 0:
+        table.add_row(f"… {more} more in comparison.html")
     if not found.different:
-        table.add_row("none", *[""] * len(letters))
+        table.add_row("none")
     return table
 
 
 def _csv(found: RunsCompared) -> str:
-    """A row for each run and adversary, with the settings that differ."""
     rows = []
     for run in found.runs:
         values = run.summary.to_dict()
@@ -185,7 +164,7 @@ def _csv(found: RunsCompared) -> str:
                     "status": run.summary.status,
                     "sees": sees,
                     "delta": found.delta,
-                    "own_delta": run.own_delta,
+                    "own_delta": run.record.delta,
                     "epsilon": part["epsilon"],
                     "low": part["low"],
                     "high": part["high"],
@@ -196,117 +175,53 @@ def _csv(found: RunsCompared) -> str:
                     **{f"setting: {name}": run.settings.get(name) for name in found.different},
                 }
             )
-    return table_text(list(rows[0]), rows)
+    return table_text(rows)
 
 
-def _draw_forest(figure: Figure, found: RunsCompared) -> None:
-    """ε and interval of every run, one adversary below the other."""
-    from matplotlib.lines import Line2D
-
-    axes = figure.subplots()
-    values = [
-        value
+def forest(found: RunsCompared) -> Chart | None:
+    """ε and interval of every run, one adversary below the other; ``None`` without any."""
+    shown = [
+        (f"{words} {run.letter}", part, run.summary)
+        for adversary, words in SEEN.items()
         for run in found.runs
-        for adversary in SEEN
-        for part in [run.part(adversary)]
-        if isinstance(part, StatisticSummary)
-        for value in (part.estimate.epsilon, part.estimate.high)
-        if math.isfinite(value)
+        if isinstance(part := run.summary.headline(adversary), StatisticSummary)
     ]
-    top = 3 * max([_FLOOR, *values])
-    labels, places, y = [], [], 0.0
-    for adversary, sees in SEEN.items():
-        for run in found.runs:
-            _forest_row(axes, run, adversary, y, top)
-            labels.append(f"{sees}  {run.letter}")
-            places.append(y)
-            y += 1
-        y += 0.6
-    axes.set_yticks(places, labels)
-    axes.invert_yaxis()
-    axes.set(xscale="log", xlabel=f"ε at δ = {found.delta:.2g}")
-    axes.margins(y=0.12)
-    plain_ticks(axes)
-    axes.grid(axis="x", lw=0.4, color="#d6d3d1")
-    axes.set_axisbelow(True)
-    handles = [
-        Line2D([], [], color=ORANGE, marker="o", label="estimate, interval"),
-        Line2D([], [], color=BLUE, marker=">", mfc="white", ls="", label="lower bound"),
-        Line2D([], [], color=GREEN, marker="|", ms=11, mew=2, ls="", label="analytical"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=7)
-
-
-def _forest_row(axes: Any, run: ComparedRun, adversary: Sees, y: float, top: float) -> None:
-    part = run.part(adversary)
-    if not isinstance(part, StatisticSummary):
-        axes.text(0.02, y, NOT_MEASURED, transform=axes.get_yaxis_transform(), va="center")
-        return
-    low, middle, high = (
-        min(max(_FLOOR, value), top)
-        for value in (part.estimate.low, part.estimate.epsilon, part.estimate.high)
+    if not shown:
+        return None
+    names, parts = [name for name, _, _ in shown], [part for _, part, _ in shown]
+    limits = {name: summary.analytical.epsilon for name, _, summary in shown}
+    known = {name: max(_FLOOR, e) for name, e in limits.items() if e is not None and e < math.inf}
+    analytical = points(known.values(), [], "analytical", ANALYTICAL, symbol="x")
+    traces = *intervals(names, parts, _FLOOR), analytical | {"y": list(known)}
+    ends = [value for trace in traces for value in trace["x"]]
+    ends += [part.estimate.high for part in parts if math.isfinite(part.estimate.high)]
+    span = {"type": "log", "range": [math.log10(0.8 * _FLOOR), math.log10(3 * max(_FLOOR, *ends))]}
+    y_axis = {"autorange": "reversed"}
+    return epsilon_chart(
+        names,
+        parts,
+        [analytical_text(summary) for _, _, summary in shown],
+        traces,
+        name="runs",
+        title="ε of each run",
+        caption="ε with its interval, the lower bound, and the analytical ε, an upper bound by "
+        "theory.",
+        layout=axes(f"ε at δ = {found.delta:.2g}", "", x_axis=span, y_axis=y_axis),
     )
-    analytical = run.summary.analytical.epsilon
-    if analytical is not None and math.isfinite(analytical):
-        axes.plot(max(_FLOOR, analytical), y, "|", color=GREEN, ms=11, mew=2)
-    axes.plot([low, high], [y, y], color=ORANGE, lw=2, solid_capstyle="butt")
-    axes.plot(middle, y, "o", color=ORANGE, ms=5)
-    if part.lower_bound and math.isfinite(part.lower_bound):
-        axes.plot(max(_FLOOR, part.lower_bound), y, ">", color=BLUE, mfc="white", ms=6)
-
-
-def _forest(found: RunsCompared) -> str:
-    """The forest plot as SVG to put into a page; its text is text."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "fl-epe", "font.size": 8}
-    with mpl.rc_context(style):
-        size = (4.2, 1.2 + 0.26 * len(SEEN) * len(found.runs))
-        figure = Figure(figsize=size, layout="constrained")
-        _draw_forest(figure, found)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :].replace("<svg ", '<svg aria-hidden="true" ', 1)
-
-
-def _alternative(found: RunsCompared) -> str:
-    """The forest plot in words and numbers."""
-    told = []
-    for adversary, sees in SEEN.items():
-        for run in found.runs:
-            epsilon, ends, _, _ = epsilon_cells(run, adversary)
-            told.append(f"{sees}, run {run.letter}: ε {epsilon} ({ends})")
-    return f"ε of each run with its interval. {'; '.join(told)}."
 
 
 def _page(found: RunsCompared) -> str:
-    import jinja2
-
-    source = importlib.resources.files("fl_epe") / "reporting" / "templates" / "comparison.html.j2"
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
-        source.read_text(encoding="utf-8")
-    )
-    names = {adversary: SEES[adversary] for adversary in SEEN}
-    return template.render(
+    chart = forest(found)
+    return render_page(
+        "comparison.html.j2",
         found=found,
         finding=finding(found),
         runs=[(run, run_cells(run)) for run in found.runs],
         rows=[
-            (names[adversary], [(run, epsilon_cells(run, adversary)) for run in found.runs])
+            (SEES[adversary], [(run, epsilon_cells(run, adversary)) for run in found.runs])
             for adversary in SEEN
         ],
-        forest=_forest(found),
-        alternative=_alternative(found),
-        differences=[
-            (
-                pair,
-                SEEN[pair.adversary],
-                signed(pair.found.value),
-                f"{signed(pair.found.low)} to {signed(pair.found.high)}",
-            )
-            for pair in found.differences
-        ],
+        chart=chart,
+        image=None if chart is None else still(chart),
         notes=(VERDICT_NOTE, *found.notes),
     )

@@ -126,12 +126,11 @@ def finding(summary: RunSummary) -> str:
     final, every = summary.headlines
     estimates: list[EpsilonEstimate] = []
     seen: list[str] = []
-    unit = next((statement.unit for statement in summary.claims.statements), "client")
     for part, sees in ((final, "only the final model"), (every, "every round's model")):
         if isinstance(part, Unmeasured):
             continue
         who = "and one" if seen else "An adversary"
-        what = "" if seen else f" can tell whether one {unit} took part"
+        what = "" if seen else f" can tell whether one {summary.unit} took part"
         estimates.append(part.estimate)
         seen.append(f"{who} who sees {sees}{what} with ε ≈ {number(part.estimate.epsilon)}")
     if not seen:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from fl_epe.reporting.charts import JSON, Chart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PALETTE = {
     "@observed": "#b34700",
@@ -53,15 +54,16 @@ def picture(chart: Chart, ending: str) -> bytes:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=_SIZE, dpi=_DPI)
-        figure.subplots_adjust(left=0.15, right=0.97, top=0.97, bottom=0.33)
-        axes = figure.subplots()
         names = _categories(chart.traces)
-        if names:
-            figure.subplots_adjust(left=0.32)
+        width, height = _SIZE[0], max(_SIZE[1], 1.5 + 0.26 * len(names))
+        figure = Figure(figsize=(width, height), dpi=_DPI)
+        bottom = 0.33 * _SIZE[1] / height
+        left = 0.32 if names else 0.15
+        figure.subplots_adjust(left=left, right=0.97, top=0.97, bottom=bottom)
+        axes = figure.subplots()
         for trace in chart.traces:
             _DRAW[trace["type"]](axes, trace, names)
-        _finish(axes, chart.layout, names)
+        _finish(axes, chart.layout, names, height)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=ending, metadata=_NO_DATE[ending] | {"Title": chart.title})
     return buffer.getvalue()
@@ -147,7 +149,6 @@ def _draw_heatmap(axes: Axes, trace: JSON, names: list[str]) -> None:
 
 
 def _ends(middles: list[int]) -> tuple[float, float]:
-    """Where a row of evenly spread cells begins and ends."""
     half = (middles[-1] - middles[0]) / max(len(middles) - 1, 1) / 2 or 0.5
     return middles[0] - half, middles[-1] + half
 
@@ -155,14 +156,13 @@ def _ends(middles: list[int]) -> tuple[float, float]:
 _DRAW = {"scatter": _draw_scatter, "bar": _draw_bar, "heatmap": _draw_heatmap}
 
 
-def _finish(axes: Axes, layout: JSON, names: list[str]) -> None:
-    """Titles, ranges, ticks and the legend."""
+def _finish(axes: Axes, layout: JSON, names: list[str], height: float) -> None:
     for which in "xy":
         given = layout[f"{which}axis"]
         getattr(axes, f"set_{which}label")(given["title"]["text"])
-        if given.get("type") == "log":
-            getattr(axes, f"set_{which}scale")("log")
-            getattr(axes, f"set_{which}lim")(*(10**end for end in given["range"]))
+        if given.get("type") == "log":  # the axis of ε of several runs
+            axes.set(xscale="log", xlim=[10**end for end in given["range"]])
+            plain_ticks(axes)
         elif "range" in given:
             getattr(axes, f"set_{which}lim")(*given["range"])
         elif given.get("rangemode") == "tozero":
@@ -178,13 +178,35 @@ def _finish(axes: Axes, layout: JSON, names: list[str]) -> None:
         axes.spines[side].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
     if handles:
+        inches = axes.get_position().height * height
         words = [textwrap.shorten(label, 40) for label in labels]
         axes.legend(
             handles,
             words,
             loc="upper center",
-            bbox_to_anchor=(0.5, -0.2),
+            bbox_to_anchor=(0.5, -0.4736 / inches),
             ncols=1 + (len(words) > 3),
             frameon=False,
             fontsize=8.5,
         )
+
+
+def render(draw: Callable[[Figure], None], size: tuple[float, float] = (8, 3.6)) -> bytes:
+    """The PNG image of the figure of this size, in inches, that ``draw`` fills."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained", dpi=130)
+    draw(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def plain_ticks(axes: Axes) -> None:
+    """Ticks of a logarithmic x-axis at 1, 2, 5, 10, … in plain figures."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.tick_params(axis="x", labelsize=8)

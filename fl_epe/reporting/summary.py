@@ -19,10 +19,8 @@ from fl_epe.auditing import (
     STATISTICS,
     AuditRecord,
     EpsilonEstimate,
-    Findings,
     GaussianFit,
     NotMeasured,
-    Provenance,
     Scores,
     View,
     average_case_client,
@@ -51,7 +49,7 @@ from fl_epe.reporting.summary_types import (
     Status,
     Unmeasured,
 )
-from fl_epe.reporting.verdict import chosen_method, claims
+from fl_epe.reporting.verdict import chosen_method, with_claims
 
 PAPER_METHOD = "jeffreys"
 """The lower bound of the paper's rows; it is not valid."""
@@ -77,6 +75,10 @@ def summarize(
     status, reasons = _status(divergence(record), final, every_round, showed.step_faults)
     if status == "ok" and showed.doubts:
         status, reasons = "doubtful", showed.doubts
+    shares = others_share(record)[record.presence.any(axis=1)]
+    places = record.rounds * record.mechanism.cohort_size
+    heaviest, canary = showed.heaviest_share, showed.heaviest_canary_share
+    made_by = {"started": made.started, "ended": made.ended, "commands": list(made.commands)}
     summary = RunSummary(
         status=status,
         reasons=reasons,
@@ -90,7 +92,7 @@ def summarize(
         participation=record.mechanism.participation,
         noise_multiplier=record.mechanism.noise_multiplier,
         cohort_size=record.mechanism.cohort_size,
-        canary_share=_canary_share(record),
+        canary_share=float(record.presence.sum() / places) if places > 0 else None,
         analytical=analytical(record, delta),
         final=final,
         every_round=every_round,
@@ -100,14 +102,15 @@ def summarize(
         plan=showed.plan,
         lost_count_as_zero=record.design.canaries_come_from is None,  # else the strategy says
         versions=made.versions,
-        others_share=_others_share(record),
+        others_share=float(shares.mean()) if len(shares) else 0.0,
         others_out=record.norms.sums is not None,
         stopped=_stopped(record),
         fault_counts=made.fault_counts,
-        run=_made_by(made),
-        heavier=_heavier(showed),
+        run={name: value for name, value in made_by.items() if value},
+        heavier=heaviest / canary if heaviest and canary else None,
+        settings=record.design.to_settings(),
     )
-    return dataclasses.replace(summary, claims=claims(record, summary))
+    return with_claims(record, summary)
 
 
 def summarize_unmeasured(
@@ -150,6 +153,7 @@ def summarize_unmeasured(
         faults=tuple(faults),
         plan=tuple(config.get("plan", ())),
         fault_counts=dict(fault_counts or {}),
+        settings=dict(config),
     )
 
 
@@ -164,37 +168,16 @@ def _status(
     return ("diverged" if diverged else status), reasons
 
 
-def _canary_share(record: AuditRecord) -> float | None:
-    expected = record.rounds * record.mechanism.cohort_size
-    return float(record.presence.sum() / expected) if expected > 0 else None
-
-
-def _heavier(showed: Findings) -> float | None:
-    """How many times the weight of the heaviest canary the heaviest client had."""
-    client, canary = showed.heaviest_share, showed.heaviest_canary_share
-    return client / canary if client and canary else None
-
-
 def _stopped(record: AuditRecord) -> dict[str, Any] | None:
-    """Where a run stopped early, and by which rule."""
     if (found := record.findings.stopped) is None:
         return None
-    rule, rounds = record.design.stop_when, record.design.num_rounds
-    values = dataclasses.asdict(dataclasses.replace(found.estimate, adversary=None))
-    del values["adversary"]
-    return {"after": found.after, **values, "rule": str(rule), "rounds": rounds}
-
-
-def _made_by(made: Provenance) -> dict[str, Any]:
-    """When and how a command made the run, as far as it is known."""
-    facts = {"started": made.started, "ended": made.ended, "commands": list(made.commands)}
-    return {name: value for name, value in facts.items() if value}
-
-
-def _others_share(record: AuditRecord) -> float:
-    """Mean share of the other canaries in the energy of the means, over rounds with canaries."""
-    shares = others_share(record)[record.presence.any(axis=1)]
-    return float(shares.mean()) if len(shares) else 0.0
+    shown = ("epsilon", "low", "high", "delta", "confidence", "method")
+    return {
+        "after": found.after,
+        **{name: getattr(found.estimate, name) for name in shown},
+        "rule": str(record.design.stop_when),
+        "rounds": record.design.num_rounds,
+    }
 
 
 def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:
@@ -203,15 +186,15 @@ def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:
     taken_out = record.norms.sums if adversary.sees == "all" else record.norms.part
     if not np.any(taken_out):
         return None
-    how: dict[str, Any] = {"adversary": adversary, "confidence": confidence}
-    return epsilon_from_record(record, delta, leave_one_out=False, **how)
+    return epsilon_from_record(
+        record, delta, leave_one_out=False, adversary=adversary, confidence=confidence
+    )
 
 
 def _side(view: View, delta: float, confidence: float) -> SideSummary:
     """The headline of an adversary, the paper's statistic, and what else is known."""
     record, sees = view.record, view.adversary.sees
-    how = {"bound_method": PAPER_METHOD, "variance": "fitted"}
-    paper = _measured(view, _PAPER[sees], delta, confidence, **how)
+    paper = _measured(view, _PAPER[sees], delta, confidence, paper=True)
     model = _measured(view, "model", delta, confidence) if sees == "final" else None
     headline = _measured(view, None, delta, confidence)
     if isinstance(headline, Unmeasured):
@@ -277,38 +260,32 @@ def _claimed(
 
 
 def _measured(
-    view: View, statistic: str | None, delta: float, confidence: float, **how: Any
+    view: View, statistic: str | None, delta: float, confidence: float, *, paper: bool = False
 ) -> Part:
     """The results of a statistic, or why the record has none; never an ε that is not a number."""
     record = view.record
     try:
         scores = view.scores(statistic)
+        if not scores.standard_null and scores.unobserved is None:
+            count = record.unobserved.count
+            found = "no canary was" if count == 0 else f"only {count} canary was"
+            return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
+        method: str | None = PAPER_METHOD
+        if not paper:
+            method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
+        part = _statistic(scores, delta, confidence, method, "fitted" if paper else "known")
     except NotMeasured as error:
         return Unmeasured(str(error))
-    if not scores.standard_null and scores.unobserved is None:
-        count = record.unobserved.count
-        found = "no canary was" if count == 0 else f"only {count} canary was"
-        return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
-    method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
-    try:
-        part = _statistic(scores, delta, confidence, **{"bound_method": method} | how)
-    except NotMeasured as error:
-        return Unmeasured(str(error))
-    part = dataclasses.replace(part, gaussian_by_participations=_gaussians(record, scores))
     if math.isnan(part.estimate.epsilon):
         return Unmeasured(f"the estimate from {len(scores.observed)} scores is not a number")
-    return part
+    return dataclasses.replace(part, gaussian_by_participations=_gaussians(record, scores))
 
 
 def _statistic(
-    scores: Scores,
-    delta: float,
-    confidence: float,
-    bound_method: str | None = None,
-    variance: str = "known",
+    scores: Scores, delta: float, confidence: float, method: str | None, variance: str = "known"
 ) -> StatisticSummary:
-    """The results of one statistic, and its bound by the method that is given, if one is."""
-    method = bound_method if scores.boundable else None
+    if not scores.boundable:
+        method = None
     lower = None
     if method is not None:
         lower = lower_bound(scores, delta, confidence=confidence, method=method)
@@ -322,7 +299,6 @@ def _statistic(
 
 
 def _gaussians(record: AuditRecord, scores: Scores) -> dict[int, GaussianFit]:
-    """Tests of the scores by their canaries' participations."""
     counts = record.presence.sum(axis=0)
     if len(scores.observed) != len(counts):  # those that never took part are left out
         counts = counts[counts > 0]

@@ -8,23 +8,32 @@ from typing import Literal
 
 from fl_epe.auditing import (
     AverageCaseClient,
+    Dependence,
     EpsilonEstimate,
     ExpectedScoreFit,
     GaussianFit,
     Scores,
 )
 from fl_epe.auditing.bounds import bound_rows
-from fl_epe.reporting.average_case_client import average_case_client_dict
 from fl_epe.reporting.guarantee import AnalyticalSummary
 from fl_epe.reporting.metrics import MetricsSummary
 from fl_epe.reporting.numbers import JSON, as_json
-from fl_epe.reporting.verdict_types import Claims
+from fl_epe.reporting.verdict_types import Sees, Statement, Verdict
 
 Status = Literal["ok", "doubtful", "faulty", "not measured", "diverged"]
 """What a report is worth; of several the last one."""
 
 SCHEMA = 1
 """Of ``report.json``: it grows where a key gets another meaning, not where one is added."""
+
+
+_PLAIN = (
+    *("status", "reasons", "task", "delta", "confidence", "dim", "rounds", "unobserved"),
+    *("participation", "noise_multiplier", "cohort_size", "canary_share", "others_share"),
+    *("dependence", "idle_rounds", "faults", "fault_counts", "plan", "lost_count_as_zero"),
+    "versions",
+)
+"""Fields of a `RunSummary` that ``report.json`` has under the same name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +65,6 @@ class StatisticSummary:
 
     def to_dict(self) -> JSON:
         """As JSON values."""
-        test = self.gaussian
         mean, deviation = self.moments
         return {
             **as_json(self.estimate),
@@ -65,17 +73,16 @@ class StatisticSummary:
             "bound_method": self.bound_method,
             "score_mean": mean,
             "score_std": deviation,
-            "gaussian": test and {"statistic": test.statistic, "p_value": test.p_value},
+            "gaussian": self.gaussian and _test(self.gaussian),
             "gaussian_by_participations": [
-                {
-                    "participations": count,
-                    "canaries": found.count,
-                    "statistic": found.statistic,
-                    "p_value": found.p_value,
-                }
+                {"participations": count, "canaries": found.count, **_test(found)}
                 for count, found in self.gaussian_by_participations.items()
             ],
         }
+
+
+def _test(found: GaussianFit) -> JSON:
+    return {"statistic": found.statistic, "p_value": found.p_value}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +157,7 @@ class SideSummary:
             "known_rounds": as_json(self.known_rounds),
             "full_knowledge": self.full_knowledge and self.full_knowledge.to_dict(),
             "raw": as_json(self.raw),
-            "average_case_client": client and average_case_client_dict(client),
+            "average_case_client": client and _client_dict(client),
             "mean_score": as_json(self.mean_score),
         }
         return {
@@ -159,6 +166,19 @@ class SideSummary:
             "bounds": bound_rows(self.bounds, verdict),
             **{name: found for name, found in further.items() if found is not None},
         }
+
+
+def _client_dict(found: AverageCaseClient) -> JSON:
+    names = ("known", "unknown", "mean", "canaries", "canaries_unknown", "worst_case")
+    out: JSON = {"expected_scores_of": found.source, "equal": found.equal}
+    out |= {name: as_json(getattr(found, name)) for name in names}
+    if (largest := found.largest) is not None:
+        out["largest"] = {
+            "clients": largest.clients,
+            "simulated": largest.simulated,
+            **as_json(largest.estimate),
+        }
+    return out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +234,10 @@ class RunSummary:
         others_out: whether they are projected out of one canary's residual.
         stopped: of a run that its rule ended early, the rule, the round, and the ε that was
             watched, with its interval; ``None`` for other runs.
-        claims: the verdict, what each row states, and the dependence of the canaries.
+        settings: of the run, as JSON values.
+        verdict: the lower bound that was named before the run; ``None`` without a record.
+        statements: what each row of the table states.
+        dependence: of "unobserved" and "observed" canaries, as far as it was measured.
     """
 
     status: Status
@@ -242,7 +265,10 @@ class RunSummary:
     others_share: float = 0.0
     others_out: bool = True
     stopped: JSON | None = None
-    claims: Claims = dataclasses.field(default_factory=Claims)
+    settings: JSON = dataclasses.field(default_factory=dict)
+    verdict: Verdict | None = None
+    statements: tuple[Statement, ...] = ()
+    dependence: dict[str, Dependence] = dataclasses.field(default_factory=dict)
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
     run: JSON = dataclasses.field(default_factory=dict)
     heavier: float | None = None
@@ -251,6 +277,15 @@ class RunSummary:
     def headlines(self) -> tuple[Part, Part]:
         """Those of the final model and of every round."""
         return self.final.headline, self.every_round.headline
+
+    @property
+    def unit(self) -> str:
+        """Whose privacy: "client", or "example" if each canary stands for one."""
+        return next((statement.unit for statement in self.statements), "client")
+
+    def headline(self, adversary: Sees) -> Part:
+        """That of one adversary."""
+        return self.headlines[0 if adversary == "final" else 1]
 
     def rows(self) -> list[TableRow]:
         """The rows of the table; the first two are the headlines."""
@@ -265,34 +300,18 @@ class RunSummary:
 
     def to_dict(self) -> JSON:
         """What ``report.json`` holds; ``None`` for a number that is infinite or unknown."""
+        named = {self.verdict.adversary: self.verdict.method} if self.verdict else {}
         return {
             "schema": SCHEMA,
-            "status": self.status,
-            "exit_status": 0 if self.status == "ok" else 3,
-            "reasons": list(self.reasons),
-            "task": self.task,
-            "delta": self.delta,
-            "confidence": self.confidence,
-            "dim": self.dim,
-            "rounds": self.rounds,
+            **{name: as_json(getattr(self, name)) for name in _PLAIN},
             "canaries": self.num_canaries,
-            "unobserved": self.unobserved,
-            "participation": self.participation,
-            "noise_multiplier": self.noise_multiplier,
-            "cohort_size": as_json(self.cohort_size),
-            "canary_share": as_json(self.canary_share),
-            "others_share": self.others_share,
+            "exit_status": 0 if self.status == "ok" else 3,
             "analytical": self.analytical.to_dict(),
-            **self.claims.to_dict(),
-            "final": self.final.to_dict(self.claims.named("final")),
-            "all": self.every_round.to_dict(self.claims.named("all")),
+            "verdict": self.verdict and self.verdict.to_dict(),
+            "rows": [statement.to_dict() for statement in self.statements],
+            "final": self.final.to_dict(named.get("final")),
+            "all": self.every_round.to_dict(named.get("all")),
             "metrics": self.metrics.to_dict(),
-            "idle_rounds": self.idle_rounds,
-            "faults": list(self.faults),
-            "fault_counts": self.fault_counts,
-            "plan": list(self.plan),
-            "lost_count_as_zero": self.lost_count_as_zero,
-            "versions": self.versions,
             "run": {name: self.run.get(name) for name in ("started", "ended", "commands")},
-            **({"stopped": self.stopped} if self.stopped else {}),
+            **({"stopped": as_json(self.stopped)} if self.stopped else {}),
         }

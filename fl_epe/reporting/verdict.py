@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
+from collections.abc import Iterator
 
-from fl_epe.auditing import AuditRecord, Dependence, Scores, dependence
+from fl_epe.auditing import AuditRecord, Scores, dependence
 from fl_epe.auditing.bounds import (
     BOUNDS,
     PrimaryBound,
@@ -12,10 +13,9 @@ from fl_epe.auditing.bounds import (
     ceiling,
     method_by_design,
 )
-from fl_epe.checks import ArgumentError
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
-from fl_epe.reporting.verdict_types import SEES, Claims, Role, Statement, Verdict
+from fl_epe.reporting.verdict_types import SEES, Role, Sees, Statement, Verdict
 
 _SUSPECT = 0.001  # of a test in every report
 _NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
@@ -29,63 +29,49 @@ _KNOWS = {
 }
 
 
-def rule_of(record: AuditRecord) -> tuple[PrimaryBound, str, bool]:
-    """The verdict that a run was to have, as it was named, and whether its record says so.
-
-    A record that names none, or one that is not known here, falls back on the rule by design.
-    """
-    named = record.design.verdict
-    if named is not None:
-        with contextlib.suppress(ArgumentError):
-            return PrimaryBound.parse(named), named, True
-    return PrimaryBound.parse("auto"), "auto", False
-
-
-def _unknown_rule(record: AuditRecord) -> str:
-    """What a record names as its verdict, if that is nothing that is known here; else empty."""
-    named = record.design.verdict
-    return "" if named is None or rule_of(record)[2] else named
+def rule_of(record: AuditRecord) -> PrimaryBound:
+    """The verdict that a run was to have; by the design if its record names none."""
+    return PrimaryBound.parse(record.design.verdict or "auto")
 
 
 def chosen_method(
     record: AuditRecord, scores: Scores, delta: float, confidence: float, *, coins: bool
 ) -> str | None:
     """The method of a headline's bound, from the run's settings and its design alone."""
-    rule, _, _ = rule_of(record)
+    rule = rule_of(record)
     if rule.method == "auto":
         return method_by_design(scores, delta, confidence)
     return rule.method if rule.method in applicable_methods(scores, coins=coins) else None
 
 
-def claims(record: AuditRecord, summary: RunSummary) -> Claims:
-    """All that a report says about its bounds, besides their numbers.
-
-    Args:
-        record: the audit record of a run.
-        summary: of the record.
-    """
-    rule, named, recorded = rule_of(record)
-    unknown = _unknown_rule(record)
+def with_claims(record: AuditRecord, summary: RunSummary) -> RunSummary:
+    """The summary with all that a report says about its bounds besides their numbers."""
+    rule = rule_of(record)
     rows = summary.rows()
     at = 0 if rule.adversary == "final" else 1  # the first two rows are the headlines
     statements = tuple(
         _statement(record, summary, row, verdict=place == at) for place, row in enumerate(rows)
     )
-    part = rows[at].part
+    part, bound = rows[at].part, None
     if isinstance(part, Unmeasured):
-        verdict = Verdict(named, recorded, rule.adversary, None, None, part.reason, unknown)
+        why = part.reason
+    elif (bound := part.lower_bound) is not None:
+        why = ""
+    elif rule.method == "auto" or not part.scores.boundable:
+        why = "too few canaries for a bound"
     else:
-        why = "" if part.lower_bound is not None else _no_bound(rule, part)
-        verdict = Verdict(
-            named, recorded, rule.adversary, part.lower_bound, statements[at], why, unknown
-        )
-    return Claims(verdict, statements, dependence(record))
-
-
-def _no_bound(rule: PrimaryBound, part: StatisticSummary) -> str:
-    if rule.method == "auto" or not part.scores.boundable:
-        return "too few canaries for a bound"
-    return f"the scores do not allow {rule.method!r}"
+        why = f"the scores do not allow {rule.method!r}"
+    verdict = Verdict(
+        rule=record.design.verdict or "auto",
+        recorded=record.design.verdict is not None,
+        adversary=rule.adversary,
+        epsilon=bound,
+        statement=None if isinstance(part, Unmeasured) else statements[at],
+        reason=why,
+    )
+    return dataclasses.replace(
+        summary, verdict=verdict, statements=statements, dependence=dependence(record)
+    )
 
 
 def _statement(
@@ -94,56 +80,42 @@ def _statement(
     part = row.part
     method = part.bound_method if isinstance(part, StatisticSummary) else None
     role: Role = "not a bound"
-    if method is not None and BOUNDS[method].valid:
+    theorem, most = "no theorem", None
+    if isinstance(part, StatisticSummary) and method is not None and BOUNDS[method].valid:
         role = "verdict" if verdict else "exploratory"
-    most = None
-    if isinstance(part, StatisticSummary) and role != "not a bound" and method is not None:
+        theorem = BOUNDS[method].theorem
         most = ceiling(part.scores, summary.delta, summary.confidence, method)
-    poisson = record.mechanism.participation == "poisson"
+    also = record.design.also_known if row.sees == "every round" else None
     return Statement(
         sees=row.sees,
-        knows=_knows(record, row),
+        knows=f"{_KNOWS[row.name]}; and {also}" if also else _KNOWS[row.name],
         statistic=row.name,
-        adjacency="add-or-remove" if poisson else "zero-out",
+        adjacency="add-or-remove" if summary.participation == "poisson" else "zero-out",
         unit=record.design.unit,
         method=method,
         assumption=BOUNDS[method].assumption if method else "Gaussian scores, for the estimate",
-        theorem=BOUNDS[method].theorem if role != "not a bound" and method else "no theorem",
+        theorem=theorem,
         role=role,
         ceiling=most,
     )
 
 
-def _knows(record: AuditRecord, row: TableRow) -> str:
-    """What the adversary of a row knows besides what is released."""
-    also = record.design.also_known
-    of_rounds = row.sees == "every round"
-    return f"{_KNOWS[row.name]}; and {also}" if also and of_rounds else _KNOWS[row.name]
-
-
 def verdict_text(summary: RunSummary) -> str | None:
     """The verdict in one sentence; ``None`` without a record."""
-    verdict = summary.claims.verdict
+    verdict = summary.verdict
     if verdict is None:
         return None
     seen = SEES[verdict.adversary]
     how = "named before the run" if verdict.recorded else "by the design, as the record names none"
-    if verdict.unknown:
-        how = f"by the design, as the record names {verdict.unknown!r}, which is none known here"
     if verdict.epsilon is None or verdict.statement is None:
         return f"Verdict ({how}; {seen}): no bound, because {verdict.reason}."
-    share = f"{100 * summary.confidence:.6g}%"
+    method = verdict.statement.method or ""
+    what = f" ({BOUNDS[method].description})" if method in BOUNDS else ""
     return (
-        f"Verdict ({how}): ε ≥ {number(verdict.epsilon)} at {share} confidence, for an adversary "
-        f"who sees {seen}. The method is {_method(verdict.statement.method)}. "
+        f"Verdict ({how}): ε ≥ {number(verdict.epsilon)} at {100 * summary.confidence:.6g}% "
+        f"confidence, for an adversary who sees {seen}. The method is “{method}”{what}. "
         f"{most_text(verdict.statement.ceiling or 0.0)}. All other bounds are exploratory."
     )
-
-
-def _method(name: str | None) -> str:
-    """A method of `BOUNDS` with what it is."""
-    known = BOUNDS.get(name or "")
-    return f"“{name}” ({known.description})" if known else f"“{name}”"
 
 
 def most_text(most: float) -> str:
@@ -155,66 +127,42 @@ def most_text(most: float) -> str:
     return f"So many canaries can show ε ≥ {number(most)} at most, whatever their scores"
 
 
-def _most_words(most: float) -> str:
-    if most <= 0:
-        return "no ε, with so few canaries"
-    return "any ε" if most > _NO_LIMIT else f"ε ≥ {number(most)} at most"
-
-
-def statement_lines(summary: RunSummary) -> list[str]:
-    """What each row of the table states, a line for each."""
-    return [
-        f"{name}: {'; '.join(f'{key} {value}' for key, value in cells)}."
-        for name, cells in statement_cells(summary)
-    ]
-
-
 def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]]]]:
     """For each row of the table its name, and what it states by heading."""
     found = []
-    for row in summary.claims.statements:
+    for row in summary.statements:
+        seen: Sees = "final" if row.sees == "final model" else "all"
         cells = [
             ("adjacency", row.adjacency),
             ("unit", row.unit),
-            ("adversary", f"sees {_seen(row.sees)}, knows {row.knows}"),
+            ("adversary", f"sees {SEES[seen]}, knows {row.knows}"),
             ("assumption", row.assumption),
         ]
         if row.method is not None:
             cells.append(("bound", f"{row.method}, {row.role}"))
         if row.ceiling is not None:
-            cells.append(("canaries can show", _most_words(row.ceiling)))
+            cells.append(("largest possible bound", number(row.ceiling)))
         found.append((f"{row.sees}, {row.statistic}", cells))
     return found
 
 
-def _seen(row: str) -> str:
-    """In words, what the adversary of a row of the table sees."""
-    return SEES["final" if row == "final model" else "all"]
-
-
-def claim_notes(summary: RunSummary) -> list[str]:
+def claim_notes(summary: RunSummary) -> Iterator[str]:
     """The theorem behind the verdict, and the dependence of the scores with what is not known."""
-    lines, verdict = [], summary.claims.verdict
+    verdict = summary.verdict
     if verdict is not None and verdict.statement is not None and verdict.epsilon is not None:
-        lines.append(f"The verdict rests on {verdict.statement.theorem}.")
-    for name, found in summary.claims.dependence.items():
-        lines.append(_dependence_line(name, found))
-    if summary.claims.dependence:
-        lines.append(
+        yield f"The verdict rests on {verdict.statement.theorem}."
+    for name, found in summary.dependence.items():
+        who = "the unobserved canaries" if name == "unobserved" else "the canaries in their rounds"
+        suspect = found.p_value < _SUSPECT
+        start = f"Warning: {who} depend on each other" if suspect else f"Dependence of {who}"
+        yield (
+            f"{start}: two scores of a round are correlated by {found.correlation:.2g} "
+            f"± {found.standard_error:.1g}, and a round's mean has {found.mean_variance:.3g} times "
+            f"the variance of independent scores, in {found.rounds} rounds "
+            f"(p = {found.p_value:.2g})."
+        )
+    if summary.dependence:
+        yield (
             "One run cannot show dependence that is the same in all its rounds: it looks like a "
             "larger or smaller ε. The bound “lifted” holds under any dependence."
         )
-    return lines
-
-
-def _dependence_line(name: str, found: Dependence) -> str:
-    suspect = found.p_value < _SUSPECT
-    who = {"unobserved": "the unobserved canaries", "observed": "the canaries in their rounds"}[
-        name
-    ]
-    start = f"Warning: {who} depend on each other" if suspect else f"Dependence of {who}"
-    return (
-        f"{start}: two scores of a round are correlated by {found.correlation:.2g} "
-        f"± {found.standard_error:.1g}, and a round's mean has {found.mean_variance:.3g} times the "
-        f"variance of independent scores, in {found.rounds} rounds (p = {found.p_value:.2g})."
-    )

@@ -6,10 +6,12 @@ import dataclasses
 import math
 from typing import Literal
 
-from fl_epe.auditing import Dependence
 from fl_epe.reporting.numbers import JSON, as_json
 
-SEES = {"final": "the final model", "all": "every round's model"}
+Sees = Literal["final", "all"]
+"""The adversaries of a report's headlines."""
+
+SEES: dict[Sees, str] = {"final": "the final model", "all": "every round's model"}
 """What the adversary of each adversary sees, in words."""
 
 Role = Literal["verdict", "exploratory", "not a bound"]
@@ -61,16 +63,19 @@ class Verdict:
         epsilon: the bound; ``None`` if the run allows none.
         statement: of its row; ``None`` if that was not measured.
         reason: why there is no bound; empty if there is one.
-        unknown: what the record names instead, if that is no bound that is known here.
     """
 
     rule: str
     recorded: bool
-    adversary: Literal["final", "all"]
+    adversary: Sees
     epsilon: float | None
     statement: Statement | None
     reason: str = ""
-    unknown: str = ""
+
+    @property
+    def method(self) -> str | None:
+        """The bound's method."""
+        return self.statement.method if self.statement else None
 
     def to_dict(self) -> JSON:
         """As JSON values."""
@@ -80,36 +85,7 @@ class Verdict:
             "adversary": self.adversary,
             "epsilon": as_json(self.epsilon),
             "unbounded": self.epsilon == math.inf,
-            "method": self.statement.method if self.statement else None,
+            "method": self.method,
             "reason": self.reason,
             "statement": self.statement.to_dict() if self.statement else None,
         }
-
-
-@dataclasses.dataclass(frozen=True)
-class Claims:
-    """What a report says about its bounds, besides their numbers.
-
-    Attributes:
-        verdict: the one that was named; ``None`` without a record.
-        statements: one for each row of the table.
-        dependence: of "unobserved" and "observed" canaries, as far as it was measured.
-    """
-
-    verdict: Verdict | None = None
-    statements: tuple[Statement, ...] = ()
-    dependence: dict[str, Dependence] = dataclasses.field(default_factory=dict)
-
-    def to_dict(self) -> JSON:
-        """As JSON values, by the keys of ``report.json``."""
-        return {
-            "verdict": self.verdict.to_dict() if self.verdict else None,
-            "rows": [statement.to_dict() for statement in self.statements],
-            "dependence": as_json(self.dependence),
-        }
-
-    def named(self, adversary: str) -> str | None:
-        """The method of the verdict, if it is of this adversary."""
-        if self.verdict is None or self.verdict.adversary != adversary:
-            return None
-        return self.verdict.statement.method if self.verdict.statement else None

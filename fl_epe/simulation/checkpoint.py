@@ -63,10 +63,6 @@ class Job:
                 f"Expected clients={self.config.clients} to be those of the task, "
                 f"{self.task.num_clients}."
             )
-        if not isinstance(self.task.num_clients, int | np.integer):
-            raise ValueError(
-                f"Expected num_clients={self.task.num_clients!r} of the task to be a whole number."
-            )
         check_count("evaluate_every", self.evaluate_every)
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,10 +96,8 @@ class Job:
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        inner = (
-            {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {}
-        )
-        flat |= inner or {name: value}
+        inner = value if isinstance(value, dict) and value else None
+        flat |= {f"{name}.{key}": one for key, one in inner.items()} if inner else {name: value}
     return flat
 
 
@@ -163,8 +157,6 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]
         FileNotFoundError: if there is none.
         UnreadableFileError: if the file is not a checkpoint, is damaged, or has another schema.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"Expected path={str(path)!r} to exist: no unfinished run there.")
     (job,), state = read_archive(path, WHAT, schema=SCHEMA, texts=("job",))
     return job, state
 

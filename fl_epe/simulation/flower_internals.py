@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from collections.abc import Mapping
@@ -45,27 +46,20 @@ def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Mess
         records[name] = own_record = type(item)(values)
         if isinstance(own_record, ArrayRecord):
             for key, array in values.items():
-                if array.stype != "numpy.ndarray":
-                    continue
-                if id(array) not in decoded:
-                    decoded[id(array)] = DecodedArray(array)
-                own_record[key] = decoded[id(array)]
+                if array.stype == "numpy.ndarray":
+                    if id(array) not in decoded:
+                        decoded[id(array)] = DecodedArray(array)
+                    own_record[key] = decoded[id(array)]
     make: Any = Message
     own: Message = make(RecordDict(records), metadata=message.metadata)
     return own
 
 
 def quiet_flower() -> None:
-    """Keep Flower's own log to warnings, and its telemetry and update check off."""
-    no_telemetry()
-    logging.getLogger("flwr").setLevel(logging.WARNING)
+    """Keep Flower's own log to warnings, and its telemetry and update check off.
 
-
-def no_telemetry() -> None:
-    """Keep Flower from calling home, unless the user's environment says otherwise.
-
-    Flower reads the first variable when it is imported, which was before; other processes of the
-    run are yet to import it.
+    The user's environment may say otherwise. Flower reads the first variable when it is imported,
+    which was before; other processes of the run are yet to import it.
     """
     if "FLWR_TELEMETRY_ENABLED" not in os.environ:
         from flwr.supercore import telemetry
@@ -73,6 +67,7 @@ def no_telemetry() -> None:
         telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
 def simulate_with_ray(
@@ -83,19 +78,15 @@ def simulate_with_ray(
     Raises:
         RuntimeError: if Ray is not installed.
     """
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
+    if importlib.util.find_spec("ray") is None:
         raise RuntimeError(
             "backend='ray' needs Ray: install fl-epe with its 'ray' extra, or leave --backend out."
-        ) from error
+        )
     from flwr.simulation import run_simulation
 
-    no_telemetry()
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # hides only that the entry point is deprecated
+    quiet_flower()
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # hides that the entry point is deprecated
     try:
         run_simulation(server_app, client_app, nodes, backend_config=dict(backend))
     finally:
-        logger.setLevel(level)
+        logging.getLogger("flwr").setLevel(logging.WARNING)

@@ -15,6 +15,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from fl_epe.checks import check_count
 from fl_epe.flower import DecodedArray
 from fl_epe.simulation.flower_internals import (
     CLIENT_RAISED,
@@ -45,8 +46,7 @@ class InProcessGrid(Grid):
     """
 
     def __init__(self, client_app: ClientApp, nodes: int) -> None:
-        if nodes < 1:
-            raise ValueError(f"Expected nodes={nodes} >= 1.")
+        check_count("nodes", nodes)
         share_one_heap()
         ensure_task_identity(_SERVER)
         self._app = client_app
@@ -102,9 +102,8 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Start answering each message; returns their ids."""
-        ids = []
+        ids, decoded = list[str](), dict[int, DecodedArray]()
         messages = list(messages)  # alive, so that each array has an id of its own
-        decoded: dict[int, DecodedArray] = {}
         for original in messages:
             number = str(next(self._numbers))
             message = with_own_records(original, decoded)
@@ -153,18 +152,17 @@ def share_one_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-class _NodeThread:
+class _NodeThread(threading.Thread):
     """Answers the messages of a node, one after the other.
 
     It is a daemon: a client that hangs for ever does not keep the process from ending.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
+        super().__init__(daemon=True, name="fl-epe-node")
+        self._answer = answer
         self._work: queue.SimpleQueue[tuple[Message, Future[Message]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._run, args=(answer,), daemon=True, name="fl-epe-node"
-        )
-        self._thread.start()
+        self.start()
 
     def submit(self, message: Message) -> Future[Message]:
         """Answer a message after those before it."""
@@ -176,15 +174,12 @@ class _NodeThread:
         """Take no more messages; those that wait are still answered."""
         self._work.put(None)
 
-    def join(self) -> None:
-        """Wait until it has ended."""
-        self._thread.join()
-
-    def _run(self, answer: Callable[[Message], Message]) -> None:
+    def run(self) -> None:
+        """Answer until there is nothing more to come."""
         while (task := self._work.get()) is not None:
             message, reply = task
             try:
-                reply.set_result(answer(message))
+                reply.set_result(self._answer(message))
             except BaseException as error:  # noqa: BLE001 - as an executor does: who waits gets it
                 reply.set_exception(error)
             del task, message, reply  # large, and the next task may be long in coming

@@ -66,12 +66,10 @@ class TrainInstruction:
         Args:
             model: ``theta``, if it is encoded already; orders to many nodes can share it.
         """
-        told = dict(vars(self))
-        model = model or pack(theta=self.theta)
-        del told["theta"]
         # Seeds are wider than the 64 bits of an integer on the wire.
-        told |= {name: str(told[name]) for name in _SEEDS}
-        return RecordDict({"model": model, "order": ConfigRecord(told)})
+        told = {**vars(self), **{name: str(getattr(self, name)) for name in _SEEDS}}
+        theta = told.pop("theta")
+        return RecordDict({"model": model or pack(theta=theta), "order": ConfigRecord(told)})
 
     @classmethod
     def decode(cls, content: RecordDict) -> TrainInstruction:

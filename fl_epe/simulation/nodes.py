@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import heapq
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,15 +22,6 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE = 10  # refreshes that a node is left alone which did not say what it holds
 _FOR_EVER = 10**9
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """What one node does in a round."""
-
-    node: int
-    clients: list[int]
-    canary_ids: list[int]
 
 
 class NodeRegistry:
@@ -140,36 +129,34 @@ class NodeRegistry:
             return self._num_clients
         return sum(len(held) for held in self._held.values())
 
-    def share(self, clients: Cohort, canary_ids: Cohort) -> list[Share]:
-        """Partition a cohort among the nodes, in an order that does not depend on the nodes' ids.
+    def share(
+        self, clients: Cohort, canary_ids: Cohort
+    ) -> Iterator[tuple[int, list[int], list[int]]]:
+        """Each node with its clients and canaries, in an order that does not depend on its id.
 
         Canary j goes to the j-th node (modulo their number); clients that no node holds are left
         out. Where every node holds all clients, they are partitioned by size: each client, the
         largest first, goes to the node with the least work so far.
         """
         nodes = sorted(self._held, key=lambda node: int(self._held[node].min(initial=2**62)))
-        shares = []
-        balanced = self._balanced(clients, len(nodes)) if self._replicated() else None
+        owner = self._balanced(clients, len(nodes)) if self._replicated() else None
         for position, node in enumerate(nodes):
-            if balanced is not None:
-                here = balanced[position]
+            if owner is not None:
+                here = clients[owner == position]
             else:
                 here = np.intersect1d(clients, self._held[node], assume_unique=True)
             mine = canary_ids[canary_ids % len(nodes) == position]
             if len(here) or len(mine):
-                shares.append(Share(node, here.tolist(), mine.tolist()))
-        return shares
+                yield node, here.tolist(), mine.tolist()
 
-    def _balanced(self, clients: Cohort, parts: int) -> list[Cohort]:
-        """Parts of about equal size."""
-        sizes = np.asarray(self._sizes(clients))
-        loads = [(0.0, part) for part in range(parts)]
+    def _balanced(self, clients: Cohort, parts: int) -> NDArray[np.int64]:
+        """Of which part each client is, so that all parts are of about equal size."""
+        sizes, loads = np.asarray(self._sizes(clients)), np.zeros(parts)
         owner = np.empty(len(clients), np.int64)
         for place in np.argsort(-sizes, kind="stable"):
-            load, part = loads[0]
-            owner[place] = part
-            heapq.heapreplace(loads, (load + float(sizes[place]), part))
-        return [clients[owner == part] for part in range(parts)]
+            owner[place] = loads.argmin()
+            loads[owner[place]] += sizes[place]
+        return owner
 
     def _checked(self, content: RecordDict) -> NDArray[np.int64]:
         """The clients in a node's answer; raises a `RefusedError` if they are none."""

@@ -22,8 +22,10 @@ from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 
 logger = logging.getLogger(__name__)
 
-_METRICS = ("train_loss", "train_accuracy", "unclipped", "cohort")
-_PER_ROUND = ("clip_norm", "absent", *_METRICS)
+METRICS = ("train_loss", "train_accuracy", "unclipped", "cohort")
+"""The series of a training that a record has."""
+
+_PER_ROUND = ("clip_norm", "absent", *METRICS)
 _FAULTS_KEPT = 100
 
 
@@ -45,12 +47,11 @@ class RoundLog:
 
     def canary_ids(self, t: int) -> NDArray[np.int64]:
         """The canaries of round t, counted from 0."""
-        ids: NDArray[np.int64] = self.observed_ids[self.presence[t]]
-        return ids
+        return np.asarray(self.observed_ids[self.presence[t]])
 
-    def canaries_seen(self) -> int:
-        """How many observed canaries have taken part so far."""
-        return int(self.presence[: self.rounds_done].any(axis=0).sum())
+    def canaries_seen(self) -> NDArray[np.bool_]:
+        """Which observed canaries have taken part so far."""
+        return np.asarray(self.presence[: self.rounds_done].any(axis=0))
 
     def fault(self, kind: FaultKind, text: str, number: int | None = None) -> None:
         """Count a fault, and keep a message about it; the first hundred are kept.
@@ -95,18 +96,14 @@ class RoundLog:
         for name, value in row.items():
             self.history[name].append(value)
         clients = [client for order in answered for client in order.clients]
-        canaries = [canary for order in answered for canary in order.canary_ids]
         self.cohorts[t] = np.sort(np.array(clients, np.int64))
+        canaries = [canary for order in answered for canary in order.canary_ids]
         self.presence[t] = np.isin(self.observed_ids, canaries)
         self.rounds_done += 1
 
     def series(self, name: str) -> NDArray[np.float64]:
         """A series of ``history`` as an array, ``(rounds_done,)``."""
         return np.array(self.history[name])
-
-    def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """The training's series by their names in a record."""
-        return {name: self.series(name) for name in _METRICS}
 
     def clients(self) -> ClientLog:
         """Who took part in the rounds done."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import UnreadableFileError
 from fl_epe.auditing import AuditRecord, Design, EarlyStop, EpsilonEstimate, FaultKind
-from fl_epe.checks import ArgumentError, check_count, check_positive
+from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.flower import pack
 from fl_epe.simulation.checkpoint import (
     Job,
@@ -194,7 +194,7 @@ class _Session:
             loss=log.history["train_loss"][-1] if done else np.nan,
             accuracy=self._series["eval_accuracy"][-1],
             clip_norm=log.history["clip_norm"][-1] if done else self.job.config.clip_norm,
-            canaries_seen=log.canaries_seen(),
+            canaries_seen=int(log.canaries_seen().sum()),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
             metric=self.job.task.metric,
             estimate=self.strategy.auditor.epsilon_so_far(),
@@ -207,18 +207,18 @@ class _Session:
         """Score what is left and make the record."""
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
-        done, found = self.strategy.rounds_done, self.strategy.auditor.epsilon_so_far()
-        stopped = None
+        done, found, stopped = record.rounds, self.strategy.auditor.epsilon_so_far(), None
         if found is not None and self.job.config.stop_when and done < self.job.config.rounds:
             stopped = EarlyStop(done, found)
-        task = {
-            "task": self.job.task.reference,
-            **self.job.task.options(),
-            "metric": self.job.task.metric,
-            "chance_accuracy": self.job.task.chance_accuracy(),
-            "chance_loss": self.job.task.chance_loss(),
+        task = self.job.task
+        about = {
+            "task": task.reference,
+            **task.options(),
+            "metric": task.metric,
+            "chance_accuracy": task.chance_accuracy(),
+            "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**task, **record.design.to_settings()})
+        design = Design.of({**about, **record.design.to_settings()})
         return record.with_values(design=design, stopped=stopped)
 
 
@@ -307,14 +307,13 @@ def simulate(
         ValueError: for an unknown backend or fewer than one worker.
         RunStoppedError: if the run was asked to stop.
     """
-    if workers < 1:
-        raise ArgumentError("Expected {workers} >= 1.", workers=workers)
+    check_count("workers", workers)
+    if backend not in ("in-process", "ray"):
+        raise_invalid("backend", backend, "to be 'in-process' or 'ray'")
     if backend == "in-process":
         with InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
             return run_on_grid(grid, job, **options)
-    if backend == "ray":
-        return _simulate_with_ray(job, workers, options)
-    raise ArgumentError("Expected {backend} to be 'in-process' or 'ray'.", backend=backend)
+    return _simulate_with_ray(job, workers, options)
 
 
 def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> AuditRecord:

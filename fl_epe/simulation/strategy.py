@@ -38,7 +38,7 @@ from fl_epe.simulation.dp_fedavg import (
 )
 from fl_epe.simulation.messages import TrainInstruction, add_up, collect
 from fl_epe.simulation.nodes import NodeRegistry
-from fl_epe.simulation.round_log import RoundLog
+from fl_epe.simulation.round_log import METRICS, RoundLog
 
 logger = logging.getLogger(__name__)
 
@@ -128,12 +128,12 @@ class DPFedAvg(Strategy):
                 self.log.fault(*fault)
         t, settings = self.rounds_done, self.config
         self._instructions = {
-            share.node: TrainInstruction(
+            node: TrainInstruction(
                 theta=theta,
                 round_number=t + 1,
                 clip_norm=self._state.clip_norm,
-                clients=share.clients,
-                canary_ids=share.canary_ids,
+                clients=clients,
+                canary_ids=canary_ids,
                 canary_seed=self.seeds.canary,
                 num_canaries=settings.num_canaries + settings.unobserved,
                 canary_kind=settings.canary_kind,
@@ -143,7 +143,9 @@ class DPFedAvg(Strategy):
                 local_learning_rate=settings.local_learning_rate,
                 separate=settings.full_knowledge,
             )
-            for share in self._nodes.share(self.log.cohorts[t], self.log.canary_ids(t))
+            for node, clients, canary_ids in self._nodes.share(
+                self.log.cohorts[t], self.log.canary_ids(t)
+            )
         }
         model = ArrayRecord({"theta": arrays["theta"]})
         messages = [
@@ -202,16 +204,15 @@ class DPFedAvg(Strategy):
         """
         if not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
-        ids, presence = self.log.observed_ids, self.log.presence[: self.rounds_done]
+        ids = self.log.observed_ids
         if self.config.stop_when is not None and self.rounds_done < self.config.rounds:
-            seen = presence.any(axis=0)  # a canary whose turn did not come is unobserved
-            ids = ids[seen]
+            ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
         return self.auditor.record(
             ids,
             read_only(arrays["theta"]).astype(np.float64),
             mechanism=self._mechanism(),
             clients=self.log.clients(),
-            metrics={**(metrics or {}), **self.log.metrics()},
+            metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
             design=Design.of(self.config.to_dict()),
             provenance=Provenance(
                 self.seeds.to_dict(),

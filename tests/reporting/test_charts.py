@@ -18,7 +18,8 @@ from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize
 from fl_epe.reporting.chart_rounds import by_round, chart_of_rows, run_charts, schedule
 from fl_epe.reporting.chart_scores import by_canary, claimed_misses, error_rates, histogram
-from fl_epe.reporting.charts import MOST_POINTS, plain, signed, spread_out
+from fl_epe.reporting.charts import MOST_POINTS, plain, spread_out
+from fl_epe.reporting.numbers import signed
 from fl_epe.reporting.still import PALETTE, still
 from fl_epe.schedules import Poisson
 

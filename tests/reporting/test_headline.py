@@ -11,7 +11,7 @@ from records import make_record, record_of
 from fl_epe.accounting import delta_two_gaussians
 from fl_epe.auditing import EarlyStop, EpsilonEstimate
 from fl_epe.reporting import as_text, summarize
-from fl_epe.reporting.headline import LITTLE, SOME, guess_limit, headline
+from fl_epe.reporting.headline import LITTLE, SOME, guess_limit, headline, meaning
 from fl_epe.reporting.notes import notes, notes_by_weight
 
 LOW, MIDDLE, HIGH = (0.1, 0.0, 0.3), (1.5, 1.2, 2.0), (9.0, 7.0, 12.0)
@@ -77,7 +77,7 @@ def test_the_limit_is_met_by_randomized_response():
     ],
 )
 def test_what_to_do_follows_from_what_was_found(final, every, words):
-    text = headline(_summary(final, every)).finding
+    text = headline(_summary(final, every))
     assert words in text
     assert text.endswith(".")
     assert ("nothing has to change" in text) is (words.startswith("nothing"))
@@ -85,10 +85,10 @@ def test_what_to_do_follows_from_what_was_found(final, every, words):
 
 def test_the_upper_end_of_an_interval_decides():
     """A small estimate that may be large is not called small."""
-    unsure = headline(_summary((0.1, 0.0, 9.0), LOW)).finding
+    unsure = headline(_summary((0.1, 0.0, 9.0), LOW))
     assert "only the finished model can tell a lot" in unsure
     assert "nothing has to change" not in unsure
-    endless = headline(_summary((0.1, 0.0, math.inf), LOW)).finding
+    endless = headline(_summary((0.1, 0.0, math.inf), LOW))
     assert "can tell a lot" in endless
     assert "∞ with 95% confidence" in endless
 
@@ -96,23 +96,23 @@ def test_the_upper_end_of_an_interval_decides():
 @pytest.mark.slow
 def test_where_no_theorem_holds_that_is_said():
     for limit in (None, math.inf):
-        text = headline(_summary(LOW, LOW, **_no_theorem(limit))).finding
+        text = headline(_summary(LOW, LOW, **_no_theorem(limit)))
         assert "no theorem guarantees it" in text
-    bare = headline(_summary(HIGH, HIGH, noise_multiplier=0.0)).finding
+    bare = headline(_summary(HIGH, HIGH, noise_multiplier=0.0))
     assert "so add noise" in bare
 
 
 def test_what_was_not_measured_is_no_number():
-    top = headline(summarize(record_of(0)))
-    assert "Nothing was measured" in top.finding
-    assert "do not take it for private" in top.finding
-    assert top.meaning[0].startswith("Had ε been measured, ε = 1 would mean")
-    assert "73.1%" in top.meaning[0]
+    top = headline(_unmeasured())
+    assert "Nothing was measured" in top
+    assert "do not take it for private" in top
+    assert meaning(_unmeasured())[0].startswith("Had ε been measured, ε = 1 would mean")
+    assert "73.1%" in meaning(_unmeasured())[0]
 
 
 def test_a_model_that_diverged_is_no_finding():
     metrics = {"eval_round": np.arange(6.0), "eval_loss": np.append(np.ones(5), np.inf)}
-    text = headline(summarize(make_record(metrics=metrics))).finding
+    text = headline(summarize(make_record(metrics=metrics)))
     assert text.startswith("The training went wrong")
     assert "ε" not in text
 
@@ -120,13 +120,13 @@ def test_a_model_that_diverged_is_no_finding():
 def test_a_stopped_run_has_the_interval_that_holds_after_a_stop():
     stopped = EarlyStop(3, EpsilonEstimate(5.5, 4.25, 7.75, 1e-3, 0.95, "m"))
     record = make_record(stopped=stopped, stop_when="epsilon-all-low > 4", num_rounds=6)
-    text = headline(summarize(record)).finding
+    text = headline(summarize(record))
     assert "5.50, 4.25 to 7.75 with 95% confidence" in text
     assert "less sure than usual as the run was stopped on its scores" in text
 
 
 def test_what_it_means_for_a_guess():
-    final, every, about = headline(_summary((1.0, 0.8, 1.2), (16.0, 15.0, 17.0))).meaning
+    final, every, about = meaning(_summary((1.0, 0.8, 1.2), (16.0, 15.0, 17.0)))
     assert "right in at most 73.1% of cases, at odds of 2.72 to 1" in final
     assert "δ = 0.001 is counted in" in final
     assert "If ε is at the upper end of its interval, 1.20, in at most 76.9% of cases" in final
@@ -134,17 +134,17 @@ def test_what_it_means_for_a_guess():
     assert "at odds of 8,900,000 to 1" in every or "at odds of 8,800,000 to 1" in every
     assert f"{LITTLE:.0%}" in about
     assert f"{SOME:.0%}" in about
-    always = headline(_summary((40.0, 30.0, 50.0), LOW)).meaning[0]
+    always = meaning(_summary((40.0, 30.0, 50.0), LOW))[0]
     assert "right practically always" in always
 
 
 def test_a_model_is_not_to_be_published_before_it_is_measured_for_real_clients():
     summary = _summary(LOW, (16.0, 15.0, 17.0))
-    assert "publish only the finished model" in headline(summary).finding
+    assert "publish only the finished model" in headline(summary)
     analytical = dataclasses.replace(
         summary.analytical, participations=1.0, client_participations=24.0
     )
-    found = headline(dataclasses.replace(summary, analytical=analytical)).finding
+    found = headline(dataclasses.replace(summary, analytical=analytical))
     assert "so measure again with canaries that take part in 24 rounds, as clients do" in found
     assert "publish only" not in found
 
@@ -156,7 +156,7 @@ def test_a_run_says_how_often_its_clients_were_to_take_part():
     )
     found = summarize(with_settings).analytical
     assert (found.participations, found.client_participations) == (3.0, 24.0)
-    assert "real clients took part in about 24 rounds" in headline(summarize(with_settings)).finding
+    assert "real clients took part in about 24 rounds" in headline(summarize(with_settings))
     without = with_settings.with_values(num_rounds=None)
     assert summarize(without).analytical.client_participations is None
 
@@ -189,10 +189,10 @@ def test_clients_who_take_part_more_often_than_canaries_are_not_told_that_all_is
     )
     more = dataclasses.replace(summary, analytical=analytical)
     top = headline(more)
-    assert "took part in one round" in top.finding
-    assert "real clients took part in about 24 rounds each" in top.finding
-    assert "nothing has to change" not in top.finding
-    assert "as real ones do" not in " ".join(top.meaning)
+    assert "took part in one round" in top
+    assert "real clients took part in about 24 rounds each" in top
+    assert "nothing has to change" not in top
+    assert "as real ones do" not in " ".join(meaning(more))
     assert "participations=24 of CanaryAudit" in as_text(more, width=1000)
     commands = ["fl-epe --debug run tasks:t --seed … --rounds 9 --output='x y' --note '$(a); b'"]
     typed = dataclasses.replace(more, run={"commands": commands}, num_canaries=1200)

@@ -49,7 +49,7 @@ def test_the_caption_says_what_the_numbers_are_of():
         assert part in caption
     assert "zero-out adjacency" in caption
     assert "diverged" not in caption
-    assert "diverged" in latex_table(summarize(RECORDS["diverged"]()))
+    assert "Diverged" in latex_table(summarize(RECORDS["diverged"]()))
 
 
 def test_the_numbers_are_those_of_the_report():

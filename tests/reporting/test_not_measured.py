@@ -22,7 +22,7 @@ from fl_epe.reporting import (
     write_unmeasured,
 )
 from fl_epe.reporting.page import headlines
-from fl_epe.reporting.rows import table_rows
+from fl_epe.reporting.tables import table_rows
 
 PLAN = ["2 canaries a round, 4% of the weight.", "About 1.2 s a round."]
 FINISHED = "ε for somebody who has only the finished model"
@@ -81,9 +81,10 @@ def test_a_run_without_canaries_has_no_number_anywhere(tmp_path, rounds: int):
 def test_a_run_without_a_record_is_reported_the_same_way(tmp_path):
     reason = "the audit could not read the model: 3 rounds, 3 times bfloat16"
     config = {"task": "a deployment", "noise_multiplier": 0.5, "plan": PLAN}
-    summary = write_unmeasured(
-        tmp_path / "new", f"{reason}.", delta=1e-5, config=config, faults=["round 1, no model"]
+    summary = summarize_unmeasured(
+        f"{reason}.", delta=1e-5, config=config, faults=["round 1, no model"]
     )
+    write_unmeasured(summary, tmp_path / "new")
     written = json.loads((tmp_path / "new" / "report.json").read_text())
     assert (written["status"], written["reasons"]) == (NOT_MEASURED, [reason])
     assert written["final"]["epsilon"] is written["all"]["epsilon"] is None

@@ -49,7 +49,7 @@ def test_the_top_comes_in_order(page):
     ]
     assert places == sorted(places)
     assert re.search(r"<dt>date</dt><dd>\d{4}-\d\d-\d\d \(UTC\), when its record", page)
-    assert "<dt>rounds</dt><dd>6</dd>" in page
+    assert "6 rounds" in page
 
 
 def test_a_date_is_never_synthetic(tmp_path):

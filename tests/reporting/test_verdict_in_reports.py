@@ -10,7 +10,6 @@ from fl_epe.cli.main import main
 from fl_epe.limit import limit_record
 from fl_epe.reporting import as_text, most_text, summarize, write_report
 from fl_epe.reporting.notes import notes
-from fl_epe.reporting.verdict import verdict_text
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
 HEADLINES = (("final", 0), ("all", 1))
@@ -39,26 +38,25 @@ def test_exactly_one_bound_is_the_verdict(sees, place):
 @pytest.mark.slow
 def test_an_old_record_falls_back_on_the_rule_by_design():
     old, new = summarize(make_record()), summarize(_named("auto"))
-    assert not summarize(_named("of another version")).claims.verdict.recorded
-    assert not old.claims.verdict.recorded
-    assert new.claims.verdict.recorded
-    assert old.claims.verdict.epsilon == new.claims.verdict.epsilon is not None
+    assert not old.verdict.recorded
+    assert new.verdict.recorded
+    assert old.verdict.epsilon == new.verdict.epsilon is not None
     assert "as the record names none" in as_text(old, 1000)
     assert "named before the run" in as_text(new, 1000)
 
 
 def test_a_verdict_that_the_scores_do_not_allow_is_none_and_no_other_takes_its_place():
-    found = summarize(_named("one-run")).claims.verdict
+    found = summarize(_named("one-run")).verdict
     assert found.epsilon is None
     assert found.reason == "the scores do not allow 'one-run'"
     coins = summarize(_named("one-run", inclusion="coin"))
-    assert coins.claims.verdict.epsilon is not None
+    assert coins.verdict.epsilon is not None
     assert "Steinke" in " ".join(notes(coins))
 
 
 def test_a_verdict_that_was_not_measured_says_why():
     summary = summarize(record_of(0, verdict="auto"))
-    assert summary.claims.verdict.epsilon is None
+    assert summary.verdict.epsilon is None
     assert "no bound, because no canary took part" in as_text(summary, 1000)
 
 
@@ -88,7 +86,7 @@ def test_every_row_states_what_it_is_about(schedule, adjacency, tmp_path):
 
 def test_every_bound_has_the_largest_that_it_could_have_shown():
     summary = summarize(limit_record(ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=60))
-    for row, statement in zip(summary.rows(), summary.claims.statements, strict=True):
+    for row, statement in zip(summary.rows(), summary.statements, strict=True):
         if row.paper:
             assert statement.ceiling is None
         else:
@@ -175,7 +173,6 @@ def test_the_order_in_which_a_record_holds_its_canaries_changes_no_number():
     assert summarize(other).to_dict() == summarize(record).to_dict()
 
 
-def test_a_verdict_of_another_version_is_named():
-    words = verdict_text(summarize(_named("of another version")))
-    assert words is not None
-    assert "the record names 'of another version', which is none known here" in words
+def test_a_verdict_of_another_version_is_refused_by_name():
+    with pytest.raises(ValueError, match="verdict='of another version'"):
+        summarize(_named("of another version"))

@@ -32,12 +32,12 @@ class TestNodes:
             directory = NodeRegistry(10, 1.0, lambda clients: sizes[clients])
             directory.wait_for_all(grid)
             assert directory.reachable() == 10
-            shares = directory.share(np.arange(10), np.arange(5))
-        loads = sorted(int(sizes[share.clients].sum()) for share in shares)
+            shares = list(directory.share(np.arange(10), np.arange(5)))
+        loads = sorted(int(sizes[clients].sum()) for _, clients, _ in shares)
         assert loads == [26, 29, 50]
-        everyone = [client for share in shares for client in share.clients]
+        everyone = [client for _, clients, _ in shares for client in clients]
         assert sorted(everyone) == list(range(10))
-        assert sorted(c for share in shares for c in share.canary_ids) == list(range(5))
+        assert sorted(c for _, _, canaries in shares for c in canaries) == list(range(5))
 
     def test_clients_that_nobody_holds_are_waited_for(self):
         with InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid:
