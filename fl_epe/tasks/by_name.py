@@ -218,13 +218,11 @@ def _settings_of(function: Callable[..., Any], reference: str) -> type:
     hints, fields = typing.get_type_hints(function), list[Any]()
     for name, parameter in inspect.signature(function).parameters.items():
         default = parameter.default
-        if parameter.kind is parameter.VAR_KEYWORD:
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
-        wrong = f"to take the argument {name!r}"
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise_invalid("task name", reference, f"{wrong} by name: leave out '/' and '*'")
         if name not in hints and default in (parameter.empty, None):
-            raise_invalid("task name", reference, f"{wrong} with a type")
+            wanted = f"to take the argument {name!r} with a type"
+            raise_invalid("task name", reference, wanted)
         kind = hints.get(name, type(default))
         if default is parameter.empty:
             fields.append((name, kind))
@@ -239,8 +237,3 @@ def look_in_current_folder() -> None:
     """Let modules of the current folder be found, as ``python -m`` does."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-
-
-def load_again(reference: str, options: Mapping[str, Any]) -> Task:
-    """`load_task` in another process, for a task that is unpickled there."""
-    return load_task(reference, **options)

@@ -17,7 +17,6 @@ import torch
 from fl_epe.checks import raise_invalid
 from fl_epe.files import whole_file
 from fl_epe.models import (
-    Inputs,
     batch_norms,
     bind_parameters,
     call_model,
@@ -28,7 +27,7 @@ from fl_epe.models import (
     training_notes,
 )
 from fl_epe.seeding import generator
-from fl_epe.tasks.by_name import load_again, place_of
+from fl_epe.tasks.by_name import load_task, place_of
 from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 
 _EVALUATION_BATCH = 64
@@ -65,7 +64,8 @@ class Task(abc.ABC):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a task that was found by name as that name: the other process loads its own."""
         if "_found_by" in self.__dict__:
-            return load_again, self.__dict__["_found_by"]
+            reference, options = self.__dict__["_found_by"]
+            return functools.partial(load_task, reference, **options), ()
         return super().__reduce_ex__(protocol)
 
     def options(self) -> dict[str, Any]:
@@ -171,10 +171,8 @@ class Task(abc.ABC):
             found += [f"The model or the loss warns: {warning.message}" for warning in warned[:1]]
         except Exception as error:  # anything that somebody's model and loss may do
             reason = f"{type(error).__name__}: {error}{place_of(error)}"
-            raise ValueError(
-                f"The model or the loss fails on two held-out examples: {reason}. Inputs: "
-                f"{_shapes(examples.inputs)}; targets: {_shapes(examples.targets)}."
-            ) from error
+            text = f"The model or the loss fails on two held-out examples: {reason}."
+            raise ValueError(f"{text} {_shapes(examples)}.") from error
         return found
 
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
@@ -291,10 +289,7 @@ def _average_batch_norm(
     model.eval()
 
 
-def _shapes(inputs: Inputs) -> str:
-    named = inputs if isinstance(inputs, Mapping) else {"": inputs}
-    texts = [
-        f"{name} {str(part.dtype).removeprefix('torch.')} {tuple(part.shape)}".strip()
-        for name, part in named.items()
-    ]
-    return ", ".join(texts)
+def _shapes(examples: ClientData) -> str:
+    parts = examples.tensors().items()
+    kinds = {name: str(part.dtype).removeprefix("torch.") for name, part in parts}
+    return "; ".join(f"{name}: {kinds[name]} {tuple(part.shape)}" for name, part in parts)

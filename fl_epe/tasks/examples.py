@@ -25,16 +25,20 @@ class ClientData:
     targets: torch.Tensor
 
     def __post_init__(self) -> None:
-        named = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
-        for name, part in named.items():
+        for name, part in self.tensors().items():
             if len(part) != len(self.targets):
                 raise ValueError(
-                    f"Expected as many inputs{name and f' {name!r}'} as targets, got {len(part)} "
-                    f"and {len(self.targets)}."
+                    f"Expected as many {name} as targets, got {len(part)} and {len(self.targets)}."
                 )
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All tensors, under names for a message."""
+        named = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
+        inputs = {f"inputs {name}".strip(): part for name, part in named.items()}
+        return {**inputs, "targets": self.targets}
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
         """The same with every tensor changed, e.g. by taking some examples of it."""

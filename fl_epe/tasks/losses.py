@@ -65,7 +65,6 @@ def cross_entropy_by_example(
         targets: int64 of shape (n, …).
         ignored: the target where nothing is to be predicted.
     """
-    n = len(targets)
     flat = logits.reshape(-1, logits.shape[-1])
     losses = functional.cross_entropy(
         flat, targets.reshape(-1), reduction="none", ignore_index=ignored
@@ -74,8 +73,8 @@ def cross_entropy_by_example(
     values = logits.detach()
     fast = values.is_cpu and values.dtype == torch.float32  # NumPy's is ten times as fast
     best = torch.from_numpy(values.numpy().argmax(-1)) if fast else values.argmax(-1)
-    right = (best == targets) & counted
-    loss, correct, examples = (part.reshape(n, -1).sum(1) for part in (losses, right, counted))
+    parts = losses, (best == targets) & counted, counted
+    loss, correct, examples = (part.reshape(len(targets), -1).sum(1) for part in parts)
     return loss, correct, examples
 
 
@@ -96,11 +95,8 @@ def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExampl
     if not targets.is_floating_point():
         logits, _ = by_class(outputs, targets)
         return cross_entropy_by_example(logits.reshape(*targets.shape, -1), targets)
-    _check_shapes(outputs, targets)
-    losses = functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="none")
-    loss = losses.reshape(len(targets), -1).sum(1)
-    each = targets[0].numel()
-    return loss, torch.zeros_like(loss), torch.full_like(loss, each)
+    loss = _squared_errors(outputs, targets).reshape(len(targets), -1).sum(1)
+    return loss, torch.zeros_like(loss), torch.full_like(loss, targets[0].numel())
 
 
 def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
@@ -119,12 +115,10 @@ def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
     """
     if not targets.is_floating_point():
         return cross_entropy(*by_class(outputs, targets))
-    _check_shapes(outputs, targets)
-    loss = functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="sum")
-    return LossSum(loss, 0, targets.numel())
+    return LossSum(_squared_errors(outputs, targets).sum(), 0, targets.numel())
 
 
-def _check_shapes(outputs: torch.Tensor, targets: torch.Tensor) -> None:
+def _squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     mine, theirs = _without_ones(outputs.shape[1:]), _without_ones(targets.shape[1:])
     flat = min(len(mine), len(theirs)) < 2
     if outputs.numel() != targets.numel() or (mine != theirs and not flat):
@@ -133,6 +127,7 @@ def _check_shapes(outputs: torch.Tensor, targets: torch.Tensor) -> None:
             f"{tuple(outputs.shape)} for {tuple(targets.shape)}: for classes, make the targets "
             "whole numbers or text."
         )
+    return functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="none")
 
 
 def right_classes(outputs: torch.Tensor, targets: torch.Tensor) -> Any:

@@ -8,7 +8,9 @@ of 4 clients, and the StackOverflow LSTM 1.65 in chunks of 2.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -181,24 +183,18 @@ class Together:
 
         def forward(
             parameters: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]
-        ) -> torch.Tensor:
+        ) -> Any:
             self._set_masks(masks)
             named = dict(zip(self._shapes, parameters, strict=True))
-
-            def model(*plain: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
-                own: torch.Tensor = torch.func.functional_call(self._model, named, plain, more)
-                return own
-
-            outputs: torch.Tensor = call_model(model, inputs)
-            return outputs
+            call = functools.partial(torch.func.functional_call, self._model, named)
+            return call((), dict(inputs)) if isinstance(inputs, Mapping) else call(inputs)
 
         try:
-            with self._execution.autocast():
-                vectorized = torch.func.vmap(forward, randomness="different")
-                outputs: torch.Tensor = vectorized(leaves, inputs, masks)
+            vectorized = torch.func.vmap(forward, randomness="different")
+            outputs: torch.Tensor = self._execution.call(vectorized, leaves, inputs, masks)
+            return outputs
         finally:
             self._set_masks([])
-        return self._execution.widen(outputs)
 
     def _set_masks(self, masks: list[torch.Tensor]) -> None:
         """Let each dropout take its masks in the order of the calls."""
@@ -214,7 +210,7 @@ class Together:
         def see(dropout: SeededDropout, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
             calls.append((dropout, tuple(inputs[0].shape[1:])))
 
-        dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout) and m.rate]
+        dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout) and m.p]
         if not dropouts:
             return calls
         hooks = [dropout.register_forward_hook(see) for dropout in dropouts]

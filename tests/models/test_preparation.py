@@ -69,7 +69,7 @@ def test_dropout_is_replaced_wherever_it_is(build: type[nn.Module], seeded: int)
 
 def test_a_replaced_dropout_keeps_its_rate_and_its_mode():
     model: Any = prepared(lambda: nn.Sequential(nn.Dropout(0.25), nn.Dropout(0.5).eval()))
-    assert [layer.rate for layer in model] == [0.25, 0.5]
+    assert [layer.p for layer in model] == [0.25, 0.5]
     assert [layer.training for layer in model] == [True, False]
 
 
