@@ -187,14 +187,11 @@ def model_notes(model: torch.nn.Module) -> list[str]:
 
     Raises:
         ValueError: if there is nothing to train, or the parameters cannot be a float32 vector: one
-            has no values yet, is not float32, or is sparse; the message names it.
+            is not float32, or is sparse; the message names it.
     """
     if not trainable(model):
         raise ValueError("Expected a model with parameters that have requires_grad=True.")
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-            text = "call the lazy model with an example once, before it is handed over"
-            raise ValueError(f"Expected the parameter {name!r} to have a shape: {text}.")
         dense = parameter.dtype == torch.float32 and parameter.layout == torch.strided
         if parameter.requires_grad and not dense:
             kind = f"{parameter.dtype}, {parameter.layout}".replace("torch.", "")

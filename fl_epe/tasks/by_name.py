@@ -17,13 +17,14 @@ import importlib
 import importlib.util
 import inspect
 import json
+import operator
 import os
 import sys
 import traceback
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fl_epe.checks import ArgumentError, raise_invalid
 
@@ -142,11 +143,15 @@ def find_task(reference: str) -> FoundTask:
         known = ", ".join(sorted(BUILT_IN))
         raise_invalid("task name", reference, f"to be one of {known}, or {_HOW}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
-    found = _import(module, reference)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            _refuse_name(module, name, reference)
-        found = getattr(found, part)
+    place = _import(module, reference)
+    try:
+        found = operator.attrgetter(name)(place)
+    except AttributeError:
+        values = vars(place).items()
+        tasks = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
+        has = f"it has {', '.join(tasks)}" if tasks else "it has no task"
+        text = f"to name something in {module}: there is no {name!r}, {has}"
+        raise_invalid("task name", reference, text)
     if not _fits(found):
         text = "to be a subclass of fl_epe.tasks.Task, a function that is annotated to return one"
         kind = type(found).__name__
@@ -203,14 +208,6 @@ def place_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError) or not frames:  # the text of the former has them
         return ""
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
-
-
-def _refuse_name(module: str, name: str, reference: str) -> NoReturn:
-    values = vars(sys.modules[module]).items()
-    known = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
-    has = f"it has {', '.join(known)}" if known else "it has no task"
-    text = f"to name something in {module}: there is no {name!r}, {has}"
-    raise_invalid("task name", reference, text)
 
 
 def _settings_of(function: Callable[..., Any], reference: str) -> type:

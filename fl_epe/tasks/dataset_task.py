@@ -32,8 +32,10 @@ from fl_epe.checks import raise_invalid
 from fl_epe.data import absolute
 from fl_epe.models import call_model, prepared
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 from fl_epe.tasks.losses import (
+    ByExample,
+    ClientData,
+    LossSum,
     by_class,
     check_classes,
     default_by_example,
@@ -196,12 +198,12 @@ class DatasetTask(Task):
         """A copy of the model, or a fresh one; its output is one tensor."""
         own: Any = self.given.model
         made: Any = own if isinstance(own, torch.nn.Module) else own()
-        return _OneTensor(made if inspect.isclass(own) else copy.deepcopy(made))
-
-    def state_dict(self, theta: np.ndarray) -> dict[str, torch.Tensor]:
-        """See `Task.state_dict`; for the model that was handed over."""
-        own = super().state_dict(theta)
-        return {name.removeprefix("model."): part for name, part in own.items()}
+        made = made if inspect.isclass(own) else copy.deepcopy(made)
+        if not isinstance(made, torch.nn.Module):
+            kind = type(made).__name__
+            raise TypeError(f"Expected model to make a torch.nn.Module, got {kind}.")
+        made.register_forward_hook(_one_tensor)
+        return made
 
     def client(self, client_id: int) -> ClientData:
         """The rows of one client."""
@@ -268,34 +270,20 @@ class DatasetTask(Task):
         return None if own else default_by_example(outputs, targets)
 
 
-class _OneTensor(torch.nn.Module):
-    """A model whose output is made one tensor: its ``logits``, or the first of several."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(
-                f"Expected model to make a torch.nn.Module, got {type(model).__name__}."
-            )
-        self.model = model
-
-    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
-        """The logits."""
-        outputs = self.model(*inputs, **named)
-        if isinstance(outputs, torch.Tensor):
-            return outputs
-        if hasattr(outputs, "logits"):
-            outputs = outputs.logits
-        elif isinstance(outputs, Mapping) and "logits" in outputs:
-            outputs = outputs["logits"]
-        elif isinstance(outputs, tuple | list):
-            outputs = outputs[0]
-        if not isinstance(outputs, torch.Tensor):
-            raise TypeError(
-                f"Expected the model to return a tensor, or something with logits, got "
-                f"{type(outputs).__name__}."
-            )
-        return outputs
+def _one_tensor(_model: torch.nn.Module, _inputs: Any, outputs: Any) -> torch.Tensor:
+    """A model's output as one tensor: its ``logits``, or the first of several."""
+    if hasattr(outputs, "logits"):
+        outputs = outputs.logits
+    elif isinstance(outputs, Mapping) and "logits" in outputs:
+        outputs = outputs["logits"]
+    elif isinstance(outputs, tuple | list):
+        outputs = outputs[0]
+    if not isinstance(outputs, torch.Tensor):
+        kind = type(outputs).__name__
+        raise TypeError(
+            f"Expected the model to return a tensor, or something with logits, got {kind}."
+        )
+    return outputs
 
 
 def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:

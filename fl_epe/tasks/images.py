@@ -20,11 +20,9 @@ from torch.nn import functional
 
 from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.data import absolute
-from fl_epe.models import Cnn
 from fl_epe.seeding import generator
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ClientData
-from fl_epe.tasks.losses import Classes
+from fl_epe.tasks.losses import Classes, ClientData
 from fl_epe.tasks.partition import dirichlet_partition, stratified_split
 
 Examples = tuple[np.ndarray, np.ndarray]
@@ -65,10 +63,6 @@ class SplitImages(Classes, Task, abc.ABC):
     @abc.abstractmethod
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
         """Those of the clients, and the held-out ones."""
-
-    def model(self) -> torch.nn.Module:
-        """A fresh EMNIST CNN."""
-        return Cnn()
 
     def client(self, client_id: int) -> ClientData:
         """Images of shape (n, 1, 28, 28) and labels of shape (n,).
@@ -170,9 +164,6 @@ class FashionMnist(SplitImages):
         return images[:, None], labels
 
 
-_LARGEST = 256 << 20  # bytes of an IDX file; those of the task have up to 47 million
-
-
 def read_idx(path: pathlib.Path) -> np.ndarray:
     """The array in an IDX file of unsigned bytes, packed with gzip or not.
 
@@ -182,11 +173,10 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     Raises:
         ValueError: if it is something else, or shorter or longer than it says.
     """
-    raw = path.read_bytes()
     try:
+        raw = path.read_bytes()
         if raw[:2] == b"\x1f\x8b":
-            with gzip.open(path) as packed:
-                raw = packed.read(_LARGEST)
+            raw = gzip.decompress(raw)
         if raw[:3] != b"\0\0\x08":
             raise ValueError(f"it begins with {raw[:4].hex()!r}")
         start = 4 + 4 * raw[3]

@@ -1,9 +1,10 @@
-"""Losses that a task can take: summed, with the number of right predictions."""
+"""Examples, and losses of them: summed, with the number of right predictions."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,84 @@ from torch.nn import functional
 
 from fl_epe.checks import raise_invalid
 from fl_epe.data.examples import PAD
-from fl_epe.models import call_model, one_thread, prepared
-from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ByExample, LossSum
+from fl_epe.models import Cnn, Inputs
 
 _IGNORED = -100  # torch's and Hugging Face's mark of a target that does not count
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientData:
+    """The examples of one client, or the held-out examples.
+
+    Attributes:
+        inputs: what the model is called with: a tensor, or a mapping of keyword arguments to
+            tensors; first axis the examples.
+        targets: what `Task.loss` compares the outputs with, first axis the examples.
+    """
+
+    inputs: Any  # `Inputs`; whoever wrote the task knows which
+    targets: torch.Tensor
+
+    def __post_init__(self) -> None:
+        for name, part in self.tensors().items():
+            if len(part) != len(self.targets):
+                raise ValueError(
+                    f"Expected as many {name} as targets, got {len(part)} and {len(self.targets)}."
+                )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All tensors, under names for a message."""
+        named = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
+        inputs = {f"inputs {name}".strip(): part for name, part in named.items()}
+        return {**inputs, "targets": self.targets}
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
+        """The same with every tensor changed, e.g. by taking some examples of it."""
+        if isinstance(self.inputs, Mapping):
+            inputs: Inputs = {name: change(part) for name, part in self.inputs.items()}
+        else:
+            inputs = change(self.inputs)
+        return ClientData(inputs, change(self.targets))
+
+    def batches(self, size: int) -> list[ClientData]:
+        """The examples in their order, ``size`` at a time."""
+        starts = range(0, len(self), size)
+        return [self.map(lambda part, i=i: part[i : i + size]) for i in starts]  # type: ignore[misc]
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSum:
+    """The loss of a batch as a sum, so that batches and masked positions add up.
+
+    Attributes:
+        loss: differentiable scalar, summed over what was predicted.
+        correct: how many predictions were right; for a task with another metric than accuracy,
+            the sum of that metric. A tensor on a device spares it a synchronisation.
+        examples: how many predictions there were (for text, the tokens that are not masked); a
+            number or a tensor likewise.
+    """
+
+    loss: torch.Tensor
+    correct: float | torch.Tensor
+    examples: int | torch.Tensor
+
+    def mean(self) -> torch.Tensor:
+        """The loss of a prediction, differentiable; 0 if there was none."""
+        if isinstance(self.examples, torch.Tensor):
+            return self.loss / self.examples.clamp(min=1)
+        return self.loss / max(1, self.examples)
+
+    def sums(self, device: torch.device) -> torch.Tensor:
+        """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
+        parts = (self.loss.detach(), self.correct, self.examples)
+        return torch.stack([torch.as_tensor(p, dtype=torch.float64, device=device) for p in parts])
+
+
+ByExample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Loss, metric and number of predictions of each example, shape (n,) each."""
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED) -> LossSum:
@@ -79,7 +153,11 @@ def cross_entropy_by_example(
 
 
 class Classes:
-    """What tasks have in common whose model puts an example into one of several classes."""
+    """What tasks have in common whose model is the EMNIST CNN."""
+
+    def model(self) -> torch.nn.Module:
+        """A fresh EMNIST CNN."""
+        return Cnn()
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """Cross-entropy."""
@@ -167,33 +245,6 @@ def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor
 
 def _without_ones(shape: Sequence[int]) -> list[int]:
     return [length for length in shape if length != 1]
-
-
-def constant_loss(task: Task) -> float | None:
-    """See `fl_epe.tasks.Task.chance_loss`."""
-    held = task.held_out()
-    if not held.targets.is_floating_point():
-        return None
-
-    def mean() -> torch.Tensor:
-        search.zero_grad()
-        found = task.loss(same.expand(len(held), *same.shape).contiguous(), held.targets)
-        value = found.loss / found.examples
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    try:
-        with one_thread():
-            two = held.map(lambda part: part[:2])
-            with torch.no_grad():
-                shape = call_model(prepared(task.model).eval(), two.inputs).shape
-            same = torch.zeros(shape[1:], requires_grad=True)
-            search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
-            search.step(mean)  # type: ignore[no-untyped-call]
-            least = mean().item()
-    except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
-        return None
-    return least if math.isfinite(least) else None
 
 
 def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:

@@ -19,11 +19,13 @@ from fl_epe import data
 from fl_epe.checks import check_count, raise_invalid
 from fl_epe.data import synthetic_images, synthetic_text
 from fl_epe.data.examples import PAD, VOCABULARY, images_and_labels, words_and_next
-from fl_epe.models import Cnn, Lstm
+from fl_epe.models import Lstm
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 from fl_epe.tasks.losses import (
+    ByExample,
     Classes,
+    ClientData,
+    LossSum,
     cross_entropy,
     cross_entropy_by_example,
     token_cross_entropy,
@@ -65,10 +67,6 @@ class _Characters(Classes):
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _EMNIST)
     _most_held_out: ClassVar[int] = 2000
     _decode: ClassVar[Any] = staticmethod(images_and_labels)
-
-    def model(self) -> torch.nn.Module:
-        """A fresh EMNIST CNN."""
-        return Cnn()
 
 
 class _NextWords:

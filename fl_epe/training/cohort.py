@@ -255,20 +255,17 @@ class CohortTrainer:
                 updates, sums = self._together.train(work.theta, members, work.local.learning_rate)
             measured = work.measure(updates, sums)
         except Exception as error:  # noqa: BLE001 (one by one it is found whose fault that is)
-            self._divide(work, chunk, error)
+            half = -(-len(chunk) // 2)
+            if half < len(chunk):
+                if isinstance(error, torch.cuda.OutOfMemoryError):
+                    self.chunk = min(self.chunk, half)
+                self._train_chunk(work, chunk[:half])
+                self._train_chunk(work, chunk[half:])
+            elif self._train_one(work, *chunk[0]) and not self._worked:  # not the client's fault
+                self._one_at_a_time(str(error).partition("\n")[0])
         else:
             self._worked = True
             work.count([client for client, _ in chunk], updates, measured)
-
-    def _divide(self, work: _Round, chunk: list[tuple[int, ClientData]], error: Exception) -> None:
-        half = -(-len(chunk) // 2)
-        if half < len(chunk):
-            if isinstance(error, torch.cuda.OutOfMemoryError):
-                self.chunk = min(self.chunk, half)
-            self._train_chunk(work, chunk[:half])
-            self._train_chunk(work, chunk[half:])
-        elif self._train_one(work, *chunk[0]) and not self._worked:  # not the client's fault
-            self._one_at_a_time(str(error).partition("\n")[0])
 
     def _one_at_a_time(self, reason: str) -> None:
         if self._execution.chunk is not None:  # somebody asked for it

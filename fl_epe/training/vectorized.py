@@ -154,8 +154,13 @@ class Together:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum of the members' mean losses, and what `train` counts, shape (members, 3)."""
         found = self._task.by_example(outputs.flatten(0, 1), targets.flatten(0, 1))
-        if found is None:
-            return self._losses_apart(outputs, targets, sizes)
+        if found is None:  # the task's own loss for each member
+            results = [
+                self._task.loss(output[:size], own[:size])
+                for output, own, size in zip(outputs.unbind(), targets, sizes, strict=True)
+            ]
+            means = torch.stack([result.mean() for result in results]).sum()
+            return means, torch.stack([result.sums(self._device) for result in results])
         rows = targets.shape[1]
         grid = torch.stack([part.view(-1, rows).to(outputs.dtype) for part in found], 2)
         if min(sizes) < rows:
@@ -164,17 +169,6 @@ class Together:
         totals = grid.sum(1)
         means = (totals[:, 0] / totals[:, 2].detach().clamp(min=1)).sum()
         return means, totals.detach().double()
-
-    def _losses_apart(
-        self, outputs: torch.Tensor, targets: torch.Tensor, sizes: Sequence[int]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `_losses`, by a call of the task's own loss for each member."""
-        results = [
-            self._task.loss(output[:size], own[:size])
-            for output, own, size in zip(outputs.unbind(), targets, sizes, strict=True)
-        ]
-        means = torch.stack([result.mean() for result in results]).sum()
-        return means, torch.stack([result.sums(self._device) for result in results])
 
     def _outputs(
         self, leaves: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]

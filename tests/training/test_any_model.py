@@ -78,7 +78,7 @@ def test_frozen_parameters_stay_as_they_are():
     task = _task(model)
     trainer: Any = Alone(task)
     trainer.train(task.initial(0), 1, LocalTraining(0.2, 2, 4), seed=0, round_number=0)
-    assert trainer.trainer._model.model.first.bias.tolist() == [3.0] * 4
+    assert trainer.trainer._model.first.bias.tolist() == [3.0] * 4
 
 
 @pytest.mark.parametrize("case", ["plain", "mapping-and-unused", "tied-and-frozen"])
