@@ -206,6 +206,24 @@ def test_a_module_is_the_initial_model_and_is_not_changed():
     np.testing.assert_array_equal(after, before)
 
 
+def test_options_say_the_arguments_by_their_names():
+    found = from_datasets(
+        net, rows(), inputs=["x"], targets="y", partition="by:user", metric=_no_metric, data_seed=3
+    ).options()
+    assert found == {
+        "model": "net",
+        "dataset": "Dataset of 60 rows",
+        "inputs": "['x']",
+        "targets": "y",
+        "partition": "by:user",
+        "num_clients": None,
+        "held_out": None,
+        "loss": None,
+        "metric": "_no_metric",
+        "data_seed": 3,
+    }
+
+
 # Held-out rows
 
 
