@@ -26,8 +26,7 @@ from fl_epe.archive import one_line
 from fl_epe.checks import raise_invalid
 from fl_epe.data.encoders import CLIENT, WORD_COUNT, Encoder, Images, Words, read_vocabulary
 from fl_epe.data.examples import KINDS, is_hub_id
-from fl_epe.data.formats import BROKEN
-from fl_epe.data.sources import HELD_OUT, TRAIN, Part, find_parts
+from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.data.store import ClientStore, Grouper, Sample, is_store, write_index
 from fl_epe.files import PART
 from fl_epe.seeding import generator

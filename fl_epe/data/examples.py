@@ -48,9 +48,11 @@ def is_hub_id(source: str) -> bool:
     return _HUB_ID.fullmatch(source) is not None and not Path(source).exists()
 
 
-def absolute(source: str) -> str:
-    """A path as seen from any folder; a hub id as it is."""
-    return source if is_hub_id(source) else os.path.abspath(os.path.expanduser(source))
+def absolute(source: str | os.PathLike[str]) -> str:
+    """A local path as seen from any folder, as workers start in others; a hub's id as it is."""
+    path = Path(source).expanduser()
+    there = path.exists() or isinstance(source, os.PathLike)
+    return str(path.absolute() if there else source)
 
 
 def optional(module: str) -> Any:

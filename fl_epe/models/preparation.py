@@ -48,7 +48,8 @@ class SeededDropout(torch.nn.Module):
     So several models can train in the threads of one process, and each result repeats exactly.
 
     Attributes:
-        rate: share of the entries that is set to zero; multiples of 1/256 are drawn fastest.
+        p: share of the entries that is set to zero, named as in torch.nn.Dropout; multiples of
+            1/256 are drawn fastest.
         random: draws the masks; must be set before a forward pass in training mode.
         drawn: entries that the next forward passes keep, in place of new draws.
     """
@@ -57,33 +58,27 @@ class SeededDropout(torch.nn.Module):
     random: np.random.Generator | None
     drawn: Iterator[torch.Tensor] | None
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, p: float) -> None:
         """Make a layer without a generator.
 
         Raises:
-            ValueError: for a ``rate`` outside [0, 1).
+            ValueError: for a ``p`` outside [0, 1).
         """
         super().__init__()
-        if not 0 <= rate < 1:
-            raise_invalid("rate", rate, "in [0, 1)")
-        self.rate = rate
-        self.random = None
-        self.drawn = None
-
-    @property
-    def p(self) -> float:
-        """``rate``, under the name that torch.nn.Dropout has for it."""
-        return self.rate
+        if not 0 <= p < 1:
+            raise_invalid("p", p, "in [0, 1)")
+        self.p = p
+        self.random = self.drawn = None
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """``inputs`` times a random mask of 0 and 1/(1 − rate); unchanged in evaluation mode.
+        """``inputs`` times a random mask of 0 and 1/(1 − p); unchanged in evaluation mode.
 
         Raises:
             RuntimeError: in training mode before ``random`` is set.
         """
-        if not self.training or not self.rate:
+        if not self.training or not self.p:
             return inputs
-        scale = np.float32(1 / (1 - self.rate))
+        scale = np.float32(1 / (1 - self.p))
         if self.drawn is not None:
             return inputs * (next(self.drawn) * float(scale))
         keep = self.keep(tuple(inputs.shape))
@@ -100,17 +95,13 @@ class SeededDropout(torch.nn.Module):
         """
         if self.random is None:
             raise RuntimeError("Expected SeededDropout.random to be set before training.")
-        if self.rate * _LEVELS % 1:
-            return self._fine(shape) >= np.uint32(int(self.rate * _FINE_LEVELS))
         # NumPy draws them in a third of torch's time.
-        return self.random.integers(0, _LEVELS, shape, np.uint8) >= int(self.rate * _LEVELS)
-
-    def _fine(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Uniform on 0 … 2^32 − 1, two from each word of the generator: twice as fast as floats."""
-        assert self.random is not None  # noqa: S101 - `mask` has looked
-        count = math.prod(shape)
+        if self.p * _LEVELS % 1 == 0:
+            return self.random.integers(0, _LEVELS, shape, np.uint8) >= int(self.p * _LEVELS)
+        count = math.prod(shape)  # two from each word of the generator: twice as fast as floats
         words = self.random.integers(0, 2**64, -(-count // 2), np.uint64)
-        return words.view(np.uint32)[:count].reshape(shape)
+        fine = words.view(np.uint32)[:count].reshape(shape)
+        return fine >= np.uint32(int(self.p * _FINE_LEVELS))
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -196,14 +187,11 @@ def model_notes(model: torch.nn.Module) -> list[str]:
 
     Raises:
         ValueError: if there is nothing to train, or the parameters cannot be a float32 vector: one
-            has no values yet, is not float32, or is sparse; the message names it.
+            is not float32, or is sparse; the message names it.
     """
     if not trainable(model):
         raise ValueError("Expected a model with parameters that have requires_grad=True.")
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-            text = "call the lazy model with an example once, before it is handed over"
-            raise ValueError(f"Expected the parameter {name!r} to have a shape: {text}.")
         dense = parameter.dtype == torch.float32 and parameter.layout == torch.strided
         if parameter.requires_grad and not dense:
             kind = f"{parameter.dtype}, {parameter.layout}".replace("torch.", "")

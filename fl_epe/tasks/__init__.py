@@ -28,7 +28,7 @@ from fl_epe.tasks.by_name import (
 if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task
     from fl_epe.tasks.dataset_task import from_datasets
-    from fl_epe.tasks.examples import ByExample, ClientData, LossSum
+    from fl_epe.tasks.losses import ByExample, ClientData, LossSum
 
 __all__ = [
     "ByExample",
@@ -48,6 +48,6 @@ __getattr__, __dir__ = lazy_names(  # what needs PyTorch
     {
         "fl_epe.tasks.contract": ("Task",),
         "fl_epe.tasks.dataset_task": ("from_datasets",),
-        "fl_epe.tasks.examples": ("ByExample", "ClientData", "LossSum"),
+        "fl_epe.tasks.losses": ("ByExample", "ClientData", "LossSum"),
     },
 )

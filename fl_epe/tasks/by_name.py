@@ -17,13 +17,14 @@ import importlib
 import importlib.util
 import inspect
 import json
+import operator
 import os
 import sys
 import traceback
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fl_epe.checks import ArgumentError, raise_invalid
 
@@ -142,11 +143,15 @@ def find_task(reference: str) -> FoundTask:
         known = ", ".join(sorted(BUILT_IN))
         raise_invalid("task name", reference, f"to be one of {known}, or {_HOW}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
-    found = _import(module, reference)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            _refuse_name(module, name, reference)
-        found = getattr(found, part)
+    place = _import(module, reference)
+    try:
+        found = operator.attrgetter(name)(place)
+    except AttributeError:
+        values = vars(place).items()
+        tasks = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
+        has = f"it has {', '.join(tasks)}" if tasks else "it has no task"
+        text = f"to name something in {module}: there is no {name!r}, {has}"
+        raise_invalid("task name", reference, text)
     if not _fits(found):
         text = "to be a subclass of fl_epe.tasks.Task, a function that is annotated to return one"
         kind = type(found).__name__
@@ -205,26 +210,16 @@ def place_of(error: BaseException) -> str:
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
 
 
-def _refuse_name(module: str, name: str, reference: str) -> NoReturn:
-    values = vars(sys.modules[module]).items()
-    known = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
-    has = f"it has {', '.join(known)}" if known else "it has no task"
-    text = f"to name something in {module}: there is no {name!r}, {has}"
-    raise_invalid("task name", reference, text)
-
-
 def _settings_of(function: Callable[..., Any], reference: str) -> type:
     """A dataclass with a field for each argument of a function, and the function's docstring."""
     hints, fields = typing.get_type_hints(function), list[Any]()
     for name, parameter in inspect.signature(function).parameters.items():
         default = parameter.default
-        if parameter.kind is parameter.VAR_KEYWORD:
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
-        wrong = f"to take the argument {name!r}"
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise_invalid("task name", reference, f"{wrong} by name: leave out '/' and '*'")
         if name not in hints and default in (parameter.empty, None):
-            raise_invalid("task name", reference, f"{wrong} with a type")
+            wanted = f"to take the argument {name!r} with a type"
+            raise_invalid("task name", reference, wanted)
         kind = hints.get(name, type(default))
         if default is parameter.empty:
             fields.append((name, kind))
@@ -239,8 +234,3 @@ def look_in_current_folder() -> None:
     """Let modules of the current folder be found, as ``python -m`` does."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-
-
-def load_again(reference: str, options: Mapping[str, Any]) -> Task:
-    """`load_task` in another process, for a task that is unpickled there."""
-    return load_task(reference, **options)

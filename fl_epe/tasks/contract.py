@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,6 @@ import torch
 from fl_epe.checks import raise_invalid
 from fl_epe.files import whole_file
 from fl_epe.models import (
-    Inputs,
     batch_norms,
     bind_parameters,
     call_model,
@@ -28,8 +28,8 @@ from fl_epe.models import (
     training_notes,
 )
 from fl_epe.seeding import generator
-from fl_epe.tasks.by_name import load_again, place_of
-from fl_epe.tasks.examples import ByExample, ClientData, LossSum
+from fl_epe.tasks.by_name import load_task, place_of
+from fl_epe.tasks.losses import ByExample, ClientData, LossSum
 
 _EVALUATION_BATCH = 64
 
@@ -65,7 +65,8 @@ class Task(abc.ABC):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a task that was found by name as that name: the other process loads its own."""
         if "_found_by" in self.__dict__:
-            return load_again, self.__dict__["_found_by"]
+            reference, options = self.__dict__["_found_by"]
+            return functools.partial(load_task, reference, **options), ()
         return super().__reduce_ex__(protocol)
 
     def options(self) -> dict[str, Any]:
@@ -171,10 +172,8 @@ class Task(abc.ABC):
             found += [f"The model or the loss warns: {warning.message}" for warning in warned[:1]]
         except Exception as error:  # anything that somebody's model and loss may do
             reason = f"{type(error).__name__}: {error}{place_of(error)}"
-            raise ValueError(
-                f"The model or the loss fails on two held-out examples: {reason}. Inputs: "
-                f"{_shapes(examples.inputs)}; targets: {_shapes(examples.targets)}."
-            ) from error
+            text = f"The model or the loss fails on two held-out examples: {reason}."
+            raise ValueError(f"{text} {_shapes(examples)}.") from error
         return found
 
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
@@ -204,10 +203,15 @@ class Task(abc.ABC):
         model = prepared(self.model).eval()
         bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
         if layers := batch_norms(model):
-            batches = self.held_out().batches(_EVALUATION_BATCH)
+            for layer in layers:
+                layer.reset_running_stats()
+                layer.momentum = None  # the mean of all batches
+                layer.train()
             with one_thread(), torch.inference_mode():
-                _average_batch_norm(model, layers, batches)
-        return model
+                for batch in self.held_out().batches(_EVALUATION_BATCH):
+                    if len(batch) > 1:
+                        call_model(model, batch.inputs)
+        return model.eval()
 
     def state_dict(self, theta: np.ndarray) -> dict[str, torch.Tensor]:
         """What the model's own ``load_state_dict`` takes to become the model ``theta``.
@@ -251,9 +255,29 @@ class Task(abc.ABC):
         For the mean square, that is the variance of the targets. ``None`` where targets are no real
         numbers, or where it cannot be found.
         """
-        from fl_epe.tasks.losses import constant_loss
+        held = self.held_out()
+        if type(self).batch_loss is not Task.batch_loss or not held.targets.is_floating_point():
+            return None
 
-        return constant_loss(self) if type(self).batch_loss is Task.batch_loss else None
+        def mean() -> torch.Tensor:
+            search.zero_grad()
+            found = self.loss(same.expand(len(held), *same.shape).contiguous(), held.targets)
+            value = found.loss / found.examples
+            value.backward()  # type: ignore[no-untyped-call]
+            return value
+
+        try:
+            with one_thread():
+                two = held.map(lambda part: part[:2])
+                with torch.no_grad():
+                    shape = call_model(prepared(self.model).eval(), two.inputs).shape
+                same = torch.zeros(shape[1:], requires_grad=True)
+                search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
+                search.step(mean)  # type: ignore[no-untyped-call]
+                least = mean().item()
+        except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
+            return None
+        return least if math.isfinite(least) else None
 
     def check_client(self, client_id: int) -> None:
         """Raise ValueError unless ``client_id`` is one of ``0 … num_clients − 1``."""
@@ -277,24 +301,7 @@ def _loss_notes(loss: torch.Tensor) -> list[str]:
     return [f"The loss of the initial model on two held-out examples is {loss.item()}."]
 
 
-def _average_batch_norm(
-    model: torch.nn.Module, layers: list[Any], batches: list[ClientData]
-) -> None:
-    """Set the running averages of BatchNorm to those over ``batches``."""
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # the mean of all batches
-        layer.train()
-    for batch in batches:
-        if len(batch) > 1:
-            call_model(model, batch.inputs)
-    model.eval()
-
-
-def _shapes(inputs: Inputs) -> str:
-    named = inputs if isinstance(inputs, Mapping) else {"": inputs}
-    texts = [
-        f"{name} {str(part.dtype).removeprefix('torch.')} {tuple(part.shape)}".strip()
-        for name, part in named.items()
-    ]
-    return ", ".join(texts)
+def _shapes(examples: ClientData) -> str:
+    parts = examples.tensors().items()
+    kinds = {name: str(part.dtype).removeprefix("torch.") for name, part in parts}
+    return "; ".join(f"{name}: {kinds[name]} {tuple(part.shape)}" for name, part in parts)

@@ -18,21 +18,24 @@ Examples:
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import inspect
+import os
+import types
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fl_epe.checks import raise_invalid
+from fl_epe.data import absolute
 from fl_epe.models import call_model, prepared
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 from fl_epe.tasks.losses import (
+    ByExample,
+    ClientData,
+    LossSum,
     by_class,
     check_classes,
     default_by_example,
@@ -43,7 +46,6 @@ from fl_epe.tasks.partition import check_partition, client_rows
 from fl_epe.tasks.tables import (
     Columns,
     Source,
-    absolute,
     check_columns,
     classes_of,
     open_source,
@@ -73,7 +75,7 @@ def from_datasets(
     loss: Loss | None = None,
     metric: Loss | None = None,
     data_seed: int = 0,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> DatasetTask:
     """A task from your model and your data, to train and audit.
 
@@ -111,6 +113,7 @@ def from_datasets(
         ValueError: for a ``partition``, ``held_out`` or ``data_seed`` that cannot be meant. What
             the data lack is said when they are read: a column, a value, a number.
     """
+    given = types.SimpleNamespace(**locals())  # the arguments by their names
     check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
         raise_invalid("held_out", held_out, "in (0, 1), a split's name or a data set")
@@ -118,93 +121,73 @@ def from_datasets(
         raise_invalid("data_seed", data_seed, ">= 0")
     if not isinstance(model, torch.nn.Module) and not callable(model):
         raise_invalid("model", model, "to be a torch.nn.Module, or to make one")
-    return DatasetTask(
-        source_model=model,
-        source=absolute(dataset),
-        columns=inputs,
-        target=targets,
-        partition=partition,
-        clients=num_clients,
-        held=held_out,
-        own_loss=loss,
-        own_metric=metric,
-        data_seed=data_seed,
-        defaults=MappingProxyType(dict(defaults)),
-    )
+    if isinstance(dataset, str | os.PathLike):
+        given.dataset = absolute(dataset)
+    return DatasetTask(given)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DatasetTask(Task):
-    """What `from_datasets` makes; its fields are that function's arguments."""
+    """What `from_datasets` makes of its arguments."""
 
-    source_model: torch.nn.Module | Callable[[], torch.nn.Module]
-    source: Source
-    columns: Columns
-    target: str
-    partition: str | Partitioner
-    clients: int | None
-    held: str | float | Dataset | None
-    own_loss: Loss | None
-    own_metric: Loss | None
-    data_seed: int
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # type: ignore[misc]
+    def __init__(self, given: types.SimpleNamespace) -> None:
+        self.given = given
+        self.defaults = dict(given.defaults)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was read: it is read again where it is needed."""
-        state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return state | {"defaults": dict(self.defaults)}
+        return {"given": self.given, "defaults": self.defaults}
 
     def options(self) -> dict[str, Any]:
         """The arguments in words, unless the task was found by name."""
         if "_found_by" in self.__dict__:
             return super().options()
-        names = inspect.signature(from_datasets).parameters  # in the order of the fields
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
-        given = {name: _words(value) for name, value in zip(names, values, strict=True)}
-        return {name: value for name, value in given.items() if name != "defaults"}
+        given = vars(self.given).items()
+        return {name: _words(value) for name, value in given if name != "defaults"}
 
     @functools.cached_property
     def metric(self) -> str:  # type: ignore[override]
         """See `Task.metric`."""
-        if self.own_metric is not None:
-            return getattr(self.own_metric, "__name__", type(self.own_metric).__name__)
+        own = self.given.metric
+        if own is not None:
+            return str(getattr(own, "__name__", type(own).__name__))
         return "" if self.held_out().targets.is_floating_point() else "accuracy"
 
     @functools.cached_property
     def _parts(self) -> tuple[Dataset, Dataset]:
         """The clients' rows and the held-out ones."""
-        rows, held = open_source(self.source, self.held, self.data_seed)
-        for argument, columns in (("inputs", self.columns), ("targets", self.target)):
-            check_columns(rows, argument, columns)
-            check_columns(held, argument, columns)
-        return rows, held
+        given = self.given
+        parts = open_source(given.dataset, given.held_out, given.data_seed)
+        for rows in parts:
+            check_columns(rows, "inputs", given.inputs)
+            check_columns(rows, "targets", given.targets)
+        return parts
 
     @functools.cached_property
     def _rows(self) -> list[np.ndarray]:
+        given = self.given
         return client_rows(
             self._parts[0],
-            self.partition,
-            targets=self.target,
-            seed=self.data_seed,
-            num_clients=self.clients,
+            given.partition,
+            targets=given.targets,
+            seed=given.data_seed,
+            num_clients=given.num_clients,
         )
 
     @functools.cached_property
     def _classes(self) -> list[Any] | None:
-        return classes_of(self._parts, self.target)
+        return classes_of(self._parts, self.given.targets)
 
     @functools.cached_property
     def _whole(self) -> ClientData | None:
         """All rows of the clients as tensors, or ``None`` if they are too large to be kept."""
         rows = self._parts[0]
-        first = self._read(rows.select(range(min(1, len(rows)))))
-        sizes: list[int] = []
-        first.map(lambda part: (sizes.append(part.nbytes), part)[1])  # type: ignore[func-returns-value]
-        return self._read(rows) if sum(sizes) * len(rows) <= _MOST_KEPT else None
+        first = self._read(rows.select([0]))
+        size = sum(part.nbytes for part in first.tensors().values())
+        return self._read(rows) if size * len(rows) <= _MOST_KEPT else None
 
     def _read(self, rows: Dataset) -> ClientData:
-        targets = read_targets(rows, self.target, self._classes)
-        return ClientData(read_inputs(rows, self.columns), targets)
+        targets = read_targets(rows, self.given.targets, self._classes)
+        return ClientData(read_inputs(rows, self.given.inputs), targets)
 
     @property
     def num_clients(self) -> int:
@@ -213,15 +196,14 @@ class DatasetTask(Task):
 
     def model(self) -> torch.nn.Module:
         """A copy of the model, or a fresh one; its output is one tensor."""
-        if isinstance(self.source_model, torch.nn.Module):
-            return _OneTensor(copy.deepcopy(self.source_model))
-        made = self.source_model()
-        return _OneTensor(made if inspect.isclass(self.source_model) else copy.deepcopy(made))
-
-    def state_dict(self, theta: np.ndarray) -> dict[str, torch.Tensor]:
-        """See `Task.state_dict`; for the model that was handed over."""
-        own = super().state_dict(theta)
-        return {name.removeprefix("model."): part for name, part in own.items()}
+        own: Any = self.given.model
+        made: Any = own if isinstance(own, torch.nn.Module) else own()
+        made = made if inspect.isclass(own) else copy.deepcopy(made)
+        if not isinstance(made, torch.nn.Module):
+            kind = type(made).__name__
+            raise TypeError(f"Expected model to make a torch.nn.Module, got {kind}.")
+        made.register_forward_hook(_one_tensor)
+        return made
 
     def client(self, client_id: int) -> ClientData:
         """The rows of one client."""
@@ -248,72 +230,60 @@ class DatasetTask(Task):
         """See `Task.notes`; refuses missing values, and classes without an output."""
         _ = self._whole  # reads every row, if there is room for them
         found = super().notes()
-        targets = [read_targets(rows, self.target, self._classes) for rows in self._parts]
-        classes = torch.cat([part.flatten() for part in targets])
-        if self.own_loss is None and not classes.is_floating_point():
+        column = self.given.targets
+        targets = [read_targets(rows, column, self._classes).flatten() for rows in self._parts]
+        classes = torch.cat(targets)
+        if self.given.loss is None and not classes.is_floating_point():
             with torch.no_grad():
                 example = self.held_out().map(lambda part: part[:1])
                 outputs = call_model(prepared(self.model).eval(), example.inputs)
             logits, _ = by_class(outputs, example.targets)
-            check_classes(classes, logits.shape[-1], self.target)
+            check_classes(classes, logits.shape[-1], column)
         return found
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """The own loss and metric, each times the number of predictions."""
         if not targets.is_cpu and (parts := self.by_example(outputs, targets)):
             return LossSum(*(part.sum() for part in parts))
-        if self.own_loss is not None:
-            loss = _one_number("loss", self.own_loss(outputs, targets)) * len(targets)
-            right = (
-                right_classes(outputs, targets) if self.own_metric is None and self.metric else 0
-            )
+        own, metric = self.given.loss, self.given.metric
+        if own is not None:
+            loss = _one_number("loss", own(outputs, targets)) * len(targets)
+            classes = metric is None and self.metric
+            right = right_classes(outputs, targets) if classes else 0
             found = LossSum(loss, right, len(targets))
         else:
             try:
                 found = default_loss(outputs, targets)
             except IndexError:
-                check_classes(targets, by_class(outputs, targets)[0].shape[-1], self.target)
+                logits, _ = by_class(outputs, targets)
+                check_classes(targets, logits.shape[-1], self.given.targets)
                 raise
-        if self.own_metric is None:
+        if metric is None:
             return found
         with torch.no_grad():
-            mean = float(_one_number("metric", self.own_metric(outputs, targets)))
+            mean = float(_one_number("metric", metric(outputs, targets)))
         return LossSum(found.loss, mean * int(found.examples), found.examples)
 
     def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
         """See `Task.by_example`; ``None`` with a loss or metric of one's own."""
-        own = self.own_loss is not None or self.own_metric is not None
+        own = self.given.loss is not None or self.given.metric is not None
         return None if own else default_by_example(outputs, targets)
 
 
-class _OneTensor(torch.nn.Module):
-    """A model whose output is made one tensor: its ``logits``, or the first of several."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(
-                f"Expected model to make a torch.nn.Module, got {type(model).__name__}."
-            )
-        self.model = model
-
-    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
-        """The logits."""
-        outputs = self.model(*inputs, **named)
-        if isinstance(outputs, torch.Tensor):
-            return outputs
-        if hasattr(outputs, "logits"):
-            outputs = outputs.logits
-        elif isinstance(outputs, Mapping) and "logits" in outputs:
-            outputs = outputs["logits"]
-        elif isinstance(outputs, tuple | list):
-            outputs = outputs[0]
-        if not isinstance(outputs, torch.Tensor):
-            raise TypeError(
-                f"Expected the model to return a tensor, or something with logits, got "
-                f"{type(outputs).__name__}."
-            )
-        return outputs
+def _one_tensor(_model: torch.nn.Module, _inputs: Any, outputs: Any) -> torch.Tensor:
+    """A model's output as one tensor: its ``logits``, or the first of several."""
+    if hasattr(outputs, "logits"):
+        outputs = outputs.logits
+    elif isinstance(outputs, Mapping) and "logits" in outputs:
+        outputs = outputs["logits"]
+    elif isinstance(outputs, tuple | list):
+        outputs = outputs[0]
+    if not isinstance(outputs, torch.Tensor):
+        kind = type(outputs).__name__
+        raise TypeError(
+            f"Expected the model to return a tensor, or something with logits, got {kind}."
+        )
+    return outputs
 
 
 def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:

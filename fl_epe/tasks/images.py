@@ -9,10 +9,9 @@ import abc
 import dataclasses
 import functools
 import gzip
-import os
 import pathlib
 import zlib
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,11 +19,10 @@ from sklearn.datasets import load_digits
 from torch.nn import functional
 
 from fl_epe.checks import check_count, check_positive, raise_invalid
-from fl_epe.models import Cnn
+from fl_epe.data import absolute
 from fl_epe.seeding import generator
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ClientData
-from fl_epe.tasks.losses import Classes
+from fl_epe.tasks.losses import Classes, ClientData
 from fl_epe.tasks.partition import dirichlet_partition, stratified_split
 
 Examples = tuple[np.ndarray, np.ndarray]
@@ -51,7 +49,7 @@ class SplitImages(Classes, Task, abc.ABC):
         data_seed: seed of the split.
     """
 
-    _fewest: ClassVar[int]
+    _fewest: ClassVar[int]  # examples of a client
     num_clients: int = 1
     alpha: float = 0.5
     data_seed: int = 0
@@ -66,10 +64,6 @@ class SplitImages(Classes, Task, abc.ABC):
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
         """Those of the clients, and the held-out ones."""
 
-    def model(self) -> torch.nn.Module:
-        """A fresh EMNIST CNN."""
-        return Cnn()
-
     def client(self, client_id: int) -> ClientData:
         """Images of shape (n, 1, 28, 28) and labels of shape (n,).
 
@@ -78,8 +72,8 @@ class SplitImages(Classes, Task, abc.ABC):
             ValueError: for a ``client_id`` that does not exist, or a file that is broken.
         """
         self.check_client(client_id)
-        (images, labels), _, parts = _load(self)
-        return _client_data(images[parts[client_id]], labels[parts[client_id]])
+        own, _, parts = _load(self)
+        return _client_data(*(array[parts[client_id]] for array in own))
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`."""
@@ -96,9 +90,8 @@ def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
     """The clients' examples, the held-out ones, and which of the former each client has."""
     random = generator(task.data_seed)
     own, held_out = task._examples(random)
-    least, alpha = task._fewest, task.alpha
-    parts = dirichlet_partition(own[1], task.num_clients, alpha=alpha, minimum=least, random=random)
-    return own, held_out, parts
+    how: Any = {"alpha": task.alpha, "minimum": task._fewest, "random": random}
+    return own, held_out, dirichlet_partition(own[1], task.num_clients, **how)
 
 
 def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
@@ -125,17 +118,12 @@ class Digits(SplitImages):
     num_clients: int = 120
 
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
-        images, labels = _digits()
+        bunch = load_digits()
+        small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
+        scaled = functional.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)
+        images, labels = scaled.numpy(), bunch.target
         training, held_out = stratified_split(labels, _HELD_OUT, random)
         return (images[training], labels[training]), (images[held_out], labels[held_out])
-
-
-@functools.lru_cache(maxsize=1)
-def _digits() -> Examples:
-    bunch = load_digits()
-    small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
-    images = functional.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)
-    return images.numpy(), bunch.target.astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,15 +147,21 @@ class FashionMnist(SplitImages):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Absolute, because workers start in other folders.
-        object.__setattr__(self, "data_dir", os.path.abspath(os.path.expanduser(self.data_dir)))
+        object.__setattr__(self, "data_dir", absolute(self.data_dir))
 
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
-        train_x, train_y, test_x, test_y = _read(self.data_dir)
-        return (train_x[:, None], train_y), (test_x[:, None], test_y)
+        train_x, train_y, test_x, test_y = (read_idx(_find(self.data_dir, file)) for file in _FILES)
+        return self._checked(train_x, train_y), self._checked(test_x, test_y)
 
-
-_LARGEST = 256 << 20  # bytes of an IDX file; those of the task have up to 47 million
+    def _checked(self, images: np.ndarray, labels: np.ndarray) -> Examples:
+        if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
+            raise ValueError(
+                f"Expected images.shape={images.shape} == (n, 28, 28) and "
+                f"labels.shape={labels.shape} == (n,) in {self.data_dir}."
+            )
+        if (highest := int(labels.max(initial=0))) >= _CLASSES:
+            raise ValueError(f"Expected labels in {self.data_dir} < {_CLASSES}, found {highest}.")
+        return images[:, None], labels
 
 
 def read_idx(path: pathlib.Path) -> np.ndarray:
@@ -179,11 +173,10 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     Raises:
         ValueError: if it is something else, or shorter or longer than it says.
     """
-    raw = path.read_bytes()
     try:
+        raw = path.read_bytes()
         if raw[:2] == b"\x1f\x8b":
-            with gzip.open(path) as packed:
-                raw = packed.read(_LARGEST)
+            raw = gzip.decompress(raw)
         if raw[:3] != b"\0\0\x08":
             raise ValueError(f"it begins with {raw[:4].hex()!r}")
         start = 4 + 4 * raw[3]
@@ -191,21 +184,6 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
         return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
     except (EOFError, IndexError, OSError, ValueError, zlib.error) as error:
         raise ValueError(f"Expected {path} to be IDX of unsigned bytes: {error}.") from error
-
-
-@functools.lru_cache(maxsize=2)
-def _read(data_dir: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images and labels, test images and labels, all uint8."""
-    train_x, train_y, test_x, test_y = (read_idx(_find(data_dir, name)) for name in _FILES)
-    for images, labels in ((train_x, train_y), (test_x, test_y)):
-        if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
-            raise ValueError(
-                f"Expected images.shape={images.shape} == (n, 28, 28) and "
-                f"labels.shape={labels.shape} == (n,) in {data_dir}."
-            )
-        if (highest := int(labels.max(initial=0))) >= _CLASSES:
-            raise ValueError(f"Expected labels in {data_dir} < {_CLASSES}, found {highest}.")
-    return train_x, train_y, test_x, test_y
 
 
 def _find(data_dir: str, name: str) -> pathlib.Path:

@@ -1,9 +1,10 @@
-"""Losses that a task can take: summed, with the number of right predictions."""
+"""Examples, and losses of them: summed, with the number of right predictions."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,84 @@ from torch.nn import functional
 
 from fl_epe.checks import raise_invalid
 from fl_epe.data.examples import PAD
-from fl_epe.models import call_model, one_thread, prepared
-from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ByExample, LossSum
+from fl_epe.models import Cnn, Inputs
 
 _IGNORED = -100  # torch's and Hugging Face's mark of a target that does not count
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientData:
+    """The examples of one client, or the held-out examples.
+
+    Attributes:
+        inputs: what the model is called with: a tensor, or a mapping of keyword arguments to
+            tensors; first axis the examples.
+        targets: what `Task.loss` compares the outputs with, first axis the examples.
+    """
+
+    inputs: Any  # `Inputs`; whoever wrote the task knows which
+    targets: torch.Tensor
+
+    def __post_init__(self) -> None:
+        for name, part in self.tensors().items():
+            if len(part) != len(self.targets):
+                raise ValueError(
+                    f"Expected as many {name} as targets, got {len(part)} and {len(self.targets)}."
+                )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All tensors, under names for a message."""
+        named = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
+        inputs = {f"inputs {name}".strip(): part for name, part in named.items()}
+        return {**inputs, "targets": self.targets}
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
+        """The same with every tensor changed, e.g. by taking some examples of it."""
+        if isinstance(self.inputs, Mapping):
+            inputs: Inputs = {name: change(part) for name, part in self.inputs.items()}
+        else:
+            inputs = change(self.inputs)
+        return ClientData(inputs, change(self.targets))
+
+    def batches(self, size: int) -> list[ClientData]:
+        """The examples in their order, ``size`` at a time."""
+        starts = range(0, len(self), size)
+        return [self.map(lambda part, i=i: part[i : i + size]) for i in starts]  # type: ignore[misc]
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSum:
+    """The loss of a batch as a sum, so that batches and masked positions add up.
+
+    Attributes:
+        loss: differentiable scalar, summed over what was predicted.
+        correct: how many predictions were right; for a task with another metric than accuracy,
+            the sum of that metric. A tensor on a device spares it a synchronisation.
+        examples: how many predictions there were (for text, the tokens that are not masked); a
+            number or a tensor likewise.
+    """
+
+    loss: torch.Tensor
+    correct: float | torch.Tensor
+    examples: int | torch.Tensor
+
+    def mean(self) -> torch.Tensor:
+        """The loss of a prediction, differentiable; 0 if there was none."""
+        if isinstance(self.examples, torch.Tensor):
+            return self.loss / self.examples.clamp(min=1)
+        return self.loss / max(1, self.examples)
+
+    def sums(self, device: torch.device) -> torch.Tensor:
+        """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
+        parts = (self.loss.detach(), self.correct, self.examples)
+        return torch.stack([torch.as_tensor(p, dtype=torch.float64, device=device) for p in parts])
+
+
+ByExample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Loss, metric and number of predictions of each example, shape (n,) each."""
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED) -> LossSum:
@@ -65,7 +139,6 @@ def cross_entropy_by_example(
         targets: int64 of shape (n, …).
         ignored: the target where nothing is to be predicted.
     """
-    n = len(targets)
     flat = logits.reshape(-1, logits.shape[-1])
     losses = functional.cross_entropy(
         flat, targets.reshape(-1), reduction="none", ignore_index=ignored
@@ -74,13 +147,17 @@ def cross_entropy_by_example(
     values = logits.detach()
     fast = values.is_cpu and values.dtype == torch.float32  # NumPy's is ten times as fast
     best = torch.from_numpy(values.numpy().argmax(-1)) if fast else values.argmax(-1)
-    right = (best == targets) & counted
-    loss, correct, examples = (part.reshape(n, -1).sum(1) for part in (losses, right, counted))
+    parts = losses, (best == targets) & counted, counted
+    loss, correct, examples = (part.reshape(len(targets), -1).sum(1) for part in parts)
     return loss, correct, examples
 
 
 class Classes:
-    """What tasks have in common whose model puts an example into one of several classes."""
+    """What tasks have in common whose model is the EMNIST CNN."""
+
+    def model(self) -> torch.nn.Module:
+        """A fresh EMNIST CNN."""
+        return Cnn()
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """Cross-entropy."""
@@ -96,11 +173,8 @@ def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExampl
     if not targets.is_floating_point():
         logits, _ = by_class(outputs, targets)
         return cross_entropy_by_example(logits.reshape(*targets.shape, -1), targets)
-    _check_shapes(outputs, targets)
-    losses = functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="none")
-    loss = losses.reshape(len(targets), -1).sum(1)
-    each = targets[0].numel()
-    return loss, torch.zeros_like(loss), torch.full_like(loss, each)
+    loss = _squared_errors(outputs, targets).reshape(len(targets), -1).sum(1)
+    return loss, torch.zeros_like(loss), torch.full_like(loss, targets[0].numel())
 
 
 def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
@@ -119,12 +193,10 @@ def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
     """
     if not targets.is_floating_point():
         return cross_entropy(*by_class(outputs, targets))
-    _check_shapes(outputs, targets)
-    loss = functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="sum")
-    return LossSum(loss, 0, targets.numel())
+    return LossSum(_squared_errors(outputs, targets).sum(), 0, targets.numel())
 
 
-def _check_shapes(outputs: torch.Tensor, targets: torch.Tensor) -> None:
+def _squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     mine, theirs = _without_ones(outputs.shape[1:]), _without_ones(targets.shape[1:])
     flat = min(len(mine), len(theirs)) < 2
     if outputs.numel() != targets.numel() or (mine != theirs and not flat):
@@ -133,6 +205,7 @@ def _check_shapes(outputs: torch.Tensor, targets: torch.Tensor) -> None:
             f"{tuple(outputs.shape)} for {tuple(targets.shape)}: for classes, make the targets "
             "whole numbers or text."
         )
+    return functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="none")
 
 
 def right_classes(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
@@ -172,33 +245,6 @@ def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor
 
 def _without_ones(shape: Sequence[int]) -> list[int]:
     return [length for length in shape if length != 1]
-
-
-def constant_loss(task: Task) -> float | None:
-    """See `fl_epe.tasks.Task.chance_loss`."""
-    held = task.held_out()
-    if not held.targets.is_floating_point():
-        return None
-
-    def mean() -> torch.Tensor:
-        search.zero_grad()
-        found = task.loss(same.expand(len(held), *same.shape).contiguous(), held.targets)
-        value = found.loss / found.examples
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    try:
-        with one_thread():
-            two = held.map(lambda part: part[:2])
-            with torch.no_grad():
-                shape = call_model(prepared(task.model).eval(), two.inputs).shape
-            same = torch.zeros(shape[1:], requires_grad=True)
-            search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
-            search.step(mean)  # type: ignore[no-untyped-call]
-            least = mean().item()
-    except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
-        return None
-    return least if math.isfinite(least) else None
 
 
 def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:

@@ -48,15 +48,6 @@ def dirichlet_partition(
             f"{len(labels)} examples",
         )
     sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
-    parts = _parts(labels, sizes, alpha, random)
-    # The last ones took what was left over: spread them over the ids.
-    return [parts[i] for i in random.permutation(num_clients)]
-
-
-def _parts(
-    labels: np.ndarray, sizes: np.ndarray, alpha: float, random: np.random.Generator
-) -> list[np.ndarray]:
-    """Sorted indices for each client in turn, who takes from what those before it left."""
     classes = np.unique(labels)
     stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
     taken = np.zeros(len(classes), np.int64)
@@ -68,7 +59,8 @@ def _parts(
         rows = zip(stock, taken, counts, strict=True)
         parts.append(np.sort(np.concatenate([s[start : start + n] for s, start, n in rows])))
         taken += counts
-    return parts
+    # The last ones took what was left over: spread them over the ids.
+    return [parts[i] for i in random.permutation(num_clients)]
 
 
 def stratified_split(

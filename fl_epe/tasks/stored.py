@@ -19,18 +19,17 @@ from fl_epe import data
 from fl_epe.checks import check_count, raise_invalid
 from fl_epe.data import synthetic_images, synthetic_text
 from fl_epe.data.examples import PAD, VOCABULARY, images_and_labels, words_and_next
-from fl_epe.models import Cnn, Lstm
+from fl_epe.models import Lstm
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.examples import ByExample, ClientData, LossSum
 from fl_epe.tasks.losses import (
+    ByExample,
     Classes,
+    ClientData,
+    LossSum,
     cross_entropy,
     cross_entropy_by_example,
     token_cross_entropy,
 )
-
-Arrays = tuple[np.ndarray, np.ndarray]
-"""Inputs and targets."""
 
 # Of both tasks, from the paper (Andrew et al. 2024, section 5.1); the first clip norm from its
 # code. It does not say the numbers of canaries and of local epochs for EMNIST: our choice.
@@ -67,10 +66,7 @@ class _Characters(Classes):
 
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _EMNIST)
     _most_held_out: ClassVar[int] = 2000
-
-    def model(self) -> torch.nn.Module:
-        """A fresh EMNIST CNN."""
-        return Cnn()
+    _decode: ClassVar[Any] = staticmethod(images_and_labels)
 
 
 class _NextWords:
@@ -78,6 +74,7 @@ class _NextWords:
 
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _STACKOVERFLOW)
     _most_held_out: ClassVar[int] = 1000
+    _decode: ClassVar[Any] = staticmethod(words_and_next)
 
     def model(self) -> torch.nn.Module:
         """A fresh LSTM."""
@@ -102,9 +99,6 @@ class _NextWords:
         """See `Task.by_example`."""
         return cross_entropy_by_example(outputs, targets, PAD)
 
-    def _decode(self, examples: np.ndarray) -> Arrays:
-        return words_and_next(examples)
-
 
 @dataclasses.dataclass(frozen=True)
 class _ByUser(Task, abc.ABC):
@@ -116,6 +110,7 @@ class _ByUser(Task, abc.ABC):
     """
 
     _most_held_out: ClassVar[int]
+    _decode: ClassVar[Any]  # makes inputs and targets of examples as `fl_epe.data` has them
     max_examples: int = 0
     data_seed: int = 0
 
@@ -123,10 +118,6 @@ class _ByUser(Task, abc.ABC):
         for name in ("max_examples", "data_seed"):
             if getattr(self, name) < 0:
                 raise_invalid(name, getattr(self, name), ">= 0")
-
-    @abc.abstractmethod
-    def _decode(self, examples: Any) -> Arrays:
-        """Examples as `fl_epe.data` has them, in the form that the model takes."""
 
     def _client_data(self, examples: Any) -> ClientData:
         inputs, targets = self._decode(examples)
@@ -250,9 +241,6 @@ class Emnist(_Characters, StoredTask):
     name: ClassVar[str] = "emnist"
     data_dir: str = "flwrlabs/femnist"
 
-    def _decode(self, examples: np.ndarray) -> Arrays:
-        return images_and_labels(examples)
-
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticEmnist(_Characters, SyntheticTask):
@@ -263,10 +251,8 @@ class SyntheticEmnist(_Characters, SyntheticTask):
 
     name: ClassVar[str] = "synthetic-emnist"
     _source: ClassVar[Any] = synthetic_images
+    _decode: ClassVar[Any] = staticmethod(tuple)  # they are drawn as images and labels
     num_clients: int = synthetic_images.WRITERS
-
-    def _decode(self, examples: Arrays) -> Arrays:
-        return examples
 
 
 @dataclasses.dataclass(frozen=True)

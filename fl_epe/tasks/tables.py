@@ -31,15 +31,6 @@ _HELD_OUT_SHARE = 0.1
 _TEXTS = ("string", "large_string")
 
 
-def absolute(source: Source) -> Source:
-    """A local path as an absolute one, as workers start in other folders; others as they are."""
-    if isinstance(source, str | os.PathLike):
-        path = Path(source).expanduser()
-        if path.exists() or isinstance(source, os.PathLike):
-            return str(path.absolute())
-    return source
-
-
 def open_source(
     source: Source, held_out: str | float | Dataset | None, seed: int
 ) -> tuple[Dataset, Dataset]:

@@ -4,16 +4,14 @@
 another, or many at once. `fl_epe.training.local.Trainer` trains a single client.
 
 Examples:
+    >>> from fl_epe.mechanism import ClippedSum
     >>> from fl_epe.tasks import load_task
-    >>> from fl_epe.training import LocalTraining
-    >>> from fl_epe.training.local import Trainer
     >>> task = load_task("synthetic-emnist", num_clients=5, max_examples=8)
-    >>> trainer = Trainer(task)
-    >>> theta = task.initial(seed=1)
+    >>> trainer, total = CohortTrainer(task), ClippedSum(task.dim, clip_norm=0.5)
     >>> local = LocalTraining(learning_rate=0.05, epochs=1, batch_size=16)
-    >>> update = trainer.train(theta, 3, local, seed=1, round_number=0)  # what client 3 learned
-    >>> update.values.shape == theta.shape and update.examples > 0
-    True
+    >>> counts = trainer.train(task.initial(1), [3, 4], local, total, seed=1, round_number=0)
+    >>> counts.clients, total.total().shape == (task.dim,)
+    (2, True)
 """
 
 from fl_epe.training.cohort import CohortTrainer

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from fl_epe.auditing import Fault, FaultKind
+from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import ClippedSum
 from fl_epe.models import one_thread
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task
 from fl_epe.training.execution import Execution
-from fl_epe.training.local import LocalTraining, Trainer, check_model
+from fl_epe.training.local import LocalTraining, Trainer
 from fl_epe.training.vectorized import Member, Together, padded_size
 
 logger = logging.getLogger(__name__)
@@ -45,67 +46,42 @@ class Counts:
     correct: float = 0
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
-    def note(self, client: int, unclipped: bool | None, parts: Sequence[float]) -> None:
-        """Count a client, for whom `ClippedSum.add` answered ``unclipped``.
-
-        ``parts`` are the sum of its losses, its metric and the number of its predictions.
-        """
-        if unclipped is None:
-            text = f"client {client}: its update was not finite"
-            self.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
-            return
-        self.clients += 1
-        self.unclipped += unclipped
-        self.loss_sum += parts[0]
-        self.correct += parts[1]
-        self.examples += int(parts[2])
-
     def lose(self, client: int, error: Exception) -> None:
         """Note a client that could not be trained."""
         text = f"client {client}: {type(error).__name__}: {error}"
         self.faults.append(Fault(FaultKind.CLIENT_FAILED, text))
 
 
-@dataclasses.dataclass(frozen=True)
 class _Round:
-    """The arguments of `CohortTrainer.train`, and what has been counted so far."""
+    """What clients of a round train with, the sum of their updates, and what has been counted.
 
-    theta: torch.Tensor
-    local: LocalTraining
-    total: _Total
-    seed: int
-    round_number: int
-    counts: Counts = dataclasses.field(default_factory=Counts)
-
-    def random(self, client: int) -> np.random.Generator:
-        """The random stream of a client that is about to train."""
-        return generator(self.seed, self.round_number, client)
-
-    def member(self, client: int, data: ClientData) -> Member:
-        """A client that is about to train at once with others."""
-        return Member(client, data, self.local, self.random(client))
-
-    def count(
-        self, clients: Sequence[int], updates: torch.Tensor, measured: list[list[float]]
-    ) -> None:
-        """Add the updates of clients, shape (clients, dim), and count what was measured of them."""
-        for client, row, (length, *parts) in zip(clients, updates, measured, strict=True):
-            self.counts.note(client, self.total.add(row, length), parts)
-
-
-class _Total:
-    """A `ClippedSum` for updates on a device, which are clipped and added up there.
-
-    In float64 as well; their squares add up in another order. Of model-sized vectors only the sum
-    goes to the host, once, by `finish`. Updates on the CPU go to the sum itself.
+    Updates on a device are clipped and added up there, in float64 as well; their squares add up in
+    another order. Of model-sized vectors only the sum goes to the host, once, by `finish`. Updates
+    on the CPU go to the `ClippedSum` itself.
     """
 
-    def __init__(self, total: ClippedSum, theta: torch.Tensor) -> None:
-        self._total = total
+    def __init__(
+        self,
+        theta: torch.Tensor,
+        local: LocalTraining,
+        total: ClippedSum,
+        seed: int,
+        round_number: int,
+    ) -> None:
+        self.theta, self.local, self.counts = theta, local, Counts()
+        self._total, self._seed = total, (seed, round_number)
         self._multiples: torch.Tensor | None = None
         if not theta.is_cpu:
             both = torch.zeros((2, len(theta)), dtype=torch.float64, device=theta.device)
             self._multiples, self._scratch = both
+
+    def random(self, client: int) -> np.random.Generator:
+        """The random stream of a client that is about to train."""
+        return generator(*self._seed, client)
+
+    def member(self, client: int, data: ClientData) -> Member:
+        """A client that is about to train at once with others."""
+        return Member(client, data, self.local, self.random(client))
 
     def measure(self, updates: torch.Tensor, parts: torch.Tensor) -> list[list[float]]:
         """The norm of each row of ``updates`` and its row of ``parts``; waits for the device."""
@@ -114,7 +90,24 @@ class _Total:
         lengths = torch.linalg.vector_norm(updates, dim=1, keepdim=True, dtype=torch.float64)
         return list(torch.cat([lengths, parts], 1).tolist())
 
-    def add(self, update: torch.Tensor, length: float) -> bool | None:
+    def count(
+        self, clients: Sequence[int], updates: torch.Tensor, measured: list[list[float]]
+    ) -> None:
+        """Add the updates of clients, shape (clients, dim), and count what was measured of them."""
+        counts = self.counts
+        for client, row, (length, *parts) in zip(clients, updates, measured, strict=True):
+            unclipped = self._add(row, length)
+            if unclipped is None:
+                text = f"client {client}: its update was not finite"
+                counts.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
+                continue
+            counts.clients += 1
+            counts.unclipped += unclipped
+            counts.loss_sum += parts[0]
+            counts.correct += parts[1]
+            counts.examples += int(parts[2])
+
+    def _add(self, update: torch.Tensor, length: float) -> bool | None:
         """As `ClippedSum.add`, for an update of that norm; takes no memory of the device."""
         if self._multiples is None:
             return self._total.add(update.numpy())
@@ -199,9 +192,11 @@ class CohortTrainer:
         Raises:
             ValueError: for a ``theta`` of another shape or type.
         """
-        check_model(theta, self._task.dim)
+        if theta.shape != (self._task.dim,) or theta.dtype != np.float32:
+            wanted = f"to be float32 of shape {(self._task.dim,)}"
+            raise_invalid("theta", f"{theta.dtype}{theta.shape}", wanted)
         start = torch.tensor(theta, device=self._execution.torch_device())
-        work = _Round(start, local, _Total(total, start), seed, round_number)
+        work = _Round(start, local, total, seed, round_number)
         self._execution.apply()
         if self.chunk == 1:
             for client in clients:
@@ -212,15 +207,15 @@ class CohortTrainer:
                 self._prove(work, loaded)
             for chunk in self._chunks(loaded, local.batch_size):
                 self._train_chunk(work, chunk)
-        work.total.finish()
+        work.finish()
         return work.counts
 
     def _train_one(self, work: _Round, client: int, data: ClientData | None = None) -> bool:
         """Train a client alone; returns whether that was possible."""
         try:
             data = self._task.client(client) if data is None else data
-            update, sums = self._trainer.learn(work.theta, data, work.local, work.random(client))
-            measured = work.total.measure(update[None], sums[None])
+            update, sums = self._trainer.train(work.theta, data, work.local, work.random(client))
+            measured = work.measure(update[None], sums[None])
         except Exception as error:  # noqa: BLE001 (anything a task may do: others train on)
             work.counts.lose(client, error)
             return False
@@ -250,7 +245,6 @@ class CohortTrainer:
 
     def _train_chunk(self, work: _Round, chunk: list[tuple[int, ClientData]]) -> None:
         """Train a chunk at once; if that fails, its halves, down to one client alone."""
-        clients = [client for client, _ in chunk]
         if self._together is None or self.chunk == 1:
             for client, data in chunk:
                 self._train_one(work, client, data)
@@ -259,22 +253,19 @@ class CohortTrainer:
             members = [work.member(client, data) for client, data in chunk]
             with one_thread(), self._trainer.own_randomness(*(m.random for m in members)):
                 updates, sums = self._together.train(work.theta, members, work.local.learning_rate)
-            measured = work.total.measure(updates, sums)
+            measured = work.measure(updates, sums)
         except Exception as error:  # noqa: BLE001 (one by one it is found whose fault that is)
-            self._divide(work, chunk, error)
+            half = -(-len(chunk) // 2)
+            if half < len(chunk):
+                if isinstance(error, torch.cuda.OutOfMemoryError):
+                    self.chunk = min(self.chunk, half)
+                self._train_chunk(work, chunk[:half])
+                self._train_chunk(work, chunk[half:])
+            elif self._train_one(work, *chunk[0]) and not self._worked:  # not the client's fault
+                self._one_at_a_time(str(error).partition("\n")[0])
         else:
             self._worked = True
-            work.count(clients, updates, measured)
-
-    def _divide(self, work: _Round, chunk: list[tuple[int, ClientData]], error: Exception) -> None:
-        half = -(-len(chunk) // 2)
-        if half < len(chunk):
-            if isinstance(error, torch.cuda.OutOfMemoryError):
-                self.chunk = min(self.chunk, half)
-            self._train_chunk(work, chunk[:half])
-            self._train_chunk(work, chunk[half:])
-        elif self._train_one(work, *chunk[0]) and not self._worked:  # not the client's fault
-            self._one_at_a_time(str(error).partition("\n")[0])
+            work.count([client for client, _ in chunk], updates, measured)
 
     def _one_at_a_time(self, reason: str) -> None:
         if self._execution.chunk is not None:  # somebody asked for it
@@ -293,7 +284,7 @@ class CohortTrainer:
             if not len(data) or padded in self._proved or self.chunk == 1:
                 continue
             try:
-                alone, _ = self._trainer.learn(work.theta, data, work.local, work.random(client))
+                alone, _ = self._trainer.train(work.theta, data, work.local, work.random(client))
                 length = float(alone.norm())
             except Exception:  # noqa: BLE001, S112 (its own fault, noted when it trains)
                 continue

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 
@@ -54,17 +54,13 @@ class Execution:
             raise_invalid("device", self.device, "to be a torch device (try 'cpu' or 'cuda')")
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Execution:
+    def from_environment(cls) -> Execution:
         """From FL_EPE_DEVICE, FL_EPE_CHUNK, FL_EPE_PRECISION and FL_EPE_DETERMINISTIC (0 or 1).
-
-        Args:
-            environment: the process's own by default; what it lacks keeps its default.
 
         Raises:
             ValueError: if a variable holds no valid device, chunk, precision or flag.
         """
-        environment = os.environ if environment is None else environment
-        device, chunk, precision, exact = (environment.get(name, "") for name in _VARIABLES)
+        device, chunk, precision, exact = (os.environ.get(name, "") for name in _VARIABLES)
         if chunk and not chunk.isdecimal():
             raise_invalid("FL_EPE_CHUNK", chunk, "to be a number")
         if exact not in ("", "0", "1"):
@@ -96,11 +92,12 @@ class Execution:
         """Set what CUDA keeps for the whole process. It stays set: every training sets it anew."""
         if self.torch_device().type != "cuda":
             return
-        for name in _precision_names():
-            value: object = self.precision == "tf32"
-            if name[-1] == "fp32_precision":
-                value = "tf32" if value else "ieee"
-            setattr(functools.reduce(getattr, name[:-1], torch.backends), name[-1], value)
+        rounded, backends = self.precision == "tf32", cast(Any, torch.backends)
+        if hasattr(backends.cuda.matmul, "fp32_precision"):  # a newer torch refuses the older names
+            for place in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+                place.fp32_precision = "tf32" if rounded else "ieee"
+        else:
+            backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = rounded
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.backends.cudnn.benchmark = False
@@ -113,21 +110,9 @@ class Execution:
         device = self.torch_device()
         return contextlib.nullcontext() if device.type == "cpu" else device
 
-    def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which forward passes are computed in the chosen precision."""
+    def call(self, model: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        """The outputs of a model, computed in the chosen precision and float32 for the loss."""
         if self.precision != "bf16":
-            return contextlib.nullcontext()
-        return torch.autocast(self.torch_device().type, torch.bfloat16)
-
-    def widen(self, outputs: torch.Tensor) -> torch.Tensor:
-        """``outputs`` as float32, for the loss, if `autocast` made them bfloat16."""
-        return outputs.float() if self.precision == "bf16" else outputs
-
-
-def _precision_names() -> list[tuple[str, ...]]:
-    """Where torch keeps the precision of products; a newer torch refuses the older names."""
-    matmul = torch.backends.cuda.matmul
-    if hasattr(matmul, "fp32_precision"):
-        places = (("cuda", "matmul"), ("cudnn", "conv"), ("cudnn", "rnn"))
-        return [(*place, "fp32_precision") for place in places]
-    return [("cuda", "matmul", "allow_tf32"), ("cudnn", "allow_tf32")]
+            return model(*inputs, **named)
+        with torch.autocast(self.torch_device().type, torch.bfloat16):
+            return model(*inputs, **named).float()

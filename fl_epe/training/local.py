@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from fl_epe.checks import check_count, check_positive, raise_invalid
+from fl_epe.checks import check_count, check_positive
 from fl_epe.models import (
     SeededDropout,
     batch_norms,
@@ -28,7 +28,6 @@ from fl_epe.models import (
     prepared,
     trainable,
 )
-from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, Task
 from fl_epe.training.execution import Execution
 
@@ -56,23 +55,6 @@ class LocalTraining:
         check_count("batch_size", self.batch_size)
 
 
-@dataclasses.dataclass(frozen=True)
-class ClientUpdate:
-    """What a client learned in a round.
-
-    Attributes:
-        values: float32 of shape (dim,), local minus global model, not clipped.
-        examples: number of predictions made while training, in all epochs together.
-        loss_sum: sum of the losses of these predictions.
-        correct: how many of these predictions were right, or the sum of another metric.
-    """
-
-    values: np.ndarray
-    examples: int
-    loss_sum: float
-    correct: float
-
-
 class Trainer:
     """Trains clients of a task one after another in the same memory.
 
@@ -80,103 +62,83 @@ class Trainer:
     trainer, thread or process computes it, nor on what was computed before. This holds for one
     kind of processor and one version of torch; others may round differently. A trainer serves one
     thread at a time, so use one for each thread.
+
+    Args:
+        task: the task whose clients are trained.
+        execution: on which device and how exactly.
+
+    Attributes:
+        alone: whether the model cannot train with rows of padding among its examples.
+        convolves: whether it has convolutions.
+        draws: whether it draws from torch's own generator; not known before the first client.
     """
 
-    def __init__(self, task: Task, execution: Execution | None = None) -> None:
-        """Allocate one model.
-
-        Args:
-            task: the task whose clients are trained.
-            execution: on which device and how exactly; on the CPU in float32 by default.
-        """
-        _keep_freed_memory()
-        self._execution = execution or Execution(device="cpu")
-        self._device = self._execution.torch_device()
+    def __init__(self, task: Task, execution: Execution) -> None:
+        # glibc hands freed blocks back to the system above a threshold, which it raises to the
+        # largest block freed so far, up to 32 MiB. With this it keeps what a step frees for the
+        # next one: no page faults, a sixth faster.
+        torch.empty(_LARGEST_KEPT, dtype=torch.uint8)
+        self._execution = execution
+        self._device = execution.torch_device()
         self._task = task
         self._model = prepared(task.model).to(self._device).train()
+        self._outputs = functools.partial(execution.call, self._model)
         self._flat = torch.zeros(task.dim, dtype=torch.float32, device=self._device)
         bind_parameters(self._model, self._flat)
         self._parameters: list[torch.Tensor] = list(trainable(self._model))
         self._buffers = {buffer: buffer.clone() for buffer in self._model.buffers()}
-        self._smallest = 2 if batch_norms(self._model) else 1  # one has no spread
-        self.draws: bool | None = None  # not known before the first client
         self._dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout)]
+        self.alone = bool(batch_norms(self._model))
+        self.convolves = any(isinstance(module, _ConvNd) for module in self._model.modules())
+        self.draws: bool | None = None
 
     def train(
-        self,
-        theta: np.ndarray,
-        client_id: int,
-        local: LocalTraining,
-        *,
-        seed: int,
-        round_number: int,
-    ) -> ClientUpdate:
-        """Start from the global model ``theta`` and train on the examples of one client.
-
-        Args:
-            theta: float32 of shape (dim,), not changed.
-            client_id: the client whose examples are used.
-            local: how to train.
-            seed: of the local randomness (batch order, dropout).
-            round_number: draws other randomness in every round.
-
-        Raises:
-            ValueError: for a ``theta`` of another shape or type, or an unknown ``client_id``.
-        """
-        check_model(theta, self._task.dim)
-        self._execution.apply()
-        start = torch.tensor(theta, device=self._device)
-        random = generator(seed, round_number, client_id)
-        update, sums = self.learn(start, self._task.client(client_id), local, random)
-        loss_sum, correct, examples = sums.tolist()
-        return ClientUpdate(update.cpu().numpy(), int(examples), loss_sum, correct)
-
-    def learn(
         self,
         theta: torch.Tensor,
         data: ClientData,
         local: LocalTraining,
         random: np.random.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`train` on ``data``, with the update and the `LossSum.sums` of all steps on a device."""
-        if self.draws is None and len(data) >= self._smallest:
+        """Start from the global model ``theta`` and train on the examples of one client.
+
+        Args:
+            theta: float32 of shape (dim,) on the device, not changed.
+            data: the examples.
+            local: how to train.
+            random: the client's random stream of this round (batch order, dropout).
+
+        Returns:
+            Local minus global model, float32 of shape (dim,), not clipped; and the sum of
+            `LossSum.sums` over all steps. Both on the device.
+        """
+        smallest = 2 if self.alone else 1  # one has no spread
+        if self.draws is None and len(data) >= smallest:
             self._set(theta)
-            self.draws = self._draws_by_itself(data)
+            few = data.map(lambda part: part[:_FEW].to(self._device))
+            with self._execution.on_device():
+                self.draws = draws_by_itself(self._model, lambda: self._loss(few).loss.detach())
         for dropout in self._dropouts:
             dropout.random = random
         self._set(theta)
-        orders = batches(len(data), local, random, self._smallest)
+        orders = batches(len(data), local, random, smallest)
         with one_thread(), self.own_randomness(random), self._execution.on_device():
             parts = [self._step(data, order, local.learning_rate) for order in orders]
         none = torch.zeros(3, dtype=torch.float64, device=self._device)
         sums = torch.stack([none, *(part.sums(self._device) for part in parts)]).sum(0)
         return self._flat - theta, sums
 
-    @property
-    def alone(self) -> bool:
-        """Whether the model cannot train with rows of padding among its examples."""
-        return self._smallest > 1
-
-    @property
-    def convolves(self) -> bool:
-        """Whether the model has convolutions."""
-        return any(isinstance(module, _ConvNd) for module in self._model.modules())
-
-    def _draws_by_itself(self, data: ClientData) -> bool:
-        few = data.map(lambda part: part[:_FEW].to(self._device))
-        with self._execution.on_device():
-            return draws_by_itself(
-                self._model, lambda: self._task.batch_loss(self._outputs, few).loss.detach()
-            )
-
-    def own_randomness(
-        self, *randoms: np.random.Generator
-    ) -> contextlib.AbstractContextManager[None]:
-        """Seed a model that draws from torch's own generator; see `Task.notes`."""
-        if not self.draws:
-            return contextlib.nullcontext()
-        seeds = [int(random.integers(2**63)) for random in randoms]
-        return seeded(self._device, functools.reduce(operator.xor, seeds))
+    @contextlib.contextmanager
+    def own_randomness(self, *randoms: np.random.Generator) -> Iterator[None]:
+        """Seed torch's own generator for a model that draws from it, and set it back afterwards."""
+        if self.draws:
+            seeds = [int(random.integers(2**63)) for random in randoms]
+            cpu = self._device.type == "cpu"  # where torch.manual_seed takes 100 times as long
+            manual_seed = torch.default_generator.manual_seed if cpu else torch.manual_seed
+            with torch.random.fork_rng(devices=[]):
+                manual_seed(functools.reduce(operator.xor, seeds))
+                yield
+        else:
+            yield
 
     def _set(self, theta: torch.Tensor) -> None:
         for buffer, initial in self._buffers.items():
@@ -186,7 +148,7 @@ class Trainer:
     def _step(self, data: ClientData, order: torch.Tensor, learning_rate: float) -> LossSum:
         """One step of gradient descent on the mean loss of the examples ``order``."""
         batch = data.map(lambda part: part[order].to(self._device))
-        result = self._task.batch_loss(self._outputs, batch)
+        result = self._loss(batch)
         gradients = torch.autograd.grad(
             result.mean(), self._parameters, allow_unused=True, materialize_grads=True
         )
@@ -194,16 +156,8 @@ class Trainer:
             torch._foreach_add_(self._parameters, gradients, alpha=-learning_rate)
         return LossSum(result.loss.detach(), result.correct, result.examples)
 
-    def _outputs(self, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
-        with self._execution.autocast():
-            outputs = self._model(*inputs, **named)
-        return self._execution.widen(outputs)
-
-
-def check_model(theta: np.ndarray, dim: int) -> None:
-    """Raise ValueError unless ``theta`` is float32 of shape (dim,)."""
-    if theta.shape != (dim,) or theta.dtype != np.float32:
-        raise_invalid("theta", f"{theta.dtype}{theta.shape}", f"to be float32 of shape {(dim,)}")
+    def _loss(self, batch: ClientData) -> LossSum:
+        return self._task.batch_loss(self._outputs, batch)
 
 
 def batches(
@@ -218,28 +172,3 @@ def batches(
         for part in torch.split(order, local.batch_size) if examples else ():
             if len(part) >= smallest:
                 yield part
-
-
-@contextlib.contextmanager
-def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed torch's own generator, and set it back afterwards."""
-    if device.type == "cpu":
-        before = torch.default_generator.get_state()
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 times as long
-        try:
-            yield
-        finally:
-            torch.default_generator.set_state(before)
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
-def _keep_freed_memory() -> None:
-    """Make glibc keep what a step frees for the next one: no page faults, a sixth faster.
-
-    It hands freed blocks back to the system above a threshold, which it raises to the largest
-    block freed so far, up to 32 MiB. Elsewhere this does nothing.
-    """
-    torch.empty(_LARGEST_KEPT, dtype=torch.uint8)

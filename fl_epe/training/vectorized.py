@@ -8,7 +8,9 @@ of 4 clients, and the StackOverflow LSTM 1.65 in chunks of 2.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -152,8 +154,13 @@ class Together:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sum of the members' mean losses, and what `train` counts, shape (members, 3)."""
         found = self._task.by_example(outputs.flatten(0, 1), targets.flatten(0, 1))
-        if found is None:
-            return self._losses_apart(outputs, targets, sizes)
+        if found is None:  # the task's own loss for each member
+            results = [
+                self._task.loss(output[:size], own[:size])
+                for output, own, size in zip(outputs.unbind(), targets, sizes, strict=True)
+            ]
+            means = torch.stack([result.mean() for result in results]).sum()
+            return means, torch.stack([result.sums(self._device) for result in results])
         rows = targets.shape[1]
         grid = torch.stack([part.view(-1, rows).to(outputs.dtype) for part in found], 2)
         if min(sizes) < rows:
@@ -163,17 +170,6 @@ class Together:
         means = (totals[:, 0] / totals[:, 2].detach().clamp(min=1)).sum()
         return means, totals.detach().double()
 
-    def _losses_apart(
-        self, outputs: torch.Tensor, targets: torch.Tensor, sizes: Sequence[int]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `_losses`, by a call of the task's own loss for each member."""
-        results = [
-            self._task.loss(output[:size], own[:size])
-            for output, own, size in zip(outputs.unbind(), targets, sizes, strict=True)
-        ]
-        means = torch.stack([result.mean() for result in results]).sum()
-        return means, torch.stack([result.sums(self._device) for result in results])
-
     def _outputs(
         self, leaves: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]
     ) -> torch.Tensor:
@@ -181,24 +177,18 @@ class Together:
 
         def forward(
             parameters: list[torch.Tensor], inputs: Inputs, masks: list[torch.Tensor]
-        ) -> torch.Tensor:
+        ) -> Any:
             self._set_masks(masks)
             named = dict(zip(self._shapes, parameters, strict=True))
-
-            def model(*plain: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
-                own: torch.Tensor = torch.func.functional_call(self._model, named, plain, more)
-                return own
-
-            outputs: torch.Tensor = call_model(model, inputs)
-            return outputs
+            call = functools.partial(torch.func.functional_call, self._model, named)
+            return call((), dict(inputs)) if isinstance(inputs, Mapping) else call(inputs)
 
         try:
-            with self._execution.autocast():
-                vectorized = torch.func.vmap(forward, randomness="different")
-                outputs: torch.Tensor = vectorized(leaves, inputs, masks)
+            vectorized = torch.func.vmap(forward, randomness="different")
+            outputs: torch.Tensor = self._execution.call(vectorized, leaves, inputs, masks)
+            return outputs
         finally:
             self._set_masks([])
-        return self._execution.widen(outputs)
 
     def _set_masks(self, masks: list[torch.Tensor]) -> None:
         """Let each dropout take its masks in the order of the calls."""
@@ -214,7 +204,7 @@ class Together:
         def see(dropout: SeededDropout, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
             calls.append((dropout, tuple(inputs[0].shape[1:])))
 
-        dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout) and m.rate]
+        dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout) and m.p]
         if not dropouts:
             return calls
         hooks = [dropout.register_forward_hook(see) for dropout in dropouts]

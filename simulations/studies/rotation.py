@@ -166,7 +166,7 @@ from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task
 from fl_epe.tasks.images import Digits
-from fl_epe.training import LocalTraining
+from fl_epe.training import Execution, LocalTraining
 from fl_epe.training.local import Trainer
 
 Floats = NDArray[np.float64]
@@ -491,11 +491,12 @@ def embedding_update(clients: int) -> NDArray[np.float32]:
     task = load_task("synthetic-stackoverflow", max_examples=16)
     theta = task.initial(seed=1)
     local = LocalTraining(learning_rate=0.5, epochs=1, batch_size=16)
-    trainer = Trainer(task)
+    trainer, start = Trainer(task, Execution("cpu")), torch.tensor(theta)
     size = next(task.model().parameters()).numel()
     total = np.zeros(size, np.float32)
     for client in range(clients):
-        total += trainer.train(theta, client, local, seed=1, round_number=0).values[:size]
+        update, _ = trainer.train(start, task.client(client), local, generator(1, 0, client))
+        total += update[:size].numpy()
     return total
 
 

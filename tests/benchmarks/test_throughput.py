@@ -11,12 +11,12 @@ import pytest
 import throughput
 import throughput_players
 import torch
+from alone import Alone
 from throughput_models import BATCH, Setting, examples
 from throughput_players import descend, own_task
 
 from fl_epe.tasks import ClientData
 from fl_epe.training import LocalTraining
-from fl_epe.training.local import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def test_a_step_of_ours_is_one_of_the_loop_s():
     net, task = setting.net(), own_task(setting)
     before = torch.nn.utils.parameters_to_vector(net.parameters()).detach().clone()
     local = LocalTraining(throughput_players._RATE, 1, BATCH)
-    update = Trainer(task).train(before.numpy(), 2, local, seed=1, round_number=1)
+    update = Alone(task).train(before.numpy(), 2, local, seed=1, round_number=1)
     descend(net, setting, 2)
     after = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
     assert np.abs(update.values).max() > 1e-3

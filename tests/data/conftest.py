@@ -3,12 +3,12 @@ import pathlib
 import pytest
 
 from fl_epe import data
-from fl_epe.data import formats
+from fl_epe.data import sources
 
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     """So that few rows are many batches, and nothing is kept in the user's cache."""
-    monkeypatch.setattr(formats, "ROWS", 16)
+    monkeypatch.setattr(sources, "ROWS", 16)
     monkeypatch.setenv("FL_EPE_CACHE", str(tmp_path / "cache"))
     data.open_data.cache_clear()

@@ -17,7 +17,7 @@ from text_sources import (
 from fl_epe import data
 from fl_epe.data import conversion, sources
 from fl_epe.data.encoders import Words
-from fl_epe.data.formats import arrow_rows
+from fl_epe.data.sources import arrow_rows
 
 pytestmark = pytest.mark.usefixtures("small_batches")
 

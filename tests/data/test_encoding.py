@@ -12,7 +12,7 @@ from data_files import Example, example, handwriting, png, posts, write_sqlite
 
 from fl_epe.data.encoders import Encoder, Images, Words, read_vocabulary
 from fl_epe.data.examples import BOS, EOS, OOV, images_and_labels, words_and_next
-from fl_epe.data.formats import arrow_rows, read_sqlite
+from fl_epe.data.sources import arrow_rows, read_sqlite
 
 
 def _batch(**columns) -> pa.RecordBatch:

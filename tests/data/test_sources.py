@@ -226,6 +226,7 @@ def test_what_a_task_needs_besides_is_named(monkeypatch: pytest.MonkeyPatch):
 def test_hub_ids_and_paths_are_told_apart(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert data.absolute("flwrlabs/femnist") == "flwrlabs/femnist"
+    (tmp_path / "folder").mkdir()
     assert data.absolute("folder") == str(tmp_path / "folder")
     (tmp_path / "flwrlabs" / "femnist").mkdir(parents=True)
     assert data.absolute("flwrlabs/femnist") == str(tmp_path / "flwrlabs" / "femnist")

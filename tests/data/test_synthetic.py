@@ -7,6 +7,7 @@ import string
 import numpy as np
 import pytest
 import torch
+from alone import Alone
 from torch.nn import functional
 
 from fl_epe.data.examples import BOS, CHARACTERS, EOS, OOV, PAD, VOCABULARY, words_and_next
@@ -18,7 +19,6 @@ from fl_epe.data.synthetic_text import examples as sentences
 from fl_epe.data.synthetic_text import held_out as held_out_sentences
 from fl_epe.tasks import load_task
 from fl_epe.training import LocalTraining
-from fl_epe.training.local import Trainer
 
 # Text
 
@@ -180,7 +180,7 @@ def test_writers_differ_more_than_their_own_characters():
 @pytest.mark.slow
 def test_training_on_drawings_lowers_the_loss_by_a_nat():
     task = load_task("synthetic-emnist", max_examples=64)
-    trainer = Trainer(task)
+    trainer = Alone(task)
     theta = task.initial(0)
     losses = []
     for client in range(14):

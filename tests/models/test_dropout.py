@@ -29,5 +29,5 @@ def test_dropout_needs_a_generator_in_training():
 
 @pytest.mark.parametrize("rate", [-0.25, 1.0, float("nan")])
 def test_a_dropout_rate_outside_its_range_is_refused(rate: float):
-    with pytest.raises(ValueError, match=f"rate={rate}"):
+    with pytest.raises(ValueError, match=f"p={rate}"):
         SeededDropout(rate)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from alone import Alone
 
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import Task
 from fl_epe.training import LocalTraining
-from fl_epe.training.local import Trainer
 
 _NOTE = Path(__file__).parents[2] / "docs/notes/dp_fedavg.md"
 
@@ -29,7 +29,7 @@ def train(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns the final model, the clients and the canaries of every round, the clip norms."""
     local = LocalTraining(config.local_learning_rate, config.local_epochs, config.local_batch_size)
-    trainer, names = Trainer(task), dict[str, Any]()
+    trainer, names = Alone(task), dict[str, Any]()
     exec(compile(block(), str(_NOTE), "exec"), names)  # noqa: S102 - our own
 
     def local_update(theta: np.ndarray, client: int, round_number: int) -> np.ndarray:

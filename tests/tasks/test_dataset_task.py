@@ -12,13 +12,13 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from alone import Alone
 from own_data import Noisy, Tied, TwoInputs, net, normalised, rows
 from torch import nn
 
 from fl_epe.tasks import from_datasets
 from fl_epe.tasks.dataset_task import DatasetTask
 from fl_epe.training import LocalTraining
-from fl_epe.training.local import Trainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def _task(model: Any = net, dataset: Any = None, **more: Any) -> DatasetTask:
 
 def _learn(task: DatasetTask, steps: int = 3, rate: float = 0.3) -> tuple[float, float]:
     """Held-out loss before and after a few clients' updates."""
-    theta, trainer = task.initial(0), Trainer(task)
+    theta, trainer = task.initial(0), Alone(task)
     before = task.evaluate(theta)["loss"]
     for number in range(steps):
         for client in range(task.num_clients):
@@ -204,6 +204,24 @@ def test_a_module_is_the_initial_model_and_is_not_changed():
     _learn(task)
     after = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
     np.testing.assert_array_equal(after, before)
+
+
+def test_options_say_the_arguments_by_their_names():
+    found = from_datasets(
+        net, rows(), inputs=["x"], targets="y", partition="by:user", metric=_no_metric, data_seed=3
+    ).options()
+    assert found == {
+        "model": "net",
+        "dataset": "Dataset of 60 rows",
+        "inputs": "['x']",
+        "targets": "y",
+        "partition": "by:user",
+        "num_clients": None,
+        "held_out": None,
+        "loss": None,
+        "metric": "_no_metric",
+        "data_seed": 3,
+    }
 
 
 # Held-out rows
@@ -402,7 +420,7 @@ def _class_7_in_row_30() -> datasets.Dataset:
 BAD_MODELS = {
     "no-logits": ({"model": lambda: _NoLogits(4, 3)}, "tensor, or something with logits, got dict"),
     "float64": ({"model": lambda: net().double()}, "float64.*model.float()"),
-    "shape": ({"model": lambda: nn.Linear(5, 3)}, r"Inputs: float32 \(2, 4\); targets: int64"),
+    "shape": ({"model": lambda: nn.Linear(5, 3)}, r"inputs: float32 \(2, 4\); targets: int64"),
     "late-class": ({"dataset": _class_7_in_row_30()}, "'y' to hold classes 0 … 2.*got 7"),
     "negative": ({"dataset": _changed("y", [-1] * 60)}, "'y' to hold classes 0 … 2.*got -1"),
     "masked": ({"dataset": _changed("y", [-100] * 60)}, "to have a value that is not -100"),

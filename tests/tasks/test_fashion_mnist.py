@@ -34,6 +34,7 @@ def test_a_relative_data_dir_means_the_folder_where_the_task_was_made(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
     assert FashionMnist(data_dir="data").data_dir == str(tmp_path / "data")
 
 

@@ -85,6 +85,7 @@ def test_a_path_is_kept_from_where_the_task_was_made(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
     for kind in KINDS:
         assert _data_dir(kind, data_dir="data") == str(tmp_path / "data")
     assert _data_dir("emnist") == "flwrlabs/femnist"

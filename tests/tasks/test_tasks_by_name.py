@@ -72,7 +72,6 @@ def made(width: int, name: str = "a", *, fast: bool = False, layers: tuple[int, 
 def bare(width: int = 3): return made(width)
 def wrong() -> Task: return 3
 def untyped(width, other=None) -> Task: return made(3)
-def starred(*widths: int) -> Task: return made(3)
 def text() -> str: return "a"
 def broken() -> Task: raise KeyError("no")
 
@@ -153,7 +152,6 @@ WRONG = {
     "bare": ("own_tasks_here:bare", ValueError, r"got def bare\(...\) without"),
     "text": ("own_tasks_here:text", ValueError, r"annotated to return one, .*, got def text"),
     "untyped": ("own_tasks_here:untyped", ValueError, "the argument 'width' with a type"),
-    "starred": ("own_tasks_here:starred", ValueError, "the argument 'widths' by name"),
     "file": ("own_tasks_here.py:Mine", ValueError, "got 'own_tasks_here.py'.*without .py"),
     "path": ("./own_tasks_here.py:Mine", ValueError, "got './own_tasks_here.py'.*without .py"),
     "relative": (".own_tasks_here:Mine", ValueError, "to begin with the name of a module"),

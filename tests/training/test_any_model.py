@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from alone import Alone
 from own_data import Noisy, Tied, TwoInputs, net, normalised, rows
 from torch import nn
 
@@ -15,7 +16,6 @@ from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, LossSum, from_datasets
 from fl_epe.tasks.dataset_task import DatasetTask
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
-from fl_epe.training.local import Trainer
 
 TWO = {"inputs": {"left": "x", "right": "first part"}}
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -67,7 +67,7 @@ def test_an_update_is_that_of_plain_torch(case: str, batch_size: int):
     client = next(i for i in range(task.num_clients) if len(task.client(i)) == 5)
     data = task.client(client)
     expected = _by_hand(model(), theta, data, local, generator(7, 2, client))
-    update = Trainer(task).train(theta, client, local, seed=7, round_number=2)
+    update = Alone(task).train(theta, client, local, seed=7, round_number=2)
     assert np.abs(expected).max() > 1e-3
     np.testing.assert_allclose(update.values, expected, rtol=0, atol=1e-6)
 
@@ -76,9 +76,9 @@ def test_frozen_parameters_stay_as_they_are():
     model: Any = Tied()
     model.first.bias.data.fill_(3.0)
     task = _task(model)
-    trainer: Any = Trainer(task)
+    trainer: Any = Alone(task)
     trainer.train(task.initial(0), 1, LocalTraining(0.2, 2, 4), seed=0, round_number=0)
-    assert trainer._model.model.first.bias.tolist() == [3.0] * 4
+    assert trainer.trainer._model.first.bias.tolist() == [3.0] * 4
 
 
 @pytest.mark.parametrize("case", ["plain", "mapping-and-unused", "tied-and-frozen"])
@@ -111,28 +111,28 @@ class _Doubled(DatasetTask):
 def test_what_cannot_train_at_once_trains_one_by_one(kind: str):
     task = _task(normalised if kind == "batch-norm" else net)
     if kind == "own-call":
-        task = _Doubled(**task.__getstate__())
+        task = _Doubled(task.given)
     assert _cohort(task, 4)._together is None
 
 
 def test_averages_of_batch_norm_do_not_leak_from_one_client_to_the_next():
     task = _task(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
     local = LocalTraining(0.2, 1, 4)
-    used, fresh = Trainer(task), Trainer(task)
+    used, fresh = Alone(task), Alone(task)
     theta = task.initial(0)
     used.train(theta, 1, local, seed=0, round_number=1)
     for trainer in (used, fresh):
         trainer.train(theta, 2, local, seed=0, round_number=1)
-    for left, right in zip(used._model.buffers(), fresh._model.buffers(), strict=True):
+    for left, right in zip(
+        used.trainer._model.buffers(), fresh.trainer._model.buffers(), strict=True
+    ):
         assert torch.equal(left, right)
-    assert any(buffer.abs().sum() for buffer in used._model.buffers())
+    assert any(buffer.abs().sum() for buffer in used.trainer._model.buffers())
 
 
 def test_a_client_of_one_example_learns_nothing_with_batch_norm():
     task = _task(normalised, partition="iid:54")
-    update = Trainer(task).train(
-        task.initial(0), 0, LocalTraining(0.2, 2, 4), seed=0, round_number=1
-    )
+    update = Alone(task).train(task.initial(0), 0, LocalTraining(0.2, 2, 4), seed=0, round_number=1)
     assert (update.examples, update.loss_sum) == (0, 0)
     assert not update.values.any()
 
@@ -144,13 +144,13 @@ def test_a_model_that_draws_by_itself_repeats_whatever_was_drawn_before(first: i
     updates = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        trainer = Trainer(task)
+        trainer = Alone(task)
         if first is not None:
             trainer.train(theta, first, local, seed=0, round_number=1)
         updates.append(trainer.train(theta, 3, local, seed=4, round_number=1).values)
     np.testing.assert_array_equal(*updates)
     assert updates[0].any()
-    other = Trainer(task).train(theta, 3, local, seed=5, round_number=1).values
+    other = Alone(task).train(theta, 3, local, seed=5, round_number=1).values
     assert not np.array_equal(updates[0], other)
 
 
@@ -165,7 +165,7 @@ class _Fails(DatasetTask):
 
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_a_client_whose_data_fail_is_lost_alone(chunk: int):
-    task = _Fails(**_task(net).__getstate__())
+    task = _Fails(_task(net).given)
     total = ClippedSum(task.dim, 0.5)
     counts = _cohort(task, chunk).train(
         task.initial(0), range(4), LocalTraining(), total, seed=0, round_number=1

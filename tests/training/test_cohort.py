@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from alone import Alone
 from gpu_run import Prepared
 from tiny import Tiny
 from torch import nn
@@ -23,8 +24,7 @@ from fl_epe.tasks import ClientData, LossSum, Task, from_datasets, load_task
 from fl_epe.tasks.by_name import BUILT_IN
 from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
-from fl_epe.training.cohort import Counts, _Total
-from fl_epe.training.local import Trainer
+from fl_epe.training.cohort import Counts, _Round
 from fl_epe.training.vectorized import Member, Together
 
 LOCAL = LocalTraining(learning_rate=0.1, epochs=2, batch_size=4)
@@ -113,10 +113,10 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     rows *= torch.tensor([1e-4, 1.0, 1e-3, 1.0, 9.0])[:, None]
     rows[3, 7] = torch.nan
     total, expected = ClippedSum(2000, 0.1), ClippedSum(2000, 0.1)
-    there = _Total(total, rows[0])
+    there = _Round(rows[0], LOCAL, total, 1, 2)
     there._multiples, there._scratch = torch.zeros((2, 2000), dtype=torch.float64)  # as elsewhere
     lengths = [length for (length,) in there.measure(rows, torch.zeros(5, 0))]
-    answers = [there.add(row, length) for row, length in zip(rows, lengths, strict=True)]
+    answers = [there._add(row, length) for row, length in zip(rows, lengths, strict=True)]
     there.finish()
     assert answers == [expected.add(row) for row in rows.numpy()]
     np.testing.assert_allclose(total.total(), expected.total(), rtol=0, atol=5 * 0.1 / 2**31)
@@ -408,5 +408,5 @@ def test_a_gpu_is_near_with_less_precision(precision: str):
 
 def test_a_trainer_computes_on_the_cpu_by_default():
     theta = _Smooth().initial(0)
-    update = Trainer(_Smooth()).train(theta, 1, LOCAL, seed=0, round_number=0)
+    update = Alone(_Smooth()).train(theta, 1, LOCAL, seed=0, round_number=0)
     assert update.values.dtype == np.float32

@@ -10,21 +10,34 @@ from fl_epe.training import Execution
 CPU = Execution(device="cpu")
 
 
-def test_the_environment_decides_where_and_how():
-    assert Execution.from_environment({}) == Execution()
-    names = ("DEVICE", "CHUNK", "PRECISION", "DETERMINISTIC")
-    environment = dict(zip([f"FL_EPE_{n}" for n in names], ("cpu", "8", "bf16", "0"), strict=True))
-    assert Execution.from_environment(environment) == Execution("cpu", 8, "bf16", False)
-    for name, value in (
-        ("CHUNK", "x"),
-        ("CHUNK", "0"),
-        ("PRECISION", "int8"),
-        ("DEVICE", "abacus"),
-    ):
-        with pytest.raises(ValueError, match=f"{value!r}|chunk=0"):
-            Execution.from_environment({f"FL_EPE_{name}": value})
+NAMES = ("FL_EPE_DEVICE", "FL_EPE_CHUNK", "FL_EPE_PRECISION", "FL_EPE_DETERMINISTIC")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_environment_decides_where_and_how(monkeypatch: pytest.MonkeyPatch):
+    assert Execution.from_environment() == Execution()
+    for name, value in zip(NAMES, ("cpu", "8", "bf16", "0"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert Execution.from_environment() == Execution("cpu", 8, "bf16", False)
+
+
+@pytest.mark.parametrize("bad", ["CHUNK=x", "CHUNK=0", "PRECISION=int8", "DEVICE=abacus"])
+def test_a_wrong_variable_is_refused(bad: str, monkeypatch: pytest.MonkeyPatch):
+    name, value = bad.split("=")
+    monkeypatch.setenv(f"FL_EPE_{name}", value)
+    with pytest.raises(ValueError, match=f"{value!r}|chunk=0"):
+        Execution.from_environment()
+
+
+def test_a_wrong_flag_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FL_EPE_DETERMINISTIC", "yes")
     with pytest.raises(ValueError, match="FL_EPE_DETERMINISTIC='yes'"):
-        Execution.from_environment({"FL_EPE_DETERMINISTIC": "yes"})
+        Execution.from_environment()
 
 
 def test_a_cpu_trains_small_models_at_once_and_large_ones_apart():

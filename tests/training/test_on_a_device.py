@@ -14,13 +14,13 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from alone import Alone
 from gpu_run import Prepared
 from torch import nn
 
 from fl_epe.mechanism import ClippedSum
 from fl_epe.tasks import Task, from_datasets, load_task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
-from fl_epe.training.local import Trainer
 
 PLACE = os.environ.get("FL_EPE_GHOST", "")
 pytestmark = pytest.mark.skipif(not PLACE, reason="no FL_EPE_GHOST: there is no such device")
@@ -121,7 +121,7 @@ def test_a_label_out_of_range_costs_one_client_and_no_chunk(ghost: ModuleType):
 def test_a_single_client_comes_back_to_the_host(ghost: ModuleType):
     task, local = TASKS["cnn"](), LocalTraining(0.05, 1, 16)
     updates = [
-        Trainer(task, Execution(device)).train(task.initial(1), 2, local, seed=1, round_number=1)
+        Alone(task, Execution(device)).train(task.initial(1), 2, local, seed=1, round_number=1)
         for device in ("cpu", "ghost")
     ]
     np.testing.assert_allclose(updates[1].values, updates[0].values, rtol=0, atol=1e-5)
