@@ -17,8 +17,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.canaries.rotation import Rotation, rotation, size_for
-from fl_epe.canaries.sphere import Sphere
+from fl_epe.canaries.directions import Rotation, Sphere, rotation, size_for
 from fl_epe.checks import raise_invalid
 
 CanaryKind = Literal["rotation", "sphere"]
@@ -81,24 +80,13 @@ class CanarySet:
         self._fill(i, out)
         return out
 
-    def vectors(
-        self, numbers: Sequence[int], out: NDArray[np.float32] | None = None
-    ) -> NDArray[np.float32]:
+    def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
         """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
 
-        Args:
-            numbers: which.
-            out: where to write them; fresh memory costs more than what is written there.
-
         Raises:
-            ValueError: if ``out`` has another shape or type.
             IndexError: if a number is not in [0, count).
         """
-        shape = (len(numbers), self.dim)
-        if out is None:
-            out = np.empty(shape, np.float32)
-        if out.shape != shape or out.dtype != np.float32:
-            raise_invalid("out.shape, out.dtype", (out.shape, out.dtype), f"to be {shape}, float32")
+        out = np.empty((len(numbers), self.dim), np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._fill, numbers, out))
         return out
@@ -193,7 +181,7 @@ class CanarySet:
             family = rotation(self.dim, self.seed, number)
             here = slice(first, min(first + size, self.count))
             rows[here] = family.rows(np.arange(here.stop - first))
-            lengths[here] = family.lengths(rows[here])
+            lengths[here] = [family.length(row) for row in rows[here].tolist()]
         return rows, lengths
 
     def _families(self, chosen: NDArray[np.int64]) -> Iterator[_Part]:
