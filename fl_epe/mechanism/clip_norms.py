@@ -16,8 +16,7 @@ import math
 
 import numpy as np
 
-from fl_epe.checks import ArgumentError, check_positive, check_probability
-from fl_epe.mechanism.noise import split_noise_multiplier
+from fl_epe.checks import ArgumentError, check_positive, check_probability, raise_invalid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +54,7 @@ class AdaptiveClip:
     ``C' = C * exp(-rate * (b - quantile))``, with ``b`` the noisy share of voters whose update was
     not clipped. Each voter adds 1/2 to a sum if its update was not clipped and -1/2 if it was;
     N(0, count_std^2) is added and the sum is released. One client changes it by at most 1/2, as
-    `split_noise_multiplier` assumes. ``b`` is the sum over the expected ``voters``, plus 1/2.
+    `sum_noise_multiplier` assumes. ``b`` is the sum over the expected ``voters``, plus 1/2.
 
     Attributes:
         initial_norm: clip norm of the first round.
@@ -77,7 +76,7 @@ class AdaptiveClip:
         check_positive("voters", self.voters)
         check_probability("quantile", self.quantile)
         if not 0 <= self.count_std < math.inf:
-            raise ArgumentError("Expected {count_std} in [0, inf).", count_std=self.count_std)
+            raise_invalid("count_std", self.count_std, "in [0, inf)")
 
     def init(self) -> float:
         """The clip norm of the first round."""
@@ -91,8 +90,26 @@ class AdaptiveClip:
         return clip_norm * math.exp(-self.rate * (noisy / self.voters + 0.5 - self.quantile))
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
-        """Noise multiplier of the sum, see `split_noise_multiplier`."""
-        return split_noise_multiplier(noise_multiplier, self.count_std)
+        """Noise multiplier of the sum, beside which the count of sensitivity 1/2 is released.
+
+        ``z_sum = (z^-2 - (2 count_std)^-2)^(-1/2)`` (Andrew et al. 2021, Theorem 1), so that sum
+        and count together cost what one Gaussian mechanism with ``noise_multiplier`` costs.
+
+        Raises:
+            ValueError: if the count alone costs as much as the whole budget, or more.
+        """
+        z, most = noise_multiplier, 2 * self.count_std
+        if z == 0:
+            return 0.0
+        rest = z**-2 - most**-2 if z < most else 0.0
+        if rest <= 0:
+            raise ArgumentError(
+                "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would spend "
+                "the whole budget. Raise it, or use a fixed clip norm.",
+                noise_multiplier=z,
+                count_std=self.count_std,
+            )
+        return 1 / math.sqrt(rest)
 
 
 ClipNorm = FixedClip | AdaptiveClip

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_positive, raise_invalid
+from fl_epe.checks import check_positive, raise_invalid
 from fl_epe.mechanism.clipped_sum import Vector
 
 OptimizerState = dict[str, NDArray[np.float64]]
@@ -30,7 +30,7 @@ class ServerSGD:
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
         if not 0 <= self.momentum < 1:
-            raise ArgumentError("Expected {momentum} in [0, 1).", momentum=self.momentum)
+            raise_invalid("momentum", self.momentum, "in [0, 1)")
 
     def init(self, dim: int) -> OptimizerState:
         """Zero velocity."""
@@ -52,10 +52,6 @@ class ServerSGD:
         real = step.dtype.type
         after = step / real(self.learning_rate)
         return after, after - real(self.momentum) * velocity
-
-    def weights(self, rounds: int) -> NDArray[np.float64]:
-        """Weight of each round's mean in ``theta_T - theta_0``, shape ``(rounds,)``."""
-        return sgd_weights(np.full(rounds, self.learning_rate), self.momentum)
 
 
 def sgd_weights(learning_rates: NDArray[np.float64], momentum: float) -> NDArray[np.float64]:
@@ -107,9 +103,6 @@ class ServerAdam:
         scale = np.sqrt(second / (1 - self.beta2**step)) + self.epsilon
         state = {"first": first, "second": second, "step": step}
         return state, self.learning_rate * direction / scale
-
-    def weights(self, rounds: int) -> None:
-        """``None``: the final model is not linear in the rounds' means."""
 
 
 ServerOptimizer = ServerSGD | ServerAdam
