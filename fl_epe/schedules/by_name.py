@@ -17,11 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from fl_epe.checks import ArgumentError, checked_type, raise_invalid, rename_arguments
-from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Rated, Schedule
-from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
-from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
+from fl_epe.schedules.sampled import (
+    BallsInBins,
+    Cyclic,
+    FixedSize,
+    MinSeparation,
+    Poisson,
+    ShuffledEpochs,
+)
 from fl_epe.schedules.trace import Trace
 
 

@@ -8,8 +8,7 @@ from every_schedule import CLIENTS, EVERY, RUNS, T, runs_of
 
 from fl_epe.accounting import ExpectedScoreLaw, clients_law, expected_score_law, simulated_law
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, Trace
-from fl_epe.schedules.ordered import BallsInBins
-from fl_epe.schedules.sampled import MinSeparation
+from fl_epe.schedules.sampled import BallsInBins, MinSeparation
 
 WEIGHTS = {"equal": np.ones(T), "unequal": np.linspace(0.3, 2.0, T) ** 2}
 WITHOUT_LAW = [

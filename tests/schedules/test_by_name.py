@@ -5,10 +5,9 @@ from every_schedule import TRACE, T
 from trace_files import ROWS, write_csv
 
 from fl_epe.schedules import SCHEDULES, Capped, Trace, make_schedule, parse_schedule
-from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import DropOut
-from fl_epe.schedules.ordered import BallsInBins, Cyclic
-from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
+from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation
 
 OPTIONS = {
     "min-separation": {"separation": 4},
