@@ -12,12 +12,12 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.canaries.directions import Rotation, Sphere, rotation, size_for
+from fl_epe.canaries.directions import Floats, Rotation, Rows, Sphere, rotation, size_for
 from fl_epe.checks import raise_invalid
 
 CanaryKind = Literal["rotation", "sphere"]
@@ -117,9 +117,9 @@ class CanarySet:
             for column, i in zip(weights.T, chosen.tolist(), strict=True):
                 out += np.outer(column, self.vector(i)).astype(np.float32)
             return out
-        for part in self._families(chosen):
+        for family, here, rows, lengths in self._families(chosen):
             for total, shares in zip(out, weights, strict=True):
-                total += part.family.combine(shares[part.here] / part.lengths, part.rows)
+                total += family.combine(shares[here] / lengths, rows)
         return out
 
     def dot(
@@ -149,13 +149,12 @@ class CanarySet:
             out = self._sphere.dot(vectors, chosen, threads)
         else:
             out = np.empty((len(vectors), len(chosen)))
-            for part in self._families(chosen):
+            for family, here, rows, lengths in self._families(chosen):
                 for dots, vector in zip(out, vectors, strict=True):
-                    products = part.family.products(vector, part.rows, threads=threads)
-                    dots[part.here] = products / part.lengths
+                    dots[here] = family.products(vector, rows, threads=threads) / lengths
         return out if x.ndim == 2 else out[0]
 
-    def _chosen(self, numbers: Sequence[int] | None) -> NDArray[np.int64]:
+    def _chosen(self, numbers: Sequence[int] | None) -> Rows:
         if numbers is None:
             return np.arange(self.count)
         chosen = np.asarray(numbers, np.int64)
@@ -170,10 +169,10 @@ class CanarySet:
             return
         number, index = divmod(i, size_for(self.dim))
         family = rotation(self.dim, self.seed, number)
-        family.fill(int(family.rows(np.array([index]))[0]), out)
+        family.fill(int(family.rows(np.array(index))), out)
 
     @functools.cached_property
-    def _all_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _all_rows(self) -> tuple[Rows, Floats]:
         """Row of every canary in its family, and the row's length before it is scaled to 1."""
         size = size_for(self.dim)
         rows, lengths = np.empty(self.count, np.int64), np.empty(self.count)
@@ -184,20 +183,11 @@ class CanarySet:
             lengths[here] = [family.length(row) for row in rows[here].tolist()]
         return rows, lengths
 
-    def _families(self, chosen: NDArray[np.int64]) -> Iterator[_Part]:
-        """Each rotation that is needed, with its canaries among those ``chosen``."""
+    def _families(self, chosen: Rows) -> Iterator[tuple[Rotation, Rows, Rows, Floats]]:
+        """Each rotation, where its canaries are in ``chosen``, their rows, and those' lengths."""
         families = chosen // size_for(self.dim)
         rows, lengths = self._all_rows
         for number in np.flatnonzero(np.bincount(families)):
             here = np.flatnonzero(families == number)
             family = rotation(self.dim, self.seed, int(number))
-            yield _Part(family, here, rows[chosen[here]], lengths[chosen[here]])
-
-
-class _Part(NamedTuple):
-    """Some canaries of one family: where they stand, their rows, and the rows' lengths."""
-
-    family: Rotation
-    here: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    lengths: NDArray[np.float64]
+            yield family, here, rows[chosen[here]], lengths[chosen[here]]

@@ -245,8 +245,6 @@ class DeviceClasses(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rates", tuple(float(rate) for rate in self.rates))
-        object.__setattr__(self, "shares", tuple(float(share) for share in self.shares))
         if len(self.rates) != len(self.shares):
             raise ArgumentError(
                 "Expected {rates} to be as many as {shares}.", rates=self.rates, shares=self.shares
@@ -256,8 +254,6 @@ class DeviceClasses(Schedule):
                 raise_invalid(name, getattr(self, name), "in [0, 1]")
         if not abs(sum(self.shares) - 1) < 1e-9:
             raise ArgumentError("Expected {shares} to add up to 1.", shares=self.shares)
-        if not self.participations():
-            raise ArgumentError("Expected {rates} to let some class take part.", rates=self.rates)
 
     def participations(self) -> float:
         """Expected participations: ``rounds`` times the mean rate."""

@@ -131,8 +131,6 @@ class Trace(Schedule):
 def _vector(name: str, values: Any, kinds: str) -> NDArray[Any]:
     """``values`` as a vector of integers (kinds "iu") or also strings ("U")."""
     vector = np.asarray(values)
-    if vector.dtype.kind == "O":
-        vector = np.asarray(vector.tolist())
     if vector.ndim != 1 or not len(vector):
         raise_invalid(name, vector, "of shape (rows,) with rows >= 1")
     if vector.dtype.kind not in kinds:

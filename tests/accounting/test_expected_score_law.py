@@ -107,10 +107,6 @@ def test_bad_arguments_are_named():
     for weights in (np.ones(4), [-1.0] * 5, [np.nan] * 5):
         with pytest.raises(ValueError, match="weights"):
             expected_score_law(Poisson(5, 0.5), weights, 10)
-    with pytest.raises(ValueError, match="clients"):
-        expected_score_law(Poisson(5, 0.5), np.ones(5), 0)
-    with pytest.raises(ValueError, match="confidence"):
-        ExpectedScoreLaw.of([1.0]).largest(5, 1.0)
 
 
 def test_without_a_law_populations_are_simulated():
