@@ -227,7 +227,8 @@ def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
             kind = dataclasses.replace(kind, most=None)
     step = _step(inside, kind.chances)
     places = np.ceil(inside / step * (1 - 1e-12)).astype(np.int64)
-    most = _most(kind)
+    events = len(np.unique(kind.events))
+    most = events if kind.most is None else min(events, kind.most)  # participations of a client
     rows = 1 if kind.most is None else kind.most + 1
     if rows * kind.rest * len(places) * (expected + 20) * places.mean() > _MOST_WORK:
         return None
@@ -246,12 +247,6 @@ def _step(inside: Floats, chances: Floats) -> float:
         return largest
     cell = float(inside @ chances / chances.sum()) / _CELLS
     return largest / math.ceil(largest / cell)  # most rounds add the same, but for momentum
-
-
-def _most(kind: ClientType) -> int:
-    """The most participations of a client of this type."""
-    events = len(np.unique(kind.events))
-    return events if kind.most is None else min(events, kind.most)
 
 
 def _walk(kind: ClientType, places: NDArray[np.int64], rows: int) -> tuple[Floats, float]:

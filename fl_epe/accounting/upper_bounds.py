@@ -244,7 +244,13 @@ def fixed_size_epsilon(
     unsampled = gaussian_epsilon(noise_multiplier / 2, delta, rounds)
     if cohort == population or unsampled == 0 or math.isinf(unsampled):
         return unsampled
-    return min(unsampled, _rdp_epsilon(noise_multiplier / 2, population, cohort, rounds, delta))
+    import dp_accounting  # slow to import
+    from dp_accounting.rdp import RdpAccountant
+
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(population, cohort, gaussian)
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    return min(unsampled, float(accountant.compose(event, rounds).get_epsilon(delta)))
 
 
 def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
@@ -293,19 +299,6 @@ def _pld_epsilon(
     accountant = PLDAccountant(
         dp_accounting.NeighboringRelation[relation], value_discretization_interval=step
     )
-    return float(accountant.compose(event, rounds).get_epsilon(delta))
-
-
-@functools.lru_cache(maxsize=4096)
-def _rdp_epsilon(
-    noise_multiplier: float, population: int, cohort: int, rounds: int, delta: float
-) -> float:
-    import dp_accounting  # slow to import
-    from dp_accounting.rdp import RdpAccountant
-
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(population, cohort, gaussian)
-    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
     return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 

@@ -167,8 +167,7 @@ class TimeOfDay(Rated):
         """The most rounds for which a zone is open."""
         days, rest = divmod(self.rounds, self.rounds_per_day)
         is_open = self.open_zones()
-        in_full_days = days * is_open.sum(axis=0) if days else 0
-        return int(np.max(in_full_days + is_open[:rest].sum(axis=0)))
+        return int(np.max(days * is_open.sum(axis=0) + is_open[:rest].sum(axis=0)))
 
     def open_zones(self) -> NDArray[np.bool_]:
         """Which zones are open at which round of the day, shape ``(rounds of a day, zones)``.

@@ -73,11 +73,11 @@ class DropOut(Composed):
         Limits and cohorts of fixed size stay as they are: dropping out cannot weaken privacy.
         """
         law, keep = self.schedule.privacy_law(population), 1 - self.rate
-        return dataclasses.replace(
-            law,
-            coins=law.coins and law.coins.thinned(keep),
-            counts=law.counts and law.counts.thinned(keep),
+        coins, counts = (
+            each and dataclasses.replace(each, rate=each.rate * keep)
+            for each in (law.coins, law.counts)
         )
+        return dataclasses.replace(law, coins=coins, counts=counts)
 
     def client_law(self, population: int) -> ClientLaw | None:
         """See `Schedule.client_law`: the other schedule's, thinned."""

@@ -23,7 +23,7 @@ def test_every_kind_is_made_with_its_participations(kind, tmp_path):
     options, participations = OPTIONS.get(kind, {}), 3.0
     if kind == "trace":
         rows = zip(TRACE.round_ids, TRACE.client_ids, strict=True)
-        options = {"path": write_csv(tmp_path / "trace.csv", rows)}
+        options = {"path": str(write_csv(tmp_path / "trace.csv", rows))}
         participations = TRACE.participations()
     schedule = make_schedule(kind, T, participations, **options)
     assert type(schedule) is SCHEDULES[kind]
@@ -204,9 +204,9 @@ def test_schedules_that_cannot_be_met(make, message):
 def test_trace_options_agree_with_the_file(tmp_path):
     path = write_csv(tmp_path / "t.csv", ROWS)
     with pytest.raises(ValueError, match="Expected rounds=6 to be 4, as in "):
-        make_schedule("trace", 6, 1, path=path)
+        make_schedule("trace", 6, 1, path=str(path))
     with pytest.raises(ValueError, match=r"Expected participations=1 to be 1.66"):
-        make_schedule("trace", 4, 1, path=path)
+        make_schedule("trace", 4, 1, path=str(path))
 
 
 @pytest.mark.parametrize(("of", "most"), [("balls-in-bins", 10), ("epochs", 10)])
