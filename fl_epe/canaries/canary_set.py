@@ -62,9 +62,6 @@ class CanarySet:
     def __repr__(self) -> str:
         return f"CanarySet(dim={self.dim}, count={self.count}, seed=..., kind={self.kind!r})"
 
-    def __len__(self) -> int:
-        return self.count
-
     @property
     def fast(self) -> bool:
         """Whether the scores of a vector cost the same for any number of canaries."""

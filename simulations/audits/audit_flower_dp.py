@@ -263,7 +263,7 @@ class EchoOfMomentum:
         noise = self._noise([_flat(model) for model in models])
         echo = self._echo(len(noise))
         everyone = CanarySet(record.dim, audit.canary_settings.num_canaries, seed)
-        cosines = np.zeros(len(everyone))
+        cosines = np.zeros(everyone.count)
         for t, present in enumerate(record.presence):
             trace = echo[: len(noise) - t] @ noise[t:]
             numbers = np.flatnonzero(present).tolist()
