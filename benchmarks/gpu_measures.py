@@ -20,7 +20,7 @@ from gpu_run import Prepared
 from gpu_scoring import butterflies, dot
 
 from fl_epe.canaries import CanarySet
-from fl_epe.canaries.walsh_hadamard import hadamard
+from fl_epe.canaries.directions import hadamard
 from fl_epe.mechanism import ClippedSum
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining

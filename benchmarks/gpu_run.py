@@ -231,7 +231,7 @@ class AuditedRun:
         config, rounds = self.plan.config, self.rounds_done
         seen = self._presence[:rounds].any(axis=0)
         observed = np.flatnonzero(seen)
-        unobserved = np.setdiff1d(np.arange(len(self.canaries)), observed)
+        unobserved = np.setdiff1d(np.arange(self.canaries.count), observed)
         norms = Norms(
             means=np.array(self.series["mean_norm"]),
             deltas=np.array(self.series["delta_norm"]),
@@ -296,7 +296,7 @@ class AuditedRun:
             shutil.rmtree(old)
 
     def _arrays(self) -> dict[str, NDArray[np.float32]]:
-        dots = np.array(self._dots, np.float32).reshape(-1, len(self.canaries))
+        dots = np.array(self._dots, np.float32).reshape(-1, self.canaries.count)
         return {"theta": self.theta, "velocity": self._velocity, "dots": dots}
 
     def resume(self, place: Path) -> bool:

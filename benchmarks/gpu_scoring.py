@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe.canaries import CanarySet
-from fl_epe.canaries.rotation import rotation, size_for
+from fl_epe.canaries.directions import rotation, size_for
 
 
 def dot(canaries: CanarySet, x: torch.Tensor) -> NDArray[np.float64]:
@@ -28,7 +28,8 @@ def dot(canaries: CanarySet, x: torch.Tensor) -> NDArray[np.float64]:
         y[: family.dim] *= x.new_tensor(family._second[: family.dim])
         y = butterflies(butterflies(y) * x.new_tensor(family._first))
         chosen = y[torch.as_tensor(rows, device=x.device)].cpu().numpy()
-        out[here] = chosen.astype(np.float64) * largest / family.lengths(rows)
+        lengths = np.array([family.length(row) for row in rows.tolist()])
+        out[here] = chosen.astype(np.float64) * largest / lengths
     return out
 
 

@@ -37,7 +37,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fl_epe.canaries import SCORE_MEMORY, CanaryScorer, CanarySet
-from fl_epe.canaries.rotation import rotation
+from fl_epe.canaries.directions import rotation
 from fl_epe.seeding import generator
 
 LSTM, CNN = 4_050_748, 1_206_590

@@ -207,11 +207,10 @@ def check_rate(name: str, value: float) -> None:
         raise_invalid(name, value, "in (0, 1]")
 
 
-def check_count(name: str, value: float, most: float = math.inf) -> None:
-    """Raise an `ArgumentError` unless ``value`` is a whole number from 1 to ``most``."""
-    if not 1 <= value <= most or math.isinf(value) or value != int(value):
-        limit = "" if math.isinf(most) else f" and <= {most}"
-        raise_invalid(name, value, f"to be an integer >= 1{limit}")
+def check_count(name: str, value: float) -> None:
+    """Raise an `ArgumentError` unless ``value`` is a whole number from 1."""
+    if not 1 <= value < math.inf or value != int(value):
+        raise_invalid(name, value, "to be an integer >= 1")
 
 
 def finite(value: float | None) -> float | None:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
-from fl_epe.checks import check_count, check_probability, raise_invalid
+from fl_epe.checks import raise_invalid
 from fl_epe.schedules import Capped, ClientType, Schedule, Trace, trace_of
 from fl_epe.seeding import generator
 
@@ -102,12 +102,7 @@ class ExpectedScoreLaw:
 
         Returns:
             The largest of clients that were drawn; ``None`` if those were not whole populations.
-
-        Raises:
-            ValueError: if an argument is out of range.
         """
-        check_count("clients", clients)
-        check_probability("confidence", confidence)
         if self.drawn:
             return float(self.expected_scores[-1]) if self.whole else None
         beyond = np.append(np.cumsum(self.shares[:0:-1])[::-1], 0.0)  # P[expected score > value]
@@ -128,9 +123,8 @@ def expected_score_law(
         ``None`` if no law in closed form is known, or if it would take minutes.
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if the weights are not as many as the rounds, or one is out of range.
     """
-    check_count("clients", clients)
     added = np.asarray(weights, np.float64)
     if added.shape != (schedule.rounds,) or not np.all((added >= 0) & np.isfinite(added)):
         raise_invalid("weights", added, f">= 0, one for each of {schedule.rounds}")
@@ -140,10 +134,10 @@ def expected_score_law(
     kinds = schedule.client_law(clients)
     if kinds is None:
         return None
-    found = [_of_type(kind, added) for kind in kinds]
-    if any(part is None for part in found):
+    found = [part for kind in kinds if (part := _of_type(kind, added)) is not None]
+    if len(found) < len(kinds):
         return None
-    values, shares = zip(*(part for part in found if part is not None), strict=True)
+    values, shares = zip(*found, strict=True)
     return ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
 
 
@@ -165,7 +159,6 @@ def simulated_law(
             all of them is above this quantile of one population's largest, with this probability.
         seed: of the draws, the same for all weights.
     """
-    check_probability("confidence", confidence)
     runs = math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
     rows = clients * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
     if runs * rows > _MOST_ROWS:
@@ -234,7 +227,8 @@ def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
             kind = dataclasses.replace(kind, most=None)
     step = _step(inside, kind.chances)
     places = np.ceil(inside / step * (1 - 1e-12)).astype(np.int64)
-    most = _most(kind)
+    events = len(np.unique(kind.events))
+    most = events if kind.most is None else min(events, kind.most)  # participations of a client
     rows = 1 if kind.most is None else kind.most + 1
     if rows * kind.rest * len(places) * (expected + 20) * places.mean() > _MOST_WORK:
         return None
@@ -253,12 +247,6 @@ def _step(inside: Floats, chances: Floats) -> float:
         return largest
     cell = float(inside @ chances / chances.sum()) / _CELLS
     return largest / math.ceil(largest / cell)  # most rounds add the same, but for momentum
-
-
-def _most(kind: ClientType) -> int:
-    """The most participations of a client of this type."""
-    events = len(np.unique(kind.events))
-    return events if kind.most is None else min(events, kind.most)
 
 
 def _walk(kind: ClientType, places: NDArray[np.int64], rows: int) -> tuple[Floats, float]:
@@ -302,11 +290,9 @@ def _convolved(mass: Floats, kernel: Floats) -> Floats:
 
 
 def _sum(first: Floats, second: Floats) -> Floats:
-    if first.shape[1] < second.shape[1]:
-        first, second = second, first
-    total = first.copy()
-    total[:, : second.shape[1]] += second
-    return total
+    width = max(first.shape[1], second.shape[1])
+    one, other = (np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in (first, second))
+    return np.asarray(one + other, np.float64)
 
 
 def _cut(mass: Floats) -> tuple[Floats, float]:

@@ -63,11 +63,7 @@ def known_expected_score_epsilon(
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
             ``delta`` outside (0, 1).
     """
-    clients = _Clients.of(expected_scores, weights)
-    goal = clients.goal(delta)
-    if goal == -math.inf:
-        return math.inf
-    return _first(clients.log_delta_known, goal, 0.0, 1.0) if len(clients.sizes) else 0.0
+    return _epsilon(_solve_known, expected_scores, delta, weights)
 
 
 def unknown_expected_score_epsilon(
@@ -78,11 +74,7 @@ def unknown_expected_score_epsilon(
     The exact ε between Σ w_i N(m_i, 1) and N(0, 1), of both directions the larger one. Arguments
     and errors are as in `known_expected_score_epsilon`.
     """
-    clients = _Clients.of(expected_scores, weights)
-    goal = clients.goal(delta)
-    if goal == -math.inf:
-        return math.inf
-    return _solve_unknown(clients, goal) if len(clients.sizes) else 0.0
+    return _epsilon(_solve_unknown, expected_scores, delta, weights)
 
 
 def known_expected_score_delta(
@@ -139,12 +131,6 @@ class _Clients:
         log_silent = math.log(silent) if silent > 0 else -math.inf
         return cls(sizes[used], np.log(summed[used]), log_silent, min(exposed, 1.0))
 
-    def goal(self, delta: float) -> float:
-        """Logarithm of the δ left for finite expected scores, a little less for rounding."""
-        check_probability("delta", delta)
-        left = delta - self.exposed
-        return math.log(left) - _ROUNDING if left > 0 else -math.inf
-
     def log_delta_known(self, epsilon: float) -> float:
         """Logarithm of the mean of δ(m; ε); each member is told apart at a score of its own."""
         return _log_sum(self.log_shares + self._removed(self.sizes / 2 + epsilon / self.sizes))
@@ -180,6 +166,25 @@ class _Clients:
             while self.log_ratio(low) > log_ratio:
                 low, high = 2 * low, low
         return _root(lambda score: self.log_ratio(score) - log_ratio, low, high)
+
+
+def _epsilon(
+    solve: Callable[[_Clients, float], float],
+    expected_scores: ArrayLike,
+    delta: float,
+    weights: ArrayLike | None,
+) -> float:
+    """What ``solve`` finds for the logarithm of the δ left for finite expected scores."""
+    clients = _Clients.of(expected_scores, weights)
+    check_probability("delta", delta)
+    left = delta - clients.exposed
+    if left <= 0:
+        return math.inf
+    return solve(clients, math.log(left) - _ROUNDING) if len(clients.sizes) else 0.0
+
+
+def _solve_known(clients: _Clients, goal: float) -> float:
+    return _first(clients.log_delta_known, goal, 0.0, 1.0)
 
 
 def _solve_unknown(clients: _Clients, goal: float) -> float:

@@ -54,10 +54,9 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         tail: part of E[X] that may be left out.
     """
     reach = -float(scipy.special.ndtri(tail))
-    low = -float(np.max(signals * (reach + signals / 2)))
     high = float(np.max(signals * (reach + signals / 2)))
-    step = (high - low) / (2 * _POINTS - 4)
-    first, last = math.floor(low / step), math.ceil(high / step)
+    step = 2 * high / (2 * _POINTS - 4)
+    first, last = math.floor(-high / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
     null, mean = np.zeros(len(logs)), np.zeros(len(logs))
     for a, share in zip(signals, shares, strict=True):

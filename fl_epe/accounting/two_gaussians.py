@@ -134,8 +134,14 @@ class _Pair:
     def of(
         cls, null_mean: ArrayLike, null_std: ArrayLike, alt_mean: ArrayLike, alt_std: ArrayLike
     ) -> _Pair:
-        mean0, mean1 = _mean("null_mean", null_mean), _mean("alt_mean", alt_mean)
-        std0, std1 = _std("null_std", null_std), _std("alt_std", alt_std)
+        mean0, mean1 = (
+            _checked(name, value, "in (-inf, inf)", np.isfinite)
+            for name, value in (("null_mean", null_mean), ("alt_mean", alt_mean))
+        )
+        std0, std1 = (
+            _checked(name, value, "in [0, inf)", lambda std: (std >= 0) & (std < np.inf))
+            for name, value in (("null_std", null_std), ("alt_std", alt_std))
+        )
         narrow = np.minimum(std0, std1)
         shift, excess = np.abs(mean1 - mean0) / narrow, np.abs(std1 - std0) / narrow
         identical = ((mean0 == mean1) & (std0 == std1)) | ((shift == 0) & (excess == 0))
@@ -225,14 +231,6 @@ def quadrature() -> tuple[_Array, _Array]:
 def _mills(v: _Array) -> _Array:
     ratio: _Array = np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2))
     return ratio
-
-
-def _mean(name: str, value: ArrayLike) -> _Array:
-    return _checked(name, value, "in (-inf, inf)", np.isfinite)
-
-
-def _std(name: str, value: ArrayLike) -> _Array:
-    return _checked(name, value, "in [0, inf)", lambda values: (values >= 0) & (values < np.inf))
 
 
 def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[_Array], _Mask]) -> _Array:

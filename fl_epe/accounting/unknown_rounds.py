@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
+from fl_epe.accounting.sums_of_lognormals import lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
 from fl_epe.checks import check_probability, raise_invalid
 
@@ -54,11 +54,9 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
         ValueError: if there is no epoch, a score is not positive and finite, or δ is out of range.
     """
     check_probability("delta", delta)
-    if not len(epochs):
-        raise_invalid("epochs", epochs, "to hold at least one epoch")
-    for rounds in epochs:
-        if not (len(rounds) and np.all(np.isfinite(rounds)) and np.all(rounds > 0)):
-            raise_invalid("epochs", rounds, "to be positive and finite")
+    good = [len(rounds) and np.all(np.isfinite(rounds) & (rounds > 0)) for rounds in epochs]
+    if not (good and all(good)):
+        raise_invalid("epochs", epochs, "to hold at least one, with positive and finite scores")
     known = math.hypot(*(float(rounds[0]) for rounds in epochs if len(rounds) == 1))
     largest = math.hypot(*(float(np.max(rounds)) for rounds in epochs))
     most = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
@@ -68,7 +66,12 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
         return most
     if known:  # the rounds of epochs of one round are known, so they act as one Gaussian
         losses.append(_loss(((known, 1),), tail))
-    return _epsilon(_added(losses), delta, most)
+    loss = _added(losses)
+    if loss.delta(0.0) <= delta:
+        return 0.0
+    if not loss.delta(most) < delta:
+        return most
+    return float(scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12))
 
 
 Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them
@@ -104,16 +107,6 @@ class _Loss:
         return float(max(removed + self.lost, added))
 
 
-def _epsilon(loss: _Loss, delta: float, most: float) -> float:
-    """The ε at which the loss has that δ, at most ``most``."""
-    if loss.delta(0.0) <= delta:
-        return 0.0
-    if not loss.delta(most) < delta:
-        return most
-    found = scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12)
-    return float(found)
-
-
 def _groups(rounds: Floats) -> Groups:
     """The different signals of an epoch; those that differ by less than 1% count as their mean."""
     ordered = np.sort(np.maximum(rounds, _LEAST_SIGNAL))
@@ -131,20 +124,18 @@ def _loss(groups: Groups, tail: float) -> _Loss:
     signals = np.array([signal for signal, _ in groups])
     if count > _SHORT and len(groups) > _MOST_GROUPS:  # as if each round drew its signal anew
         shares = np.array([number / count for _, number in groups])
-        return _of_mean(total_of(lognormal(signals, shares, tail), count, tail), count)
-    laws = [
-        total_of(lognormal(signals[g : g + 1], np.ones(1), tail), groups[g][1], tail)
-        for g in range(len(groups))
-    ]
+        laws = [total_of(lognormal(signals, shares, tail), count, tail)]
+    else:
+        laws = [
+            total_of(lognormal(np.array([signal]), np.ones(1), tail), number, tail)
+            for signal, number in groups
+        ]
     while len(laws) > 1:
         laws = [
             plus(laws[i], laws[i + 1], tail) if i + 1 < len(laws) else laws[i]
             for i in range(0, len(laws), 2)
         ]
-    return _of_mean(laws[0], count)
-
-
-def _of_mean(total: LogLaw, count: int) -> _Loss:
+    (total,) = laws
     low = total.step * total.first - math.log(count)
     return _Loss(low, total.step, total.null, total.mean / count, total.lost / count)
 

@@ -24,12 +24,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_epe.accounting.expected_score_law import expected_score_law
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
-from fl_epe.checks import ArgumentError, check_count, check_probability, raise_invalid
+from fl_epe.checks import check_count, check_probability, raise_invalid
 from fl_epe.schedules import SCHEDULES, Composed, PrivacyLaw, Schedule
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
@@ -68,8 +68,7 @@ def upper_bounds(
 
     Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019); for a client
     drawn at random δ is the mean over its number of participations, by the schedule's law of it.
-    Rounds unknown: independent coins give `poisson_epsilon`, cohorts of fixed size
-    `fixed_size_epsilon`.
+    Rounds unknown: independent coins give `poisson_epsilon`, cohorts of fixed size RDP.
 
     Args:
         schedule: the participation schedule.
@@ -160,7 +159,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int 
 
 
 def random_participations_epsilon(
-    noise_multiplier: float, delta: float, probabilities: ArrayLike
+    noise_multiplier: float, delta: float, probabilities: NDArray[np.float64]
 ) -> float:
     """ε of a client whose number of participations is random, in rounds the adversary knows.
 
@@ -172,16 +171,11 @@ def random_participations_epsilon(
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
         probabilities: of 0, 1, 2, … participations, shape ``(most + 1,)``; they add up to 1.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
-    _check(noise_multiplier, delta)
-    weights = np.asarray(probabilities, np.float64)
-    beyond = np.cumsum(weights[::-1])[::-1]  # at least 0, 1, 2, …
-    shifts = np.sqrt(np.arange(len(weights))) / max(noise_multiplier, _NO_NOISE)
+    beyond = np.cumsum(probabilities[::-1])[::-1]  # at least 0, 1, 2, …
+    shifts = np.sqrt(np.arange(len(probabilities))) / max(noise_multiplier, _NO_NOISE)
     shifts[beyond <= delta / 1000] = math.inf
-    return known_expected_score_epsilon(shifts, delta, weights=weights)
+    return known_expected_score_epsilon(shifts, delta, weights=probabilities)
 
 
 def poisson_epsilon(
@@ -243,24 +237,20 @@ def fixed_size_epsilon(
     Args:
         noise_multiplier: z ≥ 0.
         population: number of clients.
-        cohort: how many of them take part in a round, without replacement, in [0, population].
-        rounds: number of rounds, at least 0.
+        cohort: how many of them take part in a round, without replacement, in [1, population].
+        rounds: number of rounds, at least 1.
         delta: in (0, 1).
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
-    _check(noise_multiplier, delta, rounds=rounds)
-    if not 0 <= cohort <= population:
-        raise ArgumentError(
-            "Expected {cohort} in [0, {population}].", cohort=cohort, population=population
-        )
-    if cohort == 0 or rounds == 0:
-        return 0.0
     unsampled = gaussian_epsilon(noise_multiplier / 2, delta, rounds)
     if cohort == population or unsampled == 0 or math.isinf(unsampled):
         return unsampled
-    return min(unsampled, _rdp_epsilon(noise_multiplier / 2, population, cohort, rounds, delta))
+    import dp_accounting  # slow to import
+    from dp_accounting.rdp import RdpAccountant
+
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(population, cohort, gaussian)
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    return min(unsampled, float(accountant.compose(event, rounds).get_epsilon(delta)))
 
 
 def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
@@ -305,23 +295,10 @@ def _pld_epsilon(
     from dp_accounting.pld import PLDAccountant
 
     event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
-    relations = dp_accounting.NeighboringRelation
-    relation = relations.REPLACE_ONE if replaced else relations.ADD_OR_REMOVE_ONE
-    accountant = PLDAccountant(relation, value_discretization_interval=step)
-    return float(accountant.compose(event, rounds).get_epsilon(delta))
-
-
-@functools.lru_cache(maxsize=4096)
-def _rdp_epsilon(
-    noise_multiplier: float, population: int, cohort: int, rounds: int, delta: float
-) -> float:
-    import dp_accounting  # slow to import
-    from dp_accounting.rdp import RdpAccountant
-
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(population, cohort, gaussian)
-    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-    accountant = RdpAccountant(neighboring_relation=relation)
+    relation = "REPLACE_ONE" if replaced else "ADD_OR_REMOVE_ONE"
+    accountant = PLDAccountant(
+        dp_accounting.NeighboringRelation[relation], value_discretization_interval=step
+    )
     return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 

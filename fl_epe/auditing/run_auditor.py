@@ -220,7 +220,7 @@ class RunAuditor:
         """The scorer, without what it knows of a round whose `observe` raised an error."""
         scorer = self._started()
         if len(scorer.norms(self._series[0])) > self.rounds:
-            scorer.go_on(scorer.scored(self._series), self.rounds)
+            scorer.restore(scorer.state(self._series), self.rounds)
         return scorer
 
     def epsilon_so_far(self, confidence: float = 0.95) -> EpsilonEstimate | None:
@@ -243,7 +243,7 @@ class RunAuditor:
             ValueError: before `begin`.
         """
         scorer = self._started()
-        scored = scorer.state() if keep_waiting else scorer.scored(self._series)
+        scored = scorer.state(None if keep_waiting else self._series)
         return {**self._rounds.state(), **scored, "sketches": self._whitener.state()}
 
     def restore(
@@ -277,7 +277,8 @@ class RunAuditor:
         if "waiting.names" in state:
             scorer.restore(state)
         else:
-            scorer.go_on({name: state[name] for name in scorer.names_of(self._series)}, rounds)
+            names = [f"{kind}.{name}" for name in self._series for kind in ("norms", "dots")]
+            scorer.restore({name: state[name] for name in names}, rounds)
         forgotten = len(state["presence"]) - rounds
         self._whitener.restore(state["sketches"], forgotten)
         for present, scores, signals in seen.scored():

@@ -12,13 +12,12 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.canaries.rotation import Rotation, rotation, size_for
-from fl_epe.canaries.sphere import Sphere
+from fl_epe.canaries.directions import Floats, Rotation, Rows, Sphere, rotation, size_for
 from fl_epe.checks import raise_invalid
 
 CanaryKind = Literal["rotation", "sphere"]
@@ -63,9 +62,6 @@ class CanarySet:
     def __repr__(self) -> str:
         return f"CanarySet(dim={self.dim}, count={self.count}, seed=..., kind={self.kind!r})"
 
-    def __len__(self) -> int:
-        return self.count
-
     @property
     def fast(self) -> bool:
         """Whether the scores of a vector cost the same for any number of canaries."""
@@ -81,24 +77,13 @@ class CanarySet:
         self._fill(i, out)
         return out
 
-    def vectors(
-        self, numbers: Sequence[int], out: NDArray[np.float32] | None = None
-    ) -> NDArray[np.float32]:
+    def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
         """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
 
-        Args:
-            numbers: which.
-            out: where to write them; fresh memory costs more than what is written there.
-
         Raises:
-            ValueError: if ``out`` has another shape or type.
             IndexError: if a number is not in [0, count).
         """
-        shape = (len(numbers), self.dim)
-        if out is None:
-            out = np.empty(shape, np.float32)
-        if out.shape != shape or out.dtype != np.float32:
-            raise_invalid("out.shape, out.dtype", (out.shape, out.dtype), f"to be {shape}, float32")
+        out = np.empty((len(numbers), self.dim), np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._fill, numbers, out))
         return out
@@ -129,9 +114,9 @@ class CanarySet:
             for column, i in zip(weights.T, chosen.tolist(), strict=True):
                 out += np.outer(column, self.vector(i)).astype(np.float32)
             return out
-        for part in self._families(chosen):
+        for family, here, rows, lengths in self._families(chosen):
             for total, shares in zip(out, weights, strict=True):
-                total += part.family.combine(shares[part.here] / part.lengths, part.rows)
+                total += family.combine(shares[here] / lengths, rows)
         return out
 
     def dot(
@@ -161,13 +146,12 @@ class CanarySet:
             out = self._sphere.dot(vectors, chosen, threads)
         else:
             out = np.empty((len(vectors), len(chosen)))
-            for part in self._families(chosen):
+            for family, here, rows, lengths in self._families(chosen):
                 for dots, vector in zip(out, vectors, strict=True):
-                    products = part.family.products(vector, part.rows, threads=threads)
-                    dots[part.here] = products / part.lengths
+                    dots[here] = family.products(vector, rows, threads=threads) / lengths
         return out if x.ndim == 2 else out[0]
 
-    def _chosen(self, numbers: Sequence[int] | None) -> NDArray[np.int64]:
+    def _chosen(self, numbers: Sequence[int] | None) -> Rows:
         if numbers is None:
             return np.arange(self.count)
         chosen = np.asarray(numbers, np.int64)
@@ -182,10 +166,10 @@ class CanarySet:
             return
         number, index = divmod(i, size_for(self.dim))
         family = rotation(self.dim, self.seed, number)
-        family.fill(int(family.rows(np.array([index]))[0]), out)
+        family.fill(int(family.rows(np.array(index))), out)
 
     @functools.cached_property
-    def _all_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _all_rows(self) -> tuple[Rows, Floats]:
         """Row of every canary in its family, and the row's length before it is scaled to 1."""
         size = size_for(self.dim)
         rows, lengths = np.empty(self.count, np.int64), np.empty(self.count)
@@ -193,23 +177,14 @@ class CanarySet:
             family = rotation(self.dim, self.seed, number)
             here = slice(first, min(first + size, self.count))
             rows[here] = family.rows(np.arange(here.stop - first))
-            lengths[here] = family.lengths(rows[here])
+            lengths[here] = [family.length(row) for row in rows[here].tolist()]
         return rows, lengths
 
-    def _families(self, chosen: NDArray[np.int64]) -> Iterator[_Part]:
-        """Each rotation that is needed, with its canaries among those ``chosen``."""
+    def _families(self, chosen: Rows) -> Iterator[tuple[Rotation, Rows, Rows, Floats]]:
+        """Each rotation, where its canaries are in ``chosen``, their rows, and those' lengths."""
         families = chosen // size_for(self.dim)
         rows, lengths = self._all_rows
         for number in np.flatnonzero(np.bincount(families)):
             here = np.flatnonzero(families == number)
             family = rotation(self.dim, self.seed, int(number))
-            yield _Part(family, here, rows[chosen[here]], lengths[chosen[here]])
-
-
-class _Part(NamedTuple):
-    """Some canaries of one family: where they stand, their rows, and the rows' lengths."""
-
-    family: Rotation
-    here: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    lengths: NDArray[np.float64]
+            yield family, here, rows[chosen[here]], lengths[chosen[here]]

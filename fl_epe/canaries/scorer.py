@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,6 @@ class CanaryScorer:
     Args:
         canaries: observed and unobserved canaries together.
         score_memory: bytes for vectors that wait to be scored together, for independent canaries.
-
 
     Raises:
         ValueError: if ``score_memory`` is not positive.
@@ -95,69 +95,50 @@ class CanaryScorer:
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
 
-    @staticmethod
-    def names_of(series: Iterable[str]) -> list[str]:
-        """The names of the arrays that `scored` returns for these series."""
-        return [f"{kind}.{name}" for name in series for kind in ("norms", "dots")]
+    def state(self, series: Iterable[str] | None = None) -> dict[str, NDArray[np.generic]]:
+        """Named arrays from which `restore` continues: of all series, and vectors that wait.
 
-    def scored(self, series: Iterable[str]) -> dict[str, NDArray[np.generic]]:
-        """Norms and inner products of some series; vectors that wait are scored first."""
-        names = list(series)
-        self.flush()
+        Args:
+            series: keep these alone; then vectors that wait are scored first.
+        """
         out: dict[str, NDArray[np.generic]] = {}
-        for name in names:
+        if series is None:
+            out["waiting.names"] = np.array(self._names, dtype=np.str_)
+            out["waiting.vectors"] = self._rows[: len(self._names)]
+        else:
+            self.flush()
+        for name in self._norms if series is None else series:
             dots = self._dots.get(name, [])
             out[f"norms.{name}"] = self.norms(name)
             out[f"dots.{name}"] = np.array(dots).reshape(len(dots), self.canaries.count)
         return out
 
-    def go_on(self, scored: Mapping[str, NDArray[np.generic]], length: int) -> None:
-        """Continue series from the first ``length`` of the vectors in what `scored` returned.
-
-        Raises:
-            ValueError: if there are fewer, or another number of canaries.
-        """
-        for key, value in scored.items():
-            shape = (length, self.canaries.count) if key.startswith("dots.") else (length,)
-            if value[:length].shape != shape:
-                raise_invalid(f"{key}.shape", value.shape, f"to be at least {shape}")
-        self.restore(
-            {
-                "waiting.names": np.empty(0, np.str_),
-                "waiting.vectors": np.empty((0, self.canaries.dim), np.float32),
-                **{key: value[:length] for key, value in scored.items()},
-            }
-        )
-
-    def state(self) -> dict[str, NDArray[np.generic]]:
-        """Named arrays from which `restore` continues, vectors that wait included."""
-        out: dict[str, NDArray[np.generic]] = {
-            "waiting.names": np.array(self._names, dtype=np.str_),
-            "waiting.vectors": self._rows[: len(self._names)],
-        }
-        for series, norms in self._norms.items():
-            dots = self._dots.get(series, [])
-            out[f"norms.{series}"] = np.array(norms)
-            out[f"dots.{series}"] = np.array(dots).reshape(len(dots), self.canaries.count)
-        return out
-
-    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+    def restore(self, state: Mapping[str, NDArray[Any]], length: int | None = None) -> None:
         """Continue from what `state` returned.
 
+        Args:
+            state: named arrays; others than those of `state` are ignored.
+            length: forget what each series has after so many vectors.
+
         Raises:
-            ValueError: if the state has another dimension or number of canaries.
+            ValueError: if the state has another dimension or number of canaries, or fewer vectors.
         """
-        vectors = state["waiting.vectors"]
-        if vectors.shape[1] != self.canaries.dim or len(vectors) >= self._limit:
-            most = (self._limit - 1, self.canaries.dim)
+        dim, count = self.canaries.dim, self.canaries.count
+        vectors = state.get("waiting.vectors", np.empty((0, dim)))
+        if vectors.shape[1] != dim or len(vectors) >= self._limit:
+            most = (self._limit - 1, dim)
             raise_invalid("waiting.vectors.shape", vectors.shape, f"to be at most {most}")
         self._rows[: len(vectors)] = vectors
-        self._names = [str(name) for name in state["waiting.names"]]
+        self._names = [str(name) for name in state.get("waiting.names", ())]
         for key, value in state.items():
             kind, _, series = key.partition(".")
+            if kind not in ("norms", "dots"):
+                continue
+            kept = np.asarray(value, np.float64)[:length]
+            shape = (length or len(kept), *((count,) if kind == "dots" else ()))
+            if kept.shape != shape:
+                raise_invalid(f"{key}.shape", value.shape, f"to be at least {shape}")
             if kind == "norms":
-                self._norms[series] = [float(length) for length in np.asarray(value, np.float64)]
-            elif kind == "dots":
-                if value.shape[1] != (count := self.canaries.count):
-                    raise_invalid("count", value.shape[1], f"to be {count}")
-                self._dots[series] = list(np.asarray(value, np.float64))
+                self._norms[series] = kept.tolist()
+            else:
+                self._dots[series] = list(kept)

@@ -14,10 +14,16 @@ Examples:
     array([1. , 0.5])
 """
 
-from fl_epe.mechanism.clip_norms import AdaptiveClip, ClipNorm, FixedClip
-from fl_epe.mechanism.clipped_sum import ClippedSum, norm
-from fl_epe.mechanism.noise import gaussian_noise
-from fl_epe.mechanism.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD, sgd_weights
+from fl_epe.mechanism.clipped_sum import ClippedSum, gaussian_noise, norm
+from fl_epe.mechanism.server_rules import (
+    AdaptiveClip,
+    ClipNorm,
+    FixedClip,
+    ServerAdam,
+    ServerOptimizer,
+    ServerSGD,
+    sgd_weights,
+)
 
 __all__ = [
     "AdaptiveClip",

@@ -1,4 +1,4 @@
-"""Clip updates and add them up, block by block, on a grid that makes the sum exact.
+"""Clip updates and add them up, block by block, on a grid that makes the sum exact; its noise.
 
 Timings: docs/notes/clipped-sum.md.
 
@@ -84,7 +84,14 @@ class ClippedSum:
         length = math.sqrt(sum_of_squares(update, self._block))
         if not math.isfinite(length):
             return None
-        self._add(update, self.scale(length))
+        scale = self.scale(length)
+        for start in range(0, len(update), BLOCK):
+            part = update[start : start + BLOCK]
+            block = self._block[: len(part)]
+            np.copyto(block, part)
+            block *= scale
+            np.trunc(block, out=block)
+            self._multiples[start : start + BLOCK] += block
         return length <= self.clip_norm
 
     def scale(self, length: float) -> np.float64:
@@ -104,11 +111,9 @@ class ClippedSum:
         """The sum, shape ``(dim,)``."""
         return self._multiples * self._grid
 
-    def _add(self, update: Vector, scale: np.float64) -> None:
-        for start in range(0, len(update), BLOCK):
-            part = update[start : start + BLOCK]
-            block = self._block[: len(part)]
-            np.copyto(block, part)
-            block *= scale
-            np.trunc(block, out=block)
-            self._multiples[start : start + BLOCK] += block
+
+def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np.float64]:
+    """``dim`` independent normal draws with standard deviation ``std`` ≥ 0, float64."""
+    noise = rng.standard_normal(dim) if std else np.zeros(dim)
+    noise *= std
+    return noise

@@ -94,11 +94,12 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
 def exposure_lines(exposure: Exposure) -> list[str]:
     """The assumptions behind the tables."""
     trace = exposure.trace
+    used = len(set(trace.round_ids.tolist()))
     return [
         "• These are estimates of what a canary in a client's place would measure on average, and "
         "no guarantee of differential privacy.",
         "• Every update is assumed to have the full clip norm, and only the noise hides it.",
-        f"• The log has {trace.rounds:,} rounds; {trace.rounds_with_clients:,} have clients.",
+        f"• The log has {trace.rounds:,} rounds; {used:,} have clients.",
     ]
 
 

@@ -37,8 +37,7 @@ from fl_epe.schedules.by_name import (
 )
 from fl_epe.schedules.composed import Capped, Composed, trace_of
 from fl_epe.schedules.contract import ClientType, Cohort, PrivacyLaw, Schedule, presence
-from fl_epe.schedules.ordered import ShuffledEpochs
-from fl_epe.schedules.sampled import Poisson
+from fl_epe.schedules.sampled import Poisson, ShuffledEpochs
 from fl_epe.schedules.trace import Trace
 
 __all__ = [

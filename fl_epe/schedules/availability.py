@@ -1,4 +1,4 @@
-"""Schedules in which devices are available only at certain times."""
+"""Schedules in which devices differ: in when they are available, or in how often they take part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_count, check_rate
+from fl_epe.checks import ArgumentError, check_count, check_rate, raise_invalid
 from fl_epe.schedules.contract import (
     ClientLaw,
     ClientType,
@@ -75,9 +75,12 @@ class CheckIn(Schedule):
         for start in range(0, self.rounds, self.window):
             # These fall in the block of rounds from `start`, or in the next one.
             ids, when = self._check_ins(phase, rng)
-            early = ids[when < 0], when[when < 0] + self.window
+            here = np.concatenate([late[0], ids[when < 0]])
+            times = np.concatenate([late[1], when[when < 0] + self.window])
             length = min(self.window, self.rounds - start)
-            yield from _cohorts_of(late, early, length)
+            inside = times < length
+            for places in by_round(times[inside], length):
+                yield np.sort(here[inside][places])
             late = ids[when >= 0], when[when >= 0]
 
     def _check_ins(self, phase: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
@@ -106,17 +109,6 @@ class CheckIn(Schedule):
             ]
             kinds.append(ClientType.blocks(1 / self.window, blocks))
         return tuple(kinds)
-
-
-def _cohorts_of(
-    late: tuple[Cohort, Cohort], early: tuple[Cohort, Cohort], length: int
-) -> Iterator[Cohort]:
-    ids = np.concatenate([late[0], early[0]])
-    when = np.concatenate([late[1], early[1]])
-    inside = when < length
-    ids = ids[inside]
-    for places in by_round(when[inside], length):
-        yield np.sort(ids[places])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,8 +167,7 @@ class TimeOfDay(Rated):
         """The most rounds for which a zone is open."""
         days, rest = divmod(self.rounds, self.rounds_per_day)
         is_open = self.open_zones()
-        in_full_days = days * is_open.sum(axis=0) if days else 0
-        return int(np.max(in_full_days + is_open[:rest].sum(axis=0)))
+        return int(np.max(days * is_open.sum(axis=0) + is_open[:rest].sum(axis=0)))
 
     def open_zones(self) -> NDArray[np.bool_]:
         """Which zones are open at which round of the day, shape ``(rounds of a day, zones)``.
@@ -228,4 +219,68 @@ class TimeOfDay(Rated):
         share = np.minimum(drawn / (population * open_at.sum(axis=1)), 1.0)
         return tuple(
             ClientType.coins(1 / self.zones, open_at[:, zone] * share) for zone in range(self.zones)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceClasses(Schedule):
+    """Classes of devices, each with a Poisson rate of its own.
+
+    Each client is of class c with probability ``shares[c]``, independently and for the whole run.
+    Guarantee: given the classes, all coins are independent, so amplification by Poisson
+    subsampling holds for a client of class c at ``rates[c]``, and for everybody at the largest
+    rate. Clients of the busiest class leak more than the average client.
+
+    Attributes:
+        rounds: number of rounds.
+        rates: probability of taking part in a round, one for each class, in [0, 1].
+        shares: probability that a client is of the class, one for each; they add up to 1.
+    """
+
+    kind: ClassVar[str] = "device-classes"
+
+    rates: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.rates) != len(self.shares):
+            raise ArgumentError(
+                "Expected {rates} to be as many as {shares}.", rates=self.rates, shares=self.shares
+            )
+        for name in ("rates", "shares"):
+            if not all(0 <= value <= 1 for value in getattr(self, name)):
+                raise_invalid(name, getattr(self, name), "in [0, 1]")
+        if not abs(sum(self.shares) - 1) < 1e-9:
+            raise ArgumentError("Expected {shares} to add up to 1.", shares=self.shares)
+
+    def participations(self) -> float:
+        """Expected participations: ``rounds`` times the mean rate."""
+        return self.rounds * sum(r * s for r, s in zip(self.rates, self.shares, strict=True))
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(cohort) a round."""
+        shares = np.array(self.shares) / sum(self.shares)
+        members = rng.multinomial(population, shares)
+        clients = rng.permutation(population)  # class after class
+        starts = np.cumsum(members) - members
+        for _ in range(self.rounds):
+            sizes = rng.binomial(members, self.rates)
+            parts = [
+                start + draw(rng, many, size)
+                for start, many, size in zip(starts, members, sizes, strict=True)
+            ]
+            yield np.sort(clients[np.concatenate(parts)])
+
+    def privacy_law(self, population: int) -> PrivacyLaw:
+        """See `Schedule.privacy_law`: the coins of the busiest class."""
+        return PrivacyLaw(
+            self.rounds, coins=Coins(self.rounds, max(self.rates), ", in the busiest class")
+        )
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: the coins of each class."""
+        return tuple(
+            ClientType.coins(share / sum(self.shares), np.full(self.rounds, rate))
+            for share, rate in zip(self.shares, self.rates, strict=True)
         )

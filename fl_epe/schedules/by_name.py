@@ -13,15 +13,20 @@ import json
 import math
 from collections.abc import Callable
 from inspect import Parameter, signature
-from pathlib import Path
 from typing import Any
 
 from fl_epe.checks import ArgumentError, checked_type, raise_invalid, rename_arguments
-from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Rated, Schedule
-from fl_epe.schedules.ordered import BallsInBins, Cyclic, ShuffledEpochs
-from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation, Poisson
+from fl_epe.schedules.sampled import (
+    BallsInBins,
+    Cyclic,
+    FixedSize,
+    MinSeparation,
+    Poisson,
+    ShuffledEpochs,
+)
 from fl_epe.schedules.trace import Trace
 
 
@@ -69,7 +74,7 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
     kind, _, rest = spec.partition(":")
     if kind not in SCHEDULES:
         raise_invalid("kind", kind, f"to be one of {tuple(SCHEDULES)}")
-    given = (_json_options(spec, rest) if rest.startswith("{") else _pairs(spec, rest)) | options
+    given = (_json(spec, rest) if rest.startswith("{") else _pairs(spec, rest)) | options
     _, _, *options_of_kind = signature(schedule_maker(kind), eval_str=True).parameters.values()
     known = {option.name: option for option in options_of_kind}
     for name, value in given.items():
@@ -112,7 +117,7 @@ def log_of(spec: str) -> tuple[Trace, float] | None:
     return found[0], found[1] * (1 - options["rate"])
 
 
-def _json_options(spec: str, text: str) -> dict[str, Any]:
+def _json(spec: str, text: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text))
     except (ValueError, RecursionError) as error:  # not JSON, or nested too deep
@@ -139,8 +144,6 @@ def _checked(option: Parameter, value: Any) -> Any:
         if not isinstance(value, list | tuple) or not value:
             raise_invalid(option.name, value, "to be a list of numbers, in a JSON object")
         return [checked_type(option.name, part, float) for part in value]
-    if isinstance(value, Path):
-        value = str(value)
     checked_type(option.name, value, option.annotation)
     if value == "":
         raise_invalid(option.name, value, "to be text that is not empty")

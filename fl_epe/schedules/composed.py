@@ -73,11 +73,11 @@ class DropOut(Composed):
         Limits and cohorts of fixed size stay as they are: dropping out cannot weaken privacy.
         """
         law, keep = self.schedule.privacy_law(population), 1 - self.rate
-        return dataclasses.replace(
-            law,
-            coins=law.coins and law.coins.thinned(keep),
-            counts=law.counts and law.counts.thinned(keep),
+        coins, counts = (
+            each and dataclasses.replace(each, rate=each.rate * keep)
+            for each in (law.coins, law.counts)
         )
+        return dataclasses.replace(law, coins=coins, counts=counts)
 
     def client_law(self, population: int) -> ClientLaw | None:
         """See `Schedule.client_law`: the other schedule's, thinned."""
@@ -135,7 +135,7 @@ class Capped(Composed):
         clients of the trace inside), from a fixed seed. In a small population rounded cohort sizes
         can change the mean a little.
         """
-        return self._estimate[0]
+        return self._mean_participations
 
     def most_participations(self) -> int:
         """The smallest of the caps and of the other schedule's limit."""
@@ -200,18 +200,16 @@ class Capped(Composed):
         return per_run, self.per_window, self.window
 
     @functools.cached_property
-    def _estimate(self) -> tuple[float, float]:
-        """Expected participations, and the standard error."""
+    def _mean_participations(self) -> float:
         if not self.refuses:
-            return self.schedule.participations(), 0.0
+            return self.schedule.participations()
         trace = trace_of(self.schedule)
         clients = _CLIENTS if trace is None else trace.population
         totals = [
             sum(len(cohort) for cohort in self.cohorts(clients, generator(_SEED, run)))
             for run in range(_RUNS)
         ]
-        means = np.array(totals) / clients
-        return float(means.mean()), float(means.std(ddof=1) / np.sqrt(_RUNS))
+        return float((np.array(totals) / clients).mean())
 
 
 def trace_of(schedule: Schedule) -> Trace | None:

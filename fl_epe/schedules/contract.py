@@ -37,10 +37,6 @@ class Coins:
     rate: float
     condition: str = ""
 
-    def thinned(self, keep: float) -> Coins:
-        """The coins of a client who, once drawn, takes part with probability ``keep``."""
-        return dataclasses.replace(self, rate=self.rate * keep)
-
 
 @dataclasses.dataclass(frozen=True)
 class FixedCohorts:
@@ -132,8 +128,7 @@ class ClientType:
         """With a cap on participations; ``None`` where that has no closed form here."""
         if self.keep < 1 or self.rest > 1:
             return None
-        caps = [most] if self.most is None else [most, self.most]
-        return dataclasses.replace(self, most=min(caps))
+        return dataclasses.replace(self, most=min(most, self.most or most))
 
 
 ClientLaw = tuple[ClientType, ...]

@@ -1,4 +1,4 @@
-"""Schedules that draw a random cohort in every round: by coins, or of fixed size."""
+"""Schedules in which clients are alike: by coins, in cohorts of fixed size, or equally often."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_count, raise_invalid
+from fl_epe.checks import ArgumentError, check_count
 from fl_epe.schedules.contract import (
     ClientLaw,
     ClientType,
     Cohort,
     Coins,
+    Epochs,
     FixedCohorts,
     PrivacyLaw,
     Rated,
-    Schedule,
+    by_round,
     draw,
     even_sizes,
 )
@@ -161,68 +162,128 @@ def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceClasses(Schedule):
-    """Classes of devices, each with a Poisson rate of its own.
+class ShuffledEpochs(Epochs):
+    """Everybody in a fresh random order, epoch after epoch, spread evenly over the rounds.
 
-    Each client is of class c with probability ``shares[c]``, independently and for the whole run.
-    Guarantee: given the classes, all coins are independent, so amplification by Poisson
-    subsampling holds for a client of class c at ``rates[c]``, and for everybody at the largest
-    rate. Clients of the busiest class leak more than the average client.
+    This is the paper's schedule, for clients and for canaries. Guarantee: everybody takes part
+    ``floor(epochs)`` or ``ceil(epochs)`` times, at most once in a round, and the sizes of any two
+    cohorts differ by at most one. Where a round spans the end of an epoch and the start of the
+    next, those who are already in it come later in the new order.
 
     Attributes:
         rounds: number of rounds.
-        rates: probability of taking part in a round, one for each class, in [0, 1].
-        shares: probability that a client is of the class, one for each; they add up to 1.
+        epochs: expected participations of each participant, in (0, rounds].
     """
 
-    kind: ClassVar[str] = "device-classes"
+    kind: ClassVar[str] = "epochs"
+    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "epochs"
 
-    rates: tuple[float, ...]
-    shares: tuple[float, ...]
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`."""
+        queue = np.empty(0, np.int64)
+        for size in even_sizes(round(self.epochs * population), self.rounds):
+            if size > len(queue):
+                queue = np.concatenate([queue, _next_epoch(rng, population, queue, size)])
+            yield np.sort(queue[:size])
+            queue = queue[size:]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "rates", tuple(float(rate) for rate in self.rates))
-        object.__setattr__(self, "shares", tuple(float(share) for share in self.shares))
-        if len(self.rates) != len(self.shares):
-            raise ArgumentError(
-                "Expected {rates} to be as many as {shares}.", rates=self.rates, shares=self.shares
-            )
-        for name in ("rates", "shares"):
-            if not all(0 <= value <= 1 for value in getattr(self, name)):
-                raise_invalid(name, getattr(self, name), "in [0, 1]")
-        if not abs(sum(self.shares) - 1) < 1e-9:
-            raise ArgumentError("Expected {shares} to add up to 1.", shares=self.shares)
-        if not self.participations():
-            raise ArgumentError("Expected {rates} to let some class take part.", rates=self.rates)
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: once in each epoch, at a random place of its order.
 
-    def participations(self) -> float:
-        """Expected participations: ``rounds`` times the mean rate."""
-        return self.rounds * sum(r * s for r, s in zip(self.rates, self.shares, strict=True))
+        A round that spans two epochs has a chance in both, in proportion to its share of each.
+        There clients of both are kept apart; that is left out. The last epoch may be a part of one.
+        """
+        length, blocks = self.rounds / self.epochs, []
+        for epoch in range(int(np.ceil(self.epochs - 1e-12))):
+            start, end = epoch * length, (epoch + 1) * length
+            first, last = int(np.floor(start + 1e-9)), min(int(np.ceil(end - 1e-9)), self.rounds)
+            places = np.arange(first, last)
+            covered = np.minimum(places + 1, end) - np.maximum(places, start)
+            blocks.append((first, covered / length))
+        return (ClientType.blocks(1.0, blocks),)
+
+
+def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: int) -> Cohort:
+    """A permutation whose first ``size - len(tail)`` entries are not in ``tail``."""
+    order = rng.permutation(population)
+    if not len(tail):
+        return order
+    repeated = np.isin(order, tail)
+    fresh, late = order[~repeated], order[repeated]
+    head = size - len(tail)
+    rest = np.concatenate([fresh[head:], late])
+    return np.concatenate([fresh[:head], rng.permutation(rest)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Cyclic(Epochs):
+    """One random order that is fixed for the whole run and repeated.
+
+    Guarantee: everybody takes part ``floor(epochs)`` or ``ceil(epochs)`` times, cohort sizes
+    differ by at most one, and two participations of a client that follow each other are
+    ``rounds * population / round(epochs * population)`` rounds apart, rounded down or up. An
+    adversary who knows one participation of a client knows the others as well.
+
+    Attributes:
+        rounds: number of rounds.
+        epochs: expected participations of each participant, in (0, rounds].
+    """
+
+    kind: ClassVar[str] = "cyclic"
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        shares = np.array(self.shares) / sum(self.shares)
-        members = rng.multinomial(population, shares)
-        clients = rng.permutation(population)  # class after class
-        starts = np.cumsum(members) - members
-        for _ in range(self.rounds):
-            sizes = rng.binomial(members, self.rates)
-            parts = [
-                start + draw(rng, many, size)
-                for start, many, size in zip(starts, members, sizes, strict=True)
-            ]
-            yield np.sort(clients[np.concatenate(parts)])
-
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: the coins of the busiest class."""
-        return PrivacyLaw(
-            self.rounds, coins=Coins(self.rounds, max(self.rates), ", in the busiest class")
-        )
+        order = rng.permutation(population)
+        start = 0
+        for size in even_sizes(round(self.epochs * population), self.rounds):
+            end = start + size
+            beyond = max(end - population, 0)
+            yield np.sort(np.concatenate([order[start:end], order[:beyond]]))
+            start = beyond or end
 
     def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: the coins of each class."""
+        """See `Schedule.client_law`: the rounds of each place in the order."""
+        places = min(population, 4 * self.rounds)
+        sizes = even_sizes(round(self.epochs * places), self.rounds)
+        when = np.repeat(np.arange(self.rounds), sizes)
+        own = (when[place::places] for place in range(places))  # one place after another comes
         return tuple(
-            ClientType.coins(share / sum(self.shares), np.full(self.rounds, rate))
-            for share, rate in zip(self.shares, self.rates, strict=True)
+            ClientType(1 / places, np.arange(len(turns)), turns, np.ones(len(turns)))
+            for turns in own
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class BallsInBins(Epochs):
+    """In each block of rounds everybody takes part once, in a uniformly random round of the block.
+
+    The rounds are cut into ``epochs`` blocks whose lengths differ by at most one (the first ones
+    are the longer, as in `numpy.array_split`). Source: Chua et al. 2024, "Balls-and-Bins Sampling
+    for DP-SGD", with clients in place of examples. Guarantee: everybody takes part exactly
+    ``epochs`` times, once in each block, independently of all others. So cohort sizes are binomial.
+
+    Attributes:
+        rounds: number of rounds.
+        epochs: participations of each participant: a whole number from 1 to ``rounds``.
+    """
+
+    kind: ClassVar[str] = "balls-in-bins"
+    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "epochs"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("epochs", self.epochs)
+
+    def _blocks(self) -> list[NDArray[np.int64]]:
+        """The rounds of each block."""
+        return np.array_split(np.arange(self.rounds), int(self.epochs))
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
+        for length in map(len, self._blocks()):
+            yield from by_round(rng.integers(length, size=population, dtype=np.int32), length)
+
+    def client_law(self, population: int) -> ClientLaw:
+        """See `Schedule.client_law`: once in each block."""
+        blocks = [(int(part[0]), np.full(len(part), 1 / len(part))) for part in self._blocks()]
+        return (ClientType.blocks(1.0, blocks),)

@@ -90,11 +90,6 @@ class Trace(Schedule):
         return read_table(Path(path), readers, "a participation trace")
 
     @property
-    def rounds_with_clients(self) -> int:
-        """How many of the rounds have any client."""
-        return len(np.unique(self.round_ids))
-
-    @property
     def population(self) -> int:
         """How many clients take part at least once."""
         return len(self.clients)
@@ -136,8 +131,6 @@ class Trace(Schedule):
 def _vector(name: str, values: Any, kinds: str) -> NDArray[Any]:
     """``values`` as a vector of integers (kinds "iu") or also strings ("U")."""
     vector = np.asarray(values)
-    if vector.dtype.kind == "O":
-        vector = np.asarray(vector.tolist())
     if vector.ndim != 1 or not len(vector):
         raise_invalid(name, vector, "of shape (rows,) with rows >= 1")
     if vector.dtype.kind not in kinds:
@@ -161,19 +154,15 @@ def _csv(path: Path) -> Trace:
             clients.append(codes.setdefault(_client(row[at_client].strip()), len(codes)))
         except ValueError as error:
             raise ValueError(f"line {line}: {error}") from error
-    if not rounds:
-        raise ValueError("there is no row")
     return _trace(np.array(rounds, np.int64), _ids(list(codes))[clients])
 
 
 def _round(text: str) -> int:
     """The 64-bit integer that a cell holds; Python's would allow ``1_0``."""
     try:
-        if "_" not in text:
-            return int(np.int64(int(text)))
-    except (ValueError, OverflowError):
-        pass
-    raise ValueError(f"{ROUND}={shown(text)} is not an integer")
+        return int(np.int64(int(text.replace("_", "?"))))
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{ROUND}={shown(text)} is not an integer") from error
 
 
 def _client(text: str) -> str:
@@ -203,8 +192,6 @@ def _parquet(path: Path) -> Trace:
         if table[name].null_count:
             row = int(np.argmax(table[name].is_null().to_numpy())) + 1
             raise ValueError(f"row {row}: {name} is missing")
-    if not table.num_rows:
-        raise ValueError("there is no row")
     # A dictionary holds every distinct client once.
     coded = table[CLIENT].combine_chunks().dictionary_encode()
     kind = coded.type.value_type
@@ -219,7 +206,9 @@ def _parquet(path: Path) -> Trace:
 
 
 def _trace(round_ids: NDArray[np.int64], client_ids: NDArray[Any]) -> Trace:
-    """Unless most rounds are without clients."""
+    """Unless there is no row, or most rounds are without clients."""
+    if not len(round_ids):
+        raise ValueError("there is no row")
     used = np.unique(round_ids)
     rounds = int(used[-1]) - int(used[0]) + 1
     gaps = np.gcd.reduce(np.diff(used)) > 1  # no two rounds that follow each other

@@ -126,7 +126,7 @@ def next_round(
         released["residual"] = mean - sums.clients_total / n
 
     optimizer, step = config.optimizer().update(state.optimizer, mean)
-    if config.optimizer().weights(1) is None:  # the model's updates do not follow from the means
+    if config.server_optimizer == "adam":  # the model's updates do not follow from the means
         released["delta"] = step
     theta = (step + state.theta).astype(np.float32)
 
@@ -140,4 +140,4 @@ def next_round(
 def released_series(config: RunConfig) -> tuple[str, ...]:
     """Names of the vectors that `next_round` returns."""
     residual = ("residual",) if config.full_knowledge else ()
-    return ("mean", *residual, *(("delta",) if config.optimizer().weights(1) is None else ()))
+    return ("mean", *residual, *(("delta",) if config.server_optimizer == "adam" else ()))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from two_layer import Floats, TwoLayer
 
 from fl_epe.auditing import games
-from fl_epe.mechanism import ServerSGD
+from fl_epe.mechanism import ServerSGD, sgd_weights
 
 Batch = tuple[Floats, NDArray[np.int64]]
 
@@ -43,6 +43,11 @@ class Training:
     def rounds(self) -> int:
         """Number of rounds T."""
         return len(self.batches)
+
+    @property
+    def weights(self) -> Floats:
+        """Weight of each round's mean in what training adds to the model, shape (T,)."""
+        return sgd_weights(np.full(self.rounds, self.server.learning_rate), self.server.momentum)
 
     @property
     def size(self) -> float:

@@ -122,7 +122,7 @@ def training(images: Images, *, rounds: int, cohort: int, hidden: int, seed: int
 
 def kinds_of(run: Training, memory: Memory, seed: int) -> list[Kind]:
     """Random directions, still coordinates and the best directions by linear theory."""
-    weights = run.server.weights(run.rounds)
+    weights = run.weights
     strongest, everywhere = int(np.argmax(weights)), tuple(range(run.rounds))
     random = _unit(generator(seed, 1).standard_normal(run.network.dim))
     quiet = _still(run, seed)
@@ -270,7 +270,7 @@ def _estimate(row: Measured) -> float:
 
 
 def _notes(run: Training, settings: Settings) -> list[str]:
-    weights = run.server.weights(run.rounds)
+    weights = run.weights
     flat = flat_shift(weights, run.noise_multiplier, (int(np.argmax(weights)),))
     values = {
         "confidence": settings.confidence,

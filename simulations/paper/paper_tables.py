@@ -39,7 +39,7 @@ def cosines_with_noisy_sum(canaries: CanarySet, noise: NDArray[np.float64]) -> N
     Returns:
         shape ``(k,)`` or ``(m, k)``.
     """
-    released = noise + canaries.combine(np.ones((1, len(canaries))))[0]
+    released = noise + canaries.combine(np.ones((1, canaries.count)))[0]
     return np.asarray(canaries.dot(released) / np.linalg.norm(released, axis=-1, keepdims=True))
 
 

@@ -57,7 +57,7 @@ from fl_epe.auditing import (
 from fl_epe.limit import limit_record
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Capped, Poisson, Schedule, make_schedule
-from fl_epe.schedules.sampled import DeviceClasses
+from fl_epe.schedules.availability import DeviceClasses
 
 T, R, DELTA, CANARIES = 60, 3.0, 1e-5, 1000
 SCHEDULES: dict[str, Schedule] = {

@@ -49,8 +49,7 @@ from numpy.typing import NDArray
 
 from fl_epe import CanarySet
 from fl_epe.canaries import CanaryKind
-from fl_epe.canaries.rotation import size_for
-from fl_epe.canaries.walsh_hadamard import transform
+from fl_epe.canaries.directions import size_for, transform
 
 Floats = NDArray[np.float64]
 Vector = NDArray[np.float32]

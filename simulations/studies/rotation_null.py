@@ -108,8 +108,7 @@ from numpy.typing import NDArray
 from fl_epe import CanarySet
 from fl_epe.auditing.assumptions import anderson_darling
 from fl_epe.canaries import CanaryKind
-from fl_epe.canaries.rotation import Rotation
-from fl_epe.canaries.walsh_hadamard import transform
+from fl_epe.canaries.directions import Rotation, transform
 
 Floats = NDArray[np.float64]
 Vector = NDArray[np.float32]

@@ -83,7 +83,7 @@ from numpy.typing import NDArray
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing.epsilon_so_far import UNPLANNED, boundary, crossing_probability
 from fl_epe.schedules import Capped, Poisson, Schedule, make_schedule, presence
-from fl_epe.schedules.sampled import DeviceClasses
+from fl_epe.schedules.availability import DeviceClasses
 
 DELTA = 1e-5
 RUNS, ROUNDS = 2000, 1000

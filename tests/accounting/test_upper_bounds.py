@@ -64,8 +64,6 @@ def test_who_never_takes_part_loses_nothing():
     assert gaussian_epsilon(0.0, 1e-6, 0) == 0.0
     assert poisson_epsilon(0.0, 0.0, 10, 1e-6) == 0.0
     assert poisson_epsilon(1.0, 0.1, 0, 1e-6) == 0.0
-    assert fixed_size_epsilon(0.0, 100, 0, 10, 1e-6) == 0.0
-    assert fixed_size_epsilon(1.0, 100, 10, 0, 1e-6) == 0.0
 
 
 @pytest.mark.slow
@@ -182,11 +180,6 @@ def test_analytical_epsilon_says_what_it_means():
             lambda: poisson_epsilon(1.0, 0.5, -1, 1e-6),
             "Expected rounds=-1 >= 0.",
             id="rounds=-1-at-least-0",
-        ),
-        pytest.param(
-            lambda: fixed_size_epsilon(1.0, 5, 6, 1, 1e-6),
-            "Expected cohort=6 in [0, population=5].",
-            id="cohort=6-in-0,population=5",
         ),
         pytest.param(
             lambda: analytical_epsilon("other", 1.0, 2.0),

@@ -21,7 +21,7 @@ from gpu_run import AuditedRun, RunPlan, checkpoints
 from tiny import Tiny
 
 from fl_epe.canaries import CanarySet
-from fl_epe.canaries.walsh_hadamard import transform
+from fl_epe.canaries.directions import transform
 from fl_epe.config import RunConfig
 from fl_epe.models import one_thread
 from fl_epe.seeding import Seeds

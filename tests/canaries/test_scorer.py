@@ -34,7 +34,7 @@ def test_rotated_canaries_are_scored_at_once():
     tracker = _tracker(kind="rotation")
     found = [tracker.add("a", vector) for vector in VECTORS]
     assert not len(tracker.state()["waiting.names"])
-    np.testing.assert_array_equal(tracker.scored(["a"])["dots.a"], found)
+    np.testing.assert_array_equal(tracker.state(["a"])["dots.a"], found)
     np.testing.assert_allclose(tracker.cosines("a")[3], _naive(VECTORS[3], "rotation"), atol=1e-6)
 
 

@@ -5,10 +5,9 @@ from every_schedule import TRACE, T
 from trace_files import ROWS, write_csv
 
 from fl_epe.schedules import SCHEDULES, Capped, Trace, make_schedule, parse_schedule
-from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import DropOut
-from fl_epe.schedules.ordered import BallsInBins, Cyclic
-from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
+from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation
 
 OPTIONS = {
     "min-separation": {"separation": 4},
@@ -24,7 +23,7 @@ def test_every_kind_is_made_with_its_participations(kind, tmp_path):
     options, participations = OPTIONS.get(kind, {}), 3.0
     if kind == "trace":
         rows = zip(TRACE.round_ids, TRACE.client_ids, strict=True)
-        options = {"path": write_csv(tmp_path / "trace.csv", rows)}
+        options = {"path": str(write_csv(tmp_path / "trace.csv", rows))}
         participations = TRACE.participations()
     schedule = make_schedule(kind, T, participations, **options)
     assert type(schedule) is SCHEDULES[kind]
@@ -75,16 +74,11 @@ def test_check_in_windows_are_chosen_to_fit(participations):
         ),
         pytest.param(
             lambda: DeviceClasses(9, (0.1, 2), (0.5, 0.5)),
-            r"Expected rates=\(0.1, 2.0\) in \[0, 1",
+            r"Expected rates=\(0.1, 2\) in \[0, 1",
             id="rates=0.1,2.0-in-0,1",
         ),
         pytest.param(
             lambda: DeviceClasses(9, (0.1, 0.2), (0.5, 0.4)), "to add up to 1", id="to-add-up-to-1"
-        ),
-        pytest.param(
-            lambda: DeviceClasses(9, (0.0, 0.2), (1, 0)),
-            "to let some class take part",
-            id="to-let-some-class-take-part",
         ),
         pytest.param(
             lambda: Cyclic(3, 4),
@@ -210,9 +204,9 @@ def test_schedules_that_cannot_be_met(make, message):
 def test_trace_options_agree_with_the_file(tmp_path):
     path = write_csv(tmp_path / "t.csv", ROWS)
     with pytest.raises(ValueError, match="Expected rounds=6 to be 4, as in "):
-        make_schedule("trace", 6, 1, path=path)
+        make_schedule("trace", 6, 1, path=str(path))
     with pytest.raises(ValueError, match=r"Expected participations=1 to be 1.66"):
-        make_schedule("trace", 4, 1, path=path)
+        make_schedule("trace", 4, 1, path=str(path))
 
 
 @pytest.mark.parametrize(("of", "most"), [("balls-in-bins", 10), ("epochs", 10)])

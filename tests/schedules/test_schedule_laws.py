@@ -82,7 +82,7 @@ def traces(draw):
         path = Path(folder, "log.csv")
         path.write_text("round,client_id\n" + "".join(f"{t},{i}\n" for t, i in sorted(rows)))
         trace = Trace.read(path)
-        return make_schedule("trace", trace.rounds, trace.participations(), path=path)
+        return make_schedule("trace", trace.rounds, trace.participations(), path=str(path))
 
 
 every = simple() | composed() | traces()

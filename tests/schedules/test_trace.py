@@ -57,7 +57,7 @@ def test_a_log_that_numbers_its_rounds_otherwise_is_asked_about(tmp_path, number
 def test_empty_rounds_are_kept_where_they_are_few(tmp_path):
     path = write_csv(tmp_path / "few.csv", [(0, "a"), (1, "b"), (3, "a")])
     kept = Trace.read(path)
-    assert (kept.rounds, kept.rounds_with_clients) == (4, 3)
+    assert (kept.rounds, kept.round_ids.tolist()) == (4, [0, 1, 3])
 
 
 def test_client_ids_are_integers_if_all_are(tmp_path):

@@ -50,7 +50,7 @@ def test_paths_are_derivatives_of_whole_runs(number):
 
 def test_what_clients_do_not_move_is_the_sum_of_rounds():
     run = _run()
-    memory, weights = memory_of(run), run.server.weights(ROUNDS)
+    memory, weights = memory_of(run), run.weights
     for present in ((1,), tuple(range(ROUNDS))):
         expected = flat_shift(weights, run.noise_multiplier, present)
         assert memory.shift(_dark(), present) == pytest.approx(expected, rel=1e-6)
@@ -109,7 +109,7 @@ def test_a_run_without_noise_repeats_and_has_its_canary():
     assert np.array_equal(without, again)
     canary = 10.0 * _dark()
     added = np.asarray(mechanism.release(canary[None], rng)) - without
-    weight = run.server.weights(ROUNDS)[1] / run.size
+    weight = run.weights[1] / run.size
     np.testing.assert_allclose(added, weight * canary, atol=1e-12)
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_epe.schedules import Capped, Poisson, Schedule, ShuffledEpochs, Trace, presence
-from fl_epe.schedules.availability import CheckIn, TimeOfDay
+from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import DropOut
-from fl_epe.schedules.ordered import BallsInBins, Cyclic
-from fl_epe.schedules.sampled import DeviceClasses, FixedSize, MinSeparation
+from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation
 
 T, CLIENTS, RUNS = 20, 40, 300
 

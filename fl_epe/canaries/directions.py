@@ -1,0 +1,261 @@
+"""How the directions of canaries are made: by rotation, or from normal draws of their own.
+
+Rotation: with H the Walsh–Hadamard matrix of size D, a power of two, and two diagonals of random
+signs s and t, the rows of ``H·diag(s)·H·diag(t)``, cut to the first d entries and scaled to length
+1, are canaries, and two fast transforms score all of them at once. As the product of two rows of H
+is another row, row r has the entries ``t_j · g[j xor r]`` with ``g = H·s``: one canary is a
+shuffled copy of one vector, with new signs. Why they are as good as independent directions, and
+where they are not: docs/notes/rotation.md. Independent directions are those of the paper.
+
+Examples:
+    >>> transform(np.array([1, 0, 0, 2], np.float32))
+    array([ 3., -1., -1.,  3.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from fl_epe.seeding import generator
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+LEAST_SIZE = 1 << 16
+"""Smallest D: its sums of signs are normal to 1e-3 of a tail beyond 4.5 deviations."""
+
+_BLOCK = 1 << 15  # entries of a canary that are made at once, so that they stay in the cache
+_STREAM = 1 << 61  # apart from the numbers of independent canaries
+_ROUNDS = 4  # of the shuffle of rows; after three some differences come in bunches
+_COLUMNS = 1 << 12  # of a transform's last product that one thread works on at once
+_SHORT = 1 << 18  # up to here, 2 ms, starting threads costs more than they save
+_FEW = 8  # whole independent canaries in memory at once; more only cost memory
+_TOGETHER = 64  # of them that one thread works on at once, for more than one vector
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """While this lasts a product uses one thread: more would compete with ours, 10 times slower."""
+    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
+    return limited
+
+
+@functools.cache
+def _controller() -> ThreadpoolController:
+    """Of the libraries that are loaded when it is first asked for; looking for them is slow."""
+    return ThreadpoolController()
+
+
+def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[np.float32]:
+    """The Walsh–Hadamard transform of ``x``, in place, by three products with small matrices.
+
+    ``y_i = Σ_j (−1)^popcount(i & j) · x_j``: its own inverse up to the factor D. It is exact for
+    whole numbers below 2^24, and right to about 1e-6 of the spread for others.
+
+    Args:
+        x: float32, contiguous, shape ``(2^b,)``.
+        threads: how many threads share the work; the result does not depend on it. By default one
+            for a short vector, and one for each core for a long one.
+    """
+    bits = len(x).bit_length() - 1  # three factors, about alike
+    outer, middle = 1 << bits // 3, 1 << (bits - bits // 3) // 2
+    inner = len(x) // (outer * middle)
+    blocks, columns = x.reshape(outer, middle, inner), x.reshape(outer, middle * inner)
+    left, right = hadamard(middle), hadamard(inner)
+
+    def within(i: int) -> None:
+        np.matmul(left, blocks[i] @ right, out=blocks[i])
+
+    def across(first: int) -> None:
+        part = columns[:, first : first + _COLUMNS]
+        part[...] = hadamard(outer) @ part
+
+    count = threads or (1 if len(x) <= _SHORT else os.cpu_count() or 1)
+    with one_blas_thread():
+        _share(within, range(outer), count)
+        _share(across, range(0, middle * inner, _COLUMNS), count)
+    return x
+
+
+def _share(work: Callable[[int], None], items: Iterable[int], threads: int) -> None:
+    if threads == 1:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, items))
+
+
+@functools.cache
+def hadamard(size: int) -> NDArray[np.float32]:
+    """The matrix of the transform of length ``size``, in Sylvester's order."""
+    matrix: NDArray[np.float32] = scipy.linalg.hadamard(size, np.float32)
+    return matrix
+
+
+class Rotation:
+    """A family of D canaries of dimension ``dim``, in 4·D bytes.
+
+    Args:
+        dim: d.
+        seed: of the signs.
+        family: a number; families of one seed are independent.
+    """
+
+    def __init__(self, dim: int, seed: int, family: int) -> None:
+        self.dim = dim
+        self.size = size_for(dim)
+        rng = generator(seed, _STREAM, family)
+        self._first, self._second = (_signs(rng, self.size) for _ in range(2))
+        self._keys = [(int(a) | 1, int(b)) for a, b in rng.integers(self.size, size=(_ROUNDS, 2))]
+        base = transform(self._first.astype(np.float32))  # whole numbers, so exact everywhere
+        narrow = np.abs(base).max() < 1 << 15
+        self._base = base.astype(np.int16 if narrow else np.int32)
+        blocks = base.reshape(-1, _BLOCK)
+        self._squares = np.array([np.sum(np.square(b, dtype=np.float64)) for b in blocks])
+
+    def rows(self, numbers: Rows) -> Rows:
+        """Which row of the rotation each of these canaries is, in a secret random order."""
+        x, shift = np.asarray(numbers, np.int64), self.size.bit_length() // 2
+        for factor, summand in self._keys:  # each step is a permutation of 0 … D − 1
+            x = (x * factor + summand) & (self.size - 1)
+            x = x ^ (x >> shift)
+        return x
+
+    def length(self, row: int) -> float:
+        """Norm of this row of whole numbers before it is scaled to 1; its square is exact."""
+        whole, rest = divmod(self.dim, _BLOCK)
+        square = float(self._squares[np.arange(whole) ^ (row // _BLOCK)].sum())
+        cut = self._base[np.arange(whole * _BLOCK, whole * _BLOCK + rest) ^ row]
+        return math.sqrt(square + float(np.sum(np.square(cut, dtype=np.float64))))
+
+    def fill(self, row: int, out: NDArray[np.float32]) -> None:
+        """Write the canary of this row, of length 1, into ``out``, shape ``(dim,)``."""
+        order, blocks = np.arange(_BLOCK) ^ (row % _BLOCK), self._base.reshape(-1, _BLOCK)
+        scale = np.float32(1 / self.length(row))
+        for number, start in enumerate(range(0, self.dim, _BLOCK)):
+            part = out[start : start + _BLOCK]
+            shuffled = blocks[number ^ (row // _BLOCK)].take(order[: len(part)])
+            np.multiply(shuffled, self._second[start : start + len(part)], out=part)
+            part *= scale
+
+    def products(
+        self, x: NDArray[np.floating], rows: Rows, *, threads: int | None = None
+    ) -> Floats:
+        """Inner products of rows before they are scaled with ``x``, shape ``(len(rows),)``.
+
+        Args:
+            x: shape ``(dim,)``.
+            rows: which.
+            threads: see `transform`.
+        """
+        largest = max(float(np.max(x)), -float(np.min(x)))
+        if largest == 0:
+            return np.zeros(len(rows))
+        y = np.zeros(self.size, np.float32)
+        np.multiply(x, 1 / largest, out=y[: self.dim], casting="same_kind")
+        y[: self.dim] *= self._second[: self.dim]
+        transform(y, threads=threads)
+        y *= self._first
+        return transform(y, threads=threads)[rows] * np.float64(largest)
+
+    def combine(self, weights: Floats, rows: Rows) -> NDArray[np.float32]:
+        """The sum of rows before they are scaled, with these weights, shape ``(dim,)``."""
+        largest = float(np.max(np.abs(weights), initial=0.0))
+        if largest == 0:
+            return np.zeros(self.dim, np.float32)
+        y = np.zeros(self.size, np.float32)
+        y[rows] = weights / largest
+        transform(y)
+        y *= self._first
+        out = transform(y)[: self.dim]
+        out *= self._second[: self.dim]
+        out *= np.float32(largest)
+        return out
+
+
+@functools.lru_cache(maxsize=2)
+def rotation(dim: int, seed: int, family: int) -> Rotation:
+    """The family with this number; the last two that were used are kept."""
+    return Rotation(dim, seed, family)
+
+
+def size_for(dim: int) -> int:
+    """D for canaries of dimension ``dim``: the next power of two, at least `LEAST_SIZE`."""
+    return max(LEAST_SIZE, 1 << (dim - 1).bit_length())
+
+
+def _signs(rng: np.random.Generator, count: int) -> NDArray[np.int8]:
+    bits = np.unpackbits(np.frombuffer(rng.bytes(count // 8), np.uint8))
+    return np.asarray(1 - 2 * bits.astype(np.int8))
+
+
+class Sphere:
+    """Uniform directions of dimension ``dim``; number i is made from ``(seed, i)``."""
+
+    def __init__(self, dim: int, seed: int) -> None:
+        self.dim, self.seed = dim, seed
+
+    def fill(self, i: int, out: NDArray[np.float32]) -> None:
+        """Write canary ``i`` into ``out``, shape ``(dim,)``."""
+        rng, square = generator(self.seed, int(i)), 0.0
+        for start in range(0, self.dim, _BLOCK):
+            square += _draw(rng, out[start : start + _BLOCK])
+        out /= np.float32(math.sqrt(square))
+
+    def combine(self, weights: NDArray[np.floating], chosen: Rows) -> NDArray[np.float32]:
+        """Sums of the canaries ``chosen``, with only a few of them in memory, ``(m, dim)``."""
+        out = np.zeros((len(weights), self.dim), np.float32)
+        shares = np.asarray(weights, np.float32)
+        few = np.empty((min(_FEW, len(chosen)), self.dim), np.float32)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for first in range(0, len(chosen), _FEW):
+                block = chosen[first : first + _FEW]
+                list(pool.map(self.fill, block.tolist(), few))
+                out += shares[:, first : first + _FEW] @ few[: len(block)]
+        return out
+
+    def dot(
+        self, vectors: NDArray[np.floating], chosen: Rows, threads: int | None
+    ) -> NDArray[np.float64]:
+        """Inner products, with only a block of canaries in memory, ``(m, len(chosen))``."""
+        rows = vectors if vectors.dtype == np.float32 else vectors.astype(np.float64)
+        out = np.empty((len(chosen), len(rows)))
+        size = _TOGETHER if len(rows) > 1 else 1
+
+        def work(first: int) -> None:
+            block = chosen[first : first + size]
+            out[first : first + len(block)] = self._block_dot(block, rows)
+
+        with one_blas_thread(), ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+            list(pool.map(work, range(0, len(chosen), size)))
+        return np.ascontiguousarray(out.T)
+
+    def _block_dot(self, block: Rows, rows: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Products with a few canaries, in float32 within `_BLOCK` coordinates, else float64."""
+        generators = [generator(self.seed, int(i)) for i in block]
+        squares = np.zeros(len(block))
+        total = np.zeros((len(block), len(rows)))
+        for start in range(0, self.dim, _BLOCK):
+            stop = min(start + _BLOCK, self.dim)
+            columns = np.empty((len(block), stop - start), np.float32)
+            for j, (rng, part) in enumerate(zip(generators, columns, strict=True)):
+                squares[j] += _draw(rng, part)
+            total += columns @ rows[:, start:stop].T
+        return total / np.sqrt(squares)[:, None]
+
+
+def _draw(rng: np.random.Generator, out: NDArray[np.float32]) -> float:
+    """Fill ``out`` with normal draws; returns the sum of their squares."""
+    rng.standard_normal(out=out, dtype=np.float32)
+    return float(np.sum(np.square(out, dtype=np.float64)))

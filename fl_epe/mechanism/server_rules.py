@@ -1,0 +1,211 @@
+"""What the server does after a round: it moves the model, and the clip norm.
+
+Server optimizers are SGD with momentum, or Adam. The clip norm is fixed, or follows a quantile of
+the update norms: Algorithm 1 of Andrew et al. (2021), "Differentially Private Learning with
+Adaptive Clipping", with votes of ±1/2.
+
+Examples:
+    >>> rule = FixedClip(1.0)
+    >>> rule.update(rule.init(), unclipped=3, voted=4, rng=np.random.default_rng(0))
+    1.0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.checks import ArgumentError, check_positive, check_probability, raise_invalid
+from fl_epe.mechanism.clipped_sum import Vector
+
+OptimizerState = dict[str, NDArray[np.float64]]
+
+_BETA1, _BETA2 = 0.9, 0.99  # decay of the first and second moment of Adam
+_EPSILON = 1e-3  # added to the root of the second moment
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedClip:
+    """A clip norm that stays the same.
+
+    Attributes:
+        norm: the clip norm, > 0.
+    """
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        check_positive("norm", self.norm)
+
+    def init(self) -> float:
+        """The clip norm of the first round."""
+        return self.norm
+
+    def update(
+        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+    ) -> float:
+        """The clip norm of the next round: the same."""
+        return clip_norm
+
+    def sum_noise_multiplier(self, noise_multiplier: float) -> float:
+        """Noise multiplier of the sum: all of it, as no count is released."""
+        return noise_multiplier
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveClip:
+    """A clip norm that follows a quantile of the update norms (Andrew et al. 2021).
+
+    ``C' = C * exp(-rate * (b - quantile))``, with ``b`` the noisy share of voters whose update was
+    not clipped. Each voter adds 1/2 to a sum if its update was not clipped and -1/2 if it was;
+    N(0, count_std^2) is added and the sum is released. One client changes it by at most 1/2, as
+    `sum_noise_multiplier` assumes. ``b`` is the sum over the expected ``voters``, plus 1/2.
+
+    Attributes:
+        initial_norm: clip norm of the first round.
+        quantile: the share of updates that should not be clipped.
+        rate: step size of the geometric update.
+        count_std: standard deviation of the noise on the count; 0 for none.
+        voters: expected number of clients that vote in a round.
+    """
+
+    initial_norm: float
+    quantile: float
+    rate: float
+    count_std: float
+    voters: float
+
+    def __post_init__(self) -> None:
+        check_positive("initial_norm", self.initial_norm)
+        check_positive("rate", self.rate)
+        check_positive("voters", self.voters)
+        check_probability("quantile", self.quantile)
+        if not 0 <= self.count_std < math.inf:
+            raise_invalid("count_std", self.count_std, "in [0, inf)")
+
+    def init(self) -> float:
+        """The clip norm of the first round."""
+        return self.initial_norm
+
+    def update(
+        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+    ) -> float:
+        """The clip norm of the next round, from the ``unclipped`` among those who ``voted``."""
+        noisy = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
+        return clip_norm * math.exp(-self.rate * (noisy / self.voters + 0.5 - self.quantile))
+
+    def sum_noise_multiplier(self, noise_multiplier: float) -> float:
+        """Noise multiplier of the sum, beside which the count of sensitivity 1/2 is released.
+
+        ``z_sum = (z^-2 - (2 count_std)^-2)^(-1/2)`` (Andrew et al. 2021, Theorem 1), so that sum
+        and count together cost what one Gaussian mechanism with ``noise_multiplier`` costs.
+
+        Raises:
+            ValueError: if the count alone costs as much as the whole budget, or more.
+        """
+        z, most = noise_multiplier, 2 * self.count_std
+        if z == 0:
+            return 0.0
+        rest = z**-2 - most**-2 if z < most else 0.0
+        if rest <= 0:
+            raise ArgumentError(
+                "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would spend "
+                "the whole budget. Raise it, or use a fixed clip norm.",
+                noise_multiplier=z,
+                count_std=self.count_std,
+            )
+        return 1 / math.sqrt(rest)
+
+
+ClipNorm = FixedClip | AdaptiveClip
+"""The clip norm of every round: fixed, or adapted to the norms of the updates."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerSGD:
+    """Server optimizer ``v = momentum * v + mean``, ``theta = theta + learning_rate * v``.
+
+    The mean of the clients' updates (local minus global model) points downhill, so it is added.
+
+    Attributes:
+        learning_rate: > 0.
+        momentum: in [0, 1).
+    """
+
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive("learning_rate", self.learning_rate)
+        if not 0 <= self.momentum < 1:
+            raise_invalid("momentum", self.momentum, "in [0, 1)")
+
+    def init(self, dim: int) -> OptimizerState:
+        """Zero velocity."""
+        return {"velocity": np.zeros(dim)}
+
+    def update(
+        self, state: OptimizerState, mean: NDArray[np.float64]
+    ) -> tuple[OptimizerState, NDArray[np.float64]]:
+        """The next state, and the step to add to the model."""
+        velocity = self.momentum * state["velocity"]
+        velocity += mean
+        return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
+
+    def undo(self, velocity: Vector, step: Vector) -> tuple[Vector, Vector]:
+        """The next velocity and the mean, from the velocity before a ``step`` of the model.
+
+        The inverse of `update`, for an adversary who sees only models. Has the dtype of ``step``.
+        """
+        real = step.dtype.type
+        after = step / real(self.learning_rate)
+        return after, after - real(self.momentum) * velocity
+
+
+def sgd_weights(learning_rates: NDArray[np.float64], momentum: float) -> NDArray[np.float64]:
+    """Weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
+
+    ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``, shape ``(rounds,)``; the
+    learning rate may differ between rounds.
+    """
+    weights = np.array(learning_rates, np.float64)
+    for t in range(len(weights) - 2, -1, -1):
+        weights[t] += momentum * weights[t + 1]
+    return weights
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerAdam:
+    """Server optimizer Adam (Reddi et al. 2021, FedAdam), with bias correction.
+
+    Attributes:
+        learning_rate: > 0.
+    """
+
+    learning_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_positive("learning_rate", self.learning_rate)
+
+    def init(self, dim: int) -> OptimizerState:
+        """Zero moments."""
+        return {"first": np.zeros(dim), "second": np.zeros(dim), "step": np.zeros(1)}
+
+    def update(
+        self, state: OptimizerState, mean: NDArray[np.float64]
+    ) -> tuple[OptimizerState, NDArray[np.float64]]:
+        """The next state, and the step to add to the model."""
+        step = state["step"] + 1
+        first = _BETA1 * state["first"] + (1 - _BETA1) * mean
+        second = _BETA2 * state["second"] + (1 - _BETA2) * np.square(mean)
+        direction = first / (1 - _BETA1**step)
+        scale = np.sqrt(second / (1 - _BETA2**step)) + _EPSILON
+        state = {"first": first, "second": second, "step": step}
+        return state, self.learning_rate * direction / scale
+
+
+ServerOptimizer = ServerSGD | ServerAdam
+"""How the server moves the model by the mean update of a round."""
