@@ -50,8 +50,10 @@ def print_whole(console: Console, *lines: str) -> None:
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """Print JSON for another program."""
-    print(printable(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)))
+    """Print JSON for another program; ``null`` is a number that is infinite or unknown."""
+    from fl_epe.reporting import as_json
+
+    print(printable(json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 class ProgressLine:

@@ -8,17 +8,24 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import installed_versions
-from fl_epe.checks import finite
 from fl_epe.files import write_text
 from fl_epe.limit.measure import Epsilon, Row
 from fl_epe.limit.plan import ComparisonPlan
-from fl_epe.reporting import NOT_MEASURED, number, plain_table, plain_ticks, render, render_page
+from fl_epe.reporting import (
+    NOT_MEASURED,
+    as_json,
+    number,
+    plain_table,
+    plain_ticks,
+    render,
+    render_page,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +60,7 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
     directory.mkdir(parents=True, exist_ok=True)
     values = {
         "plan": dataclasses.asdict(plan),
-        "rows": [_json(dataclasses.asdict(row)) for row in rows],
+        "rows": as_json(rows),
         "versions": installed_versions(),
     }
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
@@ -208,13 +215,6 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
 
 def _named(row: Row) -> str:
     return f"{row.schedule} at z = {row.noise_multiplier:g}, participations {row.participations:g}"
-
-
-def _json(value: Any) -> Any:
-    """Infinite numbers become ``None``."""
-    if isinstance(value, dict):
-        return {key: _json(part) for key, part in value.items()}
-    return finite(value) if isinstance(value, float) else value
 
 
 def _page(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
