@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fl_epe import data
-from fl_epe.cli.console import ProgressLine, print_whole, terminal
+from fl_epe.cli.console import ProgressLine, print_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Convert:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Convert it."""
-        console = terminal()
-        with ProgressLine(console) as line:
+        with ProgressLine() as line:
             store = data.convert(
                 self.task,
                 self.source,
@@ -52,5 +51,5 @@ class Convert:
                 on_progress=line.show,
             )
         found = f"{len(store):,} clients, {store.about['examples']:,} examples"
-        print_whole(console, f"{self.target}: {found}, {store.about['held_out']:,} held out")
+        print_whole(f"{self.target}: {found}, {store.about['held_out']:,} held out")
         return 0

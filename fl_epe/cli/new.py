@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fl_epe.checks import raise_invalid
-from fl_epe.cli.console import print_whole, terminal
+from fl_epe.cli.console import print_whole
 from fl_epe.files import write_text
 
 _ROUNDS = 60  # of `RunConfig`
@@ -79,14 +79,13 @@ class New:
         if self.data is None and (self.targets or self.by):
             raise_invalid("data", None, "beside --targets and --by, which are columns of it")
         if self.data is None:
-            text = _filled(path, _CANCER, "target", "iid:60", clients=60, example=_EXAMPLE)
+            text = _filled(path, _CANCER, "target", "iid:60", 60, example=_EXAMPLE)
         else:
             text = self._of_table(self.data)
         write_text(path, text)
         there = str(path.parent)
         go = "" if there == "." else f"cd {shlex.quote(there)} && "
-        following = f"Next: {go}fl-epe run {path.stem}:task"
-        print_whole(terminal(), f"{path}: a task of your own", following)
+        print_whole(f"{path}: a task of your own", f"Next: {go}fl-epe run {path.stem}:task")
         return 0
 
     def _of_table(self, data: Path) -> str:
@@ -107,34 +106,26 @@ class New:
             )
             raise_invalid("data", str(data), wanted)
         clients = min(_CLIENTS if self.by is None else len(set(rows[self.by])), len(rows))
-        outputs, loss = class_count((rows, held_out), self.targets), ""
+        outputs, loss = class_count((rows, held_out), self.targets), {}
         if outputs is None:
             values = read_column(rows, self.targets, "targets").double()
             deviation = values.std(correction=0).item() or 1.0
-            loss = _LOSS.format(mean=values.mean().item(), deviation=deviation)
+            text = _LOSS.format(mean=values.mean().item(), deviation=deviation)
+            loss = {"loss": text, "own_loss": "    loss=loss,\n"}
         return _filled(
             self.file,
             inputs,
             self.targets,
             f"iid:{clients}" if self.by is None else f"by:{self.by}",
-            clients=clients,
+            clients,
             outputs=outputs or 1,
             rows=_quoted(data.resolve() if data.exists() else data),  # or a hub's id
-            loss=loss,
+            **loss,
         )
 
 
 def _filled(
-    path: Path,
-    inputs: list[str],
-    target: str,
-    partition: str,
-    *,
-    clients: int,
-    outputs: int = 2,
-    rows: str = "rows",
-    example: str = "",
-    loss: str = "",
+    path: Path, inputs: list[str], target: str, partition: str, clients: int, **parts: object
 ) -> str:
     """The template with names of columns, and parts of a program."""
     source = importlib.resources.files("fl_epe") / "cli" / "templates" / "own_task.txt"
@@ -146,13 +137,9 @@ def _filled(
         features=len(inputs),
         target=_quoted(target),
         partition=_quoted(partition),
-        outputs=outputs,
-        rows=rows,
-        example=example,
-        loss=loss,
-        own_loss="    loss=loss,\n" if loss else "",
         often=f"{_ROUNDS * cohort / clients:.3g}",
         defaults=f'{{"clients_per_round": {cohort}, "num_canaries": {15 * max(cohort, 4)}}}',
+        **{"outputs": 2, "rows": "rows", "example": "", "loss": "", "own_loss": "", **parts},
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
-from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
+from fl_epe.cli.console import ProgressLine, output_directory, print_whole
 from fl_epe.cli.errors import FAILED, on_one_line, say
 from fl_epe.cli.options import Group
 from fl_epe.cli.report import exit_status_of, print_and_write
@@ -70,7 +70,7 @@ class _Machine:
             remove_checkpoint,
         )
 
-        console, stop = terminal(), StopRequest()
+        stop = StopRequest()
         log, started, command = RunLog(output, _warn), now(), command_line(words)
         log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
         remove_parts(output)
@@ -90,7 +90,7 @@ class _Machine:
         try:
             with (
                 task_errors(job.task.reference, RunStoppedError),
-                ProgressLine(console) as line,
+                ProgressLine() as line,
                 signals_stop(stop) as signals,
             ):
                 record = simulate(
@@ -109,13 +109,13 @@ class _Machine:
             log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
             lost = "" if end.kept else ", which could not be kept"
             where = f"after round {end.rounds_done} of {end.rounds}{lost}"
-            print_whole(console, "", f"Stopped {where}. Go on with: {resume}")
+            print_whole("", f"Stopped {where}. Go on with: {resume}")
             return status
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             if not isinstance(error, KeyboardInterrupt) or not has_checkpoint(output / CHECKPOINT):
                 raise
-            print_whole(console, "", f"Stopped. Go on with: {resume}")
+            print_whole("", f"Stopped. Go on with: {resume}")
             return exit_status(error)
         log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))
@@ -124,7 +124,7 @@ class _Machine:
             record.save(output / RECORD)
             again = command_line(["report", str(output)])
             remove_checkpoint(output / CHECKPOINT)
-            summary = print_and_write(console, record, output)
+            summary = print_and_write(record, output)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             say(f"The run is finished, but {error}. Free some space, then go on with: {again}")

@@ -35,8 +35,7 @@ from fl_epe.accounting import (
 from fl_epe.auditing import FINAL_MODEL, Adversary
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.limit.measure import client_law
-from fl_epe.limit.setting import LimitSetting
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.simulated_record import LimitSetting, limit_weights
 from fl_epe.schedules import Schedule, trace_of
 
 _MANY_CLIENTS = 10**6  # where nobody says how many

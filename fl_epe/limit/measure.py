@@ -32,8 +32,7 @@ from fl_epe.accounting import (
 from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.files import RECORD
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan
-from fl_epe.limit.setting import limit_like, rounds_like
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.simulated_record import limit_like, limit_weights, rounds_like
 from fl_epe.schedules import Capped, Schedule, make_schedule, trace_of
 
 Floats = NDArray[np.float64]

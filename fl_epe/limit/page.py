@@ -83,12 +83,12 @@ def print_comparison(plan: ComparisonPlan, rows: Sequence[Row], console: Console
     """Print the result, the table at the `reference`, and notes."""
     console.print()
     if failed := failed_of(rows):
-        console.print(failed, style="bold red", markup=False, highlight=False)
+        console.print(failed, style="bold red")
     if found := finding_of(plan, rows):
-        console.print(found + "\n", markup=False, highlight=False)
+        console.print(found + "\n")
     console.print(_table(plan, rows))
     for note in notes_of(plan, rows):
-        console.print(f"• {note}", style="dim", markup=False, highlight=False)
+        console.print(f"• {note}", style="dim")
 
 
 def _table(plan: ComparisonPlan, rows: Sequence[Row]) -> Table:

@@ -38,7 +38,7 @@ from fl_epe.cli.options import name_and_value
 from fl_epe.limit import ComparisonPlan, carry_out, limit_record
 from fl_epe.limit.plan import Cell
 from fl_epe.limit.runner import record_path
-from fl_epe.limit.setting import RealUpdates
+from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.reporting import NOT_MEASURED, number, summarize
 from fl_epe.reporting.summary_types import StatisticSummary, Unmeasured
 from fl_epe.schedules import ShuffledEpochs

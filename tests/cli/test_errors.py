@@ -248,7 +248,7 @@ class TestLastHandler:
             def raise_it(*_, **__):
                 raise error
 
-            monkeypatch.setattr("fl_epe.cli.schedules.terminal", raise_it)
+            monkeypatch.setattr("fl_epe.cli.compare.terminal", raise_it)
 
         return fail
 
