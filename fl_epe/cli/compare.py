@@ -114,7 +114,7 @@ class Compare:
         cells = plan.replicates * math.prod(map(len, grid))
         check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
         if plan.task is None:
-            check_limit(plan.rounds or ROUNDS, plan.clients or CLIENTS, cells)
+            check_limit(plan.rounds or ROUNDS, plan.clients or CLIENTS)
 
 
 @dataclasses.dataclass(frozen=True)

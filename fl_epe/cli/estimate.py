@@ -73,8 +73,7 @@ class Estimate:
 
     def _summary(self, method: str | None) -> ScoreSummary:
         scores = bare_scores(*read_scores(self.file), self.dim)
-        how: dict[str, Any] = {"confidence": self.confidence, "coins": self.coins}
-        found = summarize_scores(scores, self.delta, **how)
+        found = summarize_scores(scores, self.delta, confidence=self.confidence, coins=self.coins)
         if method == "auto":
             method = method_by_design(scores, self.delta, self.confidence)
         if method is None or method not in applicable_methods(scores, coins=self.coins):

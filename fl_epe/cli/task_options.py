@@ -22,8 +22,7 @@ def settings_of_task(parser: Parser, words: Sequence[str]) -> type:
         ImportError: if the task's module cannot be imported.
         ValueError: if there is no such task, or it has an option of the command's name.
     """
-    reference = next(_references(parser, words), None)
-    if reference is None:
+    if (reference := _reference(parser, words)) is None:
         return dataclasses.make_dataclass("NoOptions", [])
     if ":" in reference:  # a file here must not stand in for a package of a built-in task
         look_in_current_folder()
@@ -64,14 +63,12 @@ def task_errors(reference: str, *but: Any) -> Iterator[None]:
         ) from error
 
 
-def _references(parser: Parser, words: Sequence[str]) -> Iterator[str]:
-    """The words that may be a task, and are no option and no option's value."""
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-"):
-            if is_reference(word):
-                yield word
-            continue
+def _reference(parser: Parser, words: Sequence[str]) -> str | None:
+    """The first word that may be a task, and is no option and no option's value."""
+    value = False
+    for word in words:
+        if not value and not word.startswith("-") and is_reference(word):
+            return word
         action = parser._option_string_actions.get(word)
-        if action is not None and action.nargs is None:
-            next(rest, None)
+        value = not value and action is not None and action.nargs is None
+    return None

@@ -210,7 +210,6 @@ class TestSizes:
             [*RUN, "--num-canaries", "1000000000"],
             [*RUN, "--unobserved", "1000000000"],
             [*RUN, "--num-clients", "99999999999"],
-            [*RUN, "--local-epochs", "10000000000"],
             [*RUN, "--participation", "time-of-day:rounds_per_day=60,zones=90000000000"],
             [*LIMIT, "--rounds", "100000000"],
             ["compare", "--workers", "100000000000000000"],
@@ -228,9 +227,7 @@ class TestSizes:
         printed = fails(capsys, words)
         option = next(word for word in reversed(words) if str(word).startswith("--"))
         assert option in printed
-        assert re.search(
-            r"would take \S+ (GiB(; this machine has 64)?\.|hours at least\.)", printed
-        )
+        assert re.search(r"would take \S+ GiB(; this machine has 64)?\.", printed)
         assert not list(tmp_path.iterdir())
 
     def test_the_memory_is_that_of_this_machine(self):
