@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import numbers
 import re
@@ -62,9 +61,6 @@ class ArgumentError(ValueError):
             return f"{spelling(place[1])}={_shown(self.values[place[1]])}"
 
         return re.sub(r"{([^{}]+)}", filled, self.text)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(ArgumentError, **self.values), (self.text,)
 
 
 def _shown(value: Any) -> str:
@@ -207,11 +203,10 @@ def check_rate(name: str, value: float) -> None:
         raise_invalid(name, value, "in (0, 1]")
 
 
-def check_count(name: str, value: float, most: float = math.inf) -> None:
-    """Raise an `ArgumentError` unless ``value`` is a whole number from 1 to ``most``."""
-    if not 1 <= value <= most or math.isinf(value) or value != int(value):
-        limit = "" if math.isinf(most) else f" and <= {most}"
-        raise_invalid(name, value, f"to be an integer >= 1{limit}")
+def check_count(name: str, value: float) -> None:
+    """Raise an `ArgumentError` unless ``value`` is a whole number of at least 1."""
+    if not 1 <= value < math.inf or value != int(value):
+        raise_invalid(name, value, "to be an integer >= 1")
 
 
 def finite(value: float | None) -> float | None:

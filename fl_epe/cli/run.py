@@ -185,7 +185,7 @@ class Run(_Machine):
         with task_errors(self.task):
             task = find_task(self.task).task(**self.task_options)
             settings = {"clients": task.num_clients, **task.defaults, **self.settings}
-            config = RunConfig.from_dict(settings)
+            config = RunConfig(**settings)
             check_training(config, task.dim, self.workers, self.backend)
             job = Job(task, config, Seeds.derive(self.seed), self.evaluate_every)
             notes = task.notes()
