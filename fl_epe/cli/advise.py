@@ -16,7 +16,7 @@ from fl_epe.checks import (
     raise_invalid,
 )
 from fl_epe.cli.console import print_json, print_lines, terminal
-from fl_epe.cli.sizes import check_limit, check_memory
+from fl_epe.cli.sizes import check_limit
 from fl_epe.files import RECORD
 from fl_epe.limit import (
     canaries_for_epsilon,
@@ -74,9 +74,6 @@ class Noise:
     num_canaries: int = 2000
     like: Path | None = None
     json: bool = False
-
-    def __post_init__(self) -> None:
-        check_memory(self.num_canaries * 16, "the canaries' scores", num_canaries=self.num_canaries)
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""

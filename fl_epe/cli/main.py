@@ -16,13 +16,13 @@ from fl_epe.cli import errors
 from fl_epe.cli.options import Parser, add_options, description_of, make
 from fl_epe.cli.stopping import exit_status, signals_stop
 
+# Environment variables that keep Flower and Ray from calling home, unless the user set them.
 SILENCE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Environment variables that keep Flower and Ray from calling home, unless the user set them."""
-
+# Every command: its module and class in this room, or nothing if others follow it; a summary.
 COMMANDS = {
     "run": ("run:Run", "train a task with DP-FedAvg and audit it"),
     "resume": ("run:Resume", "go on with a run that was stopped"),
@@ -35,11 +35,10 @@ COMMANDS = {
     "advise log": ("advise:Log", "who of a real deployment is worst case, and caps"),
     "estimate": ("estimate:Estimate", "every estimate and bound that a file of scores allows"),
     "schedules": ("compare:Schedules", "the kinds of schedules, with their options"),
-    "new": ("new:New", "write a file with a task of your own, to run and to change"),
+    "new": ("data:New", "write a file with a task of your own, to run and to change"),
     "data": ("", "prepare published data sets"),
     "data convert": ("data:Convert", "convert a data set into files that are mapped into memory"),
 }
-"""Every command: its module and class in this room, or nothing if others follow it; a summary."""
 
 _DEBUG = "if the command fails, show the traceback"
 _EXIT_STATUS = """exit status:

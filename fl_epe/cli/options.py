@@ -218,13 +218,13 @@ def name_and_value(text: str) -> tuple[str, Any]:
     return name.replace("-", "_"), value
 
 
+# What makes a value of each type from a word of the command line, and how help shows it.
 _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (_number(int), "N"),
     float: (_number(float), "X"),
     str: (_text, "TEXT"),
     Path: (lambda text: Path(_text(text)), "PATH"),
 }
-"""What makes a value of each type from a word of the command line, and how help shows it."""
 
 
 def _help(text: str | None, default: Any) -> str | None:

@@ -16,8 +16,7 @@ from fl_epe.files import RECORD
 if TYPE_CHECKING:
     from fl_epe.reporting import RunSummary
 
-FIGURES = "figures"
-"""The folder of a run's figures to publish."""
+_FIGURES = "figures"  # the folder of a run's figures to publish
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +60,14 @@ class Report:
 
     def _report(self, directory: Path) -> int:
         record = AuditRecord.load(directory / RECORD)
-        if self.figures and (directory / FIGURES).is_symlink():
-            raise ValueError(f"Expected {directory / FIGURES} to be a folder: it is a link.")
+        if self.figures and (directory / _FIGURES).is_symlink():
+            raise ValueError(f"Expected {directory / _FIGURES} to be a folder: it is a link.")
         summary = print_and_write(record, directory)
         if self.figures:
             from fl_epe.reporting import write_figures
 
-            written = write_figures(record, directory / FIGURES, self.figures, summary=summary)
-            print_whole(f"Figures: {directory / FIGURES} ({len(written)} files)")
+            written = write_figures(record, directory / _FIGURES, self.figures, summary=summary)
+            print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
         return exit_status_of(summary)
 
     def _compare(self) -> int:

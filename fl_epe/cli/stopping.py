@@ -21,9 +21,8 @@ from fl_epe.checks import ArgumentError
 if TYPE_CHECKING:
     from fl_epe.simulation import StopRequest
 
+# In a run's folder while a process works in it; it holds the number of the process.
 LOCK = "fl-epe.lock"
-"""The file in a run's folder while a process works in it; it holds the number of the process."""
-
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
 

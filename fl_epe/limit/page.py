@@ -41,8 +41,7 @@ _COLUMNS = (
     "rounds\nunknown",
     "analyt.,\nunknown",
 )
-_DRAWN = "~"
-"""Marks an ε of clients that were drawn."""
+_DRAWN = "~"  # marks an ε of clients that were drawn
 _TIE = 0.01  # relative; expected scores are rounded
 
 _MEAN, _EXPOSED, _UNKNOWN, _ANALYTICAL = "#c2410c", "#7c2d12", "#1d4ed8", "#15803d"

@@ -46,8 +46,7 @@ DEFAULT_SCHEDULES = (
 """One of each kind that needs no file."""
 
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
-COMMON = ("rounds", "delta", "server_momentum")
-"""Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
+COMMON = ("rounds", "delta", "server_momentum")  # a plan has them under the same name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -216,7 +216,6 @@ class TestSizes:
             [*LIMIT, "--clients", "9999999999999"],
             ["compare", "--task", "digits", "--replicates", "1000000000000"],
             ["advise", "noise", "--target-epsilon", "1", "--rounds", "100000000"],
-            ["advise", "noise", "--target-epsilon", "1", "--num-canaries", "1000000000000"],
             ["advise", "noise", "--target-epsilon", "1", "--clients", "99999999999999"],
         ],
         ids=lambda words: "-".join([words[0], *words[-2:]])[:50],
