@@ -19,15 +19,7 @@ from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
-from fl_epe.limit import (
-    CLIENTS,
-    ROUNDS,
-    ComparisonPlan,
-    carry_out,
-    print_comparison,
-    with_log,
-    write_comparison,
-)
+from fl_epe.limit import ComparisonPlan, carry_out, print_comparison, with_log, write_comparison
 from fl_epe.schedules import SCHEDULES, schedule_maker
 from fl_epe.tasks import look_in_current_folder
 
@@ -114,7 +106,7 @@ class Compare:
         cells = plan.replicates * math.prod(map(len, grid))
         check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
         if plan.task is None:
-            check_limit(plan.rounds or ROUNDS, plan.clients or CLIENTS)
+            check_limit(plan.rounds, plan.clients)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,8 +60,9 @@ def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> N
     check_memory(models + 24 * clients + scores, "the run", workers=workers, **sizes)
 
 
-def check_limit(rounds: int, clients: int | None) -> None:
+def check_limit(rounds: int | None, clients: int | None) -> None:
     """Refuse a measurement in the limit that cannot fit."""
-    given = {} if clients is None else {"clients": clients}
-    needed = rounds * _BYTES_A_ROUND + 24 * (clients or 0)
-    check_memory(needed, "the participation pattern", rounds=rounds, **given)
+    asked = {"rounds": rounds, "clients": clients}
+    needed = _BYTES_A_ROUND * (rounds or 0) + 24 * (clients or 0)
+    given = {name: number for name, number in asked.items() if number is not None}
+    check_memory(needed, "the participation pattern", **given)

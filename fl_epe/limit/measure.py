@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.accounting import (
     ExpectedScoreLaw,
@@ -34,10 +33,8 @@ from fl_epe.accounting import (
 from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.files import RECORD
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan
-from fl_epe.limit.simulated_record import limit_like, limit_weights, rounds_like
+from fl_epe.limit.simulated_record import Floats, limit_like, limit_weights, rounds_like
 from fl_epe.schedules import Capped, Schedule, make_schedule, trace_of
-
-Floats = NDArray[np.float64]
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
 _schedule = functools.lru_cache(maxsize=64)(make_schedule)
