@@ -23,7 +23,6 @@ from fl_epe.limit import ComparisonPlan, carry_out, print_comparison, with_log, 
 from fl_epe.schedules import SCHEDULES, schedule_maker
 from fl_epe.tasks import look_in_current_folder
 
-_WORKER = 200 << 20  # a Python process with NumPy and SciPy
 _OWN = {field.name for field in dataclasses.fields(ComparisonPlan)}
 _SETTINGS = {field.name for field in dataclasses.fields(RunConfig)}
 
@@ -74,7 +73,14 @@ class Compare:
         plan = ComparisonPlan(**with_log(self.plan))
         if plan.task is not None and ":" in plan.task:
             look_in_current_folder()
-        self._check_size(plan)
+        if self.workers != Compare.workers:
+            memory = self.workers * (200 << 20)  # a Python process with NumPy and SciPy
+            check_memory(memory, "the worker processes", workers=self.workers)
+        grid = (plan.schedules, plan.noise_multipliers, plan.participations)
+        cells = plan.replicates * math.prod(map(len, grid))
+        check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
+        if plan.task is None:
+            check_limit(plan.rounds, plan.clients)
         output = output_directory(self.output, "compare")
         try:
             with locked(output), ProgressLine() as line:
@@ -97,16 +103,6 @@ class Compare:
         print_comparison(plan, rows, terminal())
         print_whole(f"Report: {output / 'compare.html'}")
         return NOT_MEASURED if any(row.failed is not None for row in rows) else 0
-
-    def _check_size(self, plan: ComparisonPlan) -> None:
-        """Refuse what this machine cannot hold, and what would never end."""
-        if self.workers != Compare.workers:
-            check_memory(self.workers * _WORKER, "the worker processes", workers=self.workers)
-        grid = (plan.schedules, plan.noise_multipliers, plan.participations)
-        cells = plan.replicates * math.prod(map(len, grid))
-        check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
-        if plan.task is None:
-            check_limit(plan.rounds, plan.clients)
 
 
 @dataclasses.dataclass(frozen=True)

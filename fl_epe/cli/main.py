@@ -40,7 +40,6 @@ COMMANDS = {
     "data convert": ("data:Convert", "convert a data set into files that are mapped into memory"),
 }
 
-_DEBUG = "if the command fails, show the traceback"
 _EXIT_STATUS = """exit status:
   0 if all went well, 2 for bad input, 3 if ε was not measured or the model
   diverged (the report says why), 1 for a failure that should not happen
@@ -127,6 +126,8 @@ def _fill(parser: Parser, place: str, words: Sequence[str]) -> None:
     parser.description, examples = description_of(command)
     parser.epilog = f"{examples}\n{_EXIT_STATUS}" if examples else _EXIT_STATUS
     parser.names |= {"debug": "--debug", **getattr(command, "NAMES", {})}
-    parser.add_argument("--debug", action="store_true", help=_DEBUG)
+    parser.add_argument(
+        "--debug", action="store_true", help="if the command fails, show the traceback"
+    )
     parser.set_defaults(command=command, parser=parser)
     add_options(parser, command, words)
