@@ -127,8 +127,8 @@ class RunPlan:
         """All of it as JSON values."""
         parts: dict[str, Any] = {
             "task": {"name": self.task.name, **dataclasses.asdict(self.task)},
-            "config": self.config.to_dict(),
-            "seeds": self.seeds.to_dict(),
+            "config": dataclasses.asdict(self.config),
+            "seeds": dataclasses.asdict(self.seeds),
             "execution": dataclasses.asdict(self.execution),
         }
         return dict(json.loads(json.dumps(parts)))

@@ -48,8 +48,6 @@ from fl_epe.files import printable, whole_file
 LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
 """Environment variable: most MiB that a file may unpack to."""
 
-CHECKSUMS = "checksums"
-
 UNREADABLE = (
     ArithmeticError,  # an integer of 400 digits as a float, for one
     AttributeError,
@@ -69,9 +67,7 @@ UNREADABLE = (
 )
 """What reading a file raises if it is something else, or damaged."""
 
-_FREE = 256 << 20
-_RATIO = 32
-_KINDS = "biufU"
+_CHECKSUMS, _FREE, _RATIO, _KINDS = "checksums", 256 << 20, 32, "biufU"
 
 
 class UnreadableFileError(ValueError):
@@ -142,7 +138,7 @@ def write_archive(
     ):
         members = {**arrays, **{name: _as_bytes(value) for name, value in texts.items()}}
         sums = {name: _write(archive, name, array) for name, array in members.items()}
-        _write(archive, CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums}))
+        _write(archive, _CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums}))
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> str:
@@ -207,9 +203,9 @@ def read_archive(
         for name, content in _members(path):
             arrays[name] = _array(content, name)
             sums[name] = hashlib.sha256(content).hexdigest()
-        if CHECKSUMS in arrays:
-            del sums[CHECKSUMS]
-            _check_sums(json_object(arrays.pop(CHECKSUMS).tobytes(), CHECKSUMS), sums, schema)
+        if _CHECKSUMS in arrays:
+            del sums[_CHECKSUMS]
+            _check_sums(json_object(arrays.pop(_CHECKSUMS).tobytes(), _CHECKSUMS), sums, schema)
         elif schema is not None:
             raise ValueError("it has no checksums")
         if missing := [name for name in texts if name not in arrays]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import numbers
 import re
@@ -27,8 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 
 LARGEST = 2**63 - 1
 """The largest whole number that NumPy counts with."""
-
-_MOST_SHOWN = 400  # characters of a value in a message: a file may hold anything
 
 
 class ArgumentError(ValueError):
@@ -59,17 +56,12 @@ class ArgumentError(ValueError):
         def filled(place: re.Match[str]) -> str:
             if place[1] not in self.values or place[1] in but:
                 return place[0]
-            return f"{spelling(place[1])}={_shown(self.values[place[1]])}"
+            value = self.values[place[1]]
+            text = repr(value) if isinstance(value, str) else str(value)
+            most = 400  # characters: a file may hold anything
+            return f"{spelling(place[1])}={text[:most]}{'…' * (len(text) > most)}"
 
         return re.sub(r"{([^{}]+)}", filled, self.text)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(ArgumentError, **self.values), (self.text,)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 
 
 @contextlib.contextmanager

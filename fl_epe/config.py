@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from fl_epe.auditing.bounds import PrimaryBound
 from fl_epe.canaries import CanaryKind
@@ -30,8 +29,6 @@ from fl_epe.mechanism import (
     ServerSGD,
 )
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
-
-_EQUALLY_OFTEN = ("epochs", "cyclic", "balls-in-bins")  # schedules, up to one time
 
 _STOP_RULE = re.compile(
     r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\d{1,9}(?:\.\d*)?(?:e-?\d\d?)?)\s*"
@@ -210,7 +207,8 @@ class RunConfig:
     def _as_clients(self) -> float:
         """How often a canary takes part that is to do so like a client."""
         expected_of_client = self.rounds * self.clients_per_round / self.clients
-        if self.client_schedule().kind in _EQUALLY_OFTEN:  # then all canaries do so as well
+        if self.client_schedule().kind in ("epochs", "cyclic", "balls-in-bins"):
+            # Each client takes part equally often, up to one time, and so do all canaries.
             return float(max(1, round(expected_of_client)))
         return expected_of_client
 
@@ -245,18 +243,6 @@ class RunConfig:
             if self.server_optimizer == "adam":
                 return ServerAdam(self.server_learning_rate)
             return ServerSGD(self.server_learning_rate, self.server_momentum)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields by name."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
-        """The inverse of `to_dict`; unknown names are refused."""
-        unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
-        if unknown:
-            raise_invalid("settings", sorted(unknown), "to be known")
-        return cls(**values)
 
 
 @functools.lru_cache(maxsize=16)

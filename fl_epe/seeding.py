@@ -14,10 +14,9 @@ import secrets
 
 import numpy as np
 
-from fl_epe.checks import ArgumentError, check_types
+from fl_epe.checks import check_types, raise_invalid
 
 _STREAMS = ("canary", "participation", "noise", "local", "initial")
-_LARGEST = 2**128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Seeds:
     initial: int
 
     def __post_init__(self) -> None:
-        check_types(self, largest=_LARGEST)
+        check_types(self, largest=2**128)
 
     @classmethod
     def derive(cls, seed: int | None) -> Seeds:
@@ -52,14 +51,10 @@ class Seeds:
             drawn = {name: secrets.randbits(128) for name in _STREAMS if name != "noise"}
             return cls(noise=None, **drawn)
         if seed < 0:
-            raise ArgumentError("Expected {seed} >= 0.", seed=seed)
+            raise_invalid("seed", seed, ">= 0")
         children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
         words = [child.generate_state(2, np.uint64) for child in children]
         return cls(*(int(high) << 64 | int(low) for high, low in words))
-
-    def to_dict(self) -> dict[str, int | None]:
-        """The seeds by name."""
-        return dataclasses.asdict(self)
 
 
 def generator(seed: int | None, *index: int) -> np.random.Generator:

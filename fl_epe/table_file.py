@@ -43,11 +43,7 @@ def read_table(path: Path, readers: Mapping[str, Callable[[Path], Content]], wha
 
 def shown(value: object) -> str:
     """A value of a cell for a message, cut off where it is long."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-_SHOWN = 60
+    return one_line(repr(value), 60)
 
 
 def check_header(names: Sequence[str]) -> None:
@@ -136,12 +132,9 @@ def parquet_table(path: Path, columns: Sequence[str] | None = None) -> Any:
     return table
 
 
-_CELL = 8  # bytes of a number
-
-
 def _check_size(about: Any, size: int) -> None:
     # Not of each column: what PyArrow finds wrong in there it does not raise, it ends the process.
     groups = [about.row_group(i) for i in range(about.num_row_groups)]
     rows = max(about.num_rows, sum(abs(group.num_rows) for group in groups))
-    claimed = max(sum(abs(group.total_byte_size) for group in groups), rows * _CELL)
-    check_size(claimed, size)
+    claimed = sum(abs(group.total_byte_size) for group in groups)
+    check_size(max(claimed, rows * 8), size)  # a number has 8 bytes

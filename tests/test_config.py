@@ -1,5 +1,6 @@
 """Settings of a run."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -95,12 +96,10 @@ def test_settings_are_checked_before_anything_starts(changes, message):
 
 def test_settings_round_trip_and_defaults():
     config = RunConfig(clients=120, delta=1e-3)
-    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert RunConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
     assert RunConfig(clients=120).target_delta == 120**-1.1
     # 24 clients and 1000 canaries once in 60 rounds
     assert RunConfig(clients=120).cohort_size == pytest.approx(24 + 1000 / 60)
-    with pytest.raises(ValueError, match=r"settings=\['colour'\] to be known"):
-        RunConfig.from_dict({"clients": 3, "colour": "red"})
 
 
 def test_a_value_of_any_length_is_shown_in_part():
@@ -128,7 +127,7 @@ def test_canaries_take_part_as_often_as_clients(participation, per_round, expect
     )
     assert config.canary_participations == expected
     assert config.canary_schedule() == config.client_schedule()
-    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert RunConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
 def test_as_clients_is_whole_and_at_least_once_where_all_take_part_equally_often():

@@ -1,5 +1,7 @@
 """Named seeds."""
 
+import dataclasses
+
 import pytest
 
 from fl_epe.seeding import Seeds
@@ -7,7 +9,7 @@ from fl_epe.seeding import Seeds
 
 def test_seeds():
     assert Seeds.derive(3) == Seeds.derive(3)
-    assert len(set(Seeds.derive(3).to_dict().values())) == 5
+    assert len(set(dataclasses.asdict(Seeds.derive(3)).values())) == 5
     assert Seeds.derive(None) != Seeds.derive(None)
     assert Seeds.derive(None).noise is None  # entropy leaves no trace in records or checkpoints
     with pytest.raises(ValueError, match="seed=-4 >= 0"):

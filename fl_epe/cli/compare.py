@@ -1,8 +1,9 @@
-"""``fl-epe compare``: its options, and what it prints."""
+"""``fl-epe compare`` and ``fl-epe schedules``: a grid of schedules, and the kinds there are."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import os
 import shlex
@@ -13,15 +14,15 @@ from typing import Annotated, Any, ClassVar
 from fl_epe.checks import check_count
 from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
 from fl_epe.cli.errors import NOT_MEASURED
-from fl_epe.cli.options import Group
+from fl_epe.cli.options import Group, description_of, texts_of
 from fl_epe.cli.sizes import check_limit, check_memory
 from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
-from fl_epe.limit import CLIENTS, ROUNDS, ComparisonPlan, with_log
+from fl_epe.limit import ComparisonPlan, carry_out, print_comparison, with_log, write_comparison
+from fl_epe.schedules import SCHEDULES, schedule_maker
 from fl_epe.tasks import look_in_current_folder
 
-_WORKER = 200 << 20  # a Python process with NumPy and SciPy
 _OWN = {field.name for field in dataclasses.fields(ComparisonPlan)}
 _SETTINGS = {field.name for field in dataclasses.fields(RunConfig)}
 
@@ -67,18 +68,22 @@ class Compare:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Measure it."""
-        from fl_epe.limit import carry_out, print_comparison, write_comparison
-
         check_count("workers", self.workers)
         ComparisonPlan(**self.plan)  # is refused before any log is read
         plan = ComparisonPlan(**with_log(self.plan))
         if plan.task is not None and ":" in plan.task:
             look_in_current_folder()
-        self._check_size(plan)
+        if self.workers != Compare.workers:
+            memory = self.workers * (200 << 20)  # a Python process with NumPy and SciPy
+            check_memory(memory, "the worker processes", workers=self.workers)
+        grid = (plan.schedules, plan.noise_multipliers, plan.participations)
+        cells = plan.replicates * math.prod(map(len, grid))
+        check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
+        if plan.task is None:
+            check_limit(plan.rounds, plan.clients)
         output = output_directory(self.output, "compare")
-        console = terminal()
         try:
-            with locked(output), ProgressLine(console) as line:
+            with locked(output), ProgressLine() as line:
                 remove_parts(output)
                 rows = carry_out(
                     plan,
@@ -88,23 +93,42 @@ class Compare:
                 )
         except KeyboardInterrupt as stop:
             again = f" The same command with --output {shlex.quote(str(output))} goes on."
-            print_whole(console, "", "Stopped." + again * (plan.task is not None))
+            print_whole("", "Stopped." + again * (plan.task is not None))
             return exit_status(stop)
         if all(row.skipped is not None for row in rows):
             raise ValueError(
                 f"None of the {len(rows)} combinations is possible. The first: {rows[0].skipped}"
             )
         write_comparison(plan, rows, output)
-        print_comparison(plan, rows, console)
-        print_whole(console, f"Report: {output / 'compare.html'}")
+        print_comparison(plan, rows, terminal())
+        print_whole(f"Report: {output / 'compare.html'}")
         return NOT_MEASURED if any(row.failed is not None for row in rows) else 0
 
-    def _check_size(self, plan: ComparisonPlan) -> None:
-        """Refuse what this machine cannot hold, and what would never end."""
-        if self.workers != Compare.workers:
-            check_memory(self.workers * _WORKER, "the worker processes", workers=self.workers)
-        grid = (plan.schedules, plan.noise_multipliers, plan.participations)
-        cells = plan.replicates * math.prod(map(len, grid))
-        check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
-        if plan.task is None:
-            check_limit(plan.rounds or ROUNDS, plan.clients or CLIENTS, cells)
+
+@dataclasses.dataclass(frozen=True)
+class Schedules:
+    """Every kind of schedule for --participation and --schedules.
+
+    Options are written kind:name=value,name=value, or as a JSON object: kind:{...}.
+
+    Examples:
+        fl-epe compare --schedules epochs min-separation:separation=5 check-in:window=10
+        fl-epe compare --schedules capped:of=poisson,per_run=8 drop-out:of=epochs,rate=0.2
+        fl-epe compare --schedules 'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}'
+        fl-epe compare --schedules time-of-day:rounds_per_day=24,hours=8 trace:path=log.csv
+    """
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Print them."""
+        console = terminal()
+        for kind, made in SCHEDULES.items():
+            console.print(kind, style="bold")
+            about, *_ = description_of(made)[0].split("\n\n")
+            print_whole("  " + " ".join(about.split()))
+            maker = schedule_maker(kind)
+            texts = texts_of(made) | texts_of(maker)
+            _, _, *options = inspect.signature(maker, eval_str=True).parameters.values()
+            for option in options:
+                print_whole(f"    {option}  # {texts.get(option.name, '')}")
+        print_whole(description_of(Schedules)[1])
+        return 0

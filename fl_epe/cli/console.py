@@ -19,7 +19,7 @@ def terminal() -> Console:
     """Standard output, on which text is text: no markup, no emoji codes, no escapes."""
     from fl_epe.reporting import Terminal
 
-    return Terminal()
+    return Terminal(highlight=False)
 
 
 def output_directory(chosen: Path | None, name: str) -> Path:
@@ -39,38 +39,38 @@ def output_directory(chosen: Path | None, name: str) -> Path:
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Print lines as they are; those that start with a bullet are dim."""
     for line in lines:
-        style = "dim" if line.startswith("•") else None
-        console.print(line, style=style, markup=False, highlight=False)
+        console.print(line, style="dim" if line.startswith("•") else None)
 
 
-def print_whole(console: Console, *lines: str) -> None:
+def print_whole(*lines: str) -> None:
     """Print lines that are not wrapped, such as paths and commands, however long they are."""
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True, highlight=False)
+    print(printable("\n".join(lines)))
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """Print JSON for another program."""
-    print(printable(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)))
+    """Print JSON for another program; ``null`` is a number that is infinite or unknown."""
+    from fl_epe.reporting import as_json
+
+    print(printable(json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 class ProgressLine:
     """How far a command is: a bar on a terminal, elsewhere a line every ten seconds."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        self._console = console
+        self._console = terminal()
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             MofNCompleteColumn(),
             BarColumn(bar_width=8),
             TextColumn("{task.fields[text]}", markup=False),
             TimeRemainingColumn(),
-            console=console,
+            console=self._console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self._console.is_terminal,
         )
         self._task = self._bar.add_task("", total=None, text="")
         self._printed = -math.inf

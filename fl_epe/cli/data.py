@@ -1,14 +1,127 @@
-"""``fl-epe data convert``: turn a published data set into files that are grouped by client."""
+"""``fl-epe new`` and ``fl-epe data convert``: a task on data of one's own, and published data."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
+import json
+import shlex
+import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fl_epe import data
-from fl_epe.cli.console import ProgressLine, print_whole, terminal
+from fl_epe.checks import raise_invalid
+from fl_epe.cli.console import ProgressLine, print_whole
+from fl_epe.files import write_text
+
+_ROUNDS = 60  # of `RunConfig`
+_CLIENTS = 100  # where no column says whose a row is
+_CANCER = [
+    f"{kind} {what}"
+    for kind in ("mean", "worst")
+    for what in ("radius", "texture", "smoothness", "concavity", "symmetry")
+]
+_EXAMPLE = '''
+
+def rows():
+    """Your data instead of these: a datasets.Dataset or DatasetDict."""
+    import datasets
+    from sklearn.datasets import load_breast_cancer
+
+    table = load_breast_cancer(as_frame=True).frame  # 569 rows; the column "target" is 0 or 1
+    return datasets.Dataset.from_pandas(table)
+'''
+_LOSS = '''
+def loss(outputs, targets):
+    """The mean square of targets in units of their spread: 1 is no better than their mean.
+
+    So outputs are (target - mean) / deviation. Both numbers are those of the whole table: put in
+    what is known without it, where they are nobody's business.
+    """
+    return torch.nn.functional.mse_loss(outputs[:, 0], (targets - {mean:.3g}) / {deviation:.3g})
+
+'''
+
+
+@dataclasses.dataclass(frozen=True)
+class New:
+    """Write a Python file with a model and a data set, which 'fl-epe run' trains and audits.
+
+    With --data it is for your own table: all columns of numbers become inputs.
+
+    Examples:
+        fl-epe new && fl-epe run my_task:task
+        fl-epe new flights.py --data flights.csv --targets delayed --by airport
+
+    Attributes:
+        file: file to write, in the current folder.
+        data: a table to train on: a CSV, JSON lines or Parquet file, or a folder that datasets
+            wrote. Without it, the task is an example on data that come with scikit-learn.
+        targets: the column that is to be predicted.
+        by: the column that says whose a row is: every value is a client (default: rows are
+            partitioned over 100 clients at random).
+    """
+
+    file: Annotated[Path, "FILE"] = Path("my_task.py")
+    data: Path | None = None
+    targets: str | None = None
+    by: str | None = None
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Write the file."""
+        path = self.file
+        if path.suffix != ".py" or not path.stem.isidentifier():
+            wanted = "to be a name that Python can import, such as my_task.py"
+            raise_invalid("file", str(path), wanted)
+        if path.exists():
+            raise_invalid("file", str(path), "not to exist: name another one")
+        if self.data is None and (self.targets or self.by):
+            raise_invalid("data", None, "beside --targets and --by, which are columns of it")
+        if self.data is None:
+            text = _filled(path, _CANCER, "target", "iid:60", 60, example=_EXAMPLE)
+        else:
+            text = self._of_table(self.data)
+        write_text(path, text)
+        there = str(path.parent)
+        go = "" if there == "." else f"cd {shlex.quote(there)} && "
+        print_whole(f"{path}: a task of your own", f"Next: {go}fl-epe run {path.stem}:task")
+        return 0
+
+    def _of_table(self, data: Path) -> str:
+        from fl_epe.tasks.tables import class_count, number_columns, open_source, read_column
+
+        rows, held_out = open_source(str(data), None, 0)
+        names, columns = rows.column_names, ", ".join(rows.column_names)
+        if self.targets is None:
+            raise_invalid("targets", None, f"to name a column of {data}: {columns}")
+        for name, column in (("targets", self.targets), ("by", self.by)):
+            if column not in (None, *names):
+                raise_invalid(name, column, f"to be a column of {data}: {columns}")
+        inputs = [one for one in number_columns(rows) if one not in (self.targets, self.by)]
+        if not inputs:
+            wanted = (
+                f"to have columns of numbers beside {self.targets}: {columns}. For images or text, "
+                f"write the task with fl_epe.tasks.from_datasets: see docs/guides/own-task.md"
+            )
+            raise_invalid("data", str(data), wanted)
+        clients = min(_CLIENTS if self.by is None else len(set(rows[self.by])), len(rows))
+        outputs, loss = class_count((rows, held_out), self.targets), {}
+        if outputs is None:
+            values = read_column(rows, self.targets, "targets").double()
+            deviation = values.std(correction=0).item() or 1.0
+            text = _LOSS.format(mean=values.mean().item(), deviation=deviation)
+            loss = {"loss": text, "own_loss": "    loss=loss,\n"}
+        return _filled(
+            self.file,
+            inputs,
+            self.targets,
+            f"iid:{clients}" if self.by is None else f"by:{self.by}",
+            clients,
+            outputs=outputs or 1,
+            rows=_quoted(data.resolve() if data.exists() else data),  # or a hub's id
+            **loss,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +155,10 @@ class Convert:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Convert it."""
-        console = terminal()
-        with ProgressLine(console) as line:
-            store = data.convert(
+        from fl_epe.data import convert
+
+        with ProgressLine() as line:
+            store = convert(
                 self.task,
                 self.source,
                 self.target,
@@ -52,5 +166,33 @@ class Convert:
                 on_progress=line.show,
             )
         found = f"{len(store):,} clients, {store.about['examples']:,} examples"
-        print_whole(console, f"{self.target}: {found}, {store.about['held_out']:,} held out")
+        print_whole(f"{self.target}: {found}, {store.about['held_out']:,} held out")
         return 0
+
+
+def _filled(
+    path: Path, inputs: list[str], target: str, partition: str, clients: int, **parts: object
+) -> str:
+    """The template with names of columns, and parts of a program."""
+    source = importlib.resources.files("fl_epe") / "cli" / "templates" / "own_task.txt"
+    # Cohorts that the clients suffice for, with about a fifth of canaries.
+    cohort = max(1, min(24, clients // 2))
+    return string.Template(source.read_text(encoding="utf-8")).substitute(
+        module=path.stem,
+        inputs=_quoted(inputs),
+        features=len(inputs),
+        target=_quoted(target),
+        partition=_quoted(partition),
+        often=f"{_ROUNDS * cohort / clients:.3g}",
+        defaults=f'{{"clients_per_round": {cohort}, "num_canaries": {15 * max(cohort, 4)}}}',
+        **{"outputs": 2, "rows": "rows", "example": "", "loss": "", "own_loss": "", **parts},
+    )
+
+
+def _quoted(value: object) -> str:
+    """A literal with double quotes; a list on lines of its own if it is long."""
+    if not isinstance(value, list):
+        return json.dumps(str(value), ensure_ascii=False)
+    text = f"[{', '.join(map(_quoted, value))}]"
+    lines = "".join(f"        {_quoted(one)},\n" for one in value)
+    return text if len(text) < 80 else f"[\n{lines}    ]"

@@ -16,13 +16,10 @@ from collections.abc import Mapping
 from fl_epe.checks import ArgumentError
 from fl_epe.files import printable
 
+# Exit statuses: a failure that should not happen; something typed or read is wrong; ε was not
+# measured, or the model diverged; a closed pipe.
 FAILED, BAD_INPUT, NOT_MEASURED, NO_READER = 1, 2, 3, 141
-"""Exit statuses: a failure that should not happen; something typed or read is wrong; ε was not
-measured, or the model diverged; a closed pipe."""
-
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
-"""Where to report what should not have happened."""
-
 _EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(
     ("PIL", "datasets", "flwr_datasets", "h5py"), "data"
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from fl_epe.auditing import NotMeasured, ScoreSummary, bare_scores, read_scores, summarize_scores
 from fl_epe.auditing.bounds import (
@@ -62,7 +62,7 @@ class Estimate:
         except NotMeasured as error:
             if not self.json:
                 raise
-            nothing: dict[str, Any] = {name: [] for name in ("estimates", "bounds", "gaussian")}
+            nothing = dict.fromkeys(("estimates", "bounds", "gaussian"), ())
             print_json({"status": "not measured", "reasons": [str(error)], **nothing})
             return NOT_MEASURED
         if self.json:
@@ -73,8 +73,7 @@ class Estimate:
 
     def _summary(self, method: str | None) -> ScoreSummary:
         scores = bare_scores(*read_scores(self.file), self.dim)
-        how: dict[str, Any] = {"confidence": self.confidence, "coins": self.coins}
-        found = summarize_scores(scores, self.delta, **how)
+        found = summarize_scores(scores, self.delta, confidence=self.confidence, coins=self.coins)
         if method == "auto":
             method = method_by_design(scores, self.delta, self.confidence)
         if method is None or method not in applicable_methods(scores, coins=self.coins):

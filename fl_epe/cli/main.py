@@ -16,32 +16,30 @@ from fl_epe.cli import errors
 from fl_epe.cli.options import Parser, add_options, description_of, make
 from fl_epe.cli.stopping import exit_status, signals_stop
 
+# Environment variables that keep Flower and Ray from calling home, unless the user set them.
 SILENCE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Environment variables that keep Flower and Ray from calling home, unless the user set them."""
-
+# Every command: its module and class in this room, or nothing if others follow it; a summary.
 COMMANDS = {
     "run": ("run:Run", "train a task with DP-FedAvg and audit it"),
     "resume": ("run:Resume", "go on with a run that was stopped"),
     "report": ("report:Report", "write the report of a run again, or compare several runs"),
-    "export": ("export:Export", "write a copy of a record without its seeds, to share"),
+    "export": ("report:Export", "write a copy of a record without its seeds, to share"),
     "compare": ("compare:Compare", "compare participation schedules, in the limit or by training"),
     "advise": ("", "noise for a wanted ε; canaries for a wanted bound; who of a log is worst case"),
-    "advise noise": ("advise_noise:Noise", "the noise at which canaries measure a wanted ε"),
-    "advise canaries": ("advise_canaries:Canaries", "how many canaries exceed a claim"),
-    "advise log": ("advise_log:Log", "who of a real deployment is worst case, and caps"),
+    "advise noise": ("advise:Noise", "the noise at which canaries measure a wanted ε"),
+    "advise canaries": ("advise:Canaries", "how many canaries exceed a claim"),
+    "advise log": ("advise:Log", "who of a real deployment is worst case, and caps"),
     "estimate": ("estimate:Estimate", "every estimate and bound that a file of scores allows"),
-    "schedules": ("schedules:Schedules", "the kinds of schedules, with their options"),
-    "new": ("new:New", "write a file with a task of your own, to run and to change"),
+    "schedules": ("compare:Schedules", "the kinds of schedules, with their options"),
+    "new": ("data:New", "write a file with a task of your own, to run and to change"),
     "data": ("", "prepare published data sets"),
     "data convert": ("data:Convert", "convert a data set into files that are mapped into memory"),
 }
-"""Every command: its module and class in this room, or nothing if others follow it; a summary."""
 
-_DEBUG = "if the command fails, show the traceback"
 _EXIT_STATUS = """exit status:
   0 if all went well, 2 for bad input, 3 if ε was not measured or the model
   diverged (the report says why), 1 for a failure that should not happen
@@ -128,6 +126,8 @@ def _fill(parser: Parser, place: str, words: Sequence[str]) -> None:
     parser.description, examples = description_of(command)
     parser.epilog = f"{examples}\n{_EXIT_STATUS}" if examples else _EXIT_STATUS
     parser.names |= {"debug": "--debug", **getattr(command, "NAMES", {})}
-    parser.add_argument("--debug", action="store_true", help=_DEBUG)
+    parser.add_argument(
+        "--debug", action="store_true", help="if the command fails, show the traceback"
+    )
     parser.set_defaults(command=command, parser=parser)
     add_options(parser, command, words)

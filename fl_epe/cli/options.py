@@ -27,11 +27,10 @@ tyro 1.0.17 was tried in place of this module: a message of 6 to 11 lines where 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-import functools
 import inspect
 import json
-import operator
 import re
 import sys
 import textwrap
@@ -44,7 +43,6 @@ from typing import Annotated, Any, NoReturn, TypeVar
 from fl_epe.checks import check_types, parts_of
 from fl_epe.cli.errors import BAD_INPUT, on_one_line
 
-_METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 _SECTIONS = re.compile(r"\n\n(Attributes|Examples):\n")
 
 Made = TypeVar("Made")
@@ -135,14 +133,13 @@ def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
         if value is None:
             continue
         if isinstance(value, list):
-            pairs = [one for one in value if isinstance(one, dict)]
-            value = functools.reduce(operator.or_, pairs) if pairs else tuple(value)
+            value = dict(value) if isinstance(value[0], tuple) else tuple(value)
         name, _, inner = dest.partition(" ")
         if inner:
             values.setdefault(name, {})[inner] = value
         else:
             values[name] = value
-    names = inspect.signature(settings).parameters.keys()
+    names = inspect.signature(settings).parameters
     made = settings(**{name: value for name, value in values.items() if name in names})
     check_types(made)
     return made
@@ -175,8 +172,7 @@ def _plain(text: str) -> str:
 def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
     """How argparse reads a value of this type; empty if it cannot be typed as an option."""
     kinds = [part for part in parts_of(kind) if part is not types.NoneType]
-    words = tuple(part for part in kinds if isinstance(part, str))
-    kind = kinds[0]
+    kind, words = kinds[0], tuple(part for part in kinds if isinstance(part, str))
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction if default is True else "store_true"}
     if typing.get_origin(kind) is Mapping:
@@ -185,10 +181,10 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
         how = _how_to_read(typing.get_args(kind)[0])
         return how and how | {"nargs": "+"}
     if words and float in kinds:
-        return {"type": _number(float, words), "metavar": "|".join((_METAVARS[float], *words))}
+        return {"type": _number(float, words), "metavar": "|".join(("X", *words))}
     if words:
         return {"choices": words}
-    return {"type": _READERS[kind], "metavar": _METAVARS[kind]} if kind in _READERS else {}
+    return dict(zip(("type", "metavar"), _READERS.get(kind, ()), strict=False))
 
 
 def _number(kind: type, words: Collection[str] = ()) -> Callable[[str], Any]:
@@ -212,24 +208,23 @@ def _text(text: str) -> str:
     return text
 
 
-def name_and_value(text: str) -> dict[str, Any]:
-    """A value by name from "NAME=VALUE", where the value is in JSON or else text as it is."""
+def name_and_value(text: str) -> tuple[str, Any]:
+    """The two parts of "NAME=VALUE", where the value is in JSON or else text as it is."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    try:
-        return {name.replace("-", "_"): json.loads(value)}
-    except json.JSONDecodeError:
-        return {name.replace("-", "_"): value}
+    with contextlib.suppress(json.JSONDecodeError):
+        value = json.loads(value)
+    return name.replace("-", "_"), value
 
 
-_READERS: dict[Any, Callable[[str], Any]] = {
-    int: _number(int),
-    float: _number(float),
-    str: _text,
-    Path: lambda text: Path(_text(text)),
+# What makes a value of each type from a word of the command line, and how help shows it.
+_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    int: (_number(int), "N"),
+    float: (_number(float), "X"),
+    str: (_text, "TEXT"),
+    Path: (lambda text: Path(_text(text)), "PATH"),
 }
-"""What makes a value of each type from a word of the command line."""
 
 
 def _help(text: str | None, default: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""``fl-epe report``: write the report of a run again, its figures, or several runs side by side."""
+"""``fl-epe report`` and ``fl-epe export``: what is made of the records of finished runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-
-from rich.console import Console
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import ArgumentError, raise_invalid
@@ -18,8 +16,7 @@ from fl_epe.files import RECORD
 if TYPE_CHECKING:
     from fl_epe.reporting import RunSummary
 
-FIGURES = "figures"
-"""The folder of a run's figures to publish."""
+_FIGURES = "figures"  # the folder of a run's figures to publish
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +60,14 @@ class Report:
 
     def _report(self, directory: Path) -> int:
         record = AuditRecord.load(directory / RECORD)
-        if self.figures and (directory / FIGURES).is_symlink():
-            raise ValueError(f"Expected {directory / FIGURES} to be a folder: it is a link.")
-        console = terminal()
-        summary = print_and_write(console, record, directory)
+        if self.figures and (directory / _FIGURES).is_symlink():
+            raise ValueError(f"Expected {directory / _FIGURES} to be a folder: it is a link.")
+        summary = print_and_write(record, directory)
         if self.figures:
             from fl_epe.reporting import write_figures
 
-            written = write_figures(record, directory / FIGURES, self.figures, summary=summary)
-            print_whole(console, f"Figures: {directory / FIGURES} ({len(written)} files)")
+            written = write_figures(record, directory / _FIGURES, self.figures, summary=summary)
+            print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
         return exit_status_of(summary)
 
     def _compare(self) -> int:
@@ -83,24 +79,51 @@ class Report:
                 raise_invalid("run_dir", str(directory), "to be named once")
         records = {str(run): AuditRecord.load(run / RECORD) for run in self.run_dirs}
         found = compare_runs(records, self.delta)
-        console = terminal()
-        console.print()
-        print_runs_compared(console, found)
+        print()
+        print_runs_compared(terminal(), found)
         pages = write_runs_compared(found, self.output or Path())
-        print_whole(console, f"Comparison: {pages[0]}")
+        print_whole(f"Comparison: {pages[0]}")
         return 0 if found.measured else NOT_MEASURED
 
 
-def print_and_write(console: Console, record: AuditRecord, directory: Path) -> RunSummary:
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write a copy of record.npz without its seeds, which others may read.
+
+    Whoever has the canary seed can take the canaries out of the model. Every estimate and every
+    report of the copy is the same. It still says which clients took part when, as far as the
+    record knows.
+
+    Attributes:
+        source: folder of a run, or its record.npz.
+        destination: file to write, or a folder in which it becomes record.npz.
+    """
+
+    source: Annotated[Path, "SOURCE"]
+    destination: Annotated[Path, "DEST"]
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Write the copy."""
+        source, target = (
+            path / RECORD if path.is_dir() else path for path in (self.source, self.destination)
+        )
+        if target.exists():
+            raise_invalid("destination", str(target), "not to exist: name another file")
+        AuditRecord.load(source).without_seeds().save(target, private=False)
+        print_whole(f"{target}: a copy of {source} without seeds")
+        return 0
+
+
+def print_and_write(record: AuditRecord, directory: Path) -> RunSummary:
     """Write the report of a record into a directory and print its table and notes."""
     from fl_epe.reporting import print_report, write_report
 
     summary = write_report(record, directory)
-    console.print()
-    print_report(console, summary)
+    print()
+    print_report(terminal(), summary)
     for name, value in summary.metrics.held_out():
-        console.print(f"The model's {name} on held-out data: {value}", markup=False)
-    print_whole(console, f"Report: {directory / 'report.html'}")
+        print_whole(f"The model's {name} on held-out data: {value}")
+    print_whole(f"Report: {directory / 'report.html'}")
     return summary
 
 

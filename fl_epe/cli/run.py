@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
-from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
+from fl_epe.cli.console import ProgressLine, output_directory, print_whole
 from fl_epe.cli.errors import FAILED, on_one_line, say
-from fl_epe.cli.options import Group
+from fl_epe.cli.options import Group, Parser
 from fl_epe.cli.report import exit_status_of, print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.cli.sizes import check_training
 from fl_epe.cli.stopping import exit_status, locked, signals_stop
-from fl_epe.cli.task_options import settings_of_task, task_errors
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, remove_parts
 from fl_epe.seeding import Seeds
-from fl_epe.tasks import find_task, look_in_current_folder
+from fl_epe.tasks import find_task, is_reference, look_in_current_folder, place_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,8 +30,70 @@ if TYPE_CHECKING:
 
     from fl_epe.simulation import Job, Progress
 
-MODEL = "model.pt"
-"""File of the final model in a run's folder."""
+_MODEL = "model.pt"  # of the final model, in a run's folder
+
+
+def settings_of_task(parser: Parser, words: Sequence[str]) -> type:
+    """The dataclass of the options of the task that somebody typed; an empty one without a task.
+
+    Args:
+        parser: of the command, with all its other options.
+        words: what was typed.
+
+    Raises:
+        ImportError: if the task's module cannot be imported.
+        ValueError: if there is no such task, or it has an option of the command's name.
+    """
+    if (reference := _reference(parser, words)) is None:
+        return dataclasses.make_dataclass("NoOptions", [])
+    if ":" in reference:  # a file here must not stand in for a package of a built-in task
+        look_in_current_folder()
+    settings = find_task(reference).settings
+    for field in dataclasses.fields(settings):
+        option = "--" + field.name.replace("_", "-")
+        if option in parser._option_string_actions:
+            raise ValueError(
+                f"Expected the option {field.name!r} of task {reference!r} to have another name: "
+                f"fl-epe run has an option {option} of its own."
+            )
+        if field.name == "num_clients":
+            parser.names["clients"] = option
+    return settings
+
+
+def _reference(parser: Parser, words: Sequence[str]) -> str | None:
+    """The first word that may be a task, and is no option and no option's value."""
+    value = False
+    for word in words:
+        if not value and not word.startswith("-") and is_reference(word):
+            return word
+        action = parser._option_string_actions.get(word)
+        value = not value and action is not None and action.nargs is None
+    return None
+
+
+@contextlib.contextmanager
+def task_errors(reference: str, *but: Any) -> Iterator[None]:
+    """Errors of somebody's own task as errors of that task, with their place.
+
+    Args:
+        reference: of the task.
+        but: errors that are no task's.
+
+    Raises:
+        ValueError: for whatever is no `ValueError`, `OSError` or `ImportError`, which speak for
+            themselves.
+    """
+    try:
+        yield
+    except (ValueError, OSError, ImportError, MemoryError, *but):
+        raise
+    except (Exception, SystemExit) as error:
+        if ":" not in reference:
+            raise
+        raise ValueError(
+            f"The task {reference!r} failed with {type(error).__name__}: {error}{place_of(error)}"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +132,7 @@ class _Machine:
             remove_checkpoint,
         )
 
-        console, stop = terminal(), StopRequest()
+        stop = StopRequest()
         log, started, command = RunLog(output, _warn), now(), command_line(words)
         log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
         remove_parts(output)
@@ -83,14 +145,14 @@ class _Machine:
 
         def keep_model(theta: NDArray[np.float32]) -> None:
             try:
-                job.task.save_model(theta, output / MODEL)
+                job.task.save_model(theta, output / _MODEL)
             except OSError as error:  # which never ends a run
-                _warn(f"{output / MODEL} could not be written: {error}")
+                _warn(f"{output / _MODEL} could not be written: {error}")
 
         try:
             with (
                 task_errors(job.task.reference, RunStoppedError),
-                ProgressLine(console) as line,
+                ProgressLine() as line,
                 signals_stop(stop) as signals,
             ):
                 record = simulate(
@@ -109,13 +171,13 @@ class _Machine:
             log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
             lost = "" if end.kept else ", which could not be kept"
             where = f"after round {end.rounds_done} of {end.rounds}{lost}"
-            print_whole(console, "", f"Stopped {where}. Go on with: {resume}")
+            print_whole("", f"Stopped {where}. Go on with: {resume}")
             return status
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             if not isinstance(error, KeyboardInterrupt) or not has_checkpoint(output / CHECKPOINT):
                 raise
-            print_whole(console, "", f"Stopped. Go on with: {resume}")
+            print_whole("", f"Stopped. Go on with: {resume}")
             return exit_status(error)
         log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))
@@ -124,7 +186,7 @@ class _Machine:
             record.save(output / RECORD)
             again = command_line(["report", str(output)])
             remove_checkpoint(output / CHECKPOINT)
-            summary = print_and_write(console, record, output)
+            summary = print_and_write(record, output)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             say(f"The run is finished, but {error}. Free some space, then go on with: {again}")
@@ -174,10 +236,6 @@ class Run(_Machine):
         default_factory=dict
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("evaluate_every", self.evaluate_every)
-
     def __call__(self, words: Sequence[str]) -> int:
         """Train, and report."""
         from fl_epe.simulation import Job, has_checkpoint
@@ -185,7 +243,7 @@ class Run(_Machine):
         with task_errors(self.task):
             task = find_task(self.task).task(**self.task_options)
             settings = {"clients": task.num_clients, **task.defaults, **self.settings}
-            config = RunConfig.from_dict(settings)
+            config = RunConfig(**settings)
             check_training(config, task.dim, self.workers, self.backend)
             job = Job(task, config, Seeds.derive(self.seed), self.evaluate_every)
             notes = task.notes()

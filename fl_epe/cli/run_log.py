@@ -23,8 +23,7 @@ from fl_epe.files import no_link
 if TYPE_CHECKING:
     from fl_epe.simulation import Progress
 
-RUN_LOG = "run.log"
-"""The log's file in a run's folder."""
+RUN_LOG = "run.log"  # in a run's folder
 
 
 def now() -> str:

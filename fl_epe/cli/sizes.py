@@ -1,7 +1,7 @@
-"""Refuses what cannot fit into this machine's memory, or ends in no lifetime, before it begins.
+"""Refuses what cannot fit into this machine's memory before it begins.
 
-The numbers are lower bounds: what is kept for certain, at the pace of a fast core. A command that
-passes may still be too large.
+The numbers are lower bounds: what is kept for certain. A command that passes may still be too
+large.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_epe.canaries import SCORE_MEMORY
 from fl_epe.checks import ArgumentError
 
 if TYPE_CHECKING:
     from fl_epe.config import RunConfig
 
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_LONGEST = 100 * 86400.0
-_SECONDS_A_COORDINATE = 5e-9  # to read it, change it and write it back
-_SECONDS_A_ROUND = 5e-5  # to draw who takes part
 _BYTES_A_ROUND = 1000  # of the laws of all kinds of clients
 
 
@@ -41,26 +37,14 @@ def check_memory(needed: int, what: str, **arguments: Any) -> None:
         what: that takes them, e.g. "the scores".
         arguments: that decide how many, by name.
     """
-    memory = machine_memory()
-    _refuse_above(memory / 2**30, needed / 2**30, what, "GiB; this machine has {}", arguments)
-
-
-def check_time(seconds: float, what: str, longest: float = _LONGEST, **arguments: Any) -> None:
-    """Raise an `ArgumentError` if the arguments ask for something that takes longer than that."""
-    _refuse_above(longest / 3600, seconds / 3600, what, "hours at least", arguments)
-
-
-def _refuse_above(
-    most: float, needed: float, what: str, unit: str, arguments: dict[str, Any]
-) -> None:
-    if needed > most:
+    if needed > (memory := machine_memory()):
         names = ", ".join(f"{{{name}}}" for name in arguments)
-        reason = f"{what} would take {needed:,.4g} {unit.format(f'{most:,.4g}')}"
+        reason = f"{what} would take {needed / 2**30:,.4g} GiB; this machine has {memory >> 30:,}"
         raise ArgumentError(f"Expected smaller numbers than {names}: {reason}.", **arguments)
 
 
 def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> None:
-    """Refuse a training run that cannot fit, or would never end.
+    """Refuse a training run that cannot fit.
 
     Args:
         config: of the run.
@@ -68,24 +52,17 @@ def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> N
         workers: nodes.
         backend: "ray", if each of them is a process.
     """
-    names = ("clients", "rounds", "clients_per_round", "local_epochs", "num_canaries", "unobserved")
+    names = ("clients", "rounds", "clients_per_round", "num_canaries", "unobserved")
     sizes = {name: getattr(config, name) for name in names}
-    clients, rounds, cohort, epochs, canaries, unobserved = sizes.values()
+    clients, rounds, cohort, canaries, unobserved = sizes.values()
     models = workers * (4 * dim + (300 << 20 if backend == "ray" else 64 << 10))
     scores = rounds * (2 * 8 * (canaries + unobserved) + canaries + 8 * cohort)
     check_memory(models + 24 * clients + scores, "the run", workers=workers, **sizes)
-    blocks = 1  # rotated canaries are scored together
-    if config.canary_kind == "sphere":
-        blocks = -(-rounds * 4 * dim // SCORE_MEMORY)
-    passes = rounds * cohort * epochs + (canaries + unobserved) * blocks
-    check_time(passes * dim * _SECONDS_A_COORDINATE, "training on one core", **sizes)
 
 
-def check_limit(
-    rounds: int, clients: int | None, cells: int = 1, longest: float = _LONGEST
-) -> None:
-    """Refuse a measurement in the limit that cannot fit, or would never end."""
-    given = {} if clients is None else {"clients": clients}
-    needed = rounds * _BYTES_A_ROUND + 24 * (clients or 0)
-    check_memory(needed, "the participation pattern", rounds=rounds, **given)
-    check_time(cells * rounds * _SECONDS_A_ROUND, "drawing who takes part", longest, rounds=rounds)
+def check_limit(rounds: int | None, clients: int | None) -> None:
+    """Refuse a measurement in the limit that cannot fit."""
+    asked = {"rounds": rounds, "clients": clients}
+    needed = _BYTES_A_ROUND * (rounds or 0) + 24 * (clients or 0)
+    given = {name: number for name, number in asked.items() if number is not None}
+    check_memory(needed, "the participation pattern", **given)

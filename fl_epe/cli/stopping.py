@@ -21,24 +21,19 @@ from fl_epe.checks import ArgumentError
 if TYPE_CHECKING:
     from fl_epe.simulation import StopRequest
 
+# In a run's folder while a process works in it; it holds the number of the process.
 LOCK = "fl-epe.lock"
-"""The file in a run's folder while a process works in it; it holds the number of the process."""
-
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that asks the command to stop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
+    """A signal, by its name, that asks the command to stop."""
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
     """128 and the number of the signal, which is SIGINT unless it was another."""
-    return 128 + int(getattr(stop, "number", signal.SIGINT))
+    return 128 + signal.Signals[stop.args[0] if isinstance(stop, Stopped) else "SIGINT"]
 
 
 @contextlib.contextmanager
@@ -60,19 +55,17 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
     def handle(number: int, frame: types.FrameType | None) -> None:
         came.append(number)
         if stop is None or len(came) > 1 or not stop.ask():
-            raise Stopped(number)
+            raise Stopped(signal.Signals(number).name)
 
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.getsignal(number) for number in _SIGNALS}
-    usable = {n: known for n, known in before.items() if known not in (signal.SIG_IGN, None)}
-    for number in usable:
-        signal.signal(number, handle)
-    try:
+    with contextlib.ExitStack() as afterwards:
+        for number, known in before.items():
+            if known not in (signal.SIG_IGN, None):
+                signal.signal(number, handle)
+                afterwards.callback(signal.signal, number, known)
         yield came
-    finally:
-        for number, known in usable.items():
-            signal.signal(number, known)
 
 
 @contextlib.contextmanager

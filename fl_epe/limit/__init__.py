@@ -20,23 +20,15 @@ Examples:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fl_epe import lazy_names
 from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
 from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
 from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure
-from fl_epe.limit.plan import CLIENTS, ROUNDS, ComparisonPlan, with_log
+from fl_epe.limit.page import print_comparison, write_comparison
+from fl_epe.limit.plan import ComparisonPlan, with_log
 from fl_epe.limit.runner import carry_out
-from fl_epe.limit.setting import limit_like, rounds_like, setting_like
-from fl_epe.limit.simulated_record import limit_record
-
-if TYPE_CHECKING:
-    from fl_epe.limit.page import print_comparison, write_comparison
+from fl_epe.limit.simulated_record import limit_like, limit_record, rounds_like, setting_like
 
 __all__ = [
-    "CLIENTS",
-    "ROUNDS",
     "CanaryAdvice",
     "CapEffect",
     "ComparisonPlan",
@@ -55,7 +47,3 @@ __all__ = [
     "with_log",
     "write_comparison",
 ]
-
-__getattr__, __dir__ = lazy_names(  # what draws
-    __name__, {"fl_epe.limit.page": ("print_comparison", "write_comparison")}
-)

@@ -35,12 +35,10 @@ from fl_epe.accounting import (
 from fl_epe.auditing import FINAL_MODEL, Adversary
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.limit.measure import client_law
-from fl_epe.limit.setting import LimitSetting
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.simulated_record import LimitSetting, limit_weights
 from fl_epe.schedules import Schedule, trace_of
 
 _MANY_CLIENTS = 10**6  # where nobody says how many
-_EPSILONS = (1e-9, 1e12)
 _LEAST_NOISE = 1e-100  # used for z = 0, as real updates may be zero in some round
 
 
@@ -114,9 +112,8 @@ def noise_for_epsilon(
         ValueError: if an argument is out of range, if no canary takes part, or if the schedule has
             no law and drawing clients would take minutes.
     """
-    least, most = _EPSILONS
-    if not least <= target_epsilon <= most:
-        raise_invalid("target_epsilon", target_epsilon, f"in [{least:g}, {most:g}]")
+    if not 1e-9 <= target_epsilon <= 1e12:
+        raise_invalid("target_epsilon", target_epsilon, "in [1e-09, 1e+12]")
     check_probability("delta", delta)
     check_probability("confidence", confidence)
     if not adversary.knows_rounds or adversary.knows_others:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 
@@ -26,15 +27,13 @@ from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import ceiling, lower_bound, method_by_design
 from fl_epe.checks import check_probability, raise_invalid
 
-MOST_CANARIES = 8_192
-"""To look for the least number of canaries."""
-
 _DIM = 10**8  # of the exact null; larger ones have the same null but for rounding
 _LARGEST = 1e6  # of a true ε: beyond it every audit with a few canaries shows any claim
 _DRAWS = 40  # simulated audits that choose the number
 _FRESH = 3  # times as many say what its power is, with a standard error of at most 0.29/√_DRAWS
 _SEED = 0
-_STEP = 2**0.25  # numbers of canaries that are tried are this far apart
+# The numbers of canaries that are tried, 19% apart.
+_NUMBERS = sorted({round(2 ** (1 + step / 4)) for step in range(49)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +47,7 @@ class CanaryAdvice:
         method: of the bound, for this many canaries; ``None`` if no number is enough.
         shift: μ, the distance of the two Gaussians, for ``participations``.
         participations: rounds in which each canary takes part.
-        canaries: observed canaries; ``None`` if `MOST_CANARIES` are not enough.
+        canaries: observed canaries; ``None`` if 8192 are not enough.
         unobserved: as many unobserved ones; 0 with the exact null.
         power: probability that the bound exceeds the claim, in audits that did not choose the
             number.
@@ -120,17 +119,17 @@ def canaries_for_epsilon(
     exact = participations == 1
     audits = _Audits(shift_of(true_epsilon, delta), delta, confidence, exact)
     enough, reached, tested = None, 0.0, _FRESH * _DRAWS
+    least: float = math.inf
     if claimed < true_epsilon:
-        enough = _least(lambda count: audits.enough(count, claimed, power))
+        least = _least(lambda count: audits.enough(count, claimed, power))
     # The draws that chose a number flatter it: others say whether it is enough.
-    numbers = _numbers()
-    while enough is not None:
-        won = [audits.wins(enough, claimed, _DRAWS + draw) for draw in range(tested)]
-        reached = float(np.mean(won))
-        if reached >= power:
+    for number in _NUMBERS:
+        if number < least:
+            continue
+        won = [audits.wins(number, claimed, _DRAWS + draw) for draw in range(tested)]
+        if (share := float(np.mean(won))) >= power:
+            enough, reached = number, share
             break
-        enough = next((number for number in numbers if number > enough), None)
-        reached = 0.0 if enough is None else reached
     chosen = audits.method_for(enough) if enough else None
     return CanaryAdvice(
         true_epsilon=true_epsilon,
@@ -153,22 +152,14 @@ def canaries_for_epsilon(
     )
 
 
-def _numbers() -> list[int]:
-    """The numbers of canaries that are tried, ascending."""
-    steps = range(round(math.log(MOST_CANARIES / 2) / math.log(_STEP)) + 1)
-    return sorted({round(2 * _STEP**step) for step in steps})
-
-
-def _least(enough: Callable[[int], bool]) -> int | None:
-    """The least of a series of numbers that is enough, if more is never worse; else ``None``."""
-    numbers = _numbers()
-    first = 0
-    while not enough(numbers[first]):  # doubling, as large audits take long
-        if numbers[first] == numbers[-1]:
-            return None
-        first = min(first + 4, len(numbers) - 1)
-    place = bisect.bisect_left(numbers, True, max(first - 3, 0), first, key=enough)
-    return numbers[place]
+def _least(enough: Callable[[int], bool]) -> float:
+    """The least of `_NUMBERS` that is enough, if more is never worse; infinite if none is."""
+    last = len(_NUMBERS) - 1
+    for first in (*range(0, last, 4), last):  # doubling, as large audits take long
+        if enough(_NUMBERS[first]):
+            place = bisect.bisect_left(_NUMBERS, True, max(first - 3, 0), first, key=enough)
+            return _NUMBERS[place]
+    return math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,9 +193,5 @@ class _Audits:
     def enough(self, count: int, claimed: float, power: float) -> bool:
         """Whether so many audits succeed; stops as soon as that is decided."""
         allowed = math.floor((1 - power) * _DRAWS + 1e-9)
-        lost = 0
-        for draw in range(_DRAWS):
-            lost += not self.wins(count, claimed, draw)
-            if lost > allowed:
-                return False
-        return True
+        lost = itertools.accumulate(not self.wins(count, claimed, n) for n in range(_DRAWS))
+        return all(number <= allowed for number in lost)

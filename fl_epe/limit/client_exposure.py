@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.checks import check_count, check_probability
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.simulated_record import Floats, limit_weights
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
-
-Floats = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)

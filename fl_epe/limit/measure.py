@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.accounting import (
     ExpectedScoreLaw,
@@ -32,11 +33,8 @@ from fl_epe.accounting import (
 from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.files import RECORD
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan
-from fl_epe.limit.setting import limit_like, rounds_like
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.simulated_record import Floats, limit_like, limit_weights, rounds_like
 from fl_epe.schedules import Capped, Schedule, make_schedule, trace_of
-
-Floats = NDArray[np.float64]
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
 _schedule = functools.lru_cache(maxsize=64)(make_schedule)
@@ -153,16 +151,27 @@ def bounds_of(
     a client whose updates are zero is one of those that may replace another.
     """
     found = upper_bounds(schedule, noise_multiplier, delta, clients)
-    known, unknown = (tightest(found, rounds_known=know) for know in (True, False))
-    return (
-        dataclasses.replace(known, adjacency="zero-out"),
-        dataclasses.replace(unknown, adjacency="zero-out"),
+    known, unknown = (
+        dataclasses.replace(tightest(found, rounds_known=know), adjacency="zero-out")
+        for know in (True, False)
     )
+    return known, unknown
 
 
-def is_above(least: float, bound: UpperBound) -> bool:
-    """Whether the least likely value of an estimate lies above the bound."""
-    return least > bound.epsilon * (1 + 1e-6)
+def epsilon_beside(
+    bound: UpperBound, plan: ComparisonPlan, epsilon_by: Callable[[float], float], **more: Any
+) -> Epsilon:
+    """An estimate with its interval, beside the bound.
+
+    Args:
+        bound: the tightest for the same client and adversary.
+        plan: says the confidence.
+        epsilon_by: ε with so many standard errors added to the estimate.
+        more: other fields of `Epsilon`.
+    """
+    usual, strict = quantiles(plan)
+    epsilon, low, high, least = map(epsilon_by, (0.0, -usual, usual, -strict))
+    return Epsilon(epsilon, low, high, bound, least > bound.epsilon * (1 + 1e-6), **more)
 
 
 def epsilon_at(shift: float, delta: float) -> float:
@@ -188,7 +197,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     )
     most = counts.largest(clients, plan.confidence) or counts.expected_scores[-1]
     of_unknown = epsilon_of_unknown_rounds(schedule)
-    strict = None if of_unknown is None else of_unknown(every_round, 1.0, delta)
+    strict = of_unknown(every_round, 1.0, delta) if of_unknown else math.nan
     return Row(
         *cell.place,
         replicates=1,
@@ -198,9 +207,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         most_participations=round(most),
         final=_epsilon(plan, of_final, clients, delta, known, unaware=True),
         every_round=_epsilon(plan, of_all.root(), clients, delta, known),
-        unknown_rounds=None
-        if strict is None
-        else Epsilon(strict, strict, strict, unknown, is_above(strict, unknown)),
+        unknown_rounds=of_unknown and epsilon_beside(unknown, plan, lambda _: strict),
         analytical_unknown_rounds=unknown.epsilon,
     )
 
@@ -230,17 +237,14 @@ def _epsilon(
     *,
     unaware: bool = False,
 ) -> Epsilon:
-    usual, strict = quantiles(plan)
     scores, shares = law.expected_scores, law.shares
     epsilon = known_expected_score_epsilon(scores, delta, weights=shares)
     error = _error_of(law, epsilon) if law.drawn else 0.0
     largest = law.largest(clients, plan.confidence)
-    return Epsilon(
-        epsilon,
-        max(epsilon - usual * error, 0.0),
-        epsilon + usual * error,
+    return epsilon_beside(
         bound,
-        is_above(epsilon - strict * error, bound),
+        plan,
+        lambda by: max(epsilon + by * error, 0.0),
         simulated=law.drawn > 0,
         worst_case=None if largest is None else epsilon_at(largest, delta),
         unaware=unknown_expected_score_epsilon(scores, delta, weights=shares) if unaware else None,

@@ -8,17 +8,24 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from fl_epe.auditing import installed_versions
-from fl_epe.checks import finite
 from fl_epe.files import write_text
 from fl_epe.limit.measure import Epsilon, Row
 from fl_epe.limit.plan import ComparisonPlan
-from fl_epe.reporting import NOT_MEASURED, number, plain_table, plain_ticks, render, render_page
+from fl_epe.reporting import (
+    NOT_MEASURED,
+    as_json,
+    number,
+    plain_table,
+    plain_ticks,
+    render,
+    render_page,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,8 +41,7 @@ _COLUMNS = (
     "rounds\nunknown",
     "analyt.,\nunknown",
 )
-_DRAWN = "~"
-"""Marks an ε of clients that were drawn."""
+_DRAWN = "~"  # marks an ε of clients that were drawn
 _TIE = 0.01  # relative; expected scores are rounded
 
 _MEAN, _EXPOSED, _UNKNOWN, _ANALYTICAL = "#c2410c", "#7c2d12", "#1d4ed8", "#15803d"
@@ -53,7 +59,7 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
     directory.mkdir(parents=True, exist_ok=True)
     values = {
         "plan": dataclasses.asdict(plan),
-        "rows": [_json(dataclasses.asdict(row)) for row in rows],
+        "rows": as_json(rows),
         "versions": installed_versions(),
     }
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
@@ -61,32 +67,30 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
     write_text(directory / "compare.html", _page(plan, rows))
 
 
-def reference(plan: ComparisonPlan) -> tuple[float, float]:
-    """The noise multiplier and the participations that the table in the terminal shows."""
-    noise, participations = sorted(plan.noise_multipliers), sorted(plan.participations)
-    return noise[(len(noise) - 1) // 2], participations[(len(participations) - 1) // 2]
-
-
-def _at_reference(plan: ComparisonPlan, rows: Sequence[Row]) -> list[Row]:
-    at = reference(plan)
-    return [row for row in rows if (row.noise_multiplier, row.participations) == at]
+def _reference(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[float, float, list[Row]]:
+    """The noise multiplier and the participations that the terminal shows, and their rows."""
+    noise, often = (
+        sorted(values)[(len(values) - 1) // 2]
+        for values in (plan.noise_multipliers, plan.participations)
+    )
+    here = [row for row in rows if (row.noise_multiplier, row.participations) == (noise, often)]
+    return noise, often, here
 
 
 def print_comparison(plan: ComparisonPlan, rows: Sequence[Row], console: Console) -> None:
-    """Print the result, the table at the `reference`, and notes."""
+    """Print the result, the table at the middle of the grid, and notes."""
     console.print()
     if failed := failed_of(rows):
-        console.print(failed, style="bold red", markup=False, highlight=False)
+        console.print(failed, style="bold red")
     if found := finding_of(plan, rows):
-        console.print(found + "\n", markup=False, highlight=False)
+        console.print(found + "\n")
     console.print(_table(plan, rows))
     for note in notes_of(plan, rows):
-        console.print(f"• {note}", style="dim", markup=False, highlight=False)
+        console.print(f"• {note}", style="dim")
 
 
 def _table(plan: ComparisonPlan, rows: Sequence[Row]) -> Table:
-    noise, participations = reference(plan)
-    here = _at_reference(plan, rows)
+    noise, participations, here = _reference(plan, rows)
     delta = next((row.delta for row in here if row.delta is not None), plan.delta)
     at = "" if delta is None else f", δ = {delta:.2g}"
     table = plain_table(
@@ -126,16 +130,17 @@ def _estimate(value: Epsilon | None) -> tuple[str, str]:
 
 def failed_of(rows: Sequence[Row]) -> str:
     """What stands at the top, in red, if rows were not measured or diverged; else ""."""
-    missing = sum(row.not_measured is not None for row in rows)
-    diverged = sum(row.diverged is not None for row in rows)
-    counts = {"not measured": missing, "diverged": diverged}
+    counts = {
+        "not measured": sum(row.not_measured is not None for row in rows),
+        "diverged": sum(row.diverged is not None for row in rows),
+    }
     found = [f"{count} {words}" for words, count in counts.items() if count]
     return f"Of {len(rows)} rows, {' and '.join(found)}: see the notes." if found else ""
 
 
 def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
-    """The result at the `reference` in one sentence; "" where there is nothing to compare."""
-    here = _at_reference(plan, rows)
+    """The result at the middle of the grid, a sentence; "" where there is nothing to compare."""
+    *_, here = _reference(plan, rows)
     exposed = {
         row.schedule: row.final.worst_case
         for row in here
@@ -174,15 +179,13 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
     lines += failed[:5]
     if (more := len(failed) - 5) > 0:
         lines.append(f"… and {more} more; see compare.json.")
+    how = "Nothing was trained: ε is computed from each schedule's law, in the limit of a large "
     if plan.task is not None:
         how = f"The task {plan.task} was trained for every measurement, replicates are pooled."
+    elif plan.like is None:
+        how += "model, without real updates, which would lower it."
     else:
-        how = "Nothing was trained: ε is computed from each schedule's law, in the limit of a "
-        how += "large model, " + (
-            "without real updates, which would lower it."
-            if plan.like is None
-            else f"with the clip norms, server and real updates of {plan.like}."
-        )
+        how += f"model, with the clip norms, server and real updates of {plan.like}."
     lines.append(how)
     drawn = dict.fromkeys(row.schedule for row in rows if row.final and row.final.simulated)
     if drawn:
@@ -210,17 +213,11 @@ def _named(row: Row) -> str:
     return f"{row.schedule} at z = {row.noise_multiplier:g}, participations {row.participations:g}"
 
 
-def _json(value: Any) -> Any:
-    """Infinite numbers become ``None``."""
-    if isinstance(value, dict):
-        return {key: _json(part) for key, part in value.items()}
-    return finite(value) if isinstance(value, float) else value
-
-
 def _page(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
-    noise, participations = reference(plan)
-    here = _at_reference(plan, rows)
+    noise, participations, here = _reference(plan, rows)
     drawn = [row for row in here if row.final is not None]
+    height = 1.6 + 0.42 * len(drawn)
+    chart = drawn and render(lambda figure: _by_schedule(figure, drawn), (9, height))
     return render_page(
         "compare.html.j2",
         plan=plan,
@@ -233,18 +230,14 @@ def _page(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
         rows=[(row, cells_of(row)) for row in rows],
         names=[" ".join(name.split()) for name in _COLUMNS[1:]],
         notes=notes_of(plan, rows),
-        picture=base64.b64encode(chart(drawn)).decode() if drawn else None,
+        picture=base64.b64encode(chart).decode() if chart else None,
         settings={k: v for k, v in dataclasses.asdict(plan).items() if v not in (None, {}, 1.0)},
         versions=installed_versions(),
     )
 
 
-def chart(rows: Sequence[Row]) -> bytes:
-    """A PNG with ε of each row: of a client drawn at random, the worst case and the bound."""
-    return render(lambda figure: _by_schedule(figure, rows), (9, 1.6 + 0.42 * len(rows)))
-
-
 def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
+    """Draw ε of each row: of a client drawn at random, the worst case and the bound."""
     left, right = figure.subplots(1, 2, sharey=True)
     for y, row in enumerate(rows):
         _whisker(left, y, row.final, _MEAN)

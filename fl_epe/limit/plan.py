@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fl_epe.checks import (
-    ArgumentError,
     argument_context,
     check_count,
     check_noise,
@@ -47,8 +46,7 @@ DEFAULT_SCHEDULES = (
 """One of each kind that needs no file."""
 
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
-COMMON = ("rounds", "delta", "server_momentum")
-"""Settings of `fl_epe.config.RunConfig` that a plan has under the same name."""
+COMMON = ("rounds", "delta", "server_momentum")  # a plan has them under the same name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +117,6 @@ class ComparisonPlan:
             values, kind = getattr(self, name), str if name == "schedules" else float
             if not isinstance(values, tuple | list) or not len(values):
                 raise_invalid(name, values, "to be a list that is not empty")
-            for value in values:
-                checked_type(name, value, kind)
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
         check_types(self)
         for spec in self.schedules:
@@ -139,7 +135,7 @@ class ComparisonPlan:
         if self.delta is not None:
             check_probability("delta", self.delta)
         if self.seed < 0:
-            raise ArgumentError("Expected {seed} >= 0.", seed=self.seed)
+            raise_invalid("seed", self.seed, ">= 0")
         self._check_kind()
 
     def _check_kind(self) -> None:

@@ -34,7 +34,7 @@ from fl_epe.auditing import (
     expected_score_fit,
     seen_by,
 )
-from fl_epe.checks import check_count, finite
+from fl_epe.checks import finite
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD
 from fl_epe.limit.measure import (
@@ -43,8 +43,8 @@ from fl_epe.limit.measure import (
     bounds_of,
     client_law,
     epsilon_at,
+    epsilon_beside,
     epsilon_of_unknown_rounds,
-    is_above,
     measure,
     quantiles,
 )
@@ -105,7 +105,7 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Trai
         "noise_multiplier": cell.noise_multiplier,
         "canary_participations": cell.participations,
     }
-    config, path = RunConfig.from_dict(settings), record_path(plan, cell, directory)
+    config, path = RunConfig(**settings), record_path(plan, cell, directory)
     if path.exists():
         record = AuditRecord.load(path)
     else:
@@ -183,31 +183,33 @@ def _epsilon(
     plan: ComparisonPlan, parts: Sequence[Scored], bound: UpperBound, delta: float, clients: int
 ) -> Epsilon:
     """For known rounds, from the scores of trainings."""
-    usual, strict = quantiles(plan)
+    usual, _ = quantiles(plan)
     counts = np.array([part.count for part in parts])
     middle = float(np.average([part.mean for part in parts], weights=counts))
     error = math.sqrt(float(np.maximum([part.variance for part in parts], 1.0) @ counts))
     error /= counts.sum()
-    mean, low, high, least = (
-        epsilon_at(middle + by * error, delta) for by in (0.0, -usual, usual, -strict)
+    of_mean = epsilon_beside(
+        bound,
+        plan,
+        lambda by: epsilon_at(middle + by * error, delta),
+        mean=epsilon_at(middle, delta),
     )
-    of_mean = Epsilon(mean, low, high, bound, is_above(least, bound), mean=mean)
     laws = [part.law for part in parts if part.law is not None]
     if len(laws) < len(parts):
         return of_mean
-    scale, error = _scale_of(parts)
+    scale, spread = _scale_of(parts)
     law = ExpectedScoreLaw.of(
         np.concatenate([each.expected_scores for each in laws]),
         np.concatenate([each.shares for each in laws]),
     )
     scores, shares = law.expected_scores, law.shares
     epsilon, low, high = (
-        known_expected_score_epsilon(max(scale + by * error, 0.0) * scores, delta, weights=shares)
+        known_expected_score_epsilon(max(scale + by * spread, 0.0) * scores, delta, weights=shares)
         for by in (0.0, -usual, usual)
     )
     share = scipy.special.ndtr(usual)  # the scale and the largest expected score share the risk
     sizes = [size for each in laws if (size := each.largest(clients, share)) is not None]
-    largest = (scale + usual * error) * max(sizes, default=0.0)
+    largest = (scale + usual * spread) * max(sizes, default=0.0)
     return dataclasses.replace(
         of_mean,
         epsilon=epsilon,
@@ -227,13 +229,13 @@ def _unknown_rounds(
     energies = [one.energy for one in trainings if one.energy is not None]
     if of_unknown is None or len(energies) < len(trainings):
         return None
-    usual, strict = quantiles(plan)
     scale, error = _scale_of([one.every_round for one in trainings])
-    epsilon, low, high, least = (
-        float(np.mean([of_unknown(e, scale + by * error, trainings[0].delta) for e in energies]))
-        for by in (0.0, -usual, usual, -strict)
-    )
-    return Epsilon(epsilon, low, high, bound, is_above(least, bound))
+
+    def epsilon_by(errors: float) -> float:
+        sized = scale + errors * error
+        return float(np.mean([of_unknown(each, sized, trainings[0].delta) for each in energies]))
+
+    return epsilon_beside(bound, plan, epsilon_by)
 
 
 def _scale_of(parts: Sequence[Scored]) -> tuple[float, float]:
@@ -248,7 +250,7 @@ def carry_out(
     *,
     workers: int = 1,
     nodes: int = 1,
-    on_cell: Callable[[int, int], None] | None = None,
+    on_cell: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Row]:
     """The rows of a comparison, in the order of the plan.
 
@@ -263,19 +265,15 @@ def carry_out(
         on_cell: called with how many cells are done, and of how many.
 
     Raises:
-        ValueError: if ``workers`` or ``nodes`` is less than 1.
         RuntimeError: if a worker process dies.
     """
-    check_count("workers", workers)
-    check_count("nodes", nodes)
     # All noise multipliers of a schedule share a law, which its worker keeps.
     cells = sorted(plan.cells(), key=lambda cell: (cell.schedule, cell.participations))
-    report = on_cell or (lambda done, total: None)
-    report(0, len(cells))
+    on_cell(0, len(cells))
     found: dict[Cell, Row | Training] = {}
     for result in _measured(plan, cells, directory, workers, nodes):
         found[cells[len(found)]] = result
-        report(len(found), len(cells))
+        on_cell(len(found), len(cells))
     groups = itertools.groupby(plan.cells(), lambda cell: cell.place)
     return [_row(plan, [(cell, found[cell]) for cell in group]) for _, group in groups]
 

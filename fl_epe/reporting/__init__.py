@@ -9,7 +9,7 @@ Examples:
 """
 
 from fl_epe.reporting.advice import advice_lines, canary_lines, exposure_lines, exposure_tables
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.numbers import as_json, number
 from fl_epe.reporting.page import render_page
 from fl_epe.reporting.publish import write_figures
 from fl_epe.reporting.report import (
@@ -34,6 +34,7 @@ __all__ = [
     "RunSummary",
     "Terminal",
     "advice_lines",
+    "as_json",
     "as_text",
     "canary_lines",
     "compare_runs",

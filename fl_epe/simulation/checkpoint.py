@@ -70,8 +70,8 @@ class Job:
         values = {
             "task": self.task.reference,
             "options": self.task.options(),
-            "config": self.config.to_dict(),
-            "seeds": self.seeds.to_dict(),
+            "config": dataclasses.asdict(self.config),
+            "seeds": dataclasses.asdict(self.seeds),
             "evaluate_every": self.evaluate_every,
         }
         found: dict[str, Any] = json.loads(json.dumps(values))
@@ -87,7 +87,7 @@ class Job:
         """The inverse of `to_dict`."""
         return cls(
             task=load_task(values["task"], **values["options"]),
-            config=RunConfig.from_dict(values["config"]),
+            config=RunConfig(**values["config"]),
             seeds=Seeds(**values["seeds"]),
             evaluate_every=values["evaluate_every"],
         )

@@ -213,9 +213,9 @@ class DPFedAvg(Strategy):
             mechanism=self._mechanism(),
             clients=self.log.clients(),
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
-            design=Design.of(self.config.to_dict()),
+            design=Design.of(dataclasses.asdict(self.config)),
             provenance=Provenance(
-                self.seeds.to_dict(),
+                dataclasses.asdict(self.seeds),
                 self.config.canary_kind,
                 installed_versions(),
                 tuple(self.log.faults),

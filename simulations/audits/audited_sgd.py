@@ -131,7 +131,7 @@ def _batches(examples: int, plan: Plan, seed: int) -> list[NDArray[np.int64]]:
 
 
 def _provenance(plan: Plan, seeds: Seeds, canaries: CanarySet) -> Provenance:
-    return Provenance(seeds.to_dict(), canaries.kind, installed_versions())
+    return Provenance(dataclasses.asdict(seeds), canaries.kind, installed_versions())
 
 
 def _mechanism(plan: Plan, steps: int, size: float) -> Mechanism:

@@ -16,7 +16,6 @@ import csv
 import dataclasses
 import math
 import time
-from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from fl_epe.cli.options import name_and_value
 from fl_epe.limit import ComparisonPlan, carry_out, limit_record
 from fl_epe.limit.plan import Cell
 from fl_epe.limit.runner import record_path
-from fl_epe.limit.setting import RealUpdates
+from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.reporting import NOT_MEASURED, number, summarize
 from fl_epe.reporting.summary_types import StatisticSummary, Unmeasured
 from fl_epe.schedules import ShuffledEpochs
@@ -139,7 +138,7 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> ComparisonPlan:
     rounds = max(2, round(table.rounds * options.scale))
     per_round = max(2, round(table.clients_per_round * options.scale))
     canaries = max(20, round(1000 * options.scale))
-    task_options: dict[str, Any] = dict(ChainMap(*options.task_option[::-1]))
+    task_options: dict[str, Any] = dict(options.task_option)
     if options.data_dir is not None:
         task_options = {"data_dir": options.data_dir, **task_options}
     elif options.scale < 1:
@@ -153,7 +152,7 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> ComparisonPlan:
         "server_learning_rate": table.server_learning_rate * options.scale,
     }
     # The paper's canaries; --set canary_kind=rotation scores them in a hundredth of the time.
-    settings |= {"canary_kind": "sphere", **ChainMap(*options.settings[::-1])}
+    settings |= {"canary_kind": "sphere", **dict(options.settings)}
     return ComparisonPlan(
         schedules=("epochs",),
         noise_multipliers=tuple(options.noise_multipliers),

@@ -112,8 +112,7 @@ from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, expected_score_fit, seen_by
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
-from fl_epe.limit.setting import RealUpdates
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.simulated_record import RealUpdates, limit_weights
 from fl_epe.schedules import ShuffledEpochs, parse_schedule
 from fl_epe.seeding import Seeds
 

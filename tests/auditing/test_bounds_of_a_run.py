@@ -1,5 +1,6 @@
 """Many bounds of one run: what each rests on, and which one counts."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -35,7 +36,7 @@ def test_a_rule_is_read():
 def test_a_run_keeps_its_verdict_and_refuses_one_that_it_cannot_give():
     assert RunConfig(clients=100).verdict == "auto"
     config = RunConfig(clients=100, verdict="final:lifted")
-    assert RunConfig.from_dict(config.to_dict()).verdict == "final:lifted"
+    assert RunConfig(**dataclasses.asdict(config)).verdict == "final:lifted"
     with pytest.raises(ValueError, match=r"one-run.*inclusion='coin'"):
         RunConfig(clients=100, verdict="one-run")
     assert RunConfig(clients=100, verdict="one-run", inclusion="coin").verdict == "one-run"

@@ -9,8 +9,7 @@ from limit_settings import DELTA, REAL, SERVERS, T, epsilon_of_shift, expected_s
 from fl_epe import delta_two_gaussians, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.auditing import EVERY_ROUND, STATISTICS, Adversary, average_case_client, seen_by
 from fl_epe.limit import limit_record, noise_for_epsilon
-from fl_epe.limit.setting import RealUpdates
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.simulated_record import RealUpdates, limit_weights
 from fl_epe.reporting import advice_lines
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, Trace
 from fl_epe.schedules.sampled import FixedSize, MinSeparation

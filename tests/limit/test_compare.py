@@ -112,8 +112,6 @@ class TestMeasurements:
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), noise_multipliers=(0.3,))
         alone = carry_out(plan, tmp_path)
         assert carry_out(plan, tmp_path, workers=2) == alone
-        with pytest.raises(ValueError, match="workers=0"):
-            carry_out(plan, tmp_path, workers=0)
 
     def test_what_cannot_be_is_said(self, small):
         impossible = [row for row in small if row.skipped]

@@ -7,7 +7,7 @@ from fl_epe import epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, expected_score_fit, seen_by
 from fl_epe.limit import limit_record
-from fl_epe.limit.setting import RealUpdates
+from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
 from fl_epe.schedules.sampled import FixedSize

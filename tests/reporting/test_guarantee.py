@@ -1,5 +1,7 @@
 """The analytical ε of a report is the guarantee of the run's schedule."""
 
+import dataclasses
+
 import pytest
 
 from fl_epe.accounting import gaussian_epsilon, tightest, upper_bounds
@@ -24,7 +26,7 @@ def _record(spec, participations=3, with_schedule=True, **changes):
     )
     schedule = config.canary_schedule()
     record = limit_record(schedule, 1.0, 1e-5, num_canaries=50, unobserved=0, population=1000)
-    design = Design.of(config.to_dict() | changes) if with_schedule else Design()
+    design = Design.of(dataclasses.asdict(config) | changes) if with_schedule else Design()
     return schedule, record.with_values(design=design, canary_participations=participations)
 
 

@@ -75,7 +75,7 @@ TASKS: dict[str, Callable[[], DatasetTask]] = {
 
 def _job(name: str, **more: Any) -> Job:
     settings = SMALL | {"clients": 10, "local_batch_size": 8} | more
-    return Job(TASKS[name](), RunConfig.from_dict(settings), Seeds.derive(1), evaluate_every=1)
+    return Job(TASKS[name](), RunConfig(**settings), Seeds.derive(1), evaluate_every=1)
 
 
 SLOW = pytest.param("transformer", marks=pytest.mark.slow)  # its package takes seconds to import

@@ -13,7 +13,7 @@ from stackoverflow import TABLE
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing import seen_by
 from fl_epe.limit import limit_record
-from fl_epe.limit.setting import RealUpdates
+from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.schedules import ShuffledEpochs
 
 SMALL = ["--dim", "3000", "--canaries", "100", "--runs", "8"]

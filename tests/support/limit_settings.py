@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.limit.setting import RealUpdates
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.simulated_record import RealUpdates, limit_weights
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
 
