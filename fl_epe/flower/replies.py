@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
 from fl_epe.flower.arrays import Layout, records_of
-from fl_epe.flower.rounds import RoundState
 from fl_epe.flower.settings import ReplyKind
+from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
 
 if TYPE_CHECKING:
@@ -270,7 +270,6 @@ def make_replies(
     """
     vectors, before = state.vectors, state.before
     assert vectors is not None  # noqa: S101 - there are canaries in the round
-    like = like[: len(numbers)]
     forms = [
         state.layout.form(records_of(a.reply.content, ArrayRecord)[a.name], state.arrays, kind)
         for a in like
