@@ -47,12 +47,9 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 
 def weights(replies: Sequence[Message], key: str) -> list[float]:
     """The weight of each reply in an average; 1 where it does not say."""
-    found: list[float] = []
-    for reply in replies:
-        metrics = next(iter(records_of(reply.content, MetricRecord).values()), MetricRecord())
-        value = metrics.get(key, 1)
-        found.append(1 if isinstance(value, list) else value)
-    return found
+    records = [[*records_of(reply.content, MetricRecord).values(), {}][0] for reply in replies]
+    found = [metrics.get(key, 1) for metrics in records]
+    return [1 if isinstance(value, list) else value for value in found]
 
 
 def model_record(

@@ -257,26 +257,18 @@ def shares_of(
     return None
 
 
-def weighted_shares(
-    replies: Sequence[Message], key: str, used: Collection[int] | None = None
-) -> Shares:
-    """Share of each reply in an average by the metric ``key`` over those that were used."""
-    found = {
-        id(reply.content): weight if used is None or id(reply.content) in used else 0.0
-        for reply, weight in zip(replies, weights(replies, key), strict=True)
-    }
-    whole = sum(found.values())
-    return {number: weight / whole for number, weight in found.items()}
-
-
 def averaging_of(wrapped: Wrapped, state: RoundState) -> tuple[str, Shares] | None:
     """How the replies were averaged, and their shares; ``None`` if that is not known."""
-    key = wrapped.weighted_by()
+    key, used = wrapped.weighted_by(), state.used
     with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, np.linalg.LinAlgError):
-        if wrapped.averages:
-            return "weighted", weighted_shares(state.replies, key, state.used)
+        if wrapped.averages:  # over those that were used
+            given = zip(state.replies, weights(state.replies, key), strict=True)
+            known = {id(reply.content): weight for reply, weight in given}
+            kept = {i: w if used is None or i in used else 0.0 for i, w in known.items()}
+            whole = sum(kept.values())
+            return "weighted", {number: weight / whole for number, weight in kept.items()}
         if state.seen is not None and wrapped.plain_layers:
-            return shares_of(state.seen, key, state.layout, wrapped.arrays_key(), state.used)
+            return shares_of(state.seen, key, state.layout, wrapped.arrays_key(), used)
     return None
 
 
