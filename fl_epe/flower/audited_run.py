@@ -26,11 +26,11 @@ from fl_epe.auditing import (
 )
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
-from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, fingerprint
+from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest, fingerprint
 from fl_epe.flower.replies import readable
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
-from fl_epe.flower.state import AuditPlan, AuditState, RoundState, digest, logger
+from fl_epe.flower.state import AuditPlan, AuditState, RoundState, logger
 from fl_epe.flower.watching import averaging_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm

@@ -9,20 +9,23 @@ that wait to be scored, nor a model other than the initial one: a model is known
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pydantic
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
 from fl_epe.auditing import FaultKind
 from fl_epe.flower.arrays import Layout, read_only
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
-from fl_epe.flower.state import AuditState, digest, logger
+from fl_epe.flower.state import AuditState, logger
 from fl_epe.flower.wrapped import Wrapped
 
 if TYPE_CHECKING:
@@ -34,6 +37,11 @@ SCHEMA = 1
 _WHAT = "an audit saved by CanaryAudit"
 _FREE = {"seed", "rounds", "identity", "checkpoint", "fresh_seed"}  # may differ
 _JSON = pydantic.TypeAdapter(AuditState)
+
+
+def digest(theta: NDArray[np.floating]) -> str:
+    """The hash by which a model, as a flat vector, is known again."""
+    return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
 
 
 def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, Any]:

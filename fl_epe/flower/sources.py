@@ -52,9 +52,9 @@ class TooManyCanariesError(ValueError):
     """Canaries would have more than their share of a round."""
 
 
-def check_share(canaries: float, rest: float, most: float) -> None:
+def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
     """Raise a `TooManyCanariesError` if canaries have more than that share of a round."""
-    if canaries > most * (canaries + rest):
+    if canaries > most * (canaries + rest) or (canaries and rest <= 0 and not alone):
         raise TooManyCanariesError(
             f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
             f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
@@ -128,7 +128,7 @@ class ServerCanaries:
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
         most = max(self._run.max_share, min(0.5, 2 * self._run.max_share))
-        check_share(canaries, rest, most if rest > 0 else 0.0)
+        check_share(canaries, rest, most)
 
     def _cohort(self, state: RoundState) -> list[int]:
         if state.index >= len(self._cohorts) or self._run.inject == "none":
@@ -233,7 +233,8 @@ class ClientAnswers:
             length = FAR_ABOVE * state.clip_norm
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         asked = [order.number for order in orders if order is not None]
-        check_share(len(asked), len(messages) - len(asked), self._run.settings.max_share)
+        most = self._run.settings.max_share
+        check_share(len(asked), len(messages) - len(asked), most, alone=True)
         self._run.ordered.update(asked)
         for message, order in zip(messages, orders, strict=True):
             state.sent.append(message if order is None else with_order(message, order))

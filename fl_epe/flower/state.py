@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import math
 from collections import Counter
@@ -24,11 +23,6 @@ from fl_epe.flower.settings import ReplyKind
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _FAULTS_KEPT = 100
 _ROUNDING = 1e-5  # shares that differ less are equal
-
-
-def digest(theta: NDArray[np.floating]) -> str:
-    """The hash by which a model, as a flat vector, is known again."""
-    return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +59,8 @@ class AuditPlan:
         ]
         if self.reduced:
             lines.append(self.reduced)
-        if self.left_out:
-            lines.append(f"Canaries leave alone: {', '.join(self.left_out)}.")
-        return lines
+        alone = f"Canaries leave alone: {', '.join(self.left_out)}."
+        return [*lines, alone] if self.left_out else lines
 
 
 @dataclasses.dataclass
@@ -210,7 +203,7 @@ class AuditState:
         arguments: of the audit that is kept, see `fingerprint`.
         index: how many rounds are done.
         layout: of the model; ``None`` before the first round.
-        models: hash of the model after so many rounds, see `digest`, where there is a checkpoint.
+        models: hash of the model after so many rounds, where there is a checkpoint.
         notes: of each round, by its index.
         warned: what was logged.
         plan: what the audit does to the run; ``None`` before the first round.
