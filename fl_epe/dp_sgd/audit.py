@@ -69,7 +69,7 @@ class DPSGDAudit:
         self.delta = auditor.delta
         self.faults: list[str] = []
         self._fault_counts: Counter[str] = Counter()
-        self._active = self._entered = False
+        self._active = False
         self._stopped: str | None = None
         self._final: Vector | None = None  # once training has ended
         self._hooks: dict[str, tuple[Any, Callable[[], None]]] = {}
@@ -77,22 +77,23 @@ class DPSGDAudit:
         self._facts: list[StepFacts] = []
         self._seen: list[StepSeen] = []
 
-    def __repr__(self) -> str:
-        told = [f"{self._auditor.rounds} steps", *self.findings.faults]
-        return f"DPSGDAudit({self._steps.description}, {', '.join(told)})"
-
     def __enter__(self) -> Self:
         """Note the initial model, and let canaries join from the next step on.
 
         Raises:
             ValueError: if the audit has been entered before.
         """
-        if self._entered:
+        if self._hooks:
             raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
         self._auditor.begin(self._steps.model())
-        self._entered = self._active = True
-        self._hook("add_noise", self._add_noise)
-        self._hook("clip_and_accumulate", self._clip)
+        self._active, optimizer = True, self._steps.optimizer
+        for name, around in {
+            "add_noise": self._add_noise,
+            "clip_and_accumulate": self._clip,
+        }.items():
+            mine = functools.partial(around, getattr(optimizer, name))
+            self._hooks[name] = vars(optimizer).get(name), mine
+            setattr(optimizer, name, mine)
         level = logging.WARNING if self._design["share"] > _MUCH else logging.INFO
         logger.log(level, "Audit: %s", " ".join(self._plan))
         return self
@@ -106,26 +107,14 @@ class DPSGDAudit:
         """Give the optimizer back as it was."""
         self._active = False
         with self._standing_back("the final model could not be read"):
-            self._unhook()
+            own = vars(self._steps.optimizer)
+            for name, (before, mine) in self._hooks.items():
+                if own.get(name) is mine:  # else somebody else has put a method there since
+                    del own[name]
+                    own |= {} if before is None else {name: before}
             self._final = self._steps.model()
             for fault in self.findings.faults:
                 logger.warning("Audit: %s", fault)
-
-    def _hook(self, name: str, around: Callable[[Callable[[], None]], None]) -> None:
-        """Have ``around`` called in the place of a method, with the latter as its argument."""
-        optimizer: Any = self._steps.optimizer
-        mine = functools.partial(around, getattr(optimizer, name))
-        self._hooks[name] = vars(optimizer).get(name), mine
-        setattr(optimizer, name, mine)
-
-    def _unhook(self) -> None:
-        """Put things back, unless somebody else has put a method there since."""
-        optimizer: Any = self._steps.optimizer
-        for name, (before, mine) in self._hooks.items():
-            if vars(optimizer).get(name) is mine:
-                delattr(optimizer, name)
-                if before is not None:
-                    setattr(optimizer, name, before)
 
     @contextlib.contextmanager
     def _standing_back(self, what: str) -> Iterator[None]:
@@ -135,7 +124,7 @@ class DPSGDAudit:
         except Exception as error:
             text = f"{what}: {type(error).__name__}: {error}"
             step = self._auditor.rounds + 1
-            self._stopped = self._stopped or f"step {step}, {text}"
+            self._stopped, self._active = self._stopped or f"step {step}, {text}", False
             self._fault(f"{text}; the run goes on without the audit", FaultKind.NO_AUDIT)
             logger.warning("Audit, step %d, %s", step, self.faults[-1])
             logger.debug("Where it happened", exc_info=error)
@@ -145,13 +134,9 @@ class DPSGDAudit:
         if len(self.faults) < _FAULTS_KEPT:
             self.faults.append(f"step {self._auditor.rounds}, {text}")
 
-    @property
-    def _watches(self) -> bool:
-        return self._active and self._stopped is None
-
     def _clip(self, clip: Callable[[], None]) -> None:
         """In the place of the optimizer's ``clip_and_accumulate``."""
-        if self._watches:
+        if self._active:
             self._clipped.append(self._steps.clip(clip))
         else:
             clip()
@@ -159,7 +144,7 @@ class DPSGDAudit:
     def _add_noise(self, add_noise: Callable[[], None]) -> None:
         """In the place of the optimizer's ``add_noise``: canaries join before it."""
         undo = None
-        if self._watches:
+        if self._active:
             with self._standing_back("canaries could not join"):
                 facts = self._steps.facts()
                 clipped, self._clipped = self._clipped, []
@@ -231,7 +216,7 @@ class DPSGDAudit:
         Raises:
             ValueError: before the audit was entered.
         """
-        if not self._entered:
+        if not self._hooks:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
         mechanism = self._mechanism()
         record = self._auditor.record(
@@ -240,14 +225,13 @@ class DPSGDAudit:
             design=Design.of(self._design),
             findings=self._findings(),
         )
-        versions = dict(record.provenance.versions)
-        if opacus := sys.modules.get("opacus"):
-            versions["opacus"] = opacus.__version__
+        opacus = sys.modules.get("opacus")
+        mine = {"opacus": opacus.__version__} if opacus else {}
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
         changed = {
             "norms.deltas": scale * record.norms.means,
-            "provenance.versions": versions,
+            "provenance.versions": record.provenance.versions | mine,
             "provenance.faults": tuple(self.faults),
             "provenance.fault_counts": dict(self._fault_counts),
         }

@@ -65,16 +65,13 @@ class PlainDPSGD:
         expected_batch_size: float,
         seed: int | None = None,
     ) -> None:
-        check_positive("learning_rate", learning_rate)
-        check_positive("max_grad_norm", max_grad_norm)
-        check_positive("expected_batch_size", expected_batch_size)
         check_noise("noise_multiplier", noise_multiplier)
+        self.learning_rate, self.noise_multiplier = learning_rate, noise_multiplier
+        self.max_grad_norm, self.expected_batch_size = max_grad_norm, expected_batch_size
+        for name in ("learning_rate", "max_grad_norm", "expected_batch_size"):
+            check_positive(name, getattr(self, name))
         if theta.ndim != 1 or not len(theta):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,).")
-        self.learning_rate = learning_rate
-        self.noise_multiplier = noise_multiplier
-        self.max_grad_norm = max_grad_norm
-        self.expected_batch_size = expected_batch_size
         self._model: Any = torch.nn.Parameter(torch.from_numpy(np.array(theta, np.float64)))
         self.params = [self._model]
         self.grad_samples = [torch.zeros(0, len(theta))]
@@ -172,7 +169,7 @@ class Steps:
                 raise ValueError(f"Expected {wanted}, got optimizer={names[0]}.")
         self.optimizer = optimizer
         self._inner = getattr(optimizer, "original_optimizer", optimizer)
-        self._params: list[torch.nn.Parameter] = list(optimizer.params)
+        self._params: list[Any] = list(optimizer.params)  # keep their ``summed_grad``
         self.tensor_sizes = np.array([p.numel() for p in self._params])
         if not self.tensor_sizes.sum():
             raise ValueError(f"Expected an optimizer with trainable parameters, got {names[0]}.")
@@ -219,12 +216,12 @@ class Steps:
             Its number of examples, and the norm of the longest clipped gradient; NaN if that cannot
             be seen.
         """
-        before: dict[torch.nn.Parameter, Any] = {}
+        before: dict[Any, Any] = {}
         with contextlib.suppress(Exception):
-            before = {p: s.clone() for p in self._params if (s := _sum(p)) is not None}
+            before = {p: p.summed_grad.clone() for p in self._params if p.summed_grad is not None}
         clip()
         with contextlib.suppress(Exception):
-            totals = [(_sum(p) - before.get(p, 0)).reshape(-1) for p in self._params]
+            totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
             samples = [part.reshape(len(part), -1) for part in self.optimizer.grad_samples]
             longest = largest_clipped(samples, totals, float(self.optimizer.max_grad_norm))
             return len(samples[0]), longest
@@ -241,7 +238,7 @@ class Steps:
         """
         if [id(p) for p in self.optimizer.params] != [id(p) for p in self._params]:
             raise ValueError(f"Expected the {len(self._params)} trainable tensors of the start.")
-        sums = [_sum(p) for p in self._params]
+        sums = [p.summed_grad for p in self._params]
         parts = torch.split(torch.from_numpy(vector), self.tensor_sizes.tolist())
         after = [
             total + part.view_as(total).to(total) for total, part in zip(sums, parts, strict=True)
@@ -258,11 +255,6 @@ class Steps:
     def model(self) -> Vector:
         """The trainable parameters, shape ``(dim,)``; a copy."""
         return _flat(self._params)
-
-
-def _sum(parameter: torch.nn.Parameter) -> Any:
-    """The sum of clipped gradients that is kept beside a parameter."""
-    return parameter.summed_grad  # type: ignore[attr-defined]
 
 
 def _put(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:

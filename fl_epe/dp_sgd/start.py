@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_epe.auditing import LEAST_FOR_NULL, RunAuditor
-from fl_epe.canaries import CanaryKind, CanarySet
-from fl_epe.checks import check_rate
+from fl_epe.checks import check_rate, rename_arguments
 from fl_epe.dp_sgd.audit import DPSGDAudit
 from fl_epe.dp_sgd.optimizers import PlainDPSGD, Steps
 from fl_epe.schedules import Cohort, Poisson, ShuffledEpochs
@@ -35,7 +34,6 @@ def audit_dp_sgd(
     unobserved: int | None = None,
     full_knowledge: bool = True,
     seed: int | None = None,
-    canary_kind: CanaryKind = "rotation",
 ) -> DPSGDAudit:
     """An audit to put around a run of DP-SGD: ``with … as audit:``, and train.
 
@@ -58,7 +56,6 @@ def audit_dp_sgd(
             them out of every step, as the definition of DP allows. Otherwise they hide canaries.
         seed: of the canaries and their steps; the operating system's entropy by default. Keep it
             secret until training has ended.
-        canary_kind: see `CanarySet`.
 
     Raises:
         TypeError: if ``optimizer`` is none of these.
@@ -66,22 +63,20 @@ def audit_dp_sgd(
     """
     found = Steps(optimizer)
     seed = secrets.randbits(128) if seed is None else seed
-    rate = _rate(found, sample_rate, steps, participations)
+    rng = generator(seed, _SCHEDULE)
+    rate, cohorts = _cohorts(found, sample_rate, steps, participations, num_canaries, rng)
     if unobserved is None:
         once = rate is None and participations <= 1
         unobserved = max(2, num_canaries // 4) if once else max(LEAST_FOR_NULL, num_canaries)
-    dim = int(found.tensor_sizes.sum())
     auditor = RunAuditor(
         num_canaries,
         unobserved,
         seed=seed,
         delta=delta,
-        kind=canary_kind,
         server="DP-SGD",
         series=("others",),
         window=1,  # the noise of a step is fresh
     )
-    CanarySet(dim, num_canaries, seed, canary_kind)  # refuses an unknown kind
     expected = num_canaries * (rate or participations / (steps or 1))
     design = {
         "task": f"DP-SGD with {found.description}",
@@ -93,16 +88,23 @@ def audit_dp_sgd(
         "unobserved": unobserved,
         "full_knowledge": full_knowledge,
         "also_known": _ALSO_KNOWN if full_knowledge else None,
-        "canary_kind": canary_kind,
+        "canary_kind": "rotation",
     }
-    cohorts = _cohorts(rate, steps or 1, participations, num_canaries, generator(seed, _SCHEDULE))
     return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found))
 
 
-def _rate(
-    found: Steps, sample_rate: float | None, steps: int | None, participations: float
-) -> float | None:
-    """Probability of a canary to be in a step; ``None`` for a fixed number of steps.
+def _cohorts(
+    found: Steps,
+    sample_rate: float | None,
+    steps: int | None,
+    participations: float,
+    canaries: int,
+    rng: np.random.Generator,
+) -> tuple[float | None, Callable[[int], Cohort]]:
+    """The canaries of the next step, by the number of batches that are accumulated for it.
+
+    Returns:
+        Their probability to be in a step, ``None`` for a fixed number of steps, and these canaries.
 
     Raises:
         ValueError: if the arguments do not go together, or one is out of range.
@@ -110,11 +112,9 @@ def _rate(
     if steps is not None:
         if sample_rate is not None:
             raise ValueError(f"Expected steps={steps} or sample_rate={sample_rate}, not both.")
-        if steps < 1 or not 0 < participations <= steps:
-            raise ValueError(
-                f"Expected participations={participations} in (0, steps={steps}], and a step."
-            )
-        return None
+        with rename_arguments(rounds="steps", epochs="participations"):
+            planned = ShuffledEpochs(steps, participations).cohorts(canaries, rng)
+        return None, lambda _: next(planned, np.empty(0, np.int64))
     if participations != 1:
         raise ValueError(f"Expected steps=… with participations={participations}.")
     rate = found.sample_rate if sample_rate is None else sample_rate
@@ -124,17 +124,7 @@ def _rate(
             f" (of the run): {found.description} does not say how batches are drawn."
         )
     check_rate("sample_rate", rate)
-    return rate
-
-
-def _cohorts(
-    rate: float | None, steps: int, participations: float, canaries: int, rng: np.random.Generator
-) -> Callable[[int], Cohort]:
-    """The canaries of the next step, by the number of batches that are accumulated for it."""
-    if rate is not None:
-        return lambda batches: next(Poisson(1, min(1.0, batches * rate)).cohorts(canaries, rng))
-    planned = ShuffledEpochs(steps, participations).cohorts(canaries, rng)
-    return lambda _: next(planned, np.empty(0, np.int64))
+    return rate, lambda batches: next(Poisson(1, min(1.0, batches * rate)).cohorts(canaries, rng))
 
 
 def _plan(expected: float, found: Steps) -> list[str]:

@@ -104,8 +104,13 @@ def check_steps(
         noise = f"{missing}, where their noise multiplier is above 0"
     else:
         noise = repeat or _scale(steps, sizes)
-    clipping, sampling, unseen = _clipping(largest), "", []
-    if not clipping and (unknown := int(np.isnan(largest).sum())):
+    clipping, sampling, unseen = "", "", []
+    if longer := int(np.sum(largest > 1 + _ROUNDING)):
+        clipping = (
+            f"clipped gradients are up to {np.nanmax(largest):.3g} times as long as the clip norm,"
+            f" in {longer} of {len(largest)} steps"
+        )
+    elif unknown := int(np.isnan(largest).sum()):
         unseen.append(
             f"clipping in {unknown} of {len(steps)} steps: their optimizer shows no gradients of"
             " single examples, or clips them in another way"
@@ -171,17 +176,6 @@ def _limits(norms: Floats, along: Floats, square: float) -> list[float]:
     limits = (square - whole) / np.where(cut != 0, cut, np.nan)
     below, slack = np.append(0.0, norms[:-1]), 1 + _ROUNDING
     return list(limits[(limits * slack >= below) & (limits <= norms * slack)])
-
-
-def _clipping(largest: Floats) -> str:
-    """Clipped gradients against the clip norm."""
-    longer = int(np.sum(largest > 1 + _ROUNDING))
-    if not longer:
-        return ""
-    return (
-        f"clipped gradients are up to {np.nanmax(largest):.3g} times as long as the clip norm,"
-        f" in {longer} of {len(largest)} steps"
-    )
 
 
 def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:

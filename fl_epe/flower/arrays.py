@@ -38,8 +38,6 @@ def pack(**arrays: NDArray[Any]) -> ArrayRecord:
 
 def encoded(value: NDArray[Any]) -> Array:
     """``value`` as Flower's ``Array``, in C order, made with one copy of the values."""
-    if value.dtype.kind not in "biufc":  # no numbers
-        return Array(value)
     header, flat = io.BytesIO(), np.ascontiguousarray(value)
     described = npy.header_data_from_array_1_0(flat.reshape(value.shape))
     npy.write_array_header_1_0(header, described)
@@ -59,24 +57,14 @@ def read_only(array: Array) -> NDArray[Any]:
     if array.stype != _NUMPY:
         raise TypeError(f"Expected {array.stype=} to be {_NUMPY!r}.")
     try:
-        values = _parsed(array)
+        stream = io.BytesIO(array.data)  # shares the bytes
+        shape, columns_first, kind = _HEADERS[npy.read_magic(stream)](stream)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"shape {shape}")
+        flat = np.frombuffer(array.data, kind, math.prod(shape), stream.tell())
+        return flat.reshape(shape[::-1]).T if columns_first else flat.reshape(shape)
     except Exception as error:  # Python's own parser reads the header, and may raise anything
         raise ValueError(f"Expected the bytes of an array: {one_line(error)}") from error
-    values.flags.writeable = False
-    return values
-
-
-def _parsed(array: Array) -> NDArray[Any]:
-    stream = io.BytesIO(array.data)  # shares the bytes
-    read_header = _HEADERS.get(npy.read_magic(stream))
-    if read_header is None:  # a newer version of the format
-        return array.numpy()
-    shape, columns_first, kind = read_header(stream)
-    start, count = stream.tell(), math.prod(shape)
-    if min(shape, default=0) < 0 or count * kind.itemsize > len(array.data) - start:
-        raise ValueError(f"shape {shape} of {kind} in {len(array.data) - start} bytes")
-    flat = np.frombuffer(array.data, kind, count, start)
-    return flat.reshape(shape[::-1]).T if columns_first else flat.reshape(shape)
 
 
 class DecodedArray(Array):
@@ -84,17 +72,16 @@ class DecodedArray(Array):
 
     NumPy reads a header with Python's parser, which fails now and then ("AST constructor recursion
     depth mismatch", CPython 3.11) if threads do so at once and a collection of garbage runs code.
+
+    Attributes:
+        values: which cannot be changed.
     """
+
+    values: NDArray[Any]
 
     def __init__(self, array: Array) -> None:
         super().__init__(array.dtype, array.shape, array.stype, array.data)
-        self.__dict__["_values"] = read_only(array)
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """Its values, which cannot be changed."""
-        values: NDArray[Any] = self.__dict__["_values"]
-        return values
+        vars(self)["values"] = read_only(array)
 
     def numpy(self) -> NDArray[Any]:
         """A copy that belongs to the caller."""
@@ -135,16 +122,17 @@ class Layout:
                 another serialisation than NumPy's), or if nothing is left to move.
         """
         values = _decode(arrays)
-        moved = []
-        for name, value in values.items():
-            match = any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out)
-            moved.append(value.dtype.kind == "f" and value.ndim > 0 and not match)
-        kinds = {v.dtype.name for v, use in zip(values.values(), moved, strict=True) if use}
+        moved = {
+            name: value.dtype.name
+            for name, value in values.items()
+            if value.dtype.kind == "f" and value.ndim > 0
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out)
+        }
         layout = cls(
             names=tuple(values),
             shapes=tuple(value.shape for value in values.values()),
-            moved=tuple(moved),
-            dtype="float64" if "float64" in kinds else "float32",
+            moved=tuple(name in moved for name in values),
+            dtype="float64" if "float64" in moved.values() else "float32",
         )
         if layout.dim < 2:
             raise ValueError(
@@ -162,8 +150,7 @@ class Layout:
     @property
     def left_out(self) -> tuple[str, ...]:
         """Names of the arrays that no canary moves."""
-        pairs = zip(self.names, self.moved, strict=True)
-        return tuple(name for name, moved in pairs if not moved)
+        return tuple(name for name in self.names if name not in self._moved_names())
 
     def flatten(self, arrays: ArrayRecord, step: int = 1) -> NDArray[np.floating]:
         """The moved arrays one after another, shape ``(dim,)``, or each ``step``-th entry of each.
@@ -240,8 +227,8 @@ def _decode(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
     """The arrays' values; refuses by name what no strategy can add up."""
     values = {}
     for name, array in arrays.items():
-        if array.stype != "numpy.ndarray":
-            raise ValueError(f"Expected {name}.stype={array.stype!r} to be 'numpy.ndarray'.")
+        if array.stype != _NUMPY:
+            raise ValueError(f"Expected {name}.stype={array.stype!r} to be {_NUMPY!r}.")
         values[name] = value = read_only(array)
         if value.dtype.kind not in "fiub" or value.dtype.itemsize > 8:
             shown = array.dtype or value.dtype.name

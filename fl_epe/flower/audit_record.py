@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import statistics
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
+from fl_epe.flower.client_canaries import HINTS
 from fl_epe.mechanism import ServerSGD
 
 if TYPE_CHECKING:
@@ -27,14 +30,10 @@ _ON_THE_SERVER = (
 )
 
 
-def _on_the_server(run: AuditedRun) -> bool:
-    return run.settings.clients is None and run.rounds is not None
-
-
 def _averages(run: AuditedRun) -> bool:
     """Whether the innermost strategy was seen to average and do nothing else."""
     seen = [note.averaged for note in run.notes.values() if note.shares is not None]
-    return not run.wrapped.averages() and bool(seen) and None not in seen
+    return not run.wrapped.averages and bool(seen) and None not in seen
 
 
 def make_record(run: AuditedRun) -> AuditRecord:
@@ -43,8 +42,8 @@ def make_record(run: AuditedRun) -> AuditRecord:
     Raises:
         ValueError: if no model was seen.
     """
-    averages = _averages(run)
-    if averages and run.wrapped.plain_layers():
+    averages, by_server = _averages(run), run.settings.clients is None and run.rounds is not None
+    if averages and run.wrapped.plain_layers:
         run.auditor.learn_server(ServerSGD())
     if run.layout is not None:
         run.catch_up()
@@ -54,7 +53,7 @@ def make_record(run: AuditedRun) -> AuditRecord:
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
-        "participation": "epochs" if _on_the_server(run) else "deployment",
+        "participation": "epochs" if by_server else "deployment",
         "faults": tuple(all_faults(run)),
         "fault_counts": run.fault_counts,
         "design": _design(run),
@@ -63,38 +62,49 @@ def make_record(run: AuditedRun) -> AuditRecord:
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
-    if run.index == run.rounds and _on_the_server(run):
+    if run.index == run.rounds and by_server:
         facts["canary_participations"] = float(run.settings.participations)
     record = run.auditor.record(**facts)
     return record.with_values(doubts=tuple(doubts(record)))
 
 
 def _design(run: AuditedRun) -> Design:
-    settings, by_server = run.settings, run.settings.clients is None
+    by_server = run.settings.clients is None
     same = ("num_canaries", "unobserved", "num_examples", "canary_norm", "max_share", "verdict")
-    found = {
-        **{name: getattr(settings, name) for name in (*same, "canary_kind")},
-        "task": run.wrapped.description,
-        "participations": settings.participations if by_server else None,
-        "canaries_come_from": "server" if by_server else "clients",
-        "caveat": run.wrapped.caveat(averages=_averages(run)),
-        "noise_is_for": run.wrapped.expected_replies(),
-    }
-    return Design.of(found)
+    return Design.of(
+        {
+            **{name: getattr(run.settings, name) for name in (*same, "canary_kind")},
+            "task": run.wrapped.description,
+            "participations": run.settings.participations if by_server else None,
+            "canaries_come_from": "server" if by_server else "clients",
+            "caveat": run.wrapped.caveat(averages=_averages(run)),
+            "noise_is_for": run.wrapped.expected_replies(),
+        }
+    )
+
+
+def _missing(run: AuditedRun) -> str | None:
+    """Why fewer canaries took part than clients were told; ``None`` if nothing is known."""
+    if len(run.answered) == len(run.ordered):
+        return None
+    hints = [HINTS[answer] for answer in sorted(run.refused)] or ["is canary_mod installed?"]
+    return (
+        f"{len(run.answered)} of {len(run.ordered)} canary clients answered with their"
+        f" canary; {'; '.join(hints)}"
+    )
 
 
 def _findings(run: AuditedRun) -> Findings:
     found = [note.shares for note in run.notes.values() if note.shares is not None]
     shares = np.array(found or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
+    counts = Counter(client for note in run.notes.values() for client in note.answered)
+    by_server = run.settings.clients is None and run.rounds is not None
     return Findings(
-        plan=(
-            *(run.plan.sentences() if run.plan else ()),
-            *([_ON_THE_SERVER] * _on_the_server(run)),
-        ),
-        not_measured=run.missing() or run.first_failure,
+        plan=(*(run.plan.sentences() if run.plan else ()), *([_ON_THE_SERVER] * by_server)),
+        not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
-        client_participations=run.participations(),
+        client_participations=statistics.fmean(counts.values()) if counts else None,
         heaviest_share=heaviest,
         heaviest_canary_share=canary,
         arrays_left_out=tuple(run.layout.left_out) if run.layout else (),
@@ -104,7 +114,7 @@ def _findings(run: AuditedRun) -> Findings:
 
 def all_faults(run: AuditedRun) -> list[str]:
     """What went wrong so far, in sentences."""
-    return [*run.faults, *filter(None, [run.missing()])]
+    return [*run.faults, *filter(None, [_missing(run)])]
 
 
 def doubts(record: AuditRecord) -> list[str]:
@@ -149,18 +159,12 @@ def doubts(record: AuditRecord) -> list[str]:
     return found
 
 
-def report(record: Callable[[], AuditRecord], run: AuditedRun, folder: Path | None) -> str:
-    """The report as text; with a folder, also record.npz, report.json and report.html.
-
-    Args:
-        record: makes the record; raises where there is none.
-        run: what is known without it.
-        folder: where to write.
-    """
+def report(run: AuditedRun, folder: Path | None) -> str:
+    """The report as text; with a folder, also record.npz, report.json and report.html."""
     problems: list[str] = []
     for write, where in ((_measured, folder), (_unmeasured, folder), (_unmeasured, None)):
         try:
-            return "\n".join([write(record, run, where), *problems])
+            return "\n".join([write(run, where), *problems])
         except Exception as error:  # noqa: BLE001 - the next one is written
             if run.index > 0:  # else there is nothing to report
                 problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
@@ -168,10 +172,10 @@ def report(record: Callable[[], AuditRecord], run: AuditedRun, folder: Path | No
     return "\n".join(["ε: not measured", *problems, *run.faults])
 
 
-def _measured(record: Callable[[], AuditRecord], run: AuditedRun, folder: Path | None) -> str:
+def _measured(run: AuditedRun, folder: Path | None) -> str:
     from fl_epe.reporting import as_text, summarize, write_report  # slow to import
 
-    found, lost = record(), list[str]()
+    found, lost = run.record(), list[str]()
     if folder is not None:
         writers: dict[str, Callable[[], object]] = {
             "record.npz": lambda: found.save(folder / "record.npz"),
@@ -186,11 +190,14 @@ def _measured(record: Callable[[], AuditRecord], run: AuditedRun, folder: Path |
     return "\n".join([as_text(summarize(found)), *lost])
 
 
-def _unmeasured(_: Callable[[], AuditRecord], run: AuditedRun, folder: Path | None) -> str:
+def _unmeasured(run: AuditedRun, folder: Path | None) -> str:
     from fl_epe.reporting import as_text, summarize_unmeasured, write_unmeasured
 
-    known: dict[str, Any] = {"delta": run.settings.delta, "faults": run.faults}
-    known["fault_counts"] = run.fault_counts
+    known: dict[str, Any] = {
+        "delta": run.settings.delta,
+        "faults": run.faults,
+        "fault_counts": run.fault_counts,
+    }
     with contextlib.suppress(Exception):  # the reason is said without it
         found = _findings(run)
         known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(found)}

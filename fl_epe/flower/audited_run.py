@@ -26,17 +26,17 @@ from fl_epe.auditing import (
 )
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
-from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, fingerprint
+from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest, fingerprint
 from fl_epe.flower.replies import readable
-from fl_epe.flower.rounds import AuditPlan, RoundState, SettingsError, TooManyCanariesError
-from fl_epe.flower.settings import CanaryAuditSettings
-from fl_epe.flower.sources import ClientAnswers, ServerCanaries, Source
-from fl_epe.flower.state import AuditState, digest, logger
-from fl_epe.flower.watching import Aggregation, averaging_of
+from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
+from fl_epe.flower.state import AuditPlan, AuditState, RoundState, logger
+from fl_epe.flower.watching import averaging_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 
 Vector = NDArray[np.floating]
+_WARN_ABOVE = 0.1  # share of a round's replies
 
 
 class AuditedRun(AuditState):
@@ -55,7 +55,7 @@ class AuditedRun(AuditState):
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
-        kind = "model" if settings.replies is None and wrapped.takes_models() else settings.replies
+        kind = "model" if settings.replies is None and wrapped.takes_models else settings.replies
         super().__init__(
             settings.seed, settings.rounds, settings.num_canaries, settings.max_share, kind
         )
@@ -68,9 +68,8 @@ class AuditedRun(AuditState):
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
-        self._checkpoint: Checkpoint | None = None
-        if settings.checkpoint is not None:
-            self._checkpoint = Checkpoint(self, Path(settings.checkpoint))
+        folder = settings.checkpoint
+        self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
     def _new_auditor(self, settings: CanaryAuditSettings) -> RunAuditor:
         by_server = settings.clients is None
@@ -85,7 +84,7 @@ class AuditedRun(AuditState):
         )
 
     @functools.cached_property
-    def source(self) -> Source:
+    def source(self) -> ServerCanaries | ClientAnswers:
         """Where the canaries come from.
 
         Raises:
@@ -146,11 +145,6 @@ class AuditedRun(AuditState):
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
-    def _settle(self, arrays: ArrayRecord) -> None:
-        """Once, when the model is known: go on with the saved audit, or begin a new one."""
-        if self._checkpoint is not None and self._checkpoint.goes_on(arrays):
-            self._finished, self._is_again, self.over = None, False, None
-
     def restore(self, saved: SavedAudit, done: int, last: ArrayRecord) -> None:
         """Go on after the first ``done`` rounds of an audit that was saved; ``last`` is the model.
 
@@ -168,14 +162,14 @@ class AuditedRun(AuditState):
         self.go_on(saved.audit, done)
         self.settings, self.auditor = settings, auditor
         self.start, self.last = saved.start, theta
+        self._finished, self._is_again, self.over = None, False, None
         vars(self).pop("source", None)  # another one, that knows what was saved
 
     def _is_last(self, arrays: object) -> bool:
         """Whether this is the model after the rounds so far."""
-        if self.layout is None or self.last is None or not isinstance(arrays, ArrayRecord):
-            return False
         with contextlib.suppress(ValueError):
-            return np.array_equal(self.layout.flatten(arrays), self.last)
+            if self.layout and self.last is not None and isinstance(arrays, ArrayRecord):
+                return np.array_equal(self.layout.flatten(arrays), self.last)
         return False
 
     def catch_up(self) -> None:
@@ -185,12 +179,12 @@ class AuditedRun(AuditState):
 
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
         """Note the initial model; rounds that went by before count as lost."""
-        auditor, start = self._new_auditor(self.settings), layout.flatten(arrays)
-        auditor.begin(start)
+        start = layout.flatten(arrays)
         if self._checkpoint is not None:
             self.arguments = fingerprint(self.settings, self.wrapped)
             self.models = {0: digest(start)}
-        self.auditor, self.layout, self.start, self.last = auditor, layout, arrays, start
+        self.auditor.begin(start)
+        self.layout, self.start, self.last = layout, arrays, start
         self.catch_up()
 
     def _remember(self, theta: Vector | None) -> None:
@@ -209,18 +203,20 @@ class AuditedRun(AuditState):
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
         """
-        self._settle(arrays)
+        if self._checkpoint is not None:
+            self._checkpoint.go_on(arrays)
         if self._is_over(arrays):
             return None
         if self.layout is None:
             self._begin(Layout.of(arrays, self.settings.leave_out), arrays)
         assert self.layout is not None  # noqa: S101 - it has begun
-        state = RoundState(self.index, arrays, self.layout, self.wrapped.clip_norm(), grid)
+        before, clip_norm = self.layout.flatten(arrays), self.wrapped.clip_norm()
+        state = RoundState(self.index, arrays, self.layout, before, clip_norm, grid)
         if self.plan is None and messages:
             self._make_plan(self.layout, len(messages))
-        if not math.isfinite(norm(state.before)):
+        if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
-        self._remember(state.before)
+        self._remember(before)
         if self.index == 0 and self._checkpoint is not None:
             self._checkpoint.save()  # before anything is sent
         try:
@@ -252,8 +248,9 @@ class AuditedRun(AuditState):
         self.plan = plan
         if plan.reduced and not plan.canaries:
             self.failed("no canary takes part", plan.reduced)
+        level = logging.WARNING if plan.share > _WARN_ABOVE or plan.reduced else logging.INFO
         for sentence in plan.sentences() if plan.canaries or plan.left_out else ():
-            logger.log(logging.WARNING if plan.too_much else logging.INFO, "Audit: %s", sentence)
+            logger.log(level, "Audit: %s", sentence)
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies with the canaries among them.
@@ -268,18 +265,13 @@ class AuditedRun(AuditState):
         return replies if state.sits_out else self.source.join(state, replies)
 
     def close_round(
-        self,
-        state: RoundState | None,
-        arrays: ArrayRecord | None,
-        seen: Aggregation | None,
-        loss: float | None = None,
+        self, state: RoundState | None, arrays: ArrayRecord | None, loss: float | None
     ) -> None:
         """Score the model that the strategy released; ``state`` is ``None`` if it went by unseen.
 
         Args:
             state: of the round.
             arrays: the model.
-            seen: what the strategy was given, and what it made of it.
             loss: of the clients' training; ``None`` if nobody says.
 
         Raises:
@@ -290,7 +282,7 @@ class AuditedRun(AuditState):
             self.note(self.index).loss = loss
             if self.layout is not None:
                 if state is not None:
-                    self._settle_canaries(state, seen)
+                    self._settle_canaries(state)
                 theta = self._released(self.layout, arrays)
                 self.catch_up()
                 facts, vectors = (state.facts, state.vectors) if state else (RoundFacts(), None)
@@ -301,9 +293,9 @@ class AuditedRun(AuditState):
             if self._checkpoint is not None:
                 self._checkpoint.save()
 
-    def _settle_canaries(self, state: RoundState, seen: Aggregation | None) -> None:
+    def _settle_canaries(self, state: RoundState) -> None:
         """Note which canaries the strategy used, and with which share."""
-        averaging, shares = averaging_of(self.wrapped, state, seen) or (None, None)
+        averaging, shares = averaging_of(self.wrapped, state) or (None, None)
         meant = len(state.played)
         if left_out := state.settle(shares):
             text = f"it did not use {left_out} of {meant} of their answers"
@@ -319,29 +311,33 @@ class AuditedRun(AuditState):
             return None
         theta = layout.flatten(arrays)
         self.last_is_finite = math.isfinite(norm(theta))
-        if self.last_is_finite:
-            self.last = theta
-            return theta
-        text = "the strategy released a model with NaN or infinite entries"
-        self.fault(self.index, text, FaultKind.NO_MODEL)
-        return None
+        if not self.last_is_finite:
+            text = "the strategy released a model with NaN or infinite entries"
+            self.fault(self.index, text, FaultKind.NO_MODEL)
+            return None
+        self.last = theta
+        return theta
 
     def epsilons(self) -> dict[str, EpsilonEstimate]:
         """What is known of ε after the round: "all", and "final" after the last one."""
-        found = {"all": self.auditor.epsilon_so_far()}
-        if self.index == self.rounds and found["all"] is not None:
+        if (so_far := self.auditor.epsilon_so_far()) is None:
+            return {}
+        found = {"all": so_far}
+        if self.index == self.rounds:
             with contextlib.suppress(NotMeasured):
                 found["final"] = epsilon_from_record(self.record())
-        return {name: estimate for name, estimate in found.items() if estimate is not None}
+        return found
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.
 
         Raises:
-            ValueError: if nothing was seen.
+            ValueError: if nothing was seen, with the reasons.
         """
-        if isinstance(self._awaited, ArrayRecord) and self.index == 0:
-            self._settle(self._awaited)  # started again after the last round
-        if self._finished is None:
-            self._finished = make_record(self)
+        if isinstance(self._awaited, ArrayRecord) and self.index == 0 and self._checkpoint:
+            self._checkpoint.go_on(self._awaited)  # started again after the last round
+        try:
+            self._finished = self._finished or make_record(self)
+        except ValueError as error:
+            raise ValueError(f"{error} {'; '.join(self.faults[:3])}".strip()) from error
         return self._finished

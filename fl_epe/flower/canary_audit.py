@@ -7,6 +7,7 @@ Hand ``CanaryAudit(strategy, num_canaries=…, delta=…)`` to Flower in place o
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable
@@ -21,13 +22,13 @@ from fl_epe.auditing import AuditRecord
 from fl_epe.flower.audit_record import all_faults, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
-from fl_epe.flower.rounds import RoundState, SettingsError, TooManyCanariesError
-from fl_epe.flower.settings import CanaryAuditSettings
+from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
+from fl_epe.flower.sources import TooManyCanariesError
+from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.watching import (
-    Aggregation,
     Attachment,
     Undo,
-    argument,
+    arguments_of,
     real_metrics_only,
     watch_aggregation,
 )
@@ -82,10 +83,11 @@ class CanaryAudit(Strategy):
         self._timeout: float = 3600
         self._is_running = False
         self._accepted = False  # whether the strategy has taken canaries once
-        self._wrapped = Wrapped.inspect(strategy)
+        self._wrapped = Wrapped(strategy)
         self._run = AuditedRun(self._wrapped, CanaryAuditSettings(**settings))
         names = ("configure_train", "aggregate_train")
-        self._hooks = Attachment(strategy, self, names, self._rescue, self._strategy_failed)
+        failed = functools.partial(self._run.failed, "the strategy failed")
+        self._hooks = Attachment(strategy, self, names, self._rescue, failed)
 
     def __getattr__(self, name: str) -> Any:
         """What an audit does not have is the strategy's."""
@@ -139,27 +141,21 @@ class CanaryAudit(Strategy):
                 self._hooks.detach()
 
     def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
-        num_rounds = argument(own, "num_rounds", arguments, named)
-        timeout = argument(own, "timeout", arguments, named)
-        if isinstance(timeout, (int, float)):
-            self._timeout = timeout
-        arrays = argument(own, "initial_arrays", arguments, named)
-        with contextlib.suppress(TypeError):  # a number of another kind is for the strategy
-            num_rounds = max(0, operator.index(num_rounds))
-        self._run.prepare(arrays, num_rounds if isinstance(num_rounds, int) else None)
-
-    def _strategy_failed(self, error: Exception) -> None:
-        self._run.failed("the strategy failed", error)
+        given, num_rounds = arguments_of(own, arguments, named), None
+        if isinstance(given.get("timeout"), (int, float)):
+            self._timeout = given["timeout"]
+        with contextlib.suppress(LookupError, TypeError):  # of another kind: for the strategy
+            num_rounds = max(0, operator.index(given["num_rounds"]))
+        self._run.prepare(given.get("initial_arrays"), num_rounds)
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked, where the audit failed before it was scored."""
         self._run.failed(f"{name} goes on without the audit", error)
         state, self._turn = self._turn, None
-        late: list[Message] = []
         if name == "aggregate_train" and state is not None:
             with self._run.goes_on("clients could not be asked late"):
-                late = self._asked_late(state)
-        return late
+                return self._asked_late(state)
+        return []
 
     @property
     def canary_settings(self) -> CanaryAuditSettings:
@@ -197,14 +193,19 @@ class CanaryAudit(Strategy):
         if (own := self._hooks.replaced("aggregate_train")) is not None:
             return own(server_round, replies)
         real, state = list(replies), self._turn
-        joined = self._join(state, real)
-        result, seen = self._aggregate(server_round, state, real, joined)
-        self._turn = None
-        return self._close(state, result, seen)
-
-    def _join(self, state: RoundState | None, real: list[Message]) -> list[Message]:
         if state is None:
-            return real
+            result = self._hooks.call("aggregate_train", server_round, real)
+        else:
+            result = self._aggregate(server_round, state, real)
+        self._turn = None
+        if self._run.over is None:
+            with self._run.goes_on("the round could not be scored", self._run.index):
+                arrays, metrics = result
+                self._run.close_round(state, arrays, _loss(metrics))
+                result = arrays, self._with_epsilon(arrays, metrics)
+        return result
+
+    def _join(self, state: RoundState, real: list[Message]) -> list[Message]:
         try:
             joined = self._run.join(state, real)
             if state.synthetic or not state.withheld:
@@ -223,59 +224,41 @@ class CanaryAudit(Strategy):
             return []
         return list(state.grid.send_and_receive(withheld, timeout=self._timeout))
 
-    def _aggregate(
-        self,
-        server_round: int,
-        state: RoundState | None,
-        real: list[Message],
-        joined: list[Message],
-    ) -> tuple[Any, Aggregation | None]:
+    def _aggregate(self, server_round: int, state: RoundState, real: list[Message]) -> Any:
         """The strategy's own aggregation; if it fails on canaries, again without them."""
-        if state is None or not state.synthetic:
-            return self._call(server_round, joined, state)
+        joined = self._join(state, real)
+        if not state.synthetic:
+            return self._call(server_round, state, joined)
         failure: Exception | str = "it released no model"
         undo = Undo(self._wrapped.layers, deep=not self._accepted)
         try:
-            result, seen = self._call(server_round, joined, state)
+            result = self._call(server_round, state, joined)
             own = any(reply.has_error() for reply in real)  # why there may be no model
             if own or not isinstance(result, tuple) or result[0] is not None:
                 self._accepted = True
-                return result, seen
+                return result
         except Exception as error:  # noqa: BLE001 - canaries may be why
             failure = error
         undo.restore()
-        late = self._asked_late(state)
         state.without_canaries()
-        result, seen = self._call(server_round, [*real, *late], state)
+        result = self._call(server_round, state, [*real, *self._asked_late(state)])
         if isinstance(failure, Exception) or result[0] is not None:
-            self._run.failed(f"the strategy fails on canaries ({self._run.reject()})", failure)
-        return result, seen
+            self._run.reject(failure)
+        return result
 
-    def _call(
-        self, server_round: int, replies: list[Message], state: RoundState | None
-    ) -> tuple[Any, Aggregation | None]:
-        synthetic = state.synthetic if state else []
-        seen, used = None, set[int]()
+    def _call(self, server_round: int, state: RoundState, replies: list[Message]) -> Any:
+        base, state.seen, used = self._wrapped.base, None, set[int]()
         with contextlib.ExitStack() as stack:
             with self._run.goes_on("the strategy cannot be watched"):
-                used = stack.enter_context(real_metrics_only(self._wrapped.base, synthetic))
-                if not self._wrapped.averages() and len(self._wrapped.layers) > 1:
-                    seen = stack.enter_context(watch_aggregation(self._wrapped.base))
+                used = stack.enter_context(real_metrics_only(base, state.synthetic))
+                if not self._wrapped.averages and len(self._wrapped.layers) > 1:
+                    state.seen = stack.enter_context(watch_aggregation(base))
             result = self._hooks.call("aggregate_train", server_round, replies)
-        if state is not None:
-            state.replies = readable(replies)
-            known = {id(reply.content) for reply in state.replies}
-            state.used = used if used and used <= known else None
-        if seen is None and isinstance(result, tuple):
-            seen = Aggregation(readable(replies), result[0])
-        return result, seen
-
-    def _close(self, state: RoundState | None, result: Any, seen: Aggregation | None) -> Any:
-        if self._run.over is None:
-            with self._run.goes_on("the round could not be scored", self._run.index):
-                arrays, metrics = result
-                self._run.close_round(state, arrays, seen, _loss(metrics))
-                result = arrays, self._with_epsilon(arrays, metrics)
+        state.replies = readable(replies)
+        known = {id(reply.content) for reply in state.replies}
+        state.used = used if used and used <= known else None
+        if state.seen is None and isinstance(result, tuple):
+            state.seen = Aggregation(state.replies, result[0])
         return result
 
     def _with_epsilon(
@@ -310,11 +293,7 @@ class CanaryAudit(Strategy):
         Raises:
             ValueError: if the audit saw no model that it could read, with the reason.
         """
-        try:
-            return self._run.record()
-        except ValueError as error:
-            reasons = "; ".join(self._run.faults[:3])
-            raise ValueError(f"{error} {reasons}".strip()) from error
+        return self._run.record()
 
     def report(self, directory: str | Path | None = None) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
@@ -322,7 +301,7 @@ class CanaryAudit(Strategy):
         Never raises: where nothing was measured it says so and why, and where a file cannot be
         written the text says that.
         """
-        return report(self.record, self._run, None if directory is None else Path(directory))
+        return report(self._run, None if directory is None else Path(directory))
 
 
 def _loss(metrics: MetricRecord | None) -> float | None:

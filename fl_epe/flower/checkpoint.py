@@ -9,21 +9,23 @@ that wait to be scored, nor a model other than the initial one: a model is known
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pydantic
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
 from fl_epe.auditing import FaultKind
 from fl_epe.flower.arrays import Layout, read_only
-from fl_epe.flower.rounds import SettingsError
-from fl_epe.flower.settings import CanaryAuditSettings
-from fl_epe.flower.state import AuditState, digest, logger
+from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
+from fl_epe.flower.state import AuditState, logger
 from fl_epe.flower.wrapped import Wrapped
 
 if TYPE_CHECKING:
@@ -35,6 +37,11 @@ SCHEMA = 1
 _WHAT = "an audit saved by CanaryAudit"
 _FREE = {"seed", "rounds", "identity", "checkpoint", "fresh_seed"}  # may differ
 _JSON = pydantic.TypeAdapter(AuditState)
+
+
+def digest(theta: NDArray[np.floating]) -> str:
+    """The hash by which a model, as a flat vector, is known again."""
+    return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
 
 
 def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, Any]:
@@ -77,7 +84,11 @@ class SavedAudit(NamedTuple):
         Raises:
             SettingsError: if it goes on, with other arguments than before.
         """
-        done = self.audit.round_of(arrays)
+        try:
+            found, models = digest(self.layout.flatten(arrays)), self.audit.models.items()
+        except ValueError:
+            return None
+        done = max((t for t, model in models if model == found), default=None)
         if done is None or (done == 0 and self.audit.index > 0):
             return None
         try:
@@ -95,12 +106,10 @@ class SavedAudit(NamedTuple):
             raise SettingsError(
                 f"Expected another seed to be that of the audit in the checkpoint; {instead}."
             )
-        given, before = fingerprint(settings, wrapped), self.audit.arguments
+        given = fingerprint(settings, wrapped)
+        before = self.audit.arguments | {"rounds": self.audit.rounds}
         if settings.rounds is not None:
-            given, before = (
-                given | {"rounds": settings.rounds},
-                before | {"rounds": self.audit.rounds},
-            )
+            given["rounds"] = settings.rounds
         for name, value in given.items():
             if value != before.get(name):
                 raise SettingsError(
@@ -122,7 +131,7 @@ class Checkpoint:
 
     def __init__(self, run: AuditedRun, directory: Path) -> None:
         self._run, self._directory = run, directory
-        self._has_looked, self._mine = False, False
+        self._has_looked = self._mine = False
         self._saved: SavedAudit | None = None  # until it is decided if the run goes on with it
 
     def holds(self, arrays: object) -> bool:
@@ -133,37 +142,33 @@ class Checkpoint:
         """
         self._look()
         given = self._run.settings, self._run.wrapped
-        if self._saved is None:
-            return False
-        if isinstance(arrays, ArrayRecord):
+        if self._saved is not None and isinstance(arrays, ArrayRecord):
             return self._saved.goes_on_after(arrays, *given) is not None
-        self._saved.check(*given)
+        if self._saved is not None:
+            self._saved.check(*given)
         return False
 
-    def goes_on(self, arrays: ArrayRecord) -> bool:
-        """The first time: whether the run has gone on with the saved audit, after this model."""
+    def go_on(self, arrays: ArrayRecord) -> None:
+        """The first time: let the run go on with the saved audit, if it is after this model."""
         run = self._run
         if not self._has_looked and run.index == 0:  # hooked without `start`
             self._look()
         saved, self._saved = self._saved, None
         if saved is None:
-            return False
-        try:
+            return
+        with run.goes_on("the saved audit cannot go on, and a new one begins"):
             done = saved.goes_on_after(arrays, run.settings, run.wrapped)
             if done is None:
-                text = "Audit: the one in the checkpoint is of another run; a new one begins"
-                logger.warning(text)
-                return False
+                logger.warning(
+                    "Audit: the one in the checkpoint is of another run; a new one begins"
+                )
+                return
             run.restore(saved, done, arrays)
             self._mine = True
             logger.info("Audit: goes on after round %d of %s", done, run.rounds or "some")
             if done < saved.audit.index:
                 text = "Audit: rounds %d to %d are not in the model"
                 logger.warning(text, done + 1, saved.audit.index)
-            return True
-        except Exception as error:  # noqa: BLE001 - a new audit is better than none
-            run.failed("the saved audit cannot go on, and a new one begins", error)
-            return False
 
     def _look(self) -> None:
         """Read what is in the folder; what is damaged is moved aside."""
@@ -211,14 +216,12 @@ class Checkpoint:
     def _set_aside(self) -> None:
         """Rename the audit in the folder, so that another run can be kept there."""
         path = self._path("audit")
-        try:
+        with self._run.goes_on("the saved audit cannot be moved aside"):
             if path.exists():
                 numbered = (self._path(f"audit-{number}") for number in itertools.count(1))
                 free = next(name for name in numbered if not name.exists())
                 path.rename(free)
                 logger.warning("Audit: %s is now %s", path, free)
-        except OSError as error:
-            self._run.failed("the saved audit cannot be moved aside", error)
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.npz"

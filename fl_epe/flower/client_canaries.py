@@ -8,6 +8,7 @@ reads no reply, so this works under secure aggregation.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import enum
 import json
@@ -30,7 +31,9 @@ _ORDER = "canary-order"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
 _CLIPPING_NORM = "clipping_norm"  # what Flower's client-side wrappers put into the configuration
-_FAR_ABOVE = 1e3
+FAR_ABOVE = 1e3
+"""How many times the clip norm a canary is, so that the clipping under audit scales it down."""
+
 _SHARE_STREAM = 1 << 62  # apart from every canary's number
 
 
@@ -79,17 +82,13 @@ class Acknowledgement(enum.IntEnum):
     OUTSIDE_CLIPPING = 2
     UNFIT = 3
 
-    @property
-    def hint(self) -> str:
-        """What to do about it, as part of a sentence."""
-        return {
-            Acknowledgement.CANARY: "they answered as they should",
-            Acknowledgement.OUTSIDE_CLIPPING: (
-                "canary_mod stands outside a clipping mod, where nothing would clip a canary: put"
-                " it last in mods=[…]"
-            ),
-            Acknowledgement.UNFIT: "replies do not hold one set of arrays like the message's",
-        }[self]
+
+HINTS = {
+    Acknowledgement.OUTSIDE_CLIPPING: "canary_mod stands outside a clipping mod, where nothing"
+    " would clip a canary: put it last in mods=[…]",
+    Acknowledgement.UNFIT: "replies do not hold one set of arrays like the message's",
+}
+"""Why a client answered for itself, and what to do about it, as part of a sentence."""
 
 
 def take_acknowledgement(content: RecordDict) -> Acknowledgement | None:
@@ -118,7 +117,7 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     order = CanaryOrder.take_from(message.content)
     if order is None:
         return call_next(message, context)
-    sent = _copied(message.content)  # an app may train in the arrays that it was sent
+    sent = copy.deepcopy(message.content)  # an app may train in the arrays that it was sent
     reply = call_next(message, context)
     if reply.has_error():
         return reply
@@ -127,22 +126,12 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     else:
         answer = _answer(order, sent, reply.content)
     if answer is not Acknowledgement.CANARY:
-        logger.warning("canary_mod sends the client's own reply: %s", answer.hint)
+        logger.warning("canary_mod sends the client's own reply: %s", HINTS[answer])
     if order.acknowledge:
-        records = list(records_of(reply.content, MetricRecord).values())
-        if records:
-            records[0][_ANSWER] = int(answer)
-        else:
-            reply.content[_ANSWER] = MetricRecord({_ANSWER: int(answer)})
+        if not (records := records_of(reply.content, MetricRecord)):
+            reply.content[_ANSWER] = records[_ANSWER] = MetricRecord()
+        next(iter(records.values()))[_ANSWER] = int(answer)
     return reply
-
-
-def _copied(content: RecordDict) -> RecordDict:
-    out = RecordDict()
-    for name, record in content.items():
-        values: Any = dict(record.items())
-        out[name] = type(record)(values)
-    return out
 
 
 def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowledgement:
@@ -154,7 +143,7 @@ def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowle
     except ValueError as error:
         logger.warning("canary_mod: %s", error)
         return Acknowledgement.UNFIT
-    length = order.norm or _FAR_ABOVE * _clip_norm(sent) or norm(own - before)
+    length = order.norm or FAR_ABOVE * _clip_norm(sent) or norm(own - before)
     canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
     model = before + before.dtype.type(length) * canaries.vector(order.number)
     name = next(iter(records_of(reply, ArrayRecord)))
@@ -223,8 +212,7 @@ class ClientCanaries:
         self._order = CanaryOrder(
             0, count + unobserved, seed, kind, leave_out=leave_out, acknowledge=acknowledge
         )
-        self._count, self._identity = count, identity or int
-        self._share: float | None = None
+        self._count, self._identity, self._share = count, identity or int, 0.0
         self.numbers: dict[int, int] = {}
         if isinstance(clients, (int, float)):
             if not 0 < clients <= 1:
@@ -239,8 +227,10 @@ class ClientCanaries:
     def number(self, node_id: int) -> int | None:
         """The number of the client's canary; ``None`` for a real client."""
         identity = self._identity(node_id)
-        if identity not in self.numbers and self._is_chosen(identity):
-            self.numbers[identity] = len(self.numbers)
+        if self._share and identity not in self.numbers and len(self.numbers) < self._count:
+            coin = generator(self._order.seed, _SHARE_STREAM, identity)
+            if coin.random() < self._share:
+                self.numbers[identity] = len(self.numbers)
         return self.numbers.get(identity)
 
     def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
@@ -249,12 +239,6 @@ class ClientCanaries:
         if number is None:
             return None
         return dataclasses.replace(self._order, number=number, norm=norm)
-
-    def _is_chosen(self, identity: int) -> bool:
-        if self._share is None or len(self.numbers) >= self._count:
-            return False
-        coin = generator(self._order.seed, _SHARE_STREAM, identity)
-        return bool(coin.random() < self._share)
 
 
 def with_order(message: Message, order: CanaryOrder) -> Message:

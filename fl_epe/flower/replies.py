@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
 from fl_epe.flower.arrays import Layout, records_of
-from fl_epe.flower.rounds import RoundState
 from fl_epe.flower.settings import ReplyKind
+from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
 
 if TYPE_CHECKING:
@@ -47,12 +47,9 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 
 def weights(replies: Sequence[Message], key: str) -> list[float]:
     """The weight of each reply in an average; 1 where it does not say."""
-    found: list[float] = []
-    for reply in replies:
-        metrics = next(iter(records_of(reply.content, MetricRecord).values()), MetricRecord())
-        value = metrics.get(key, 1)
-        found.append(1 if isinstance(value, list) else value)
-    return found
+    records = [[*records_of(reply.content, MetricRecord).values(), {}][0] for reply in replies]
+    found = [metrics.get(key, 1) for metrics in records]
+    return [1 if isinstance(value, list) else value for value in found]
 
 
 def model_record(
@@ -270,7 +267,6 @@ def make_replies(
     """
     vectors, before = state.vectors, state.before
     assert vectors is not None  # noqa: S101 - there are canaries in the round
-    like = like[: len(numbers)]
     forms = [
         state.layout.form(records_of(a.reply.content, ArrayRecord)[a.name], state.arrays, kind)
         for a in like

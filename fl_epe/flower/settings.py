@@ -21,6 +21,10 @@ _DERIVED: Any = None  # a default that follows from the other arguments
 _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
 
+class SettingsError(ValueError):
+    """An argument of the audit does not go with the run; said before its first round."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanaryAuditSettings:
     """What an audit is asked for: the keyword arguments of `CanaryAudit`.

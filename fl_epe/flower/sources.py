@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
 from fl_epe.flower.client_canaries import (
+    FAR_ABOVE,
     Acknowledgement,
     ClientCanaries,
     take_acknowledgement,
@@ -33,8 +34,8 @@ from fl_epe.flower.replies import (
     some_answers,
     weights,
 )
-from fl_epe.flower.rounds import AuditPlan, RoundState, TooManyCanariesError, canaries_that_fit
 from fl_epe.flower.settings import ReplyKind
+from fl_epe.flower.state import AuditPlan, RoundState
 from fl_epe.mechanism import norm
 from fl_epe.schedules import Cohort, ShuffledEpochs
 from fl_epe.seeding import generator
@@ -42,12 +43,39 @@ from fl_epe.seeding import generator
 if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
 
-FAR_ABOVE = 1e3
-"""How many times the clip norm a canary is, so that the clipping under audit scales it down."""
-
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
 _SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
+
+
+class TooManyCanariesError(ValueError):
+    """Canaries would have more than their share of a round."""
+
+
+def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
+    """Raise a `TooManyCanariesError` if canaries have more than that share of a round."""
+    if canaries > most * (canaries + rest) or (canaries and rest <= 0 and not alone):
+        raise TooManyCanariesError(
+            f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
+            f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
+            " participations, or raise max_share."
+        )
+
+
+def canaries_that_fit(share: float, clients: int, room: float) -> float:
+    """How many canaries a round may have: at least one, if that is at most twice their share.
+
+    Args:
+        share: largest of a round's replies.
+        clients: whom the strategy asks.
+        room: how many replies can be added to theirs; beyond that canaries replace clients. Who
+            set a finite number asked for canaries in it, up to half of a round.
+    """
+    if share == 1:
+        return math.inf
+    most = math.floor(min(share / (1 - share) * clients, share * (clients + room)) + 1e-9)
+    one = 2 * share * (clients + min(room, 1)) >= 1
+    return max(most, one, min(room, clients) if math.isfinite(room) else 0)
 
 
 class ServerCanaries:
@@ -65,16 +93,13 @@ class ServerCanaries:
 
     def _spread(self) -> list[Cohort]:
         """Who takes part in each round."""
-        if not self._run.number:
-            return []
-        rng = generator(self._run.settings.seed, _SCHEDULE)
-        return list(self._schedule.cohorts(self._run.number, rng))
+        number, rng = self._run.number, generator(self._run.settings.seed, _SCHEDULE)
+        return list(self._schedule.cohorts(number, rng)) if number else []
 
     def plan(self, clients: int, left_out: Sequence[str]) -> AuditPlan:
         """What the audit does to a run; spreads no more canaries than fit, or none below two."""
         run, total, rounds = self._run, sum(map(len, self._cohorts)), len(self._cohorts)
-        most = canaries_that_fit(run.max_share, clients, self._room(clients))
-        reduced = ""
+        most, reduced = canaries_that_fit(run.max_share, clients, self._room(clients)), ""
         if total > most * rounds:
             fit = int(most * rounds * run.number / total + 1e-9)
             reduced = (
@@ -85,8 +110,7 @@ class ServerCanaries:
             run.number = fit if fit >= 2 else 0
             self._cohorts = self._spread()
         canaries = max(map(len, self._cohorts), default=0)
-        replaced = self._replaced(canaries, clients)
-        plan = AuditPlan(canaries, clients, replaced, left_out, reduced)
+        plan = AuditPlan(canaries, clients, self._replaced(canaries, clients), left_out, reduced)
         run.max_share = max(run.max_share, math.ceil(100 * plan.share - 1e-9) / 100)
         return plan
 
@@ -104,8 +128,7 @@ class ServerCanaries:
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
         most = max(self._run.max_share, min(0.5, 2 * self._run.max_share))
-        if canaries and (rest <= 0 or canaries > most * (canaries + rest)):
-            raise TooManyCanariesError(canaries, rest, most)
+        check_share(canaries, rest, most)
 
     def _cohort(self, state: RoundState) -> list[int]:
         if state.index >= len(self._cohorts) or self._run.inject == "none":
@@ -209,26 +232,24 @@ class ClientAnswers:
         if self._run.wrapped.clips_on_server and math.isfinite(state.clip_norm):
             length = FAR_ABOVE * state.clip_norm
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
-        asked, most = [order for order in orders if order is not None], self._run.settings.max_share
-        if len(asked) > most * len(messages):
-            raise TooManyCanariesError(len(asked), len(messages) - len(asked), most)
-        self._run.ordered.update(order.number for order in asked)
+        asked = [order.number for order in orders if order is not None]
+        most = self._run.settings.max_share
+        check_share(len(asked), len(messages) - len(asked), most, alone=True)
+        self._run.ordered.update(asked)
         for message, order in zip(messages, orders, strict=True):
             state.sent.append(message if order is None else with_order(message, order))
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; reads who answered with a canary."""
-        real, refused = readable(replies), self._run.refused
-        played, once = dict[int, Message](), True
+        real, played, once = readable(replies), dict[int, Message](), True
         for reply in real:
             answer = take_acknowledgement(reply.content)
-            if answer is Acknowledgement.CANARY:
-                number = self._clients.number(reply.metadata.src_node_id)
-                if number is not None:
-                    once = once and number not in played  # else what it adds is not known
-                    played[number] = reply
-            elif answer is not None:
-                refused[answer] = refused.get(answer, 0) + 1
+            number = self._clients.number(reply.metadata.src_node_id)
+            if answer is Acknowledgement.CANARY and number is not None:
+                once = once and number not in played  # else what it adds is not known
+                played[number] = reply
+            elif answer not in (None, Acknowledgement.CANARY):
+                self._run.refused.add(answer)
         mine = {id(reply) for reply in played.values()}
         others = [reply for reply in real if id(reply) not in mine]
         missing = self._missing(state, played, others)
@@ -264,9 +285,6 @@ class ClientAnswers:
         try:
             missing = [number for number, reply in played.items() if not holds(number, reply)]
             noise = missing and are_noise([update(reply) for reply in others[:MOST_READ]])
+            return [] if noise else missing
         except ValueError:  # encrypted, say
             return []
-        return [] if noise else missing
-
-
-Source = ServerCanaries | ClientAnswers

@@ -1,33 +1,162 @@
-"""`AuditState`: what an audit knows between two rounds, all of which a checkpoint keeps."""
+"""What an audit knows: of a round under way, and between two rounds, which a checkpoint keeps."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
-import statistics
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line
-from fl_epe.auditing import FaultKind
+from fl_epe.auditing import FaultKind, RoundFacts
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.client_canaries import Acknowledgement
-from fl_epe.flower.rounds import AuditPlan, RoundState
 from fl_epe.flower.settings import ReplyKind
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _FAULTS_KEPT = 100
+_ROUNDING = 1e-5  # shares that differ less are equal
 
 
-def digest(theta: NDArray[np.floating]) -> str:
-    """The hash by which a model, as a flat vector, is known again."""
-    return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
+@dataclasses.dataclass(frozen=True)
+class AuditPlan:
+    """The audit's share of the rounds and its price.
+
+    Attributes:
+        canaries: most canaries in a round.
+        clients: real clients in the first round, those that canaries replace included.
+        replaced: how many of them are not asked in a round, as canaries take their place.
+        left_out: names of arrays that canaries leave alone.
+        reduced: which number of canaries was asked for, and why fewer take part; "" if all do.
+    """
+
+    canaries: int
+    clients: int
+    replaced: int = 0
+    left_out: Sequence[str] = ()
+    reduced: str = ""
+
+    @property
+    def share(self) -> float:
+        """Canaries among the replies of a round."""
+        replies = self.clients - self.replaced + self.canaries
+        return self.canaries / replies if replies else 0.0
+
+    def sentences(self) -> list[str]:
+        """The plan in plain English."""
+        lines = [
+            f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
+            f" {self.clients} clients: {self.share:.0%} of the replies.",
+            f"Real clients have {1 - self.share:.0%} of the weight that they have without the"
+            f" audit{f', as {self.replaced} of them are not asked' if self.replaced else ''}.",
+        ]
+        if self.reduced:
+            lines.append(self.reduced)
+        alone = f"Canaries leave alone: {', '.join(self.left_out)}."
+        return [*lines, alone] if self.left_out else lines
+
+
+@dataclasses.dataclass
+class Aggregation:
+    """The replies that a strategy was given, and the arrays that it made of them.
+
+    Attributes:
+        replies: those without an error.
+        arrays: the strategy's result; ``None`` until it is there.
+    """
+
+    replies: Sequence[Message] = ()
+    arrays: ArrayRecord | None = None
+
+
+@dataclasses.dataclass
+class RoundState:
+    """A round from the messages that go out to the model that comes back.
+
+    Attributes:
+        index: of the round, from 0.
+        arrays: the global model that is sent out.
+        layout: of the model.
+        before: the model as one vector, shape ``(dim,)``.
+        clip_norm: of the round; NaN where nothing is known to clip.
+        grid: by which clients can be asked.
+        sent: messages that go out.
+        withheld: messages that do not, as a canary answers in their place.
+        synthetic: replies that the server made.
+        vectors: the canaries in them, shape ``(K, dim)``.
+        counted: norm that each canary has after clipping; NaN if not known.
+        replies: all that the strategy is given, without an error.
+        played: those with canaries, in the order of ``facts.present``.
+        used: replies that the strategy used, as in `Shares`; ``None`` if it does not tell.
+        seen: what the innermost strategy was given and made; ``None`` if that was not seen.
+        facts: what the auditor is told.
+        heaviest: largest share of a real reply, and of a canary; NaN if not known.
+        sits_out: whether no canary may join, and the round is the strategy's alone.
+    """
+
+    index: int
+    arrays: ArrayRecord
+    layout: Layout
+    before: NDArray[np.floating]
+    clip_norm: float
+    grid: Grid | None = None
+    sent: list[Message] = dataclasses.field(default_factory=list)
+    withheld: list[Message] = dataclasses.field(default_factory=list)
+    synthetic: list[Message] = dataclasses.field(default_factory=list)
+    vectors: NDArray[np.float32] | None = None
+    counted: float = math.nan
+    replies: list[Message] = dataclasses.field(default_factory=list)
+    played: list[Message] = dataclasses.field(default_factory=list)
+    used: set[int] | None = None
+    seen: Aggregation | None = None
+    facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
+    heaviest: tuple[float, float] = (math.nan, math.nan)
+    sits_out: bool = False
+
+    def without_canaries(self) -> None:
+        """Forget the canaries of this round: nobody takes part."""
+        self.synthetic, self.played, self.replies = [], [], []
+        self.vectors = self.used = None
+        self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
+
+    def settle(self, shares: Mapping[int, float] | None) -> int:
+        """Note what each canary added to the mean; how many the strategy left out.
+
+        Args:
+            shares: of the replies, see `shares_of`; ``None`` if they are not known.
+        """
+        ids = [id(reply.content) for reply in self.played]
+        if shares is None:
+            mine = [math.nan if self.used is None or i in self.used else 0.0 for i in ids]
+        else:
+            mine = [shares.get(i, 0.0) for i in ids]
+            real = max((share for i, share in shares.items() if i not in ids), default=math.nan)
+            self.heaviest = real, max(mine, default=math.nan)
+        kept = [position for position, share in enumerate(mine) if not share <= 0]
+        left_out = len(ids) - len(kept)
+        if not kept:
+            self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
+            return left_out
+        weights = np.array(mine)[kept]
+        typical = float(np.sqrt(np.mean(weights**2)))
+        differ = bool(np.ptp(weights) > _ROUNDING * typical)
+        if left_out and self.vectors is not None:
+            self.vectors = self.vectors[kept]
+        self.facts = dataclasses.replace(
+            self.facts,
+            present=np.array(self.facts.present)[kept].tolist(),
+            contribution=self.counted * typical,
+            weights=(weights / typical).tolist() if differ else (),
+            absent=self.facts.absent + left_out,
+        )
+        return left_out
 
 
 @dataclasses.dataclass
@@ -70,11 +199,11 @@ class AuditState:
         clients: number of the canary of each client that has one.
         ordered: numbers of canaries that clients were to answer with.
         answered: those that they did answer with.
-        refused: why clients answered for themselves (`Acknowledgement`), and how often.
+        refused: why clients answered for themselves.
         arguments: of the audit that is kept, see `fingerprint`.
         index: how many rounds are done.
         layout: of the model; ``None`` before the first round.
-        models: hash of the model after so many rounds, see `digest`, where there is a checkpoint.
+        models: hash of the model after so many rounds, where there is a checkpoint.
         notes: of each round, by its index.
         warned: what was logged.
         plan: what the audit does to the run; ``None`` before the first round.
@@ -90,7 +219,7 @@ class AuditState:
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     ordered: set[int] = dataclasses.field(default_factory=set)
     answered: set[int] = dataclasses.field(default_factory=set)
-    refused: dict[int, int] = dataclasses.field(default_factory=dict)
+    refused: set[Acknowledgement] = dataclasses.field(default_factory=set)
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     index: int = 0
     layout: Layout | None = None
@@ -112,37 +241,19 @@ class AuditState:
     @property
     def fault_counts(self) -> dict[str, int]:
         """How often each kind of fault happened."""
-        total: Counter[str] = Counter()
-        for note in self.notes.values():
-            total.update(note.counts)
-        return dict(total)
+        return dict(sum((note.counts for note in self.notes.values()), Counter[str]()))
 
     @property
     def first_failure(self) -> str | None:
         """The first part of the audit that could not be done, and why."""
         return next((note.failure for note in self.notes.values() if note.failure), None)
 
-    def participations(self) -> float | None:
-        """How many rounds a client answered in, on average; ``None`` if nobody did."""
-        counts = Counter(client for note in self.notes.values() for client in note.answered)
-        return statistics.fmean(counts.values()) if counts else None
-
-    def missing(self) -> str | None:
-        """Why fewer canaries took part than clients were told; ``None`` if nothing is known."""
-        if len(self.answered) == len(self.ordered):
-            return None
-        hints = [Acknowledgement(n).hint for n in self.refused] or ["is canary_mod installed?"]
-        return (
-            f"{len(self.answered)} of {len(self.ordered)} canary clients answered with their"
-            f" canary; {'; '.join(hints)}"
-        )
-
-    def reject(self) -> str:
+    def reject(self, failure: Exception | str) -> None:
         """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
         self.inject = "replace" if self.inject == "auto" else "none"
-        if self.inject == "replace":
-            return "from the next round on canaries answer in the place of clients"
-        return "no canary takes part any more"
+        then = "from the next round on canaries answer in the place of clients"
+        then = then if self.inject == "replace" else "no canary takes part any more"
+        self.failed(f"the strategy fails on canaries ({then})", failure)
 
     def fault(
         self, index: int, text: str, kind: FaultKind = FaultKind.OTHER, times: int = 1
@@ -217,17 +328,9 @@ class AuditState:
             text = f"{silent} of {len(state.sent)} clients did not answer"
             self.fault(state.index, text, FaultKind.NO_ANSWER, silent)
 
-    def round_of(self, arrays: ArrayRecord) -> int | None:
-        """After how many rounds the model was this one; the last, if it stood still."""
-        try:
-            found = digest(self.layout.flatten(arrays)) if self.layout else ""
-        except ValueError:
-            return None
-        return max((t for t, model in self.models.items() if model == found), default=None)
-
     def go_on(self, saved: AuditState, done: int) -> None:
         """Know the first ``done`` rounds of an audit that was saved, beside new faults."""
-        mine, known = self.notes, set(saved.faults)
+        mine, known = self.notes, saved.faults
         vars(self).update(vars(saved))
         self.index, self.resumed = done, (*saved.resumed, done)
         self.models = {t: model for t, model in saved.models.items() if t <= done}

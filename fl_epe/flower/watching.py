@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import functools
 import inspect
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.replies import model_record, readable, weights
-from fl_epe.flower.rounds import RoundState
+from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -155,17 +155,14 @@ def _itself(own: Callable[..., Any]) -> Callable[..., Any]:
     return own
 
 
-def argument(function: Callable[..., Any], name: str, given: Sequence[Any], named: Any) -> Any:
-    """The value that an argument has in a call; ``None`` if it has none, or cannot be told."""
+def arguments_of(function: Callable[..., Any], given: Sequence[Any], named: Any) -> dict[str, Any]:
+    """The values that arguments have in a call; empty if that cannot be told."""
     with contextlib.suppress(TypeError, ValueError):
         bound = inspect.signature(function).bind(*given, **named)
         bound.apply_defaults()
-        values = dict(bound.arguments)
-        for value in bound.arguments.values():
-            if isinstance(value, dict) and name not in values:  # **more
-                values.update(value)
-        return values.get(name)
-    return None
+        more = (value for value in bound.arguments.values() if isinstance(value, dict))  # **more
+        return dict(ChainMap(bound.arguments, *more))
+    return {}
 
 
 class Undo:
@@ -178,22 +175,18 @@ class Undo:
     """
 
     def __init__(self, strategies: Sequence[Strategy], *, deep: bool) -> None:
-        self._saved = []
         memo: dict[int, Any] = {id(strategy): strategy for strategy in strategies}
-        for strategy in strategies:
-            values = dict(vars(strategy)) if hasattr(strategy, "__dict__") else {}
-            copies = {name: _copied(value, deep, memo) for name, value in values.items()}
-            self._saved.append((strategy, values, copies))
+        self._saved = [
+            (own, {name: (value, _copied(value, deep, memo)) for name, value in own.items()})
+            for own in (vars(strategy) for strategy in strategies if hasattr(strategy, "__dict__"))
+        ]
 
     def restore(self) -> None:
         """Bring them back."""
-        for strategy, values, copies in self._saved:
-            if not values:
-                continue
-            for name in vars(strategy).keys() - values.keys():
-                delattr(strategy, name)
-            for name, value in values.items():
-                vars(strategy)[name] = _brought_back(value, copies[name])
+        for own, values in self._saved:
+            for name in own.keys() - values.keys():
+                del own[name]
+            own.update({name: _brought_back(*pair) for name, pair in values.items()})
 
 
 def _copied(value: Any, deep: bool, memo: dict[int, Any]) -> Any:
@@ -226,77 +219,56 @@ Shares = Mapping[int, float]
 """Share of each reply in what was released, by the ``id`` of its content."""
 
 
-@dataclasses.dataclass
-class Aggregation:
-    """The replies that a strategy was given, and the arrays that it made of them.
-
-    Attributes:
-        replies: those without an error.
-        arrays: the strategy's result; ``None`` until it is there.
-    """
-
-    replies: Sequence[Message] = ()
-    arrays: ArrayRecord | None = None
-
-    def shares(
-        self, key: str, layout: Layout, preferred: str, used: Collection[int] | None = None
-    ) -> tuple[str, Shares] | None:
-        """How the replies were averaged, and the share of each; ``None`` if they were not.
-
-        "weighted" by the metric ``key``, or "equal". Some entries are compared, to within rounding.
-
-        Args:
-            key: of the metric.
-            layout: of the model.
-            preferred: see `model_record`.
-            used: replies that the strategy is known to have used, as in `Shares`.
-        """
-        if not self.replies or not self.arrays:
-            return None
-        step = max(1, layout.dim // _ENTRIES)
-        made = layout.flatten(self.arrays, step).astype(np.float64)
-        given = np.full((len(self.replies), len(made)), np.nan)
-        for row, reply in zip(given, self.replies, strict=True):
-            with contextlib.suppress(ValueError):
-                row[:] = model_record(reply, layout, preferred, step)[1]
-        known = np.isfinite(given).all(axis=1)
-        eps = max(np.finfo(a.dtype).eps for a in self.arrays.values() if "float" in a.dtype)
-        largest = np.abs(given[known]).max(axis=0, initial=0.0)
-        error = _ROUNDINGS * eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
-        ids = [id(reply.content) for reply in self.replies]
-        kept = known & np.array([used is None or number in used for number in ids])
-        ways = {"weighted": weights(self.replies, key), "equal": [1.0] * len(self.replies)}
-        for way, values in ways.items():
-            found = np.where(kept, values, 0.0)
-            if found.sum() > 0:
-                found = found / found.sum()
-                if np.all(np.abs(made - found[kept] @ given[kept]) <= error):
-                    return way, dict(zip(ids, found.tolist(), strict=True))
-        return None
-
-
-def weighted_shares(
-    replies: Sequence[Message], key: str, used: Collection[int] | None = None
-) -> Shares:
-    """Share of each reply in an average by the metric ``key`` over those that were used."""
-    found = {
-        id(reply.content): weight if used is None or id(reply.content) in used else 0.0
-        for reply, weight in zip(replies, weights(replies, key), strict=True)
-    }
-    whole = sum(found.values())
-    return {number: weight / whole for number, weight in found.items()}
-
-
-def averaging_of(
-    wrapped: Wrapped, state: RoundState, seen: Aggregation | None
+def shares_of(
+    seen: Aggregation, key: str, layout: Layout, preferred: str, used: Collection[int] | None = None
 ) -> tuple[str, Shares] | None:
+    """How the replies were averaged, and the share of each; ``None`` if they were not.
+
+    "weighted" by the metric ``key``, or "equal". Some entries are compared, to within rounding.
+
+    Args:
+        seen: the replies, and what was made of them.
+        key: of the metric.
+        layout: of the model.
+        preferred: see `model_record`.
+        used: replies that the strategy is known to have used, as in `Shares`.
+    """
+    if not seen.replies or not seen.arrays:
+        return None
+    step = max(1, layout.dim // _ENTRIES)
+    made = layout.flatten(seen.arrays, step).astype(np.float64)
+    given = np.full((len(seen.replies), len(made)), np.nan)
+    for row, reply in zip(given, seen.replies, strict=True):
+        with contextlib.suppress(ValueError):
+            row[:] = model_record(reply, layout, preferred, step)[1]
+    known = np.isfinite(given).all(axis=1)
+    eps = max(np.finfo(a.dtype).eps for a in seen.arrays.values() if "float" in a.dtype)
+    largest = np.abs(given[known]).max(axis=0, initial=0.0)
+    error = _ROUNDINGS * eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
+    ids = [id(reply.content) for reply in seen.replies]
+    kept = known & np.array([used is None or number in used for number in ids])
+    ways = {"weighted": weights(seen.replies, key), "equal": [1.0] * len(ids)}
+    for way, values in ways.items():
+        found = np.where(kept, values, 0.0)
+        if found.sum() > 0:
+            found = found / found.sum()
+            if np.all(np.abs(made - found[kept] @ given[kept]) <= error):
+                return way, dict(zip(ids, found.tolist(), strict=True))
+    return None
+
+
+def averaging_of(wrapped: Wrapped, state: RoundState) -> tuple[str, Shares] | None:
     """How the replies were averaged, and their shares; ``None`` if that is not known."""
-    key = wrapped.weighted_by()
+    key, used = wrapped.weighted_by(), state.used
     with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, np.linalg.LinAlgError):
-        if wrapped.averages():
-            return "weighted", weighted_shares(state.replies, key, state.used)
-        if seen is not None and wrapped.plain_layers():
-            return seen.shares(key, state.layout, wrapped.arrays_key(), state.used)
+        if wrapped.averages:  # over those that were used
+            given = zip(state.replies, weights(state.replies, key), strict=True)
+            known = {id(reply.content): weight for reply, weight in given}
+            kept = {i: w if used is None or i in used else 0.0 for i, w in known.items()}
+            whole = sum(kept.values())
+            return "weighted", {number: weight / whole for number, weight in kept.items()}
+        if state.seen is not None and wrapped.plain_layers:
+            return shares_of(state.seen, key, state.layout, wrapped.arrays_key(), used)
     return None
 
 

@@ -2,92 +2,80 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import Any
 
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.mechanism import ServerSGD
 
-_ON_SERVER = (
-    flower.DifferentialPrivacyServerSideFixedClipping,
-    flower.DifferentialPrivacyServerSideAdaptiveClipping,
-)
-_ON_CLIENT = (
-    flower.DifferentialPrivacyClientSideFixedClipping,
-    flower.DifferentialPrivacyClientSideAdaptiveClipping,
-)
-_FLOWER_DP = (*_ON_SERVER, *_ON_CLIENT)
 _ADAPTIVE = (
     flower.DifferentialPrivacyServerSideAdaptiveClipping,
     flower.DifferentialPrivacyClientSideAdaptiveClipping,
 )
-_REFUSED: dict[tuple[type, ...], str] = {
-    (flower.FedXgbBagging, flower.FedXgbCyclic): "it passes trees on, not numbers",
-    (
-        flower.Krum,
-        flower.MultiKrum,
-        flower.Bulyan,
-    ): "it keeps whole replies and drops outliers, which canaries are",
+_ON_SERVER = (flower.DifferentialPrivacyServerSideFixedClipping, _ADAPTIVE[0])
+_FLOWER_DP = (*_ON_SERVER, flower.DifferentialPrivacyClientSideFixedClipping, _ADAPTIVE[1])
+_AVERAGING = (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
+_TREES = (flower.FedXgbBagging, flower.FedXgbCyclic)
+_KRUM = (flower.Krum, flower.MultiKrum, flower.Bulyan)
+_REFUSED = {
+    _TREES: "it passes trees on, not numbers",
+    _KRUM: "it keeps whole replies and drops outliers, which canaries are",
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Wrapped:
     """A strategy and those that it wraps in turn, outermost first.
 
+    Args:
+        strategy: the outermost.
+
     Attributes:
         layers: at least one strategy; the last wraps nothing.
+        base: the innermost strategy.
+        description: class names, such as "DifferentialPrivacyServerSideFixedClipping(FedAvg)".
+        clips_on_server: whether the server clips what it receives.
+        plain_layers: whether all layers around the innermost are Flower's own DP wrappers.
+        averages: whether the arrays are averaged by weight, so that a canary's share is known. What
+            a subclass does that has an ``aggregate_train`` of its own is seen when it runs, see
+            `shares_of`.
+        takes_models: whether it is known from its type that clients answer with models.
+
+    Raises:
+        TypeError: for something that is not a message-API strategy.
+        ValueError: for a strategy that cannot be audited honestly, with the reason.
     """
 
-    layers: tuple[Strategy, ...]
-
-    @classmethod
-    def inspect(cls, strategy: Strategy) -> Wrapped:
-        """Find the strategies that ``strategy`` wraps.
-
-        Raises:
-            TypeError: for something that is not a message-API strategy.
-            ValueError: for a strategy that cannot be audited honestly, with the reason.
-        """
+    def __init__(self, strategy: Strategy) -> None:
+        _check(strategy)
         layers = [strategy]
-        while True:
-            _check(layers[-1])
-            inner = getattr(layers[-1], "strategy", None)
-            if not isinstance(inner, Strategy):
-                return cls(tuple(layers))
+        while isinstance(inner := getattr(layers[-1], "strategy", None), Strategy):
+            _check(inner)
             layers.append(inner)
+        self.layers, self.base = layers, layers[-1]
+        names = [type(layer).__name__ for layer in layers]
+        self.description = "(".join(names) + ")" * (len(names) - 1)
+        self.clips_on_server = any(isinstance(layer, _ON_SERVER) for layer in layers)
+        self.plain_layers = all(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
+        self._averaging_base = type(self.base).aggregate_train in _AVERAGING
+        self.averages = self.plain_layers and self._averaging_base
+        known = type(self.base).__module__.startswith("flwr.") or self._averaging_base
+        self.takes_models = known or any(isinstance(layer, _FLOWER_DP) for layer in layers)
 
-    @property
-    def base(self) -> Strategy:
-        """The innermost strategy."""
-        return self.layers[-1]
-
-    @property
-    def description(self) -> str:
-        """Class names, such as "DifferentialPrivacyServerSideFixedClipping(FedAvg)"."""
-        names = [type(layer).__name__ for layer in self.layers]
-        return "(".join(names) + ")" * (len(names) - 1)
-
-    @property
-    def clips_on_server(self) -> bool:
-        """Whether the server clips what it receives."""
-        return any(isinstance(layer, _ON_SERVER) for layer in self.layers)
-
-    def _first(self, name: str) -> float | None:
+    def _first(self, name: str, default: Any = None) -> Any:
         """The number that the outermost strategy with such an attribute has in it."""
         values = (getattr(layer, name, None) for layer in self.layers)
-        return next((value for value in values if isinstance(value, (int, float))), None)
+        return next((value for value in values if isinstance(value, (int, float))), default)
 
     def clip_norm(self) -> float:
         """The clip norm of the coming aggregation; NaN where none is known."""
-        value = self._first("clipping_norm")
-        return math.nan if value is None else float(value)
+        return float(self._first("clipping_norm", math.nan))
 
     def target_clipped(self) -> float | None:
         """The share of updates that an adaptive clip norm wants clipped; ``None`` if it stays."""
-        return self._first("target_clipped_quantile")
+        found: float | None = self._first("target_clipped_quantile")
+        return found
 
     def expected_replies(self) -> int | None:
         """How many replies the noise is meant for; ``None`` where any number will do."""
@@ -102,36 +90,12 @@ class Wrapped:
         """The name of the model's arrays in a message."""
         return str(getattr(self.base, "arrayrecord_key", "arrays"))
 
-    def averages(self) -> bool:
-        """Whether the arrays are averaged by weight, so that a canary's share is known.
-
-        What a subclass does that has an ``aggregate_train`` of its own is seen when it runs, see
-        `Aggregation`.
-        """
-        return self.plain_layers() and self._averaging_base()
-
-    def plain_layers(self) -> bool:
-        """Whether all layers around the innermost are Flower's own DP wrappers."""
-        return all(isinstance(layer, _FLOWER_DP) for layer in self.layers[:-1])
-
-    def takes_models(self) -> bool:
-        """Whether it is known from its type that clients answer with models, not with deltas."""
-        clips = any(isinstance(layer, _FLOWER_DP) for layer in self.layers)
-        known = type(self.base).__module__.startswith("flwr.")
-        return clips or known or self._averaging_base()
-
-    def _averaging_base(self) -> bool:
-        aggregate = type(self.base).aggregate_train
-        return aggregate in (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
-
     def server(self) -> ServerSGD | str:
         """What the server does with the average: SGD, or the name of what cannot be undone."""
         base = self.base
-        if not self.averages():
-            return self.description
-        if isinstance(base, flower.FedAvgM) and base.server_opt:
+        if self.averages and isinstance(base, flower.FedAvgM) and base.server_opt:
             return ServerSGD(base.server_learning_rate, base.server_momentum)
-        return ServerSGD()
+        return ServerSGD() if self.averages else self.description
 
     def caveat(self, *, averages: bool = False) -> str | None:
         """What a reader of the report must know about the combination; ``None`` if nothing.
@@ -142,7 +106,7 @@ class Wrapped:
         base = self.base
         noisy = any(isinstance(layer, _FLOWER_DP) for layer in self.layers[:-1])
         moves = isinstance(base, flower.FedAvgM) and base.server_opt
-        if not noisy or averages or (self._averaging_base() and not moves):
+        if not noisy or averages or (self._averaging_base and not moves):
             return None
         text = (
             f"The noise is added after {type(base).__name__} has made its step: the clip norm does"
@@ -164,7 +128,7 @@ class Wrapped:
         Args:
             averages: whether the innermost strategy is known to do nothing but average.
         """
-        if (averages or self.averages()) and len(self.layers) == 1:
+        if (averages or self.averages) and len(self.layers) == 1:
             return 0.0, 0.0
         for layer in self.layers:
             if isinstance(layer, _ADAPTIVE) and layer.noise_multiplier > 0:

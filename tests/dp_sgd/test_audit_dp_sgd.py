@@ -461,7 +461,7 @@ def test_the_record_and_the_report(tmp_path, capsys):
 
 def test_each_record_of_the_same_steps_has_the_same_bits():
     model, optimizer = private()
-    with audited(optimizer, canary_kind="sphere", num_canaries=50) as audit:
+    with audited(optimizer, num_canaries=50) as audit:
         train(model, optimizer)
     first, second = audit.record(), audit.record()
     for name in ("final", "displacement", "means"):
@@ -523,12 +523,11 @@ REFUSED = {
     "one-canary": (lambda o: o, {"num_canaries": 1}, "num_canaries=1 >= 2"),
     "unobserved": (lambda o: o, {"unobserved": -1}, "unobserved=-1 >= 0"),
     "delta": (lambda o: o, {"delta": 2.0}, "delta=2.0"),
-    "kind": (lambda o: o, {"canary_kind": "cube"}, "kind='cube'"),
     "twice": (lambda o: o, {"participations": 2}, "steps=… with participations=2"),
     "often": (
         lambda o: o,
         {"sample_rate": None, "steps": 3, "participations": 4},
-        r"participations=4 in \(0, steps=3\]",
+        r"participations=4 .*steps=3",
     ),
 }
 
@@ -546,7 +545,6 @@ def test_before_training_there_is_nothing():
     with pytest.raises(ValueError, match="around training first"):
         audit.record()
     assert "around training first" in audit.report()
-    assert "0 steps" in repr(audit)
 
 
 def test_other_trained_parameters_than_at_the_start_stop_the_audit():

@@ -31,7 +31,6 @@ from fl_epe.auditing.whitening import SKETCH_PARTS
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit
 from fl_epe.flower.client_canaries import CanaryOrder
-from fl_epe.flower.state import AuditState
 
 KILLED = 5
 SERVER = Path(__file__).parents[1] / "support" / "killed_server.py"
@@ -427,10 +426,10 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplo
     assert again.record().presence.sum() == CANARIES
 
 
-@pytest.mark.parametrize("name", ["round_of", "check", "goes_on", "save", "_look"])
+@pytest.mark.parametrize("name", ["goes_on_after", "check", "go_on", "save", "_look"])
 def test_whatever_fails_the_run_ends_with_an_audit(tmp_path, monkeypatch, name, killed):
     kept = (tmp_path / "audit.npz").read_bytes()
-    owner = {"round_of": AuditState, "check": SavedAudit}.get(name, Checkpoint)
+    owner = SavedAudit if name in vars(SavedAudit) else Checkpoint
 
     def broken(*arguments):
         raise ZeroDivisionError("ours")

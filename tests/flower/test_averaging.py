@@ -11,7 +11,8 @@ from fl_epe.auditing import EVERY_ROUND, expected_score_fit, seen_by
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import doubts
 from fl_epe.flower.replies import are_noise, drawn_weights
-from fl_epe.flower.watching import Aggregation
+from fl_epe.flower.state import Aggregation
+from fl_epe.flower.watching import shares_of
 
 DIM = 2000
 LAYOUT = Layout.of(pack(w=np.zeros(500, "f4")))
@@ -37,7 +38,8 @@ def _mean(given, shares):
 
 @pytest.mark.parametrize(("way", "shares"), [("weighted", [1, 2, 3] * 3), ("equal", [1] * 9)])
 def test_shares_of_an_average_are_found(replies, way, shares):
-    found = Aggregation(replies, pack(w=_mean(replies, shares))).shares("n", LAYOUT, "arrays")
+    seen = Aggregation(replies, pack(w=_mean(replies, shares)))
+    found = shares_of(seen, "n", LAYOUT, "arrays")
     assert found is not None
     assert found[0] == way
     shown = [found[1][id(reply.content)] for reply in replies]
@@ -48,7 +50,8 @@ def test_shares_of_an_average_are_found(replies, way, shares):
 
 def test_what_is_no_average_of_the_replies_has_no_shares(replies):
     noisy = _mean(replies, [1] * 9) + 1e-3 * np.random.default_rng(2).normal(size=500)
-    assert Aggregation(replies, pack(w=noisy.astype("f4"))).shares("n", LAYOUT, "arrays") is None
+    seen = Aggregation(replies, pack(w=noisy.astype("f4")))
+    assert shares_of(seen, "n", LAYOUT, "arrays") is None
 
 
 def test_canaries_take_their_weights_from_the_clients():

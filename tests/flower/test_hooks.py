@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import strategy as flower
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.flower.watching import Attachment, Undo, argument
+from fl_epe.flower.watching import Attachment, Undo, arguments_of
 
 NODES = 10
 
@@ -96,10 +96,10 @@ def test_a_call_s_arguments_are_found_by_name():
     def start(grid, initial_arrays, num_rounds=3, **more):
         """Like a strategy's."""
 
-    assert argument(start, "num_rounds", (1, 2), {}) == 3
-    assert argument(start, "num_rounds", (1, 2, 7), {}) == 7
-    assert argument(start, "timeout", (1, 2), {"timeout": 5}) == 5
-    assert argument(start, "num_rounds", (), {}) is None
+    assert arguments_of(start, (1, 2), {})["num_rounds"] == 3
+    assert arguments_of(start, (1, 2, 7), {})["num_rounds"] == 7
+    assert arguments_of(start, (1, 2), {"timeout": 5})["timeout"] == 5
+    assert arguments_of(start, (), {}) == {}
 
 
 @pytest.mark.parametrize("deep", [False, True], ids=["shallow", "deep"])

@@ -52,9 +52,9 @@ def test_values_are_read_where_they_are():
     assert decoded.values[0] == 0
 
 
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_every_version_of_the_format_is_read(version, order):
+def test_every_version_of_the_format_for_numbers_is_read(version, order):
     value, stream = np.array(np.arange(6.0).reshape(2, 3), order=order), io.BytesIO()
     np.lib.format.write_array(stream, value, version)
     array = Array("float64", (2, 3), "numpy.ndarray", stream.getvalue())
