@@ -23,8 +23,6 @@ Examples:
     some numbers: File is not a zip file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

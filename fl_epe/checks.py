@@ -8,8 +8,6 @@ Examples:
     fl_epe.checks.ArgumentError: Expected delta=2.0 in (0, 1).
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """`RunConfig`: everything that decides the result of an audited run, and when it may stop early."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

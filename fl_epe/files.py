@@ -9,8 +9,6 @@ Examples:
     '\\u001b[2J\\u001b[HA client says: ε ≈ 0'
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@
 and `parquet_table` are for the readers. A header with a duplicate column is refused.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

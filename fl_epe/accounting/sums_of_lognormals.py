@@ -6,8 +6,6 @@ rounded up, by an amount that falls with the square of the grid's step. Only pos
 added, so that small probabilities keep their relative precision.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -15,8 +15,6 @@ Examples:
     4.377
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -24,8 +24,6 @@ Examples:
     False
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable

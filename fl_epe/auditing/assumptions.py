@@ -16,8 +16,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Collection

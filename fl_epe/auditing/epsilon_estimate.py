@@ -15,8 +15,6 @@ Examples:
     (3.0, 2.0, 4.0, True)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Literal

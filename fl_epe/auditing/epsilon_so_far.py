@@ -17,8 +17,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -10,8 +10,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -20,8 +20,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import typing

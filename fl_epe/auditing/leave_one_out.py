@@ -11,8 +11,6 @@ Examples:
     (array([3.]), np.float64(2.0), np.float64(3.0))
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -11,8 +11,6 @@ Examples:
     fl_epe.auditing.measured.NotMeasured: no canary took part in 12 rounds
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

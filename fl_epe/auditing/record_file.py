@@ -6,8 +6,6 @@ checked for its field's type and range, so that an edited file is refused by the
 and not by an error somewhere in a report.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import types

@@ -4,8 +4,6 @@ Each canary is scored against noise and clients, with the other canaries out, as
 does for a record, while the round's vectors are at hand.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence

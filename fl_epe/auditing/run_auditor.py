@@ -13,8 +13,6 @@ Examples:
     2
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

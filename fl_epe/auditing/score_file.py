@@ -9,8 +9,6 @@ Examples:
     ['cosines, known variance', 'cosines, fitted variance']
 """
 
-from __future__ import annotations
-
 import array
 import dataclasses
 import functools

@@ -6,8 +6,6 @@ Examples:
     array([0., 1., 0.])
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Iterator, Sequence

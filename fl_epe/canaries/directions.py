@@ -12,8 +12,6 @@ Examples:
     array([ 3., -1., -1.,  3.], dtype=float32)
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -11,8 +11,6 @@ Examples:
     (1, 2)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any

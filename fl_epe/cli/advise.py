@@ -1,7 +1,5 @@
 """``fl-epe advise``: noise for a wanted ε, canaries for a claim, and who of a log is worst case."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

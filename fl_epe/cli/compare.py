@@ -1,7 +1,5 @@
 """``fl-epe compare`` and ``fl-epe schedules``: a grid of schedules, and the kinds there are."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

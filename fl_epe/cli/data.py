@@ -1,7 +1,5 @@
 """``fl-epe new`` and ``fl-epe data convert``: a task on data of one's own, and published data."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.resources
 import json

@@ -4,8 +4,6 @@ An `ArgumentError` names the option that was typed. Whatever else is raised beco
 its traceback is shown where ``--debug`` asks for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

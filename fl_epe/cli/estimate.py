@@ -1,7 +1,5 @@
 """``fl-epe estimate``: every estimate and bound that a file of scores allows."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The entry point of ``fl-epe``: every command is a dataclass in a file of its own in this room."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import importlib

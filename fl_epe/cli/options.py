@@ -24,8 +24,6 @@ tyro 1.0.17 was tried in place of this module: a message of 6 to 11 lines where 
 ``{None}|FLOAT`` in place of ``X``, and 0.14 s more for each command.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

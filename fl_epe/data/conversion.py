@@ -4,8 +4,6 @@
 and with how much memory: see ``docs/notes/data-sets.md``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -3,8 +3,6 @@
 An encoder names the columns that it reads, and encodes a batch of rows with these names.
 """
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Mapping

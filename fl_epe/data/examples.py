@@ -1,7 +1,5 @@
 """The data sets that are known, where they can be, and what the integers of an example mean."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Finds the data, a hub id, a file or a folder, and the splits in it; reads rows in batches."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

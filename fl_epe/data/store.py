@@ -5,8 +5,6 @@ A folder with ``train.bin`` and ``held_out.bin``, arrays of whole numbers as the
 what else is known of the data set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -12,8 +12,6 @@ stretches, bends and draws with a pen of some width, every time a little differe
 How long it takes: see ``docs/notes/data-sets.md``.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 

@@ -12,8 +12,6 @@ their own. So a model first learns frequencies, then pairs of words.
 How long it takes: see ``docs/notes/data-sets.md``.
 """
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

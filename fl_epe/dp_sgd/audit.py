@@ -3,8 +3,6 @@
 No exception of the audit ends training: it is told once, and the run goes on without.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -4,8 +4,6 @@
 optimizer's own ``add_noise``, and the noisy sum after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """`AuditedRun`: what an audit does in each round, and where it goes on after a restart."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

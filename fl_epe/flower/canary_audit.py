@@ -4,8 +4,6 @@ Hand ``CanaryAudit(strategy, num_canaries=…, delta=…)`` to Flower in place o
 `CanaryAudit.report` after the run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

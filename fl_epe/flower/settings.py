@@ -1,7 +1,5 @@
 """The arguments of `CanaryAudit`: what each means, its default, and which go together."""
 
-from __future__ import annotations
-
 import dataclasses
 import secrets
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """Hooks on a strategy, how a failed call is undone, and what it made of its replies."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -1,7 +1,5 @@
 """`Wrapped`: what an audit must know about a strategy, and which strategies it refuses."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -18,8 +18,6 @@ Examples:
     12
 """
 
-from __future__ import annotations
-
 from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
 from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
 from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure

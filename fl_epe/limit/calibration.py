@@ -12,8 +12,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -11,8 +11,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import bisect
 import dataclasses
 import itertools

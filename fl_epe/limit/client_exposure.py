@@ -12,8 +12,6 @@ Examples:
     [1, 2]
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

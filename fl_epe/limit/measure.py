@@ -4,8 +4,6 @@ Nothing is drawn where a schedule has a law in closed form. Where it has none, p
 drawn, the same ones for every noise multiplier.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """What to compare: a grid of schedules × noise × participations, each a few times."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

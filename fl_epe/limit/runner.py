@@ -1,7 +1,5 @@
 """Carries a plan out in parallel processes: measures its cells, or trains and pools them."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import functools

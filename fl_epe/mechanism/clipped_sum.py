@@ -10,8 +10,6 @@ Examples:
     array([0.25, 0.5 ])
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

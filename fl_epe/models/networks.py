@@ -1,7 +1,5 @@
 """The networks of the built-in tasks: the EMNIST CNN and the StackOverflow LSTM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, cast
 

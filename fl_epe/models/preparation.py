@@ -9,8 +9,6 @@ Examples:
     BatchNorm: its weights, if any, are trained and audited like all others. ...
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

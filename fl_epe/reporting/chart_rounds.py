@@ -1,7 +1,5 @@
 """Charts of a run: ε of each row, ε by round, the schedule, clip norms, loss and accuracy."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

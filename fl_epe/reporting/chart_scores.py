@@ -1,7 +1,5 @@
 """Charts of scores: error rates beside the claimed region, histograms, and expected scores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

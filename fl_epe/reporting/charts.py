@@ -5,8 +5,6 @@ in print; in a browser with JavaScript, plotly draws the same traces over it. Co
 roles, such as "@observed", for which each of the two has its own palette.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ The schedule is that of the record's settings, and its ε is computed as for a c
 deployments, and records whose settings name no schedule, have only the count of participations.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

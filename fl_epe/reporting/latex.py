@@ -5,8 +5,6 @@ Examples:
     '50\\% of $\\delta$\\_1'
 """
 
-from __future__ import annotations
-
 from fl_epe.reporting.status import status_line
 from fl_epe.reporting.summary_types import RunSummary, TableRow
 from fl_epe.reporting.tables import table_rows

@@ -1,7 +1,5 @@
 """How well a run learned: clip norm, lost updates, and what was measured on held-out data."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

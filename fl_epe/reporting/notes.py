@@ -1,7 +1,5 @@
 """The sentences under a report's table: assumptions, warnings and further results."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

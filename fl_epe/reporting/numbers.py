@@ -1,7 +1,5 @@
 """Numbers as reports show them, and as JSON holds them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -4,8 +4,6 @@ Charts are drawn by plotly, whose script is in the page, compressed: 2.0 MB wher
 is has 4.8 MB. A browser that cannot unpack it, or runs no scripts, shows the still pictures.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import gzip

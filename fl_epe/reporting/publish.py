@@ -4,8 +4,6 @@ The same record gives the same files, byte for byte, with the same versions of t
 Matplotlib: no file has a date, and no name or place of the machine.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -3,8 +3,6 @@
 Use `write_report` for the files and `as_text` for plain text; both need the audit record only.
 """
 
-from __future__ import annotations
-
 import datetime
 import io
 import json

@@ -5,8 +5,6 @@ only if its interval leaves 0 out; with several pairs of runs the intervals of o
 together (Bonferroni).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -3,8 +3,6 @@
 `write_runs_compared` writes the files, `print_runs_compared` prints to a terminal.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

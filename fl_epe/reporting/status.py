@@ -1,7 +1,5 @@
 """What stands at the top of a report: the finding, whether the run was measured, and its faults."""
 
-from __future__ import annotations
-
 import math
 import shlex
 

@@ -4,8 +4,6 @@
 JSON cannot hold them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

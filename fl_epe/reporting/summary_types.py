@@ -1,7 +1,5 @@
 """The types behind a report: what `summarize` computes and ``report.json`` holds."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Literal

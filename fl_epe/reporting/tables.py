@@ -1,7 +1,5 @@
 """The terminal, on which text from outside is only text, tables for it, and a report's cells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

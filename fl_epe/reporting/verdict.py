@@ -1,7 +1,5 @@
 """The verdict of a report, what each row of its table states, and what limits them, in words."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

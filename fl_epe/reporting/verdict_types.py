@@ -1,7 +1,5 @@
 """What a report says about its rows, its verdict, and the dependence of the canaries."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Literal

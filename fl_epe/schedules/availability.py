@@ -1,7 +1,5 @@
 """Schedules in which devices differ: in when they are available, or in how often they take part."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

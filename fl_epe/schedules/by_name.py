@@ -7,8 +7,6 @@ Examples:
     ('capped', {'of': 'poisson', 'per_run': 2})
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

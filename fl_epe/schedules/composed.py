@@ -1,7 +1,5 @@
 """Schedules made of other schedules: caps on participation, and participants who drop out."""
 
-from __future__ import annotations
-
 import abc
 import collections
 import dataclasses

@@ -1,7 +1,5 @@
 """Schedules in which clients are alike: by coins, in cohorts of fixed size, or equally often."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import math

@@ -18,8 +18,6 @@ Examples:
     (3, 1.0, ['mean'])
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The only file that touches what Flower does not publish; look here first after its update."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os

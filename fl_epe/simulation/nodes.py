@@ -1,7 +1,5 @@
 """`NodeRegistry`: which node holds which clients, while nodes leave and return under other ids."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence

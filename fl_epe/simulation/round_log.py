@@ -4,8 +4,6 @@ The log starts with the planned cohorts and is corrected as answers come in; rec
 are filled from it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Run an audited training to its end on any grid: evaluate, checkpoint, resume."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

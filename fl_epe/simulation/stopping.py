@@ -4,8 +4,6 @@ A run spends its time waiting for the answers of a round. Nothing of its state c
 a run that ends there can keep the state after the last whole round.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterable

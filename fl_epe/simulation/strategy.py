@@ -1,7 +1,5 @@
 """`DPFedAvg`: `fl_epe.simulation.dp_fedavg` as a Flower strategy for `worker_app` nodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping

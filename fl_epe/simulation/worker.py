@@ -1,7 +1,5 @@
 """The worker `ClientApp`: one Flower node that stands for one client or for thousands."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """`Task`, what every task promises: the clients' data, a model, a loss and a metric."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import functools

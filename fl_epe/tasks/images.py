@@ -3,8 +3,6 @@
 The digits come with scikit-learn and need no download; Fashion-MNIST is read from IDX files.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Local training of a round's clients, one after another or many at once, into one clipped sum."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import logging

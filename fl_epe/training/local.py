@@ -6,8 +6,6 @@ second, two threads 67, two processes 66, and one trainer whose operations use b
 a round of clients costs is in `benchmarks/throughput.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

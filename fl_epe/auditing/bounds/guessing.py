@@ -20,8 +20,6 @@ seen, and the bound is the end of the range from 0 in which every ε is rejected
 is needed: docs/notes/lower-bounds.md.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -14,8 +14,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import types
