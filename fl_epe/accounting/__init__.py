@@ -13,6 +13,7 @@ Examples:
 from fl_epe.accounting.expected_score_law import (
     ExpectedScoreLaw,
     clients_law,
+    drawn_law,
     expected_score_law,
     simulated_law,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "analytical_epsilon",
     "clients_law",
     "delta_two_gaussians",
+    "drawn_law",
     "epsilon_two_gaussians",
     "expected_score_law",
     "gaussian_epsilon",

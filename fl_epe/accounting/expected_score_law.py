@@ -22,14 +22,14 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
 from fl_epe.checks import raise_invalid
-from fl_epe.schedules import Capped, ClientType, Schedule, Trace, trace_of
+from fl_epe.schedules import Capped, ClientType, Schedule, Trace, presence, trace_of
 from fl_epe.seeding import generator
 
 Floats = NDArray[np.float64]
@@ -38,6 +38,7 @@ _CELLS = 1000  # of the lattice, for a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
 _MOST_ROWS = 1e8  # of simulated participations: half a minute
 _ROWS_A_ROUND = 150  # as long as a round takes to draw
+_MOST_CELLS = 4_000_000  # rounds times drawn clients
 _FEW = 10_000  # clients that are drawn where all of them would take minutes
 _MANY, _COARSE = 20_000, 2e-4  # a law of more expected scores is rounded, by so much at most
 _SEED = 13
@@ -159,13 +160,49 @@ def simulated_law(
             all of them is above this quantile of one population's largest, with this probability.
         seed: of the draws, the same for all weights.
     """
-    runs = math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
+    runs = _populations(confidence)
     rows = clients * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
     if runs * rows > _MOST_ROWS:
         return None
     rng, added = generator(seed, 0), np.asarray(weights, np.float64)
     law = ExpectedScoreLaw.of([_sums(schedule, added, clients, rng) for _ in range(runs)])
     return dataclasses.replace(law, drawn=runs * clients)
+
+
+def drawn_law(
+    schedule: Schedule,
+    expected_scores: Callable[[NDArray[np.bool_]], Floats],
+    clients: int,
+    *,
+    confidence: float = 0.95,
+    seed: int = _SEED,
+) -> ExpectedScoreLaw:
+    """The law of an expected score that is no sum over a client's rounds.
+
+    Of all clients of as many populations as in `simulated_law`; of some clients of one population
+    where these are too many.
+
+    Args:
+        schedule: the participation schedule.
+        expected_scores: from who is in which round, ``(T, m)``, those of m clients.
+        clients: how many clients there are.
+        confidence: as in `simulated_law`.
+        seed: of the draws.
+    """
+    runs, rng = _populations(confidence), generator(seed, 0)
+    most = max(_MOST_CELLS // schedule.rounds, 2)
+    whole = runs * clients <= most
+    found = [
+        expected_scores(presence(schedule, clients, rng, min(clients, most)))
+        for _ in range(runs if whole else 1)
+    ]
+    law = ExpectedScoreLaw.of(np.concatenate(found))
+    return dataclasses.replace(law, drawn=sum(map(len, found)), whole=whole)
+
+
+def _populations(confidence: float) -> int:
+    """So many that the largest value of all is above this quantile of the largest of one."""
+    return math.ceil(math.log(1 - confidence) / math.log(confidence) - 1e-9)
 
 
 def clients_law(

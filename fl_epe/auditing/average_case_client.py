@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fl_epe.accounting import (
     ExpectedScoreLaw,
+    drawn_law,
     expected_score_law,
     known_expected_score_delta,
     known_expected_score_epsilon,
@@ -36,6 +37,7 @@ from fl_epe.schedules import Schedule, make_schedule
 
 Floats = NDArray[np.float64]
 
+_DRAWN = 10_000  # clients, at most, of a law that is not known in closed form
 _UNKNOWN_POPULATION = 10**6  # where nobody says how many clients: only rounding depends on it
 _FEW = 30  # canaries that carry δ; with fewer, those that were not seen may matter more
 
@@ -145,7 +147,7 @@ def average_case_client(
     record = view.record
     delta = record.delta if delta is None else delta
     fit = expected_score_fit(view, delta, confidence=confidence)
-    weights, realised = view.weights, view.all_expected_scores
+    realised = view.all_expected_scores
     of_canary = record.findings.heaviest_canary_share or math.inf
     heavier = (record.findings.heaviest_share or 0) > 1.1 * of_canary
     if heavier or record.mechanism.canary_weights is not None:
@@ -156,10 +158,11 @@ def average_case_client(
     canaries, canaries_unknown = client.mixtures(sample, "canaries")
     law = None
     if schedules is not None:
-        law = client.law(schedules.canaries, weights, schedules.population)
+        many = schedules.population or _UNKNOWN_POPULATION
+        law = client.law(schedules.canaries, many, min(schedules.population or _DRAWN, _DRAWN))
     largest, few = None, False
     if schedules is None or law is None:
-        most = view.of_sum(weights.sum())
+        most = float(view.expected_of(np.ones((record.rounds, 1), bool))[0])
         known, few = client.with_spread(canaries, sample, len(realised), most)
         unknown, mean = canaries_unknown, client.mean_of(sample, len(realised))
         equal = sample.equal and not heavier
@@ -167,7 +170,7 @@ def average_case_client(
         known, unknown = client.mixtures(law, "schedule")
         mean, equal = client.single(law.mean, "mean expected score of the schedule"), law.equal
         many = clients or schedules.population or _UNKNOWN_POPULATION
-        largest = client.largest(schedules.clients, weights, many)
+        largest = client.largest(schedules.clients, many)
     return AverageCaseClient(
         "canaries" if law is None else "schedule",
         known=known,
@@ -192,28 +195,32 @@ class _Client:
     view: View
 
     def law(
-        self, schedule: Schedule, weights: Floats, clients: int | None
+        self, schedule: Schedule, clients: int, drawn: int, confidence: float = 0.95
     ) -> ExpectedScoreLaw | None:
-        """Law of a client's expected score; simulated where there is none in closed form."""
-        if (missing := schedule.rounds - len(weights)) < 0:
+        """Law of a client's expected score; of ``drawn`` clients if none is in closed form."""
+        view = self.view
+        if (missing := schedule.rounds - view.record.rounds) < 0:
             return None
-        added = np.append(weights, np.zeros(missing))  # of rounds that a stopped run never reached
-        known = expected_score_law(schedule, added, clients or _UNKNOWN_POPULATION)
-        found = known or simulated_law(schedule, added, min(clients or 10_000, 10_000))
-        return found.root() if found is not None and self.view.adversary.sees == "all" else found
+        every_round = view.adversary.sees == "all"
+        if every_round and view.correlated and schedule.most_participations() > 1:
+            return drawn_law(
+                schedule,
+                lambda here: view.expected_of(here[: view.record.rounds]),
+                drawn,
+                confidence=confidence,
+            )
+        added = np.append(view.weights, np.zeros(missing))  # a stopped run never reached the last
+        found = expected_score_law(schedule, added, clients)
+        found = found or simulated_law(schedule, added, drawn, confidence=confidence)
+        return found.root() if found is not None and every_round else found
 
-    def largest(self, schedule: Schedule, weights: Floats, clients: int) -> ExposedOfMany | None:
-        if (missing := schedule.rounds - len(weights)) < 0:
-            return None
-        added, half = np.append(weights, np.zeros(missing)), (1 + self.confidence) / 2
-        law = expected_score_law(schedule, added, clients) or simulated_law(
-            schedule, added, clients, confidence=half
-        )
-        # The other half of the risk is κ's.
+    def largest(self, schedule: Schedule, clients: int) -> ExposedOfMany | None:
+        half = (1 + self.confidence) / 2  # the other half of the risk is κ's
+        law = self.law(schedule, clients, clients, half)
         if law is None or (largest := law.largest(clients, half)) is None:
             return None
         words = f"largest expected score of {clients:,} clients"
-        return ExposedOfMany(clients, self.single(self.view.of_sum(largest), words), law.drawn > 0)
+        return ExposedOfMany(clients, self.single(largest, words), law.drawn > 0)
 
     def mixtures(self, law: ExpectedScoreLaw, of: str) -> tuple[EpsilonEstimate, EpsilonEstimate]:
         """With a known expected score, and with an unknown one."""

@@ -107,6 +107,11 @@ class View:
             return EXACT
         return self.record.correlation.precision(self.record.rounds, self.record.dim)
 
+    @property
+    def correlated(self) -> bool:
+        """Whether rounds are, as far as they are followed."""
+        return self.record.correlation.factor is not None
+
     @functools.cached_property
     def unit_error(self) -> float:
         """Relative standard error of `all_expected_scores`, as correlations are estimated."""
@@ -137,7 +142,7 @@ class View:
         Raises:
             ValueError: if the record does not say what a canary adds to the mean.
         """
-        weights = self.record.correlation.additive_weights(self._signal)
+        weights = self.record.correlation.alone(self._signal)
         return np.asarray(self.precision.unit * np.sqrt(weights))
 
     @functools.cached_property
@@ -193,7 +198,7 @@ class View:
 
         For an adversary who sees the final model ``√d·w_t·C_t / (n·‖h‖)``, with ``w_t`` the weight
         of round t in θ_T − θ_0, and h all but a typical canary in it; for one who sees every
-        round's its part of ``fᵀG⁻¹f``, ``a_t²`` where rounds are independent.
+        round's that of ``fᵀG⁻¹f`` for this round alone, ``a_t²`` where rounds are independent.
 
         Raises:
             ValueError: if the clip norms are unknown, or for the final model if the server was not
@@ -202,10 +207,7 @@ class View:
         """
         check_measured(self.record, self.adversary)
         if self.adversary.sees == "all":
-            taken = self.record.presence.sum(axis=0)
-            often = float(taken[taken > 0].mean())
-            others = (often - 1) / max(self.record.rounds - 1, 1)
-            found = self.record.correlation.additive_weights(self._signal, others)
+            found = self.record.correlation.alone(self._signal)
             return self.precision.unit**2 * found
         added, hidden = self._final_parts
         if hidden == 0:
@@ -239,9 +241,12 @@ class View:
         found = np.sqrt(energies[self.record.presence.any(axis=0)])
         return np.asarray(found / self.precision.width)
 
-    def of_sum(self, weights: float) -> float:
-        """The expected score of a client whose rounds have this sum of `weights`."""
-        return float(np.sqrt(weights)) if self.adversary.sees == "all" else float(weights)
+    def expected_of(self, presence: NDArray[np.bool_]) -> Floats:
+        """Expected scores, ``(m,)``, of clients who take part as ``presence`` says, ``(T, m)``."""
+        if self.adversary.sees == "final":
+            return np.asarray(self.weights @ presence)
+        signals = self.record.correlation.whiten(self._signal[:, None] * presence)
+        return np.asarray(self.precision.unit * np.sqrt(np.sum(signals**2, axis=0)))
 
     @functools.cached_property
     def _hidden_norms(self) -> Floats:

@@ -178,20 +178,14 @@ class RoundCorrelation:
             found[here] = columns.T @ whitened / length[:, None]
         return found
 
-    def additive_weights(self, signal: Floats, others: float = 0.0) -> Floats:
-        """What taking part in each round adds to ``fᵀG⁻¹f``, ``(T,)``, on average.
-
-        Args:
-            signal: ``(T,)``, what a participant adds to each round.
-            others: probability that one who takes part in a round takes part in another one.
-        """
+    def alone(self, signal: Floats) -> Floats:
+        """``fᵀG⁻¹f`` of who adds its ``signal`` to one round alone, of each round, ``(T,)``."""
         if self.factor is None:
             return signal**2
-        total, weights = self.whiten(signal), np.empty_like(signal)
+        found = np.empty_like(signal)
         for here, columns in self._columns(len(signal)):
-            alone = columns * signal[here]
-            weights[here] = (1 - others) * np.sum(alone**2, axis=0) + others * (total @ alone)
-        return np.maximum(weights, 0.0)
+            found[here] = np.sum((columns * signal[here]) ** 2, axis=0)
+        return found
 
     def precision(self, rounds: int, dim: int) -> Precision:
         """What the estimation of the factor does to scores after so many rounds."""

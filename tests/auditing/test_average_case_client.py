@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from records import make_record
 
+from fl_epe import RoundFacts, RunAuditor
 from fl_epe.accounting import (
     epsilon_two_gaussians,
     known_expected_score_epsilon,
@@ -175,3 +176,30 @@ def test_intervals_of_fresh_populations_cover_the_population():
 def test_it_is_plain_data():
     values = dataclasses.asdict(average_case_client(seen_by(drawn())))
     assert values["known"]["confidence"] == 0.95
+
+
+def test_clients_of_correlated_rounds_have_the_rounds_of_the_schedule():
+    """Noise takes back a part of that of all rounds before."""
+    dim, rounds, z = 2_000, 12, 0.4
+    column = np.cumprod([0.7, *((2 * j - 1) / (2 * j) for j in range(1, rounds))])
+    strategy = np.array(
+        [[column[t - s] if s <= t else 0 for s in range(rounds)] for t in range(rounds)]
+    )
+    fresh = np.random.default_rng(0).standard_normal((rounds, dim))
+    auditor = RunAuditor(60, 100, seed=1, delta=DELTA)
+    theta = np.zeros(dim)
+    auditor.begin(theta)
+    for t, noise in enumerate(np.linalg.solve(strategy, z * fresh)):
+        here = [i for i in range(60) if i % 4 == t % 4]
+        theta = theta + auditor.canaries.combine(np.ones((1, len(here))), numbers=here)[0] + noise
+        auditor.observe(theta, RoundFacts(here, 1.0, clip_norm=1.0, replies=1.0))
+    record = auditor.record(participation="cyclic", canary_participations=3.0)
+    view = seen_by(record, EVERY_ROUND)
+    found = average_case_client(view)
+    sizes = [np.linalg.norm(strategy[:, start::4].sum(axis=1)) / z for start in range(4)]
+    truth = known_expected_score_epsilon(sizes, DELTA)
+    assert found.source == "schedule"
+    assert found.known.low < truth < found.known.high
+    assert found.known.epsilon == pytest.approx(found.canaries.epsilon, rel=0.03)
+    apart = epsilon_two_gaussians(0, 1, np.sqrt(3 * view.weights.mean()), 1, DELTA)
+    assert apart < 0.8 * truth  # of the same rounds one by one

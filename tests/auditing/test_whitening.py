@@ -54,10 +54,7 @@ def test_scores_are_whitened_by_it():
     np.testing.assert_allclose(found, wanted)
     signal = rng.random(ROUNDS) + 0.5
     apart = signal**2 * np.diag(inverse)
-    np.testing.assert_allclose(correlation.additive_weights(signal), apart)
-    # Rounds drawn with probability p add up to the mean of fᵀG⁻¹f, which has p of each pair.
-    together = correlation.additive_weights(signal, 0.3)
-    np.testing.assert_allclose(together, 0.7 * apart + 0.3 * signal * (inverse @ signal))
+    np.testing.assert_allclose(correlation.alone(signal), apart)
 
 
 def test_rounds_beyond_the_window_are_forgotten():
@@ -72,7 +69,7 @@ def test_rounds_beyond_the_window_are_forgotten():
     assert declared.whiten(values) is values
     assert declared.matched(values) is values
     assert declared.precision(ROUNDS, DIM) is EXACT
-    np.testing.assert_array_equal(declared.additive_weights(np.full(3, 2.0)), np.full(3, 4.0))
+    np.testing.assert_array_equal(declared.alone(np.full(3, 2.0)), np.full(3, 4.0))
 
 
 def test_few_dimensions_have_few_rounds():
