@@ -65,7 +65,7 @@ def _two_groups(shift, count=300, seed=0):
 
 @pytest.mark.parametrize("method", [pytest.param("clopper-pearson", marks=pytest.mark.slow), "gdp"])
 def test_right_aggregate_passes_at_its_claim(method):
-    for seed in range(20):
+    for seed in range(8):
         evidence = assert_private(_play(1.5, seed), _gaussian(1.5), DELTA, method=method)
         assert not evidence.violated
 
@@ -254,6 +254,7 @@ def test_a_conviction_says_that_it_assumes_gaussian_noise():
     assert few.gaussian_p is None
 
 
+@pytest.mark.slow
 def test_a_gaussian_mechanism_is_refuted_as_rarely_as_the_confidence_says():
     runs = 150
     refuted = sum(

@@ -37,7 +37,7 @@ def test_the_shift_has_the_epsilon(epsilon):
     assert shift_of(0.0, DELTA) == 0.0
 
 
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("exact", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_audits_of_that_size_have_the_power_and_smaller_ones_do_not(exact):
     """Checked with other draws than those by which the number was found."""
     found = canaries_for_epsilon(9.0, 2.0, DELTA, participations=1 if exact else 2)
@@ -98,6 +98,10 @@ def test_bad_input_is_named(changes, message):
 
 class TestCommandLine:
     COMMON = ("advise", "canaries", "--claimed", "2")
+
+    @pytest.fixture(autouse=True)
+    def few_audits(self, monkeypatch):
+        monkeypatch.setattr("fl_epe.limit.canaries_needed._DRAWS", 8)
 
     def _json(self, capsys, *more):
         assert main([*self.COMMON, *more, "--json"]) == 0

@@ -54,6 +54,7 @@ def test_table_3_agrees_with_what_other_seeds_gave(one_noise, capsys):
     assert "PARTS" not in printed
 
 
+@pytest.mark.slow
 def test_table_3_fails_where_something_else_is_expected(one_noise, monkeypatch, capsys):
     rows = ((mean + 5 * sd, sd) for mean, sd in table3.EXPECTED[one_noise])
     monkeypatch.setattr(table3, "EXPECTED", {one_noise: tuple(rows)})
