@@ -175,7 +175,7 @@ class CanarySet:
             family = rotation(self.dim, self.seed, number)
             here = slice(first, min(first + size, self.count))
             rows[here] = family.rows(np.arange(here.stop - first))
-            lengths[here] = [family.length(row) for row in rows[here].tolist()]
+            lengths[here] = family.lengths(rows[here])
         return rows, lengths
 
     def _families(self, chosen: Rows) -> Iterator[tuple[Rotation, Rows, Rows, Floats]]:

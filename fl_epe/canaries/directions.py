@@ -130,20 +130,28 @@ class Rotation:
             x = x ^ (x >> shift)
         return x
 
-    def length(self, row: int) -> float:
-        """Norm of this row of whole numbers before it is scaled to 1; its square is exact."""
-        whole, rest = divmod(self.dim, _BLOCK)
-        square = float(self._squares[np.arange(whole) ^ (row // _BLOCK)].sum())
-        cut = self._base[np.arange(whole * _BLOCK, whole * _BLOCK + rest) ^ row]
-        return math.sqrt(square + float(np.sum(np.square(cut, dtype=np.float64))))
+    def lengths(self, rows: Rows) -> Floats:
+        """Norm of each of these rows of whole numbers before it is scaled to 1; exact squares."""
+        squares = np.zeros(len(rows))
+        sums = np.square(self._base, dtype=np.float64)
+        for bit in range(self.size.bit_length()):  # `sums` are those of 2^bit entries
+            if self.dim >> bit & 1:
+                start = self.dim >> (bit + 1) << (bit + 1)  # a block of the row, and of the base
+                squares += sums[(start ^ rows) >> bit]
+            sums = sums[::2] + sums[1::2]
+        return np.asarray(np.sqrt(squares))
 
     def fill(self, row: int, out: NDArray[np.float32]) -> None:
         """Write the canary of this row, of length 1, into ``out``, shape ``(dim,)``."""
         order, blocks = np.arange(_BLOCK) ^ (row % _BLOCK), self._base.reshape(-1, _BLOCK)
-        scale = np.float32(1 / self.length(row))
+        whole, rest = divmod(self.dim, _BLOCK)
+        which = np.arange(whole + 1) ^ (row // _BLOCK)
+        cut = blocks[which[-1] % len(blocks)].take(order[:rest])  # none if no block is cut
+        square = float(self._squares[which[:whole]].sum())  # of whole numbers: exact
+        scale = np.float32(1 / math.sqrt(square + float(np.sum(np.square(cut, dtype=np.float64)))))
         for number, start in enumerate(range(0, self.dim, _BLOCK)):
             part = out[start : start + _BLOCK]
-            shuffled = blocks[number ^ (row // _BLOCK)].take(order[: len(part)])
+            shuffled = blocks[which[number]].take(order[: len(part)])
             np.multiply(shuffled, self._second[start : start + len(part)], out=part)
             part *= scale
 
