@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.linalg
@@ -44,8 +44,7 @@ _TOGETHER = 64  # of them that one thread works on at once, for more than one ve
 
 def one_blas_thread() -> AbstractContextManager[Any]:
     """While this lasts a product uses one thread: more would compete with ours, 10 times slower."""
-    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
-    return limited
+    return cast(AbstractContextManager[Any], _controller().limit(limits=1, user_api="blas"))
 
 
 @functools.cache
@@ -97,8 +96,7 @@ def _share(work: Callable[[int], None], items: Iterable[int], threads: int) -> N
 @functools.cache
 def hadamard(size: int) -> NDArray[np.float32]:
     """The matrix of the transform of length ``size``, in Sylvester's order."""
-    matrix: NDArray[np.float32] = scipy.linalg.hadamard(size, np.float32)
-    return matrix
+    return np.asarray(scipy.linalg.hadamard(size, np.float32))
 
 
 class Rotation:

@@ -108,7 +108,6 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
 
 
 def _encoder(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
-    """How the rows of this kind become examples."""
     if kind == Images.kind:
         return Images()
     if vocabulary is None:
@@ -125,7 +124,6 @@ def _encoder(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) 
 def _read(
     doing: str, parts: list[Part], encoder: Encoder, report: Progress
 ) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Clients of some parts, and their examples, batch by batch."""
     known = [part.rows for part in parts if part.rows is not None]
     total, done = sum(known) if len(known) == len(parts) else None, 0
     for part in parts:
@@ -147,7 +145,6 @@ def _write(
     grouper: Grouper,
     report: Progress,
 ) -> None:
-    """Write all files."""
     sample = Sample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
     for _, found in _read("reading held-out rows", parts[HELD_OUT], encoder, report):
         sample.add(found)

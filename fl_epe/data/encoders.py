@@ -92,7 +92,6 @@ def _pixels(column: pa.Array) -> NDArray[np.uint8]:
 
 
 def _decode_picture(content: bytes) -> np.ndarray:
-    """The pixels of a picture's file."""
     pil = optional("PIL.Image")
     try:
         with pil.open(io.BytesIO(content)) as image:

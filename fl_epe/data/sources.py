@@ -44,8 +44,7 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Rows of a Parquet file."""
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         names = _pick(file.schema_arrow.names, wanted, str(path))
-        batches = file.iter_batches(ROWS, columns=list(names.values()))
-        yield from _renamed(batches, names, str(path))
+        yield from _renamed(file.iter_batches(ROWS, columns=list(names.values())), names, str(path))
 
 
 def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:
@@ -87,7 +86,6 @@ def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
 
 
 def _sqlite(path: Path) -> contextlib.closing[sqlite3.Connection]:
-    """A connection that cannot write."""
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     return contextlib.closing(sqlite3.connect(address, uri=True))
 
@@ -156,7 +154,6 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
 
 
 def _pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
-    """For each wanted column the name that it has among those ``present``."""
     found = {}
     for name, choices in wanted.items():
         matches = [choice for choice in choices if choice in present]

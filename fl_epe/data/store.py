@@ -53,7 +53,6 @@ class ClientStore:
         )
 
     def __len__(self) -> int:
-        """How many clients there are."""
         return len(self._count)
 
     def sizes(self, clients: np.ndarray, most: int = 0) -> np.ndarray:

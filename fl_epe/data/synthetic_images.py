@@ -117,8 +117,7 @@ def _points(
 
 def _nearest(values: NDArray[np.float32], last: int) -> NDArray[np.int32]:
     scaled = values * _RESOLUTION + np.float32(last / 2 + 0.5)
-    result: NDArray[np.int32] = np.clip(scaled, 0, last).astype(np.int32)
-    return result
+    return np.asarray(np.clip(scaled, 0, last).astype(np.int32))
 
 
 @functools.cache
@@ -137,7 +136,6 @@ def distances() -> NDArray[np.float32]:
 
 
 def _distance(points: NDArray[np.float64], strokes: str) -> NDArray[np.float64]:
-    """To the nearest of the segments of all strokes."""
     nearest = np.full(points.shape[:-1], np.inf)
     for stroke in strokes.split():
         corners = np.array([int(digit) for digit in stroke], float).reshape(-1, 2)

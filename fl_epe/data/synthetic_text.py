@@ -108,5 +108,4 @@ def _of_topic(words: NDArray[np.uint16], topics: NDArray[np.int64]) -> NDArray[n
     """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
     rare = WORDS - _COMMON
     moved = (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
-    own = np.where((words > _COMMON) & (words <= WORDS), moved, words)
-    return own.astype(np.uint16)
+    return np.where((words > _COMMON) & (words <= WORDS), moved, words).astype(np.uint16)

@@ -102,7 +102,6 @@ class DPSGDAudit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the optimizer back as it was."""
         self._active = False
         with self._standing_back("the final model could not be read"):
             own = vars(self._steps.optimizer)
@@ -133,7 +132,6 @@ class DPSGDAudit:
             self.faults.append(f"step {self._auditor.rounds}, {text}")
 
     def _clip(self, clip: Callable[[], None]) -> None:
-        """In the place of the optimizer's ``clip_and_accumulate``."""
         if self._active:
             self._clipped.append(self._steps.clip(clip))
         else:
@@ -160,7 +158,6 @@ class DPSGDAudit:
                 self._score(facts, cohort, clipped, gradient, summed)
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> NDArray[np.float32]:
-        """The sum of the gradients of these canaries, each of length ``clip_norm``."""
         ones = np.ones((1, len(cohort)))
         total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())[0]
         return np.asarray(np.float32(-clip_norm) * total)
@@ -291,5 +288,4 @@ class DPSGDAudit:
 
 
 def _constant(values: list[float]) -> float | None:
-    """The value that all have in common; ``None`` if they differ, or there is none."""
     return values[0] if len(set(values)) == 1 else None

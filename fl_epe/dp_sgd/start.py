@@ -128,7 +128,6 @@ def _cohorts(
 
 
 def _plan(expected: float, found: Steps) -> list[str]:
-    """What the canaries, ``expected`` so many, do to a step."""
     z, n = float(found.optimizer.noise_multiplier), found.batch_size
     lines = [
         f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"

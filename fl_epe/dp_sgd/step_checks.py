@@ -183,8 +183,7 @@ def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: fl
     total, count = examples.sum(), batches.sum()
     few, many = (np.floor(expected * count / rate) for expected in (size, size + 1))
     less = scipy.stats.binom.cdf(total, few, rate)
-    more = scipy.stats.binom.sf(total - 1, many, rate)
-    if min(less, more) >= _LEVEL / 4:
+    if min(less, scipy.stats.binom.sf(total - 1, many, rate)) >= _LEVEL / 4:
         return ""
     return (
         f"a batch has {total / count:.4g} examples on average, where a sampling rate of"

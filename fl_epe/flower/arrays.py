@@ -39,8 +39,7 @@ def pack(**arrays: NDArray[Any]) -> ArrayRecord:
 def encoded(value: NDArray[Any]) -> Array:
     """``value`` as Flower's ``Array``, in C order, made with one copy of the values."""
     header, flat = io.BytesIO(), np.ascontiguousarray(value)
-    described = npy.header_data_from_array_1_0(flat.reshape(value.shape))
-    npy.write_array_header_1_0(header, described)
+    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(flat.reshape(value.shape)))
     data = b"".join((header.getvalue(), flat.reshape(-1).view(np.uint8).data))
     return Array(str(value.dtype), tuple(value.shape), _NUMPY, data)
 

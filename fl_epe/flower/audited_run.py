@@ -125,7 +125,6 @@ class AuditedRun(AuditState):
             self._use_rounds(num_rounds)
 
     def _use_rounds(self, rounds: int) -> None:
-        """Spread the canaries over so many rounds."""
         settings = self.settings
         if settings.rounds is not None:
             if self.index == 0 and rounds > settings.rounds:
@@ -164,7 +163,6 @@ class AuditedRun(AuditState):
         vars(self).pop("source", None)  # another one, that knows what was saved
 
     def _is_last(self, arrays: object) -> bool:
-        """Whether this is the model after the rounds so far."""
         with contextlib.suppress(ValueError):
             if self.layout and self.last is not None and isinstance(arrays, ArrayRecord):
                 return np.array_equal(self.layout.flatten(arrays), self.last)
@@ -176,7 +174,6 @@ class AuditedRun(AuditState):
             self.auditor.observe(None, RoundFacts())
 
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
-        """Note the initial model; rounds that went by before count as lost."""
         start = layout.flatten(arrays)
         if self._checkpoint is not None:
             self.arguments = fingerprint(self.settings, self.wrapped)
@@ -292,7 +289,6 @@ class AuditedRun(AuditState):
                 self._checkpoint.save()
 
     def _settle_canaries(self, state: RoundState) -> None:
-        """Note which canaries the strategy used, and with which share."""
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
         meant = len(state.played)
         if left_out := state.settle(shares):

@@ -88,7 +88,6 @@ class CanaryAudit(Strategy):
         self._hooks = Attachment(strategy, self, names, self._rescue, failed)
 
     def __getattr__(self, name: str) -> Any:
-        """What an audit does not have is the strategy's."""
         if name.startswith("__") or "strategy" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.strategy, name)
@@ -101,7 +100,6 @@ class CanaryAudit(Strategy):
             setattr(self.strategy, name, value)
 
     def __delattr__(self, name: str) -> None:
-        """Like `__setattr__`."""
         if name in vars(self):
             super().__delattr__(name)
         else:
@@ -216,7 +214,6 @@ class CanaryAudit(Strategy):
         return [*real, *self._asked_late(state)]
 
     def _asked_late(self, state: RoundState) -> list[Message]:
-        """The replies of clients that canaries were to replace."""
         withheld, state.withheld = state.withheld, []
         if state.grid is None or not withheld:
             return []
@@ -303,7 +300,6 @@ class CanaryAudit(Strategy):
 
 
 def _loss(metrics: MetricRecord | None) -> float | None:
-    """The clients' training loss among the metrics of a round; ``None`` if there is none."""
     for name in ("train_loss", "train-loss", "loss"):
         value = metrics.get(name) if metrics else None
         if isinstance(value, int | float):

@@ -171,7 +171,6 @@ class Checkpoint:
                 logger.warning(text, done + 1, saved.audit.index)
 
     def _look(self) -> None:
-        """Read what is in the folder; what is damaged is moved aside."""
         self._has_looked, self._mine, self._saved = True, False, None
         path = self._path("audit")
         try:
@@ -210,11 +209,9 @@ class Checkpoint:
             write_archive(path, run.auditor.state(), texts, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on
-            what = "the audit could not be saved"
-            run.failed(what, error, run.index - 1, FaultKind.NOT_SAVED)
+            run.failed("the audit could not be saved", error, run.index - 1, FaultKind.NOT_SAVED)
 
     def _set_aside(self) -> None:
-        """Rename the audit in the folder, so that another run can be kept there."""
         path = self._path("audit")
         with self._run.goes_on("the saved audit cannot be moved aside"):
             if path.exists():

@@ -135,7 +135,6 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
 
 
 def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowledgement:
-    """Put the canary into the reply, if it can be."""
     try:
         before_arrays, answered = _only(sent, "message"), _only(reply, "reply")
         layout = Layout.of(before_arrays, order.leave_out)

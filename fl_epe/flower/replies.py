@@ -199,8 +199,7 @@ def are_noise(
         return False
     blocks = min(_BLOCKS, dim // 32)
     size = min(_SIZE, dim // blocks)
-    starts = np.linspace(0, dim - size, blocks).astype(np.int64)
-    places = starts[:, None] + np.arange(size)
+    places = np.linspace(0, dim - size, blocks).astype(np.int64)[:, None] + np.arange(size)
     old = 0.0 if before is None else before[places].astype(np.float64)
     entries = np.array([answer[places] - old for answer in answers])
     squares = np.mean(entries**2, axis=2)  # of each update's blocks

@@ -105,7 +105,6 @@ class CanaryAuditSettings:
         self._check_together()
 
     def _defaults(self) -> dict[str, Any]:
-        """The values of those arguments that follow from others."""
         once = self.participations <= 1 and self.clients is None
         few, many = max(2, self.num_canaries // 4), max(LEAST_FOR_NULL, self.num_canaries)
         return {
@@ -126,8 +125,7 @@ class CanaryAuditSettings:
         if self.noise_multiplier is not None:
             check_noise("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.max_share)
-        words = {"canary_kind": CanaryKind, "replies": ReplyKind}
-        for name, kind in words.items():
+        for name, kind in {"canary_kind": CanaryKind, "replies": ReplyKind}.items():
             value = getattr(self, name)
             if value is not None and value not in get_args(kind):
                 raise_invalid(name, value, f"to be one of {get_args(kind)}")

@@ -92,7 +92,6 @@ class ServerCanaries:
         self._cohorts = self._spread()
 
     def _spread(self) -> list[Cohort]:
-        """Who takes part in each round."""
         number, rng = self._run.number, generator(self._run.settings.seed, _SCHEDULE)
         return list(self._schedule.cohorts(number, rng)) if number else []
 
@@ -119,7 +118,6 @@ class ServerCanaries:
         return int(min(max(num_canaries - self._room(clients), 0), clients))
 
     def _room(self, clients: int) -> float:
-        """How many replies can be added to those of so many clients."""
         if self._run.inject == "replace":
             return 0
         expected = self._run.wrapped.expected_replies()
@@ -127,8 +125,7 @@ class ServerCanaries:
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        most = max(self._run.max_share, min(0.5, 2 * self._run.max_share))
-        check_share(canaries, rest, most)
+        check_share(canaries, rest, max(self._run.max_share, min(0.5, 2 * self._run.max_share)))
 
     def _cohort(self, state: RoundState) -> list[int]:
         if state.index >= len(self._cohorts) or self._run.inject == "none":

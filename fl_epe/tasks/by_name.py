@@ -169,7 +169,6 @@ def find_task(reference: str) -> FoundTask:
 
 
 def _fits(value: Any) -> bool:
-    """Whether it is a task, a class of tasks, or a function that says that it returns one."""
     from fl_epe.tasks.contract import Task
 
     if inspect.isfunction(value):
@@ -211,15 +210,13 @@ def place_of(error: BaseException) -> str:
 
 
 def _settings_of(function: Callable[..., Any], reference: str) -> type:
-    """A dataclass with a field for each argument of a function, and the function's docstring."""
     hints, fields = typing.get_type_hints(function), list[Any]()
     for name, parameter in inspect.signature(function).parameters.items():
         default = parameter.default
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if name not in hints and default in (parameter.empty, None):
-            wanted = f"to take the argument {name!r} with a type"
-            raise_invalid("task name", reference, wanted)
+            raise_invalid("task name", reference, f"to take the argument {name!r} with a type")
         kind = hints.get(name, type(default))
         if default is parameter.empty:
             fields.append((name, kind))

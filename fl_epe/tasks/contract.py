@@ -50,7 +50,6 @@ class Task(abc.ABC):
     metric: ClassVar[str] = "accuracy"
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Name the class after its place, unless it or a class above it has a name."""
         super().__init_subclass__(**more)
         if not cls.name or ":" in cls.name:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"

@@ -154,7 +154,6 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def _parts(self) -> tuple[Dataset, Dataset]:
-        """The clients' rows and the held-out ones."""
         given = self.given
         parts = open_source(given.dataset, given.held_out, given.data_seed)
         for rows in parts:
@@ -181,8 +180,7 @@ class DatasetTask(Task):
     def _whole(self) -> ClientData | None:
         """All rows of the clients as tensors, or ``None`` if they are too large to be kept."""
         rows = self._parts[0]
-        first = self._read(rows.select([0]))
-        size = sum(part.nbytes for part in first.tensors().values())
+        size = sum(part.nbytes for part in self._read(rows.select([0])).tensors().values())
         return self._read(rows) if size * len(rows) <= _MOST_KEPT else None
 
     def _read(self, rows: Dataset) -> ClientData:

@@ -83,8 +83,7 @@ def _take(
     """How many examples of each label: multinomial draws, redrawn where the stock runs out."""
     counts = np.zeros(len(left), np.int64)
     while (missing := size - counts.sum()) > 0:
-        available = counts < left
-        weights = np.where(available, shares + 1e-12, 0)
+        weights = np.where(counts < left, shares + 1e-12, 0)
         counts += random.multinomial(missing, weights / weights.sum())
         counts = np.minimum(counts, left)
     return counts
@@ -177,8 +176,7 @@ def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
     if empty := sum(value in (None, "") or value != value for value in values):
         raise ValueError(f"{empty} of {len(dataset)} rows have no value there: fill them in")
     owners = np.unique(np.asarray(values), return_inverse=True)[1]
-    rows = np.argsort(owners, kind="stable")
-    return np.split(rows, np.cumsum(np.bincount(owners))[:-1])
+    return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
 
 
 def _dirichlet(

@@ -60,30 +60,23 @@ _STACKOVERFLOW = {
 
 
 class _Characters(Classes):
-    """What the published and the drawn characters have in common."""
-
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _EMNIST)
     _most_held_out: ClassVar[int] = 2000
     _decode: ClassVar[Any] = staticmethod(images_and_labels)
 
 
 class _NextWords:
-    """What the published and the synthetic sentences have in common."""
-
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _STACKOVERFLOW)
     _most_held_out: ClassVar[int] = 1000
     _decode: ClassVar[Any] = staticmethod(words_and_next)
 
     def model(self) -> torch.nn.Module:
-        """A fresh LSTM."""
         return Lstm()
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy of the words, without padding."""
         return token_cross_entropy(outputs, targets)
 
     def chance_accuracy(self) -> float:
-        """Of a word that is drawn uniformly."""
         return 1 / VOCABULARY
 
     def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
@@ -94,7 +87,6 @@ class _NextWords:
         return cross_entropy(model(batch.inputs, counted), batch.targets[counted])
 
     def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
-        """See `Task.by_example`."""
         return cross_entropy_by_example(outputs, targets, PAD)
 
 
@@ -171,8 +163,7 @@ class StoredTask(_ByUser, abc.ABC):
             ValueError: for a ``client_id`` that does not exist, or files that are broken.
         """
         self.check_client(client_id)
-        store = self._store
-        return self._client_data(store.shuffled(client_id, self.max_examples, self.data_seed))
+        return self._client_data(self._store.shuffled(client_id, self.max_examples, self.data_seed))
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; from the index."""

@@ -74,11 +74,9 @@ class _Round:
             self._multiples, self._scratch = both
 
     def random(self, client: int) -> np.random.Generator:
-        """The random stream of a client that is about to train."""
         return generator(*self._seed, client)
 
     def member(self, client: int, data: ClientData) -> Member:
-        """A client that is about to train at once with others."""
         return Member(client, data, self.local, self.random(client))
 
     def measure(self, updates: torch.Tensor, parts: torch.Tensor) -> list[list[float]]:
@@ -91,7 +89,6 @@ class _Round:
     def count(
         self, clients: Sequence[int], updates: torch.Tensor, measured: list[list[float]]
     ) -> None:
-        """Add the updates of clients, shape (clients, dim), and count what was measured of them."""
         counts = self.counts
         for client, row, (length, *parts) in zip(clients, updates, measured, strict=True):
             unclipped = self._add(row, length)
@@ -117,7 +114,6 @@ class _Round:
         return length <= self._total.clip_norm
 
     def finish(self) -> None:
-        """Bring the sum to the host."""
         if self._multiples is not None:
             self._total.add_multiples(self._multiples.cpu().numpy())
 
@@ -209,7 +205,6 @@ class CohortTrainer:
         return work.counts
 
     def _train_one(self, work: _Round, client: int, data: ClientData | None = None) -> bool:
-        """Train a client alone; returns whether that was possible."""
         try:
             data = self._task.client(client) if data is None else data
             update, sums = self._trainer.train(work.theta, data, work.local, work.random(client))
@@ -277,8 +272,7 @@ class CohortTrainer:
         numbers of its own. A client with a batch that has to be padded is tried for itself.
         """
         for client, data in reversed(loaded):
-            rows = padded_size(len(data), work.local.batch_size)
-            padded = len(data) % rows > 0
+            padded = len(data) % padded_size(len(data), work.local.batch_size) > 0
             if not len(data) or padded in self._proved or self.chunk == 1:
                 continue
             try:

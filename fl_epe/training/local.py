@@ -144,9 +144,7 @@ class Trainer:
         self._flat.copy_(theta)
 
     def _step(self, data: ClientData, order: torch.Tensor, learning_rate: float) -> LossSum:
-        """One step of gradient descent on the mean loss of the examples ``order``."""
-        batch = data.map(lambda part: part[order].to(self._device))
-        result = self._loss(batch)
+        result = self._loss(data.map(lambda part: part[order].to(self._device)))
         gradients = torch.autograd.grad(
             result.mean(), self._parameters, allow_unused=True, materialize_grads=True
         )

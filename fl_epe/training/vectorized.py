@@ -191,7 +191,6 @@ class Together:
             self._set_masks([])
 
     def _set_masks(self, masks: list[torch.Tensor]) -> None:
-        """Let each dropout take its masks in the order of the calls."""
         masked = self._masked or []
         for dropout in {dropout for dropout, _ in masked}:
             calls = [i for i, (other, _) in enumerate(masked) if other is dropout]
