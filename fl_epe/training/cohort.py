@@ -15,8 +15,7 @@ from fl_epe.mechanism import ClippedSum
 from fl_epe.models import one_thread
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task
-from fl_epe.training.execution import Execution
-from fl_epe.training.local import LocalTraining, Trainer
+from fl_epe.training.local import Execution, LocalTraining, Trainer
 from fl_epe.training.vectorized import Member, Together, padded_size
 
 logger = logging.getLogger(__name__)

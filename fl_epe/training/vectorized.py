@@ -17,8 +17,7 @@ import torch
 
 from fl_epe.models import Inputs, SeededDropout, call_model, prepared
 from fl_epe.tasks import ClientData, Task
-from fl_epe.training.execution import Execution
-from fl_epe.training.local import LocalTraining, batches
+from fl_epe.training.local import Execution, LocalTraining, batches
 
 _ALIGNED = 16  # float32 values; a row begins at a multiple, so that its place changes no bit
 
