@@ -42,12 +42,13 @@ from fl_epe.tasks.losses import (
     default_loss,
     right_classes,
 )
-from fl_epe.tasks.partition import check_partition, client_rows
 from fl_epe.tasks.tables import (
     Columns,
     Source,
     check_columns,
+    check_partition,
     classes_of,
+    client_rows,
     open_source,
     read_inputs,
     read_targets,

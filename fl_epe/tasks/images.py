@@ -21,7 +21,6 @@ from fl_epe.data import absolute
 from fl_epe.seeding import generator
 from fl_epe.tasks.contract import Task
 from fl_epe.tasks.losses import Classes, ClientData
-from fl_epe.tasks.partition import dirichlet_partition, stratified_split
 
 Examples = tuple[np.ndarray, np.ndarray]
 """Images, shape (n, 1, 28, 28), float32 in [0, 1] or uint8; and labels, shape (n,)."""
@@ -193,3 +192,74 @@ def _find(data_dir: str, name: str) -> pathlib.Path:
         f"'apt install dataset-fashion-mnist' puts them in {_DEBIAN_DIR}; elsewhere download "
         f"{', '.join(f'{file}.gz' for file in _FILES)} and name their folder with --data-dir."
     )
+
+
+def dirichlet_partition(
+    labels: np.ndarray, num_clients: int, *, alpha: float, minimum: int, random: np.random.Generator
+) -> list[np.ndarray]:
+    """Give every example to exactly one client, with different label shares and sizes.
+
+    Each client draws its size (``minimum`` plus a share of the rest ~ Dirichlet(2)) and its label
+    shares ~ Dirichlet(alpha), as Hsu et al. (2019) do, then takes examples from what is left.
+
+    Args:
+        labels: int of shape (examples,).
+        num_clients: how many parts.
+        alpha: concentration: if small, a client has few labels, if large, all have equal shares.
+        minimum: fewest examples of a client.
+        random: all the randomness.
+
+    Returns:
+        For each client the sorted indices of its examples.
+
+    Raises:
+        ValueError: if there are fewer than ``num_clients * minimum`` examples.
+    """
+    spare = len(labels) - num_clients * minimum
+    if spare < 0:
+        raise_invalid(
+            "num_clients",
+            num_clients,
+            f"<= {len(labels) // minimum}, so that each has at least {minimum} of the "
+            f"{len(labels)} examples",
+        )
+    sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
+    classes = np.unique(labels)
+    stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
+    taken = np.zeros(len(classes), np.int64)
+    parts = []
+    for size in sizes:
+        shares = random.dirichlet(np.full(len(classes), alpha))
+        left = np.array([len(indices) for indices in stock]) - taken
+        counts = _take(int(size), shares, left, random)
+        rows = zip(stock, taken, counts, strict=True)
+        parts.append(np.sort(np.concatenate([s[start : start + n] for s, start, n in rows])))
+        taken += counts
+    # The last ones took what was left over: spread them over the ids.
+    return [parts[i] for i in random.permutation(num_clients)]
+
+
+def stratified_split(
+    labels: np.ndarray, share: float, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of a training and a held-out part with ``share`` of every label in the second."""
+    held_out = [
+        random.permutation(np.flatnonzero(labels == label))[
+            : round(share * np.sum(labels == label))
+        ]
+        for label in np.unique(labels)
+    ]
+    second = np.sort(np.concatenate(held_out))
+    return np.setdiff1d(np.arange(len(labels)), second), second
+
+
+def _take(
+    size: int, shares: np.ndarray, left: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """How many examples of each label: multinomial draws, redrawn where the stock runs out."""
+    counts = np.zeros(len(left), np.int64)
+    while (missing := size - counts.sum()) > 0:
+        weights = np.where(counts < left, shares + 1e-12, 0)
+        counts += random.multinomial(missing, weights / weights.sum())
+        counts = np.minimum(counts, left)
+    return counts

@@ -6,7 +6,12 @@ width) in [0, 1]. Rows must be alike: what differs in length has to be padded fi
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
+import math
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +24,7 @@ from fl_epe.models import Inputs
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+    from flwr_datasets.partitioner import Partitioner
 
 Source: TypeAlias = "str | os.PathLike[str] | Dataset | DatasetDict | Callable[[], Any]"
 """A data set, one with splits, a function that returns one, or where one is."""
@@ -237,3 +243,121 @@ def _alike(values: Any, name: str, argument: str) -> np.ndarray:
             **{argument: name},
         )
     return np.stack([np.asarray(row) for row in values]) if len(values) else np.empty(0)
+
+
+_ROW, _CLASS = "fl_epe_row", "fl_epe_class"
+_PARTITIONS = (
+    "to be 'by:COLUMN' (a client for each value of a column), 'iid:CLIENTS', 'dirichlet:ALPHA' "
+    "(ALPHA > 0) with num_clients, or a flwr_datasets.partitioner.Partitioner"
+)
+
+
+def check_partition(partition: str | Partitioner, num_clients: int | None) -> None:
+    """Refuse a partition that cannot be meant; reads no data and imports nothing.
+
+    Raises:
+        ValueError: names the argument and what may be written.
+    """
+    kind, _, value = partition.partition(":") if isinstance(partition, str) else ("", "", "")
+    meant = {
+        "by": value != "",
+        "iid": value.isdecimal() and int(value) >= 1,
+        "dirichlet": _is_positive(value),
+    }
+    if not meant.get(kind, hasattr(partition, "load_partition")):
+        raise_invalid("partition", partition, _PARTITIONS)
+    if kind == "dirichlet" and (num_clients is None or num_clients < 1):
+        raise_invalid("num_clients", num_clients, f">= 1 beside partition={partition!r}")
+    if kind != "dirichlet" and num_clients is not None:
+        raise_invalid("num_clients", num_clients, "only beside 'dirichlet:ALPHA'")
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
+def client_rows(
+    dataset: Dataset,
+    partition: str | Partitioner,
+    *,
+    targets: str,
+    seed: int,
+    num_clients: int | None = None,
+) -> list[np.ndarray]:
+    """The rows of each client, as the partitioners of flwr-datasets choose them.
+
+    Args:
+        dataset: all rows.
+        partition: see `from_datasets`.
+        targets: the column of which "dirichlet" gives every client other shares.
+        seed: of whatever is random in it.
+        num_clients: how many there are, for "dirichlet".
+
+    Returns:
+        For each client the int64 numbers of its rows, ascending.
+
+    Raises:
+        ValueError: if the rows cannot be partitioned like that.
+
+    Examples:
+        >>> import datasets
+        >>> rows = datasets.Dataset.from_dict({"x": range(6), "user": list("abcabc")})
+        >>> [part.tolist() for part in client_rows(rows, "by:user", targets="x", seed=0)]
+        [[0, 3], [1, 4], [2, 5]]
+    """
+    try:
+        if not isinstance(partition, str):  # a copy, as its data can be set only once
+            return _of_partitioner(copy.deepcopy(partition), dataset)
+        kind, _, value = partition.partition(":")
+        if kind == "by":
+            return _by_column(dataset, value)
+        clients = int(value) if kind == "iid" else num_clients or 1
+        if len(dataset) < clients:
+            raise ValueError(f"there are {len(dataset)} rows for {clients} clients")
+        order = np.random.default_rng(seed).permutation(len(dataset))
+        if kind == "iid":
+            return [np.sort(part) for part in np.array_split(order, clients)]
+        return _dirichlet(dataset, targets, order, clients, float(value), seed)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise_invalid("partition", partition, f"to fit the rows: {error}")
+
+
+def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
+    if column not in dataset.column_names:
+        raise ValueError(f"there is no column {column!r} among {', '.join(dataset.column_names)}")
+    values = dataset[column][:]
+    if empty := sum(value in (None, "") or value != value for value in values):
+        raise ValueError(f"{empty} of {len(dataset)} rows have no value there: fill them in")
+    owners = np.unique(np.asarray(values), return_inverse=True)[1]
+    return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
+
+
+def _dirichlet(
+    dataset: Dataset, targets: str, order: np.ndarray, clients: int, alpha: float, seed: int
+) -> list[np.ndarray]:
+    """Clients of equal size whose label shares are Dirichlet (Hsu et al. 2019).
+
+    Not flwr-datasets' DirichletPartitioner, which splits each label over the clients: with many
+    clients and a small alpha it leaves some without rows, and gives up.
+    """
+    from datasets import Dataset
+    from flwr_datasets.partitioner import InnerDirichletPartitioner
+
+    classes = np.unique(np.asarray(dataset[targets]), return_inverse=True)[1]  # 0, 1, 2, …
+    shuffled = Dataset.from_dict({_CLASS: classes[order]})
+    sizes = len(order) // clients + (np.arange(clients) < len(order) % clients)
+    partitioner = InnerDirichletPartitioner(
+        partition_sizes=sizes, partition_by=_CLASS, alpha=alpha, seed=seed
+    )
+    return [np.sort(order[part]) for part in _of_partitioner(partitioner, shuffled)]
+
+
+def _of_partitioner(partitioner: Partitioner, dataset: Dataset) -> list[np.ndarray]:
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")  # and progress bars
+        partitioner.dataset = dataset.add_column(_ROW, np.arange(len(dataset)))
+        parts = map(partitioner.load_partition, range(partitioner.num_partitions))
+        return [np.sort(np.asarray(part[_ROW][:], np.int64)) for part in parts]
