@@ -250,8 +250,9 @@ class CanaryScorer:
         """Score all vectors that wait."""
         if not self._names:
             return
-        scored = self.canaries.dot(self._rows[: len(self._names)])
-        for name, dots in zip(self._names, scored, strict=True):
+        for name, dots in zip(
+            self._names, self.canaries.dot(self._rows[: len(self._names)]), strict=True
+        ):
             self._dots.setdefault(name, []).append(dots)
         self._names.clear()
 

@@ -117,8 +117,9 @@ class Rotation:
         base = transform(self._first.astype(np.float32))  # whole numbers, so exact everywhere
         narrow = np.abs(base).max() < 1 << 15
         self._base = base.astype(np.int16 if narrow else np.int32)
-        blocks = base.reshape(-1, _BLOCK)
-        self._squares = np.array([np.sum(np.square(b, dtype=np.float64)) for b in blocks])
+        self._squares = np.array(
+            [np.sum(np.square(b, dtype=np.float64)) for b in base.reshape(-1, _BLOCK)]
+        )
 
     def rows(self, numbers: Rows) -> Rows:
         """Which row of the rotation each of these canaries is, in a secret random order."""
@@ -200,8 +201,9 @@ def size_for(dim: int) -> int:
 
 
 def _signs(rng: np.random.Generator, count: int) -> NDArray[np.int8]:
-    bits = np.unpackbits(np.frombuffer(rng.bytes(count // 8), np.uint8))
-    return np.asarray(1 - 2 * bits.astype(np.int8))
+    return np.asarray(
+        1 - 2 * np.unpackbits(np.frombuffer(rng.bytes(count // 8), np.uint8)).astype(np.int8)
+    )
 
 
 class Sphere:

@@ -16,7 +16,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,8 +56,9 @@ class ClientStore:
             ValueError: if it is no such data set or not a whole one, naming the file.
             FileNotFoundError: if a file is missing.
         """
-        what = "the index of a converted data set"
-        texts, index = read_archive(path / _INDEX, what, schema=_SCHEMA, texts=["about"])
+        texts, index = read_archive(
+            path / _INDEX, "the index of a converted data set", schema=_SCHEMA, texts=["about"]
+        )
         self.about = texts[0]
         self.names, self._start, self._count = index["client"], index["start"], index["count"]
         self._train = self._mapped(path / "train.bin", "examples")
@@ -100,20 +100,6 @@ class ClientStore:
         return self._held_out[:most]
 
 
-def is_store(path: Path) -> bool:
-    """Whether ``path`` is a folder that `fl_epe.data.convert` wrote."""
-    return (path / _INDEX).is_file()
-
-
-def write_index(
-    path: Path, names: list[str], start: np.ndarray, count: np.ndarray, about: dict[str, Any]
-) -> None:
-    """Write the index, ascending by name."""
-    order = np.argsort(np.array(names, object), kind="stable")
-    arrays = {"client": np.array(names)[order], "start": start[order], "count": count[order]}
-    write_archive(path / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False)
-
-
 class Grouper:
     """Takes examples of any clients in any order, gives them back client by client.
 
@@ -126,8 +112,9 @@ class Grouper:
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
-        example = ("example", np.dtype(encoder.dtype), (encoder.width,))
-        self._row = np.dtype([("client", "<i4"), example])
+        self._row = np.dtype(
+            [("client", "<i4"), ("example", np.dtype(encoder.dtype), (encoder.width,))]
+        )
         self._folder = folder
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
@@ -226,13 +213,15 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
         ValueError: for data of another kind, and as `convert`.
     """
     path = Path(data_dir).expanduser()
-    if not is_store(path):
+    if not (path / _INDEX).is_file():
         files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         fingerprint = hashlib.sha256(repr((data_dir, stats)).encode()).hexdigest()[:16]
-        cache = Path(os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe")
-        path = cache / f"{kind}-{fingerprint}"
-        if not is_store(path):
+        path = (
+            Path(os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe")
+            / f"{kind}-{fingerprint}"
+        )
+        if not (path / _INDEX).is_file():
             with contextlib.suppress(FileExistsError):  # another process was first
                 convert(kind, data_dir, path)
     store = ClientStore(path)
@@ -314,7 +303,9 @@ def _write(
         "dtype": encoder.dtype,
         **encoder.facts,
     }
-    write_index(folder, names, start, count, about)
+    order = np.argsort(np.array(names, object), kind="stable")
+    arrays = {"client": np.array(names)[order], "start": start[order], "count": count[order]}
+    write_archive(folder / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False)
 
 
 def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> NDArray[np.int64]:

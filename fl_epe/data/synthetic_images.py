@@ -79,8 +79,9 @@ def _count(random: np.random.Generator, most: int) -> int:
 def held_out(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """``count`` examples of other writers, ten of each."""
     random = generator(seed, 2)
-    parts = [_draw(random, min(10, count - done)) for done in range(0, count, 10)]
-    images, labels = zip(*parts, strict=True)
+    images, labels = zip(
+        *[_draw(random, min(10, count - done)) for done in range(0, count, 10)], strict=True
+    )
     return np.concatenate(images), np.concatenate(labels)
 
 
@@ -116,8 +117,9 @@ def _points(
 
 
 def _nearest(values: NDArray[np.float32], last: int) -> NDArray[np.int32]:
-    scaled = values * _RESOLUTION + np.float32(last / 2 + 0.5)
-    return np.asarray(np.clip(scaled, 0, last).astype(np.int32))
+    return np.asarray(
+        np.clip(values * _RESOLUTION + np.float32(last / 2 + 0.5), 0, last).astype(np.int32)
+    )
 
 
 @functools.cache
@@ -131,8 +133,9 @@ def distances() -> NDArray[np.float32]:
     axis = np.arange(-_REACH * _RESOLUTION, _REACH * _RESOLUTION + 1) / _RESOLUTION
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
     lines = dict(line.split(maxsplit=1) for line in _STROKES.strip().replace("\n", "|").split("|"))
-    glyphs = [_distance(points, lines[character]) for character in CHARACTERS]
-    return np.stack(glyphs).astype(np.float32)
+    return np.stack([_distance(points, lines[character]) for character in CHARACTERS]).astype(
+        np.float32
+    )
 
 
 def _distance(points: NDArray[np.float64], strokes: str) -> NDArray[np.float64]:

@@ -78,8 +78,9 @@ def _write(seed: int, random: np.random.Generator, count: int) -> NDArray[np.uin
     out = np.empty((LENGTH + 1, count), np.uint16)
     out[0] = BOS
     for place in range(LENGTH):
-        following = successors[topics, out[place], slots[place]]
-        out[place + 1] = np.where(slots[place] == _FRESH, fresh[place], following)
+        out[place + 1] = np.where(
+            slots[place] == _FRESH, fresh[place], successors[topics, out[place], slots[place]]
+        )
     places = np.arange(1, LENGTH + 1)[:, None]
     out[1:][places == lengths + 1] = EOS
     out[1:][places > lengths + 1] = 0
@@ -99,8 +100,9 @@ def _language(seed: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
     successors = np.broadcast_to(
         frequent[random.integers(0, _DRAWS, (1, *shape[1:]))], shape
     ).copy()
-    own = frequent[random.integers(0, _DRAWS, shape[:2])]
-    successors[:, :, _FRESH - 1] = _of_topic(own.T, np.arange(_TOPICS)).T
+    successors[:, :, _FRESH - 1] = _of_topic(
+        frequent[random.integers(0, _DRAWS, shape[:2])].T, np.arange(_TOPICS)
+    ).T
     return successors, frequent
 
 

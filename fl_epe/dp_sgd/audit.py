@@ -158,8 +158,9 @@ class DPSGDAudit:
                 self._score(facts, cohort, clipped, gradient, summed)
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> NDArray[np.float32]:
-        ones = np.ones((1, len(cohort)))
-        total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())[0]
+        total = self._auditor.canaries.combine(np.ones((1, len(cohort))), numbers=cohort.tolist())[
+            0
+        ]
         return np.asarray(np.float32(-clip_norm) * total)
 
     def _score(
@@ -224,13 +225,14 @@ class DPSGDAudit:
         mine = {"opacus": opacus.__version__} if opacus else {}
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
-        changed = {
-            "norms.deltas": scale * record.norms.means,
-            "provenance.versions": record.provenance.versions | mine,
-            "provenance.faults": tuple(self.faults),
-            "provenance.fault_counts": dict(self._fault_counts),
-        }
-        return record.with_values(**changed)
+        return record.with_values(
+            **{
+                "norms.deltas": scale * record.norms.means,
+                "provenance.versions": record.provenance.versions | mine,
+                "provenance.faults": tuple(self.faults),
+                "provenance.fault_counts": dict(self._fault_counts),
+            }
+        )
 
     def _mechanism(self) -> Mechanism:
         steps, facts, rate = self._steps, self._facts, self._design["sample_rate"]

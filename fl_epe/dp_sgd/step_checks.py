@@ -11,19 +11,14 @@ Examples:
     ('the noise has 0.50 times its claimed standard deviation',)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
+import torch
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import torch
 
 Floats = NDArray[np.float64]
 
@@ -120,8 +115,9 @@ def check_steps(
     else:
         law = examples, batches, rate, batch_size
         sampling = _average(*law) or _fixed(*law)
-    faults = tuple(filter(None, (clipping, sampling, noise)))
-    return StepFindings(faults, tuple(unseen), missing or repeat or None)
+    return StepFindings(
+        tuple(filter(None, (clipping, sampling, noise))), tuple(unseen), missing or repeat or None
+    )
 
 
 def sketch_of(noise: NDArray[np.floating]) -> Floats:
@@ -140,8 +136,6 @@ def largest_clipped(
         totals: the sum of the clipped gradients, ``(entries,)`` for each tensor.
         clip_norm: to which they should have been cut.
     """
-    import torch
-
     with torch.no_grad():
         rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
         norms = _host(torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0))
@@ -182,8 +176,10 @@ def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: fl
     """The sum of the batch sizes against the binomial law that Poisson sampling gives it."""
     total, count = examples.sum(), batches.sum()
     few, many = (np.floor(expected * count / rate) for expected in (size, size + 1))
-    less = scipy.stats.binom.cdf(total, few, rate)
-    if min(less, scipy.stats.binom.sf(total - 1, many, rate)) >= _LEVEL / 4:
+    if (
+        min(scipy.stats.binom.cdf(total, few, rate), scipy.stats.binom.sf(total - 1, many, rate))
+        >= _LEVEL / 4
+    ):
         return ""
     return (
         f"a batch has {total / count:.4g} examples on average, where a sampling rate of"

@@ -143,8 +143,9 @@ class Layout:
     @property
     def dim(self) -> int:
         """How many numbers a canary moves."""
-        sizes = zip(self.shapes, self.moved, strict=True)
-        return sum(math.prod(shape) for shape, moved in sizes if moved)
+        return sum(
+            math.prod(shape) for shape, moved in zip(self.shapes, self.moved, strict=True) if moved
+        )
 
     @property
     def left_out(self) -> tuple[str, ...]:

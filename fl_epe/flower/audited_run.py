@@ -70,14 +70,15 @@ class AuditedRun(AuditState):
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
     def _new_auditor(self, settings: CanaryAuditSettings) -> RunAuditor:
-        by_server = settings.clients is None
         return RunAuditor(
             settings.num_canaries,
             settings.unobserved,
             seed=settings.seed,
             delta=settings.delta,
             server=self.wrapped.server(),
-            planned=settings.num_canaries * settings.participations if by_server else None,
+            planned=settings.num_canaries * settings.participations
+            if (settings.clients is None)
+            else None,
             kind=settings.canary_kind,
         )
 
@@ -185,8 +186,9 @@ class AuditedRun(AuditState):
     def _remember(self, theta: Vector | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
         if self.models:
-            known = self.models[max(self.models)] if theta is None else digest(theta)
-            self.models[self.index] = known
+            self.models[self.index] = (
+                self.models[max(self.models)] if theta is None else digest(theta)
+            )
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
@@ -237,10 +239,11 @@ class AuditedRun(AuditState):
         return self.over is not None
 
     def _make_plan(self, layout: Layout, clients: int) -> None:
-        plan = AuditPlan(0, clients, left_out=layout.left_out)
-        if isinstance(self.source, ServerCanaries):
-            plan = self.source.plan(clients, layout.left_out)
-        self.plan = plan
+        self.plan = plan = (
+            self.source.plan(clients, layout.left_out)
+            if isinstance(self.source, ServerCanaries)
+            else AuditPlan(0, clients, left_out=layout.left_out)
+        )
         if plan.reduced and not plan.canaries:
             self.failed("no canary takes part", plan.reduced)
         level = logging.WARNING if plan.share > _WARN_ABOVE or plan.reduced else logging.INFO
@@ -255,8 +258,9 @@ class AuditedRun(AuditState):
         """
         self.hear(state, replies, self.settings.identity or int)
         real = len(readable(replies))
-        absent = len(state.sent) - real
-        state.facts = RoundFacts(clip_norm=state.clip_norm, replies=real, absent=absent)
+        state.facts = RoundFacts(
+            clip_norm=state.clip_norm, replies=real, absent=len(state.sent) - real
+        )
         return replies if state.sits_out else self.source.join(state, replies)
 
     def close_round(

@@ -250,8 +250,9 @@ class CanaryAudit(Strategy):
                     state.seen = stack.enter_context(watch_aggregation(base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         state.replies = readable(replies)
-        known = {id(reply.content) for reply in state.replies}
-        state.used = used if used and used <= known else None
+        state.used = (
+            used if used and used <= {id(reply.content) for reply in state.replies} else None
+        )
         if state.seen is None and isinstance(result, tuple):
             state.seen = Aggregation(state.replies, result[0])
         return result

@@ -55,8 +55,7 @@ def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, An
         "strategy's server optimizer": str(wrapped.server()),
         "strategy's noise multiplier": wrapped.noise_multipliers()[1],
     }
-    found: dict[str, Any] = json.loads(json.dumps(values, default=lambda number: number.item()))
-    return found
+    return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
 
 
 class SavedAudit(NamedTuple):
@@ -167,8 +166,9 @@ class Checkpoint:
             self._mine = True
             logger.info("Audit: goes on after round %d of %s", done, run.rounds or "some")
             if done < saved.audit.index:
-                text = "Audit: rounds %d to %d are not in the model"
-                logger.warning(text, done + 1, saved.audit.index)
+                logger.warning(
+                    "Audit: rounds %d to %d are not in the model", done + 1, saved.audit.index
+                )
 
     def _look(self) -> None:
         self._has_looked, self._mine, self._saved = True, False, None
@@ -180,8 +180,9 @@ class Checkpoint:
             audit = _JSON.validate_python(found)
             path = self._path(f"start-{audit.models[0]}")
             (model,), arrays = read_archive(path, _WHAT, schema=SCHEMA, texts=("model",))
-            names = enumerate(model["names"])
-            start = ArrayRecord({name: Array(arrays[f"{i}"]) for i, name in names})
+            start = ArrayRecord(
+                {name: Array(arrays[f"{i}"]) for i, name in enumerate(model["names"])}
+            )
             if audit.layout is None or digest(audit.layout.flatten(start)) != audit.models[0]:
                 raise refusal(path, _WHAT, "it is not the initial model of audit.npz")
             self._saved = SavedAudit(audit, audit.layout, scores, start)

@@ -48,8 +48,10 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 def weights(replies: Sequence[Message], key: str) -> list[float]:
     """The weight of each reply in an average; 1 where it does not say."""
     records = [[*records_of(reply.content, MetricRecord).values(), {}][0] for reply in replies]
-    found = [metrics.get(key, 1) for metrics in records]
-    return [1 if isinstance(value, list) else value for value in found]
+    return [
+        1 if isinstance(value, list) else value
+        for value in [metrics.get(key, 1) for metrics in records]
+    ]
 
 
 def model_record(
@@ -138,8 +140,9 @@ def note_dominant(
     norms = np.full(len(real), math.nan)
     for i, reply in enumerate(real):
         with contextlib.suppress(ValueError):
-            entries = model_record(reply, state.layout, preferred, step)[1] - old
-            norms[i] = math.sqrt(step) * norm(entries)
+            norms[i] = math.sqrt(step) * norm(
+                model_record(reply, state.layout, preferred, step)[1] - old
+            )
     if wrapped.clips_on_server:
         norms = np.minimum(norms, state.clip_norm)
     known = np.isfinite(norms)
@@ -151,11 +154,12 @@ def note_dominant(
     if energies[dominant].sum() <= whole / 2:
         return
     for i in np.flatnonzero(dominant).tolist():
-        text = (
+        run.failed(
+            "an update hides the others",
             f"node {real[i].metadata.src_node_id}: its update is {norms[i] / typical:.0f} times"
-            f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all"
+            f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all",
+            kind=FaultKind.LOUD,
         )
-        run.failed("an update hides the others", text, kind=FaultKind.LOUD)
 
 
 def kind_of_replies(

@@ -97,21 +97,19 @@ class CanaryAuditSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fresh_seed", self.seed is None)
-        for name, value in self._defaults().items():
+        once = self.participations <= 1 and self.clients is None
+        few, many = max(2, self.num_canaries // 4), max(LEAST_FOR_NULL, self.num_canaries)
+        derived = {
+            "seed": secrets.randbits(128),
+            "unobserved": few if once else many,  # few are enough where the null is exact
+            "max_share": 0.1 if self.clients is None else 0.5,
+        }
+        for name, value in derived.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "leave_out", tuple(self.leave_out))
         self._check_ranges()
         self._check_together()
-
-    def _defaults(self) -> dict[str, Any]:
-        once = self.participations <= 1 and self.clients is None
-        few, many = max(2, self.num_canaries // 4), max(LEAST_FOR_NULL, self.num_canaries)
-        return {
-            "seed": secrets.randbits(128),
-            "unobserved": few if once else many,  # few are enough where the null is exact
-            "max_share": 0.1 if self.clients is None else 0.5,
-        }
 
     def _check_ranges(self) -> None:
         check_probability("delta", self.delta)

@@ -197,8 +197,9 @@ class ServerCanaries:
         """How long the canaries' updates are as they are sent, and which of them are clipped."""
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
-            length = self._run.settings.canary_norm or median_norm(like, state, kind)
-            return np.full(count, length), clipped
+            return np.full(
+                count, self._run.settings.canary_norm or median_norm(like, state, kind)
+            ), clipped
         sent = np.full(count, state.clip_norm)
         target = self._run.wrapped.target_clipped()
         if self._run.wrapped.clips_on_server or target is not None:
@@ -230,8 +231,9 @@ class ClientAnswers:
             length = FAR_ABOVE * state.clip_norm
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         asked = [order.number for order in orders if order is not None]
-        most = self._run.settings.max_share
-        check_share(len(asked), len(messages) - len(asked), most, alone=True)
+        check_share(
+            len(asked), len(messages) - len(asked), self._run.settings.max_share, alone=True
+        )
         self._run.ordered.update(asked)
         for message, order in zip(messages, orders, strict=True):
             state.sent.append(message if order is None else with_order(message, order))
@@ -252,14 +254,16 @@ class ClientAnswers:
         missing = self._missing(state, played, others)
         for number in missing:
             node = played.pop(number).metadata.src_node_id
-            text = f"node {node}: its answer does not hold its canary"
-            self._run.fault(state.index, text, FaultKind.REFUSED)
+            self._run.fault(
+                state.index, f"node {node}: its answer does not hold its canary", FaultKind.REFUSED
+            )
         self._run.answered.update(played)
         note_dominant(self._run, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
         state.played = [played[number] for number in sorted(played)]
-        absent = state.facts.absent + len(missing)
-        state.facts = dataclasses.replace(state.facts, present=sorted(played), absent=absent)
+        state.facts = dataclasses.replace(
+            state.facts, present=sorted(played), absent=state.facts.absent + len(missing)
+        )
         return replies
 
     def _missing(
@@ -271,8 +275,9 @@ class ClientAnswers:
         """
 
         def update(reply: Message) -> NDArray[np.floating]:
-            key = self._run.wrapped.arrays_key()
-            return model_record(reply, state.layout, key)[1] - state.before
+            return (
+                model_record(reply, state.layout, self._run.wrapped.arrays_key())[1] - state.before
+            )
 
         def holds(number: int, reply: Message) -> bool:
             found = update(reply)

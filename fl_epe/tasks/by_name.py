@@ -95,8 +95,10 @@ class FoundTask:
                 ) from error
         for name, field in fields.items():
             if name not in values and field.default is field.default_factory is nothing:
-                text = f"Expected the option {{{name}}} {task} to be given: it has no default."
-                raise ArgumentError(text, **{name: None})
+                raise ArgumentError(
+                    f"Expected the option {{{name}}} {task} to be given: it has no default.",
+                    **{name: None},
+                )
         return values
 
 

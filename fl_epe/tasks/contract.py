@@ -240,9 +240,8 @@ class Task(abc.ABC):
         is another.
         """
         targets = self.held_out().targets
-        if self.metric != "accuracy":
-            return None
-        if targets.dim() != 1 or targets.is_floating_point() or not len(targets):
+        classes = targets.dim() == 1 and not targets.is_floating_point() and len(targets) > 0
+        if self.metric != "accuracy" or not classes:
             return None
         return float(torch.bincount(targets).max()) / len(targets)
 
@@ -293,9 +292,8 @@ def _loss_notes(loss: torch.Tensor) -> list[str]:
         raise ValueError(f"Expected the loss to be one number, got shape {tuple(loss.shape)}")
     if not loss.requires_grad:
         raise ValueError("Expected the loss to depend on the parameters that are trained")
-    if torch.isfinite(loss):
-        return []
-    return [f"The loss of the initial model on two held-out examples is {loss.item()}."]
+    text = f"The loss of the initial model on two held-out examples is {loss.item()}."
+    return [] if torch.isfinite(loss) else [text]
 
 
 def _shapes(examples: ClientData) -> str:

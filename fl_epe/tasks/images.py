@@ -9,7 +9,7 @@ import functools
 import gzip
 import pathlib
 import zlib
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from fl_epe.tasks.losses import Classes, ClientData
 Examples = tuple[np.ndarray, np.ndarray]
 """Images, shape (n, 1, 28, 28), float32 in [0, 1] or uint8; and labels, shape (n,)."""
 
-_HELD_OUT = 0.2  # of the digits
 _DEBIAN_DIR = "/usr/share/datasets/fashion-mnist"
 _FILES = (
     "train-images-idx3-ubyte",
@@ -87,8 +86,10 @@ def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
     """The clients' examples, the held-out ones, and which of the former each client has."""
     random = generator(task.data_seed)
     own, held_out = task._examples(random)
-    how: Any = {"alpha": task.alpha, "minimum": task._fewest, "random": random}
-    return own, held_out, dirichlet_partition(own[1], task.num_clients, **how)
+    parts = dirichlet_partition(
+        own[1], task.num_clients, alpha=task.alpha, minimum=task._fewest, random=random
+    )
+    return own, held_out, parts
 
 
 def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
@@ -119,7 +120,7 @@ class Digits(SplitImages):
         small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
         scaled = functional.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)
         images, labels = scaled.numpy(), bunch.target
-        training, held_out = stratified_split(labels, _HELD_OUT, random)
+        training, held_out = stratified_split(labels, 0.2, random)
         return (images[training], labels[training]), (images[held_out], labels[held_out])
 
 
@@ -230,8 +231,9 @@ def dirichlet_partition(
     parts = []
     for size in sizes:
         shares = random.dirichlet(np.full(len(classes), alpha))
-        left = np.array([len(indices) for indices in stock]) - taken
-        counts = _take(int(size), shares, left, random)
+        counts = _take(
+            int(size), shares, np.array([len(indices) for indices in stock]) - taken, random
+        )
         rows = zip(stock, taken, counts, strict=True)
         parts.append(np.sort(np.concatenate([s[start : start + n] for s, start, n in rows])))
         taken += counts

@@ -139,9 +139,11 @@ def cross_entropy_by_example(
         targets: int64 of shape (n, …).
         ignored: the target where nothing is to be predicted.
     """
-    flat = logits.reshape(-1, logits.shape[-1])
     losses = functional.cross_entropy(
-        flat, targets.reshape(-1), reduction="none", ignore_index=ignored
+        logits.reshape(-1, logits.shape[-1]),
+        targets.reshape(-1),
+        reduction="none",
+        ignore_index=ignored,
     )
     counted = targets != ignored
     values = logits.detach()

@@ -198,13 +198,16 @@ class SyntheticTask(_ByUser, abc.ABC):
     def client(self, client_id: int) -> ClientData:
         """The examples of one client."""
         self.check_client(client_id)
-        examples = self._source.examples(self.data_seed, client_id, self.max_examples)
-        return self._client_data(examples)
+        return self._client_data(
+            self._source.examples(self.data_seed, client_id, self.max_examples)
+        )
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; nothing is made."""
-        sizes = [self._source.size(self.data_seed, int(i), self.max_examples) for i in client_ids]
-        return np.array(sizes, np.int64)
+        return np.array(
+            [self._source.size(self.data_seed, int(i), self.max_examples) for i in client_ids],
+            np.int64,
+        )
 
     def held_out(self) -> ClientData:
         """Examples of clients that take no part; made once."""

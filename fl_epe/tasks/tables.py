@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -197,10 +196,11 @@ def class_count(parts: Sequence[Dataset], column: str) -> int | None:
     if values.is_floating_point():
         return None
     if (least := int(values.min())) < 0:
-        text = (
-            f"to count classes from 0, got {least}: make it text, or real numbers to predict them"
+        raise_invalid(
+            "targets",
+            column,
+            f"to count classes from 0, got {least}: make it text, or real numbers to predict them",
         )
-        raise_invalid("targets", column, text)
     return 1 + int(values.max())
 
 
@@ -246,37 +246,6 @@ def _alike(values: Any, name: str, argument: str) -> np.ndarray:
 
 
 _ROW, _CLASS = "fl_epe_row", "fl_epe_class"
-_PARTITIONS = (
-    "to be 'by:COLUMN' (a client for each value of a column), 'iid:CLIENTS', 'dirichlet:ALPHA' "
-    "(ALPHA > 0) with num_clients, or a flwr_datasets.partitioner.Partitioner"
-)
-
-
-def check_partition(partition: str | Partitioner, num_clients: int | None) -> None:
-    """Refuse a partition that cannot be meant; reads no data and imports nothing.
-
-    Raises:
-        ValueError: names the argument and what may be written.
-    """
-    kind, _, value = partition.partition(":") if isinstance(partition, str) else ("", "", "")
-    meant = {
-        "by": value != "",
-        "iid": value.isdecimal() and int(value) >= 1,
-        "dirichlet": _is_positive(value),
-    }
-    if not meant.get(kind, hasattr(partition, "load_partition")):
-        raise_invalid("partition", partition, _PARTITIONS)
-    if kind == "dirichlet" and (num_clients is None or num_clients < 1):
-        raise_invalid("num_clients", num_clients, f">= 1 beside partition={partition!r}")
-    if kind != "dirichlet" and num_clients is not None:
-        raise_invalid("num_clients", num_clients, "only beside 'dirichlet:ALPHA'")
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < math.inf
-    except ValueError:
-        return False
 
 
 def client_rows(

@@ -45,8 +45,9 @@ class Counts:
 
     def lose(self, client: int, error: Exception) -> None:
         """Note a client that could not be trained."""
-        text = f"client {client}: {type(error).__name__}: {error}"
-        self.faults.append(Fault(FaultKind.CLIENT_FAILED, text))
+        self.faults.append(
+            Fault(FaultKind.CLIENT_FAILED, f"client {client}: {type(error).__name__}: {error}")
+        )
 
 
 class _Round:
@@ -69,8 +70,9 @@ class _Round:
         self._total, self._seed = total, (seed, round_number)
         self._multiples: torch.Tensor | None = None
         if not theta.is_cpu:
-            both = torch.zeros((2, len(theta)), dtype=torch.float64, device=theta.device)
-            self._multiples, self._scratch = both
+            self._multiples, self._scratch = torch.zeros(
+                (2, len(theta)), dtype=torch.float64, device=theta.device
+            )
 
     def random(self, client: int) -> np.random.Generator:
         return generator(*self._seed, client)

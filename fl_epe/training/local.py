@@ -35,7 +35,6 @@ from fl_epe.models import (
 from fl_epe.tasks import ClientData, LossSum, Task
 
 _PRECISIONS = ("float32", "tf32", "bf16")
-_VARIABLES = ("FL_EPE_DEVICE", "FL_EPE_CHUNK", "FL_EPE_PRECISION", "FL_EPE_DETERMINISTIC")
 _CHUNK_ON_GPU = 32
 _CHUNK_ON_CPU = 24
 _LARGEST_ON_CPU = 1 << 17  # parameters; with more a step is mostly arithmetic, which gains nothing
@@ -82,7 +81,8 @@ class Execution:
         Raises:
             ValueError: if a variable holds no valid device, chunk, precision or flag.
         """
-        device, chunk, precision, exact = (os.environ.get(name, "") for name in _VARIABLES)
+        names = ("DEVICE", "CHUNK", "PRECISION", "DETERMINISTIC")
+        device, chunk, precision, exact = (os.environ.get(f"FL_EPE_{name}", "") for name in names)
         if chunk and not chunk.isdecimal():
             raise_invalid("FL_EPE_CHUNK", chunk, "to be a number")
         if exact not in ("", "0", "1"):
@@ -233,8 +233,9 @@ class Trainer:
         with one_thread(), self.own_randomness(random), self._execution.on_device():
             parts = [self._step(data, order, local.learning_rate) for order in orders]
         none = torch.zeros(3, dtype=torch.float64, device=self._device)
-        sums = torch.stack([none, *(part.sums(self._device) for part in parts)]).sum(0)
-        return self._flat - theta, sums
+        return self._flat - theta, torch.stack(
+            [none, *(part.sums(self._device) for part in parts)]
+        ).sum(0)
 
     @contextlib.contextmanager
     def own_randomness(self, *randoms: np.random.Generator) -> Iterator[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -139,8 +139,9 @@ class Together:
         batch = _gather([member.data for member in members], places, self._device)
         masks = [torch.from_numpy(np.stack(calls)).to(self._device) for calls in zip(*kept)]  # noqa: B905
         with self._execution.on_device():
-            outputs = self._outputs(leaves, batch.inputs, masks)
-            means, parts = self._losses(outputs, batch.targets, sizes)
+            means, parts = self._losses(
+                self._outputs(leaves, batch.inputs, masks), batch.targets, sizes
+            )
             gradients = torch.autograd.grad(
                 means, leaves, allow_unused=True, materialize_grads=True
             )
@@ -184,8 +185,7 @@ class Together:
 
         try:
             vectorized = torch.func.vmap(forward, randomness="different")
-            outputs: torch.Tensor = self._execution.call(vectorized, leaves, inputs, masks)
-            return outputs
+            return cast(torch.Tensor, self._execution.call(vectorized, leaves, inputs, masks))
         finally:
             self._set_masks([])
 
