@@ -42,15 +42,13 @@ _FEW = 8  # whole independent canaries in memory at once; more only cost memory
 _TOGETHER = 64  # of them that one thread works on at once, for more than one vector
 
 
+# Of the libraries that are loaded when it is first asked for; looking for them is slow.
+_controller = functools.cache(ThreadpoolController)
+
+
 def one_blas_thread() -> AbstractContextManager[Any]:
     """While this lasts a product uses one thread: more would compete with ours, 10 times slower."""
     return cast(AbstractContextManager[Any], _controller().limit(limits=1, user_api="blas"))
-
-
-@functools.cache
-def _controller() -> ThreadpoolController:
-    """Of the libraries that are loaded when it is first asked for; looking for them is slow."""
-    return ThreadpoolController()
 
 
 def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[np.float32]:

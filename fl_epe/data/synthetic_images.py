@@ -86,7 +86,6 @@ def held_out(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int
 
 
 def _draw(random: np.random.Generator, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Characters by one writer, whose hand is drawn first."""
     hand = random.standard_normal(6, np.float32)
     labels = random.choice(len(_SHARES), count, p=_SHARES)
     own = random.standard_normal((6, count, 1, 1), np.float32)

@@ -68,7 +68,6 @@ def held_out(seed: int, count: int) -> NDArray[np.uint16]:
 
 
 def _write(seed: int, random: np.random.Generator, count: int) -> NDArray[np.uint16]:
-    """Sentences of one user, who first draws topics."""
     successors, frequent = _language(seed)
     shares = random.dirichlet(np.full(_TOPICS, _TOPIC_CONCENTRATION))
     topics = np.searchsorted(np.cumsum(shares[:-1]), random.random(count))

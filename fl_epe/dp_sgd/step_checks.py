@@ -95,10 +95,11 @@ def check_steps(
     silent = [step for step in steps if np.any(step.squares == 0)]
     missing = f"{len(silent)} of {len(steps)} steps had no noise in some tensor" if silent else ""
     repeat = _repeat(np.array([step.sketch for step in steps]))
-    if any(step.noise_scale > 0 for step in silent):
-        noise = f"{missing}, where their noise multiplier is above 0"
-    else:
-        noise = repeat or _scale(steps, sizes)
+    noise = (
+        f"{missing}, where their noise multiplier is above 0"
+        if any(step.noise_scale > 0 for step in silent)
+        else repeat or _scale(steps, sizes)
+    )
     clipping, sampling, unseen = "", "", []
     if longer := int(np.sum(largest > 1 + _ROUNDING)):
         clipping = (

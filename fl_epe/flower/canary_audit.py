@@ -189,10 +189,11 @@ class CanaryAudit(Strategy):
         if (own := self._hooks.replaced("aggregate_train")) is not None:
             return own(server_round, replies)
         real, state = list(replies), self._turn
-        if state is None:
-            result = self._hooks.call("aggregate_train", server_round, real)
-        else:
-            result = self._aggregate(server_round, state, real)
+        result = (
+            self._hooks.call("aggregate_train", server_round, real)
+            if state is None
+            else self._aggregate(server_round, state, real)
+        )
         self._turn = None
         if self._run.over is None:
             with self._run.goes_on("the round could not be scored", self._run.index):

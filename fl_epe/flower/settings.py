@@ -135,8 +135,12 @@ class CanaryAuditSettings:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in _OF_SERVER_CANARIES:
             if (value := getattr(self, name)) != defaults[name]:
-                why = "with clients, who answer whenever they are asked, with their own weight"
-                raise_invalid(name, value, f"to be left out {why}")
+                raise_invalid(
+                    name,
+                    value,
+                    "to be left out with clients, who answer whenever they are asked, with their"
+                    " own weight",
+                )
         self.client_canaries()
 
     def client_canaries(self) -> ClientCanaries | None:

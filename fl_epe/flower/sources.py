@@ -128,9 +128,8 @@ class ServerCanaries:
         check_share(canaries, rest, max(self._run.max_share, min(0.5, 2 * self._run.max_share)))
 
     def _cohort(self, state: RoundState) -> list[int]:
-        if state.index >= len(self._cohorts) or self._run.inject == "none":
-            return []
-        return [int(number) for number in self._cohorts[state.index]]
+        none = state.index >= len(self._cohorts) or self._run.inject == "none"
+        return [] if none else self._cohorts[state.index].tolist()
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.

@@ -249,11 +249,8 @@ class AuditState:
     def reject(self, failure: Exception | str) -> None:
         """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
         self.inject = "replace" if self.inject == "auto" else "none"
-        then = (
-            "from the next round on canaries answer in the place of clients"
-            if self.inject == "replace"
-            else "no canary takes part any more"
-        )
+        then = "from the next round on canaries answer in the place of clients"
+        then = then if self.inject == "replace" else "no canary takes part any more"
         self.failed(f"the strategy fails on canaries ({then})", failure)
 
     def fault(

@@ -140,10 +140,11 @@ class Task(abc.ABC):
         """
         model = prepared(self.model, seed)
         initial_values: Any = getattr(model, "initial_values", None)
-        if initial_values is not None:
-            parts = list(initial_values(generator(seed)))
-        else:
-            parts = [parameter.detach().numpy() for parameter in trainable(model)]
+        parts = (
+            [parameter.detach().numpy() for parameter in trainable(model)]
+            if initial_values is None
+            else initial_values(generator(seed))
+        )
         return np.concatenate([part.ravel() for part in parts])
 
     def notes(self) -> list[str]:
@@ -241,9 +242,8 @@ class Task(abc.ABC):
         """
         targets = self.held_out().targets
         classes = targets.dim() == 1 and not targets.is_floating_point() and len(targets) > 0
-        if self.metric != "accuracy" or not classes:
-            return None
-        return float(torch.bincount(targets).max()) / len(targets)
+        known = classes and self.metric == "accuracy"
+        return float(torch.bincount(targets).max()) / len(targets) if known else None
 
     def chance_loss(self) -> float | None:
         """Loss on the held-out examples of the best outputs that are the same for all of them.

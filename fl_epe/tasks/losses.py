@@ -79,9 +79,8 @@ class LossSum:
 
     def mean(self) -> torch.Tensor:
         """The loss of a prediction, differentiable; 0 if there was none."""
-        if isinstance(self.examples, torch.Tensor):
-            return self.loss / self.examples.clamp(min=1)
-        return self.loss / max(1, self.examples)
+        n = self.examples
+        return self.loss / (n.clamp(min=1) if isinstance(n, torch.Tensor) else max(1, n))
 
     def sums(self, device: torch.device) -> torch.Tensor:
         """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""

@@ -157,9 +157,8 @@ class CohortTrainer:
             next(place for place, base in enumerate(kind.__mro__) if name in vars(base))
             for name in ("batch_loss", "by_example")
         )
-        if kind.__mro__[own] is not Task and own < by_example:
-            return f"{kind.__name__} overrides batch_loss and not by_example"
-        return ""
+        alone = kind.__mro__[own] is not Task and own < by_example
+        return f"{kind.__name__} overrides batch_loss and not by_example" if alone else ""
 
     def train(
         self,
