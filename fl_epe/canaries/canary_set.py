@@ -298,8 +298,9 @@ class CanaryScorer:
         dim, count = self.canaries.dim, self.canaries.count
         vectors = state.get("waiting.vectors", np.empty((0, dim)))
         if vectors.shape[1] != dim or len(vectors) >= self._limit:
-            most = (self._limit - 1, dim)
-            raise_invalid("waiting.vectors.shape", vectors.shape, f"to be at most {most}")
+            raise_invalid(
+                "waiting.vectors.shape", vectors.shape, f"to be at most {(self._limit - 1, dim)}"
+            )
         self._rows[: len(vectors)] = vectors
         self._names = [str(name) for name in state.get("waiting.names", ())]
         for key, value in state.items():

@@ -239,8 +239,11 @@ def _encoder(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) 
         beside = [folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
         vocabulary = next((file for file in beside if file.is_file()), None)
     if vocabulary is None:
-        text = f"to have TensorFlow Federated's {WORD_COUNT} beside it, or a vocabulary to be named"
-        raise_invalid("source", source, text)
+        raise_invalid(
+            "source",
+            source,
+            f"to have TensorFlow Federated's {WORD_COUNT} beside it, or a vocabulary to be named",
+        )
     return Words(read_vocabulary(Path(vocabulary)))
 
 

@@ -158,10 +158,9 @@ class DPSGDAudit:
                 self._score(facts, cohort, clipped, gradient, summed)
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> NDArray[np.float32]:
-        total = self._auditor.canaries.combine(np.ones((1, len(cohort))), numbers=cohort.tolist())[
-            0
-        ]
-        return np.asarray(np.float32(-clip_norm) * total)
+        ones = np.ones((1, len(cohort)))
+        total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())
+        return np.asarray(np.float32(-clip_norm) * total[0])
 
     def _score(
         self,

@@ -177,15 +177,13 @@ def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: fl
     """The sum of the batch sizes against the binomial law that Poisson sampling gives it."""
     total, count = examples.sum(), batches.sum()
     few, many = (np.floor(expected * count / rate) for expected in (size, size + 1))
-    if (
-        min(scipy.stats.binom.cdf(total, few, rate), scipy.stats.binom.sf(total - 1, many, rate))
-        >= _LEVEL / 4
-    ):
-        return ""
-    return (
+    less = scipy.stats.binom.cdf(total, few, rate)
+    more = scipy.stats.binom.sf(total - 1, many, rate)
+    text = (
         f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
         f" {rate:.3g} makes one expect {size:g}"
     )
+    return "" if min(less, more) >= _LEVEL / 4 else text
 
 
 def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:
@@ -196,12 +194,11 @@ def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: floa
     sizes, counts = np.unique(examples, return_counts=True)
     chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
     possible = 1 + 12 * math.sqrt(size * (1 - rate))  # other sizes hardly occur
-    if chance * possible >= _LEVEL / 2:
-        return ""
-    return (
+    text = (
         f"{counts.max()} of {len(examples)} batches have {sizes[counts.argmax()]:g} examples: they"
         " are not drawn by Poisson sampling, as the accounting assumes"
     )
+    return "" if chance * possible >= _LEVEL / 2 else text
 
 
 def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> str:

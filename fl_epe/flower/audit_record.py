@@ -149,10 +149,8 @@ def doubts(record: AuditRecord) -> list[str]:
                 f"canaries show up {max(strength, 0.0):.2f} times as strongly as what they added to"
                 " the mean should: they may have been left out, or taken out again"
             )
-    if (
-        record.provenance.fault_counts.get(FaultKind.LOUD, 0)
-        > _OFTEN * record.presence.any(axis=1).sum()
-    ):
+    dominated = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
+    if dominated > _OFTEN * record.presence.any(axis=1).sum():
         found.append(
             "in many rounds one client's update was most of the energy of all: it hides the others"
             " from everybody who cannot subtract it, and ε is not that of a client without it"

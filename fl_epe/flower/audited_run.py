@@ -70,15 +70,14 @@ class AuditedRun(AuditState):
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
     def _new_auditor(self, settings: CanaryAuditSettings) -> RunAuditor:
+        planned = settings.num_canaries * settings.participations
         return RunAuditor(
             settings.num_canaries,
             settings.unobserved,
             seed=settings.seed,
             delta=settings.delta,
             server=self.wrapped.server(),
-            planned=settings.num_canaries * settings.participations
-            if (settings.clients is None)
-            else None,
+            planned=planned if settings.clients is None else None,
             kind=settings.canary_kind,
         )
 
@@ -296,9 +295,12 @@ class AuditedRun(AuditState):
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
         meant = len(state.played)
         if left_out := state.settle(shares):
-            text = f"it did not use {left_out} of {meant} of their answers"
-            what, kind = "the strategy left canaries out", FaultKind.CANARY_UNUSED
-            self.failed(what, text, kind=kind, times=left_out)
+            self.failed(
+                "the strategy left canaries out",
+                f"it did not use {left_out} of {meant} of their answers",
+                kind=FaultKind.CANARY_UNUSED,
+                times=left_out,
+            )
         if state.facts.present:
             note = self.note(self.index)
             note.averaged, note.shares = averaging, state.heaviest

@@ -48,10 +48,8 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 def weights(replies: Sequence[Message], key: str) -> list[float]:
     """The weight of each reply in an average; 1 where it does not say."""
     records = [[*records_of(reply.content, MetricRecord).values(), {}][0] for reply in replies]
-    return [
-        1 if isinstance(value, list) else value
-        for value in [metrics.get(key, 1) for metrics in records]
-    ]
+    found = [metrics.get(key, 1) for metrics in records]
+    return [1 if isinstance(value, list) else value for value in found]
 
 
 def model_record(

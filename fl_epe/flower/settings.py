@@ -108,10 +108,9 @@ class CanaryAuditSettings:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "leave_out", tuple(self.leave_out))
-        self._check_ranges()
-        self._check_together()
+        self._check()
 
-    def _check_ranges(self) -> None:
+    def _check(self) -> None:
         check_probability("delta", self.delta)
         for name, least in {"num_canaries": 2, "seed": 0, "unobserved": 0, "rounds": 1}.items():
             value = getattr(self, name)
@@ -128,13 +127,10 @@ class CanaryAuditSettings:
             if value is not None and value not in get_args(kind):
                 raise_invalid(name, value, f"to be one of {get_args(kind)}")
         PrimaryBound.parse(self.verdict, inclusion="fixed")
-
-    def _check_together(self) -> None:
-        if self.clients is None:
-            return
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in _OF_SERVER_CANARIES:
-            if (value := getattr(self, name)) != defaults[name]:
+            value = getattr(self, name)
+            if self.clients is not None and value != defaults[name]:
                 raise_invalid(
                     name,
                     value,

@@ -196,9 +196,8 @@ class ServerCanaries:
         """How long the canaries' updates are as they are sent, and which of them are clipped."""
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
-            return np.full(
-                count, self._run.settings.canary_norm or median_norm(like, state, kind)
-            ), clipped
+            length = self._run.settings.canary_norm or median_norm(like, state, kind)
+            return np.full(count, length), clipped
         sent = np.full(count, state.clip_norm)
         target = self._run.wrapped.target_clipped()
         if self._run.wrapped.clips_on_server or target is not None:

@@ -152,8 +152,9 @@ def find_task(reference: str) -> FoundTask:
         values = vars(place).items()
         tasks = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
         has = f"it has {', '.join(tasks)}" if tasks else "it has no task"
-        text = f"to name something in {module}: there is no {name!r}, {has}"
-        raise_invalid("task name", reference, text)
+        raise_invalid(
+            "task name", reference, f"to name something in {module}: there is no {name!r}, {has}"
+        )
     if not _fits(found):
         text = "to be a subclass of fl_epe.tasks.Task, a function that is annotated to return one"
         kind = type(found).__name__
@@ -165,8 +166,9 @@ def find_task(reference: str) -> FoundTask:
     if not inspect.isclass(found):
         return FoundTask(reference, found, dataclasses.make_dataclass("_NoOptions", []))
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        text = f"to define {', '.join(missing)}: see fl_epe.tasks.Task"
-        raise_invalid("task name", reference, text)
+        raise_invalid(
+            "task name", reference, f"to define {', '.join(missing)}: see fl_epe.tasks.Task"
+        )
     return FoundTask(reference, found, found)
 
 
@@ -183,8 +185,12 @@ def _fits(value: Any) -> bool:
 
 def _import(module: str, reference: str) -> Any:
     if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
-        text = f"to begin with the name of a module, got {module!r}: write {_HOW}"
-        raise_invalid("task name", reference, f"{text}, with dots and without .py")
+        raise_invalid(
+            "task name",
+            reference,
+            f"to begin with the name of a module, got {module!r}: write {_HOW}, with dots and"
+            " without .py",
+        )
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -260,5 +260,8 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     low, high = int(counted.min()), int(counted.max())
     if low < 0 or high >= outputs:
         wrong = low if low < 0 else high
-        text = f"to hold classes 0 … {outputs - 1}, as the model has {outputs} outputs, got {wrong}"
-        raise_invalid("targets", column, text)
+        raise_invalid(
+            "targets",
+            column,
+            f"to hold classes 0 … {outputs - 1}, as the model has {outputs} outputs, got {wrong}",
+        )

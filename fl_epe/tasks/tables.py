@@ -215,11 +215,12 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(255)
         return torch.from_numpy(np.ascontiguousarray(scaled))
     if getattr(feature, "dtype", "") in _TEXTS:
-        text = (
+        raise_invalid(
+            argument,
+            name,
             f"to hold numbers, got text such as {dataset[0][name]!r:.40}: turn it into numbers "
-            "first, e.g. with a tokenizer and datasets.Dataset.map"
+            "first, e.g. with a tokenizer and datasets.Dataset.map",
         )
-        raise_invalid(argument, name, text)
     values = dataset.with_format("numpy", columns=[name])[:][name] if len(dataset) else np.empty(0)
     values = _alike(values, name, argument)
     if values.dtype.kind in "iub":
@@ -227,8 +228,12 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
     if values.dtype.kind != "f":
         raise_invalid(argument, name, f"to hold numbers, got {values.dtype}")
     if bad := int(np.count_nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))):
-        text = f"to be finite: {bad} of {len(values)} rows have a missing or infinite value"
-        raise_invalid(argument, name, f"{text}. Fill them in, or leave these rows out")
+        raise_invalid(
+            argument,
+            name,
+            f"to be finite: {bad} of {len(values)} rows have a missing or infinite value. Fill "
+            "them in, or leave these rows out",
+        )
     return torch.from_numpy(values.astype(np.float32))
 
 

@@ -94,8 +94,11 @@ class _Round:
         for client, row, (length, *parts) in zip(clients, updates, measured, strict=True):
             unclipped = self._add(row, length)
             if unclipped is None:
-                text = f"client {client}: its update was not finite"
-                counts.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
+                counts.faults.append(
+                    Fault(
+                        FaultKind.CLIENT_NOT_FINITE, f"client {client}: its update was not finite"
+                    )
+                )
                 continue
             counts.clients += 1
             counts.unclipped += unclipped
@@ -187,8 +190,11 @@ class CohortTrainer:
             ValueError: for a ``theta`` of another shape or type.
         """
         if theta.shape != (self._task.dim,) or theta.dtype != np.float32:
-            wanted = f"to be float32 of shape {(self._task.dim,)}"
-            raise_invalid("theta", f"{theta.dtype}{theta.shape}", wanted)
+            raise_invalid(
+                "theta",
+                f"{theta.dtype}{theta.shape}",
+                f"to be float32 of shape {(self._task.dim,)}",
+            )
         start = torch.tensor(theta, device=self._execution.torch_device())
         work = _Round(start, local, total, seed, round_number)
         self._execution.apply()
