@@ -55,9 +55,7 @@ class CanarySet:
                 raise_invalid(name, value, f">= {least}")
         if kind not in get_args(CanaryKind):
             raise_invalid("kind", kind, f"to be one of {list(get_args(CanaryKind))}")
-        self.dim = int(dim)
-        self.count = int(count)
-        self.seed = int(seed)
+        self.dim, self.count, self.seed = int(dim), int(count), int(seed)
         self.kind: CanaryKind = kind
         self._sphere = Sphere(dim, seed) if kind == "sphere" or dim < _LEAST_DIM else None
 

@@ -107,8 +107,7 @@ class Rotation:
     """
 
     def __init__(self, dim: int, seed: int, family: int) -> None:
-        self.dim = dim
-        self.size = size_for(dim)
+        self.dim, self.size = dim, size_for(dim)
         rng = generator(seed, _STREAM, family)
         self._first, self._second = (_signs(rng, self.size) for _ in range(2))
         self._keys = [(int(a) | 1, int(b)) for a, b in rng.integers(self.size, size=(_ROUNDS, 2))]

@@ -217,10 +217,8 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
         files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         fingerprint = hashlib.sha256(repr((data_dir, stats)).encode()).hexdigest()[:16]
-        path = (
-            Path(os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe")
-            / f"{kind}-{fingerprint}"
-        )
+        cache = os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe"
+        path = Path(cache, f"{kind}-{fingerprint}")
         if not (path / _INDEX).is_file():
             with contextlib.suppress(FileExistsError):  # another process was first
                 convert(kind, data_dir, path)

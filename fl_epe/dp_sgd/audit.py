@@ -213,12 +213,18 @@ class DPSGDAudit:
         """
         if not self._hooks:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
-        mechanism = self._mechanism()
+        mechanism, found = self._mechanism(), self.findings
+        unbounded = found.unbounded if self._design["full_knowledge"] else None
         record = self._auditor.record(
             final=self._steps.model() if self._final is None else self._final,
             mechanism=mechanism,
             design=Design.of(self._design),
-            findings=self._findings(),
+            findings=Findings(
+                plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
+                not_measured=self._stopped,
+                step_faults=found.faults,
+                unbounded=unbounded and f"{unbounded}, so ε of every round is infinite",
+            ),
         )
         opacus = sys.modules.get("opacus")
         mine = {"opacus": opacus.__version__} if opacus else {}
@@ -250,16 +256,6 @@ class DPSGDAudit:
             canary_participations=participations,
             server=server,
             clip_norms=np.array([step.clip_norm for step in facts], np.float64),
-        )
-
-    def _findings(self) -> Findings:
-        found = self.findings
-        unbounded = found.unbounded if self._design["full_knowledge"] else None
-        return Findings(
-            plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
-            not_measured=self._stopped,
-            step_faults=found.faults,
-            unbounded=unbounded and f"{unbounded}, so ε of every round is infinite",
         )
 
     def epsilon(

@@ -79,8 +79,7 @@ class CanaryAudit(Strategy):
         self.strategy = strategy
         self._turn: RoundState | None = None
         self._timeout: float = 3600
-        self._is_running = False
-        self._accepted = False  # whether the strategy has taken canaries once
+        self._is_running = self._accepted = False  # the latter: it has taken canaries once
         self._wrapped = Wrapped(strategy)
         self._run = AuditedRun(self._wrapped, CanaryAuditSettings(**settings))
         names = ("configure_train", "aggregate_train")
@@ -265,9 +264,8 @@ class CanaryAudit(Strategy):
             return metrics
         out = MetricRecord(dict(metrics.items()) if metrics else {})
         for name, estimate in self._run.epsilons().items():
-            out[f"epsilon-{name}"] = estimate.epsilon
-            out[f"epsilon-{name}-low"] = estimate.low
-            out[f"epsilon-{name}-high"] = estimate.high
+            values = {"": estimate.epsilon, "-low": estimate.low, "-high": estimate.high}
+            out.update({f"epsilon-{name}{end}": value for end, value in values.items()})
         return out if out else metrics
 
     summary: Any = property(operator.attrgetter("strategy.summary"))

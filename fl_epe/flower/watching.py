@@ -112,9 +112,8 @@ class Attachment:
 
         Then the strategy's own function is one that was put in its place, and calls the audit.
         """
-        if name not in self._calling:
-            return None
-        return functools.partial(getattr(type(self._strategy), name), self._strategy)
+        own = functools.partial(getattr(type(self._strategy), name), self._strategy)
+        return own if name in self._calling else None
 
 
 @contextlib.contextmanager

@@ -25,8 +25,7 @@ class Cnn(torch.nn.Module):
             self.conv2 = torch.nn.Conv2d(32, 64, 3)
             self.dense1 = torch.nn.Linear(9216, 128)
             self.dense2 = torch.nn.Linear(128, 62)
-        self.dropout1 = SeededDropout(0.25)
-        self.dropout2 = SeededDropout(0.5)
+        self.dropout1, self.dropout2 = SeededDropout(0.25), SeededDropout(0.5)
         self.to_empty(device="cpu")
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:

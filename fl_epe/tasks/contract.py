@@ -241,8 +241,12 @@ class Task(abc.ABC):
         is another.
         """
         targets = self.held_out().targets
-        classes = targets.dim() == 1 and not targets.is_floating_point() and len(targets) > 0
-        known = classes and self.metric == "accuracy"
+        known = (
+            self.metric == "accuracy"
+            and targets.dim() == 1
+            and not targets.is_floating_point()
+            and len(targets) > 0
+        )
         return float(torch.bincount(targets).max()) / len(targets) if known else None
 
     def chance_loss(self) -> float | None:

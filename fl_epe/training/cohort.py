@@ -142,8 +142,7 @@ class CohortTrainer:
     """
 
     def __init__(self, task: Task, execution: Execution | None = None) -> None:
-        self._execution = execution or Execution.from_environment()
-        self._task = task
+        self._task, self._execution = task, execution or Execution.from_environment()
         self._trainer = Trainer(task, self._execution)
         self.chunk = self._execution.clients_at_once(task.dim, self._trainer.convolves)
         self._proved, self._worked = set[bool](), False

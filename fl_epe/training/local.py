@@ -141,7 +141,6 @@ class Execution:
 
 
 _LARGEST_KEPT = 31 << 20
-_FEW = 2  # examples that show how a model behaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,9 +186,8 @@ class Trainer:
         # largest block freed so far, up to 32 MiB. With this it keeps what a step frees for the
         # next one: no page faults, a sixth faster.
         torch.empty(_LARGEST_KEPT, dtype=torch.uint8)
-        self._execution = execution
+        self._task, self._execution = task, execution
         self._device = execution.torch_device()
-        self._task = task
         self._model = prepared(task.model).to(self._device).train()
         self._outputs = functools.partial(execution.call, self._model)
         self._flat = torch.zeros(task.dim, dtype=torch.float32, device=self._device)
@@ -223,7 +221,7 @@ class Trainer:
         smallest = 2 if self.alone else 1  # one has no spread
         if self.draws is None and len(data) >= smallest:
             self._set(theta)
-            few = data.map(lambda part: part[:_FEW].to(self._device))
+            few = data.map(lambda part: part[:2].to(self._device))
             with self._execution.on_device():
                 self.draws = draws_by_itself(self._model, lambda: self._loss(few).loss.detach())
         for dropout in self._dropouts:
