@@ -28,7 +28,7 @@ def dot(canaries: CanarySet, x: torch.Tensor) -> NDArray[np.float64]:
         y[: family.dim] *= x.new_tensor(family._second[: family.dim])
         y = butterflies(butterflies(y) * x.new_tensor(family._first))
         chosen = y[torch.as_tensor(rows, device=x.device)].cpu().numpy()
-        lengths = np.array([family.length(row) for row in rows.tolist()])
+        lengths = family.lengths(rows)
         out[here] = chosen.astype(np.float64) * largest / lengths
     return out
 

@@ -11,8 +11,7 @@ Examples:
     [True, False, False]
 """
 
-from fl_epe.canaries.canary_set import CanaryKind, CanarySet
+from fl_epe.canaries.canary_set import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
 from fl_epe.canaries.directions import one_blas_thread
-from fl_epe.canaries.scorer import SCORE_MEMORY, CanaryScorer
 
 __all__ = ["SCORE_MEMORY", "CanaryKind", "CanaryScorer", "CanarySet", "one_blas_thread"]

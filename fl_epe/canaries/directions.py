@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.linalg
@@ -42,16 +42,13 @@ _FEW = 8  # whole independent canaries in memory at once; more only cost memory
 _TOGETHER = 64  # of them that one thread works on at once, for more than one vector
 
 
+# Of the libraries that are loaded when it is first asked for; looking for them is slow.
+_controller = functools.cache(ThreadpoolController)
+
+
 def one_blas_thread() -> AbstractContextManager[Any]:
     """While this lasts a product uses one thread: more would compete with ours, 10 times slower."""
-    limited: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
-    return limited
-
-
-@functools.cache
-def _controller() -> ThreadpoolController:
-    """Of the libraries that are loaded when it is first asked for; looking for them is slow."""
-    return ThreadpoolController()
+    return cast(AbstractContextManager[Any], _controller().limit(limits=1, user_api="blas"))
 
 
 def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[np.float32]:
@@ -97,8 +94,7 @@ def _share(work: Callable[[int], None], items: Iterable[int], threads: int) -> N
 @functools.cache
 def hadamard(size: int) -> NDArray[np.float32]:
     """The matrix of the transform of length ``size``, in Sylvester's order."""
-    matrix: NDArray[np.float32] = scipy.linalg.hadamard(size, np.float32)
-    return matrix
+    return np.asarray(scipy.linalg.hadamard(size, np.float32))
 
 
 class Rotation:
@@ -111,16 +107,16 @@ class Rotation:
     """
 
     def __init__(self, dim: int, seed: int, family: int) -> None:
-        self.dim = dim
-        self.size = size_for(dim)
+        self.dim, self.size = dim, size_for(dim)
         rng = generator(seed, _STREAM, family)
         self._first, self._second = (_signs(rng, self.size) for _ in range(2))
         self._keys = [(int(a) | 1, int(b)) for a, b in rng.integers(self.size, size=(_ROUNDS, 2))]
         base = transform(self._first.astype(np.float32))  # whole numbers, so exact everywhere
         narrow = np.abs(base).max() < 1 << 15
         self._base = base.astype(np.int16 if narrow else np.int32)
-        blocks = base.reshape(-1, _BLOCK)
-        self._squares = np.array([np.sum(np.square(b, dtype=np.float64)) for b in blocks])
+        self._squares = np.array(
+            [np.sum(np.square(b, dtype=np.float64)) for b in base.reshape(-1, _BLOCK)]
+        )
 
     def rows(self, numbers: Rows) -> Rows:
         """Which row of the rotation each of these canaries is, in a secret random order."""
@@ -130,20 +126,28 @@ class Rotation:
             x = x ^ (x >> shift)
         return x
 
-    def length(self, row: int) -> float:
-        """Norm of this row of whole numbers before it is scaled to 1; its square is exact."""
-        whole, rest = divmod(self.dim, _BLOCK)
-        square = float(self._squares[np.arange(whole) ^ (row // _BLOCK)].sum())
-        cut = self._base[np.arange(whole * _BLOCK, whole * _BLOCK + rest) ^ row]
-        return math.sqrt(square + float(np.sum(np.square(cut, dtype=np.float64))))
+    def lengths(self, rows: Rows) -> Floats:
+        """Norm of each of these rows of whole numbers before it is scaled to 1; exact squares."""
+        squares = np.zeros(len(rows))
+        sums = np.square(self._base, dtype=np.float64)
+        for bit in range(self.size.bit_length()):  # `sums` are those of 2^bit entries
+            if self.dim >> bit & 1:
+                start = self.dim >> (bit + 1) << (bit + 1)  # a block of the row, and of the base
+                squares += sums[(start ^ rows) >> bit]
+            sums = sums[::2] + sums[1::2]
+        return np.asarray(np.sqrt(squares))
 
     def fill(self, row: int, out: NDArray[np.float32]) -> None:
         """Write the canary of this row, of length 1, into ``out``, shape ``(dim,)``."""
         order, blocks = np.arange(_BLOCK) ^ (row % _BLOCK), self._base.reshape(-1, _BLOCK)
-        scale = np.float32(1 / self.length(row))
+        whole, rest = divmod(self.dim, _BLOCK)
+        which = np.arange(whole + 1) ^ (row // _BLOCK)
+        cut = blocks[which[-1] % len(blocks)].take(order[:rest])  # none if no block is cut
+        square = float(self._squares[which[:whole]].sum())  # of whole numbers: exact
+        scale = np.float32(1 / math.sqrt(square + float(np.sum(np.square(cut, dtype=np.float64)))))
         for number, start in enumerate(range(0, self.dim, _BLOCK)):
             part = out[start : start + _BLOCK]
-            shuffled = blocks[number ^ (row // _BLOCK)].take(order[: len(part)])
+            shuffled = blocks[which[number]].take(order[: len(part)])
             np.multiply(shuffled, self._second[start : start + len(part)], out=part)
             part *= scale
 
@@ -194,8 +198,9 @@ def size_for(dim: int) -> int:
 
 
 def _signs(rng: np.random.Generator, count: int) -> NDArray[np.int8]:
-    bits = np.unpackbits(np.frombuffer(rng.bytes(count // 8), np.uint8))
-    return np.asarray(1 - 2 * bits.astype(np.int8))
+    return np.asarray(
+        1 - 2 * np.unpackbits(np.frombuffer(rng.bytes(count // 8), np.uint8)).astype(np.int8)
+    )
 
 
 class Sphere:

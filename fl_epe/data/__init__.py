@@ -23,14 +23,11 @@ from fl_epe import lazy_names
 from fl_epe.data.examples import absolute, optional
 
 if TYPE_CHECKING:
-    from fl_epe.data.conversion import convert, open_data
-    from fl_epe.data.store import ClientStore
+    from fl_epe.data.conversion import ClientStore, convert, open_data
 
 __all__ = ["ClientStore", "absolute", "convert", "open_data"]
 
 
 __getattr__, __dir__ = lazy_names(  # what needs Arrow
-    __name__,
-    {"fl_epe.data.conversion": ("convert", "open_data"), "fl_epe.data.store": ("ClientStore",)},
-    optional,
+    __name__, {"fl_epe.data.conversion": ("ClientStore", "convert", "open_data")}, optional
 )

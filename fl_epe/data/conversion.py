@@ -1,7 +1,9 @@
 """Converts a published data set into the form that training reads, once and in bounded memory.
 
 `convert` writes a folder, `open_data` opens one and converts its source first if need be. How fast
-and with how much memory: see ``docs/notes/data-sets.md``.
+and with how much memory: see ``docs/notes/data-sets.md``. The folder has ``train.bin`` and
+``held_out.bin``, arrays of whole numbers as they are in memory, and ``index.npz``: the clients'
+names ascending, where their examples begin and how many there are, and what else is known.
 """
 
 import contextlib
@@ -20,12 +22,11 @@ import pyarrow as pa
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from fl_epe.archive import one_line
+from fl_epe.archive import one_line, read_archive, write_archive
 from fl_epe.checks import raise_invalid
 from fl_epe.data.encoders import CLIENT, WORD_COUNT, Encoder, Images, Words, read_vocabulary
 from fl_epe.data.examples import KINDS, is_hub_id
 from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
-from fl_epe.data.store import ClientStore, Grouper, Sample, is_store, write_index
 from fl_epe.files import PART
 from fl_epe.seeding import generator
 
@@ -35,6 +36,126 @@ Progress = Callable[[str, int, int | None], None]
 MOST_HELD_OUT = 20_000
 _HELD_OUT_SHARE = 0.1
 _SEED = 0
+_BUCKETS = 256
+_INDEX = "index.npz"
+_SCHEMA = 1
+
+
+class ClientStore:
+    """Reads what `fl_epe.data.convert` wrote. Opening it reads the index, no examples.
+
+    Attributes:
+        about: kind, numbers of clients and examples, where from.
+        names: the clients' names in the source, ascending.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder ``path``.
+
+        Raises:
+            ValueError: if it is no such data set or not a whole one, naming the file.
+            FileNotFoundError: if a file is missing.
+        """
+        texts, index = read_archive(
+            path / _INDEX, "the index of a converted data set", schema=_SCHEMA, texts=["about"]
+        )
+        self.about = texts[0]
+        self.names, self._start, self._count = index["client"], index["start"], index["count"]
+        self._train = self._mapped(path / "train.bin", "examples")
+        self._held_out = self._mapped(path / "held_out.bin", "held_out")
+
+    def _mapped(self, path: Path, count: str) -> np.ndarray:
+        shape, dtype = (self.about[count], self.about["width"]), np.dtype(self.about["dtype"])
+        wanted, size = shape[0] * shape[1] * dtype.itemsize, path.stat().st_size
+        if size != wanted:
+            raise ValueError(f"Expected {path} to have {wanted} bytes, found {size}.")
+        return (
+            np.asarray(np.memmap(path, dtype, "r", shape=shape)) if size else np.empty(shape, dtype)
+        )
+
+    def __len__(self) -> int:
+        return len(self._count)
+
+    def sizes(self, clients: np.ndarray, most: int = 0) -> np.ndarray:
+        """How many examples each of these ``clients`` has, at ``most`` so many; 0 for no limit."""
+        sizes = self._count[clients]
+        return np.asarray(np.minimum(sizes, most) if most else sizes)
+
+    def client(self, client: int) -> np.ndarray:
+        """The examples of a client, shape (examples, width), mapped from the file: not writable."""
+        return self._train[self._start[client] :][: self._count[client]]
+
+    def shuffled(self, client: int, most: int, seed: int) -> np.ndarray:
+        """The examples of a client in an order that ``seed`` decides, the first ``most`` of them.
+
+        With ``most=0`` all. The reference shuffles, repeats for the local epochs and then takes;
+        here each epoch has the same ``most`` examples.
+        """
+        examples = self.client(client)
+        order = generator(seed, client).permutation(len(examples))
+        return examples[order[:most]] if most else examples[order]
+
+    def held_out(self, most: int) -> np.ndarray:
+        """The first ``most`` held-out examples, which are in random order."""
+        return self._held_out[:most]
+
+
+class Grouper:
+    """Takes examples of any clients in any order, gives them back client by client.
+
+    An external bucket sort: examples are appended to one of 256 files, all of a client to the same;
+    at the end one file after another is sorted. The examples of a client keep their order.
+
+    Args:
+        folder: where the bucket files go; they are removed as they are read.
+        encoder: says how large an example is.
+    """
+
+    def __init__(self, folder: Path, encoder: Encoder) -> None:
+        self._row = np.dtype(
+            [("client", "<i4"), ("example", np.dtype(encoder.dtype), (encoder.width,))]
+        )
+        self._folder = folder
+
+    def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
+        """Take examples of shape (rows, width) and the number of the client of each."""
+        rows = np.empty(len(clients), self._row)
+        rows["client"], rows["example"] = clients, examples
+        buckets = clients % _BUCKETS
+        for bucket in np.unique(buckets):
+            with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
+                rows[buckets == bucket].tofile(file)
+
+    def groups(self) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
+        """All examples in blocks of some clients each: the client of each, and the examples.
+
+        Those of a client are next to each other. Nothing may be added any more.
+        """
+        for path in sorted(self._folder.glob("bucket-*")):
+            rows = np.fromfile(path, self._row)
+            path.unlink()
+            rows = rows[np.argsort(rows["client"], kind="stable")]
+            yield rows["client"], rows["example"]
+
+
+class Sample:
+    """A uniform sample of at most ``size`` of the examples that it was shown, in random order.
+
+    Attributes:
+        examples: the sample, shape (at most size, width).
+    """
+
+    def __init__(self, size: int, encoder: Encoder, random: np.random.Generator) -> None:
+        self._size, self._random = size, random
+        self._keys = np.empty(0)
+        self.examples = np.empty((0, encoder.width), encoder.dtype)
+
+    def add(self, examples: np.ndarray) -> None:
+        """Show examples of shape (rows, width): those with the smallest random keys stay."""
+        keys = np.concatenate([self._keys, self._random.random(len(examples))])
+        order = np.argsort(keys)[: self._size]
+        self._keys = keys[order]
+        self.examples = np.concatenate([self.examples, examples])[order]
 
 
 def convert(
@@ -92,13 +213,13 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
         ValueError: for data of another kind, and as `convert`.
     """
     path = Path(data_dir).expanduser()
-    if not is_store(path):
+    if not (path / _INDEX).is_file():
         files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         fingerprint = hashlib.sha256(repr((data_dir, stats)).encode()).hexdigest()[:16]
-        cache = Path(os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe")
-        path = cache / f"{kind}-{fingerprint}"
-        if not is_store(path):
+        cache = os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe"
+        path = Path(cache, f"{kind}-{fingerprint}")
+        if not (path / _INDEX).is_file():
             with contextlib.suppress(FileExistsError):  # another process was first
                 convert(kind, data_dir, path)
     store = ClientStore(path)
@@ -108,7 +229,6 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
 
 
 def _encoder(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
-    """How the rows of this kind become examples."""
     if kind == Images.kind:
         return Images()
     if vocabulary is None:
@@ -117,15 +237,17 @@ def _encoder(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) 
         beside = [folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
         vocabulary = next((file for file in beside if file.is_file()), None)
     if vocabulary is None:
-        text = f"to have TensorFlow Federated's {WORD_COUNT} beside it, or a vocabulary to be named"
-        raise_invalid("source", source, text)
+        raise_invalid(
+            "source",
+            source,
+            f"to have TensorFlow Federated's {WORD_COUNT} beside it, or a vocabulary to be named",
+        )
     return Words(read_vocabulary(Path(vocabulary)))
 
 
 def _read(
     doing: str, parts: list[Part], encoder: Encoder, report: Progress
 ) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Clients of some parts, and their examples, batch by batch."""
     known = [part.rows for part in parts if part.rows is not None]
     total, done = sum(known) if len(known) == len(parts) else None, 0
     for part in parts:
@@ -147,7 +269,6 @@ def _write(
     grouper: Grouper,
     report: Progress,
 ) -> None:
-    """Write all files."""
     sample = Sample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
     for _, found in _read("reading held-out rows", parts[HELD_OUT], encoder, report):
         sample.add(found)
@@ -183,7 +304,9 @@ def _write(
         "dtype": encoder.dtype,
         **encoder.facts,
     }
-    write_index(folder, names, start, count, about)
+    order = np.argsort(np.array(names, object), kind="stable")
+    arrays = {"client": np.array(names)[order], "start": start[order], "count": count[order]}
+    write_archive(folder / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False)
 
 
 def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> NDArray[np.int64]:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 KINDS = ("emnist", "stackoverflow")
 """The published data sets that `fl_epe.data.convert` knows."""
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-
 SIDE = 28
 PIXELS = SIDE * SIDE
 CLASSES = 62
@@ -43,7 +41,8 @@ def words_and_next(examples: np.ndarray) -> tuple[NDArray[np.int64], NDArray[np.
 
 def is_hub_id(source: str) -> bool:
     """Whether ``source`` is no local path and looks like ``owner/name`` of a hub."""
-    return _HUB_ID.fullmatch(source) is not None and not Path(source).exists()
+    named = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", source)
+    return named is not None and not Path(source).exists()
 
 
 def absolute(source: str | os.PathLike[str]) -> str:

@@ -44,15 +44,15 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Rows of a Parquet file."""
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         names = _pick(file.schema_arrow.names, wanted, str(path))
-        batches = file.iter_batches(ROWS, columns=list(names.values()))
-        yield from _renamed(batches, names, str(path))
+        yield from _renamed(file.iter_batches(ROWS, columns=list(names.values())), names, str(path))
 
 
 def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:
     """Rows of a `datasets.Dataset`, which maps its files into memory; pictures stay encoded."""
     names = _pick(dataset.column_names, wanted, name)
-    rows = dataset.select_columns(list(names.values())).with_format("arrow")
-    yield from _renamed(rows.iter(ROWS), names, name)
+    yield from _renamed(
+        dataset.select_columns(list(names.values())).with_format("arrow").iter(ROWS), names, name
+    )
 
 
 def _renamed(batches: Iterable[Any], names: dict[str, str], source: str) -> Iterator[Batch]:
@@ -87,9 +87,9 @@ def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
 
 
 def _sqlite(path: Path) -> contextlib.closing[sqlite3.Connection]:
-    """A connection that cannot write."""
-    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    return contextlib.closing(sqlite3.connect(address, uri=True))
+    return contextlib.closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    )
 
 
 def _parsed(row: tuple[int, str, bytes], path: Path, wanted: Columns) -> dict[str, Any]:
@@ -156,7 +156,6 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
 
 
 def _pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
-    """For each wanted column the name that it has among those ``present``."""
     found = {}
     for name, choices in wanted.items():
         matches = [choice for choice in choices if choice in present]
@@ -198,10 +197,8 @@ _READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
     ".h5": read_hdf5,
 }
 _ENDINGS = (*_READERS, ".sqlite", ".sqlite.lzma")
-_SAVED = ("dataset_dict.json", "state.json")
 # What a split is called that is held out. Held-out users (TFF) are second to later posts: a test.
 _HELD_OUT = re.compile(r"(?<![a-z])(test|held|heldout|valid|validation|val|dev|eval)(?![a-z])")
-_IGNORED = "digits_only"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +272,7 @@ def _from_datasets(found: Any, name: str) -> list[Part]:
 
 
 def _folder(path: Path, scratch: Path) -> list[Part]:
-    if any((path / name).is_file() for name in _SAVED):
+    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
         return _from_datasets(optional("datasets").load_from_disk(str(path)), str(path))
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and _format(file)]
     endings = sorted({_format(file) for file in files})
@@ -308,7 +305,7 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
         return [
             Part(split, functools.partial(_rows, path, read_sqlite, unpacked, split), rows)
             for split, rows in sqlite_splits(unpacked).items()
-            if not split.startswith(_IGNORED)
+            if not split.startswith("digits_only")
         ]
 
 

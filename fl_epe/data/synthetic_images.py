@@ -79,13 +79,13 @@ def _count(random: np.random.Generator, most: int) -> int:
 def held_out(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """``count`` examples of other writers, ten of each."""
     random = generator(seed, 2)
-    parts = [_draw(random, min(10, count - done)) for done in range(0, count, 10)]
-    images, labels = zip(*parts, strict=True)
+    images, labels = zip(
+        *[_draw(random, min(10, count - done)) for done in range(0, count, 10)], strict=True
+    )
     return np.concatenate(images), np.concatenate(labels)
 
 
 def _draw(random: np.random.Generator, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Characters by one writer, whose hand is drawn first."""
     hand = random.standard_normal(6, np.float32)
     labels = random.choice(len(_SHARES), count, p=_SHARES)
     own = random.standard_normal((6, count, 1, 1), np.float32)
@@ -116,9 +116,9 @@ def _points(
 
 
 def _nearest(values: NDArray[np.float32], last: int) -> NDArray[np.int32]:
-    scaled = values * _RESOLUTION + np.float32(last / 2 + 0.5)
-    result: NDArray[np.int32] = np.clip(scaled, 0, last).astype(np.int32)
-    return result
+    return np.asarray(
+        np.clip(values * _RESOLUTION + np.float32(last / 2 + 0.5), 0, last).astype(np.int32)
+    )
 
 
 @functools.cache
@@ -132,12 +132,12 @@ def distances() -> NDArray[np.float32]:
     axis = np.arange(-_REACH * _RESOLUTION, _REACH * _RESOLUTION + 1) / _RESOLUTION
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
     lines = dict(line.split(maxsplit=1) for line in _STROKES.strip().replace("\n", "|").split("|"))
-    glyphs = [_distance(points, lines[character]) for character in CHARACTERS]
-    return np.stack(glyphs).astype(np.float32)
+    return np.stack([_distance(points, lines[character]) for character in CHARACTERS]).astype(
+        np.float32
+    )
 
 
 def _distance(points: NDArray[np.float64], strokes: str) -> NDArray[np.float64]:
-    """To the nearest of the segments of all strokes."""
     nearest = np.full(points.shape[:-1], np.inf)
     for stroke in strokes.split():
         corners = np.array([int(digit) for digit in stroke], float).reshape(-1, 2)

@@ -68,7 +68,6 @@ def held_out(seed: int, count: int) -> NDArray[np.uint16]:
 
 
 def _write(seed: int, random: np.random.Generator, count: int) -> NDArray[np.uint16]:
-    """Sentences of one user, who first draws topics."""
     successors, frequent = _language(seed)
     shares = random.dirichlet(np.full(_TOPICS, _TOPIC_CONCENTRATION))
     topics = np.searchsorted(np.cumsum(shares[:-1]), random.random(count))
@@ -78,8 +77,9 @@ def _write(seed: int, random: np.random.Generator, count: int) -> NDArray[np.uin
     out = np.empty((LENGTH + 1, count), np.uint16)
     out[0] = BOS
     for place in range(LENGTH):
-        following = successors[topics, out[place], slots[place]]
-        out[place + 1] = np.where(slots[place] == _FRESH, fresh[place], following)
+        out[place + 1] = np.where(
+            slots[place] == _FRESH, fresh[place], successors[topics, out[place], slots[place]]
+        )
     places = np.arange(1, LENGTH + 1)[:, None]
     out[1:][places == lengths + 1] = EOS
     out[1:][places > lengths + 1] = 0
@@ -99,8 +99,9 @@ def _language(seed: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
     successors = np.broadcast_to(
         frequent[random.integers(0, _DRAWS, (1, *shape[1:]))], shape
     ).copy()
-    own = frequent[random.integers(0, _DRAWS, shape[:2])]
-    successors[:, :, _FRESH - 1] = _of_topic(own.T, np.arange(_TOPICS)).T
+    successors[:, :, _FRESH - 1] = _of_topic(
+        frequent[random.integers(0, _DRAWS, shape[:2])].T, np.arange(_TOPICS)
+    ).T
     return successors, frequent
 
 
@@ -108,5 +109,4 @@ def _of_topic(words: NDArray[np.uint16], topics: NDArray[np.int64]) -> NDArray[n
     """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
     rare = WORDS - _COMMON
     moved = (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
-    own = np.where((words > _COMMON) & (words <= WORDS), moved, words)
-    return own.astype(np.uint16)
+    return np.where((words > _COMMON) & (words <= WORDS), moved, words).astype(np.uint16)

@@ -102,7 +102,6 @@ class DPSGDAudit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the optimizer back as it was."""
         self._active = False
         with self._standing_back("the final model could not be read"):
             own = vars(self._steps.optimizer)
@@ -133,7 +132,6 @@ class DPSGDAudit:
             self.faults.append(f"step {self._auditor.rounds}, {text}")
 
     def _clip(self, clip: Callable[[], None]) -> None:
-        """In the place of the optimizer's ``clip_and_accumulate``."""
         if self._active:
             self._clipped.append(self._steps.clip(clip))
         else:
@@ -160,10 +158,9 @@ class DPSGDAudit:
                 self._score(facts, cohort, clipped, gradient, summed)
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> NDArray[np.float32]:
-        """The sum of the gradients of these canaries, each of length ``clip_norm``."""
         ones = np.ones((1, len(cohort)))
-        total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())[0]
-        return np.asarray(np.float32(-clip_norm) * total)
+        total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())
+        return np.asarray(np.float32(-clip_norm) * total[0])
 
     def _score(
         self,
@@ -216,24 +213,31 @@ class DPSGDAudit:
         """
         if not self._hooks:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
-        mechanism = self._mechanism()
+        mechanism, found = self._mechanism(), self.findings
+        unbounded = found.unbounded if self._design["full_knowledge"] else None
         record = self._auditor.record(
             final=self._steps.model() if self._final is None else self._final,
             mechanism=mechanism,
             design=Design.of(self._design),
-            findings=self._findings(),
+            findings=Findings(
+                plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
+                not_measured=self._stopped,
+                step_faults=found.faults,
+                unbounded=unbounded and f"{unbounded}, so ε of every round is infinite",
+            ),
         )
         opacus = sys.modules.get("opacus")
         mine = {"opacus": opacus.__version__} if opacus else {}
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
-        changed = {
-            "norms.deltas": scale * record.norms.means,
-            "provenance.versions": record.provenance.versions | mine,
-            "provenance.faults": tuple(self.faults),
-            "provenance.fault_counts": dict(self._fault_counts),
-        }
-        return record.with_values(**changed)
+        return record.with_values(
+            **{
+                "norms.deltas": scale * record.norms.means,
+                "provenance.versions": record.provenance.versions | mine,
+                "provenance.faults": tuple(self.faults),
+                "provenance.fault_counts": dict(self._fault_counts),
+            }
+        )
 
     def _mechanism(self) -> Mechanism:
         steps, facts, rate = self._steps, self._facts, self._design["sample_rate"]
@@ -252,16 +256,6 @@ class DPSGDAudit:
             canary_participations=participations,
             server=server,
             clip_norms=np.array([step.clip_norm for step in facts], np.float64),
-        )
-
-    def _findings(self) -> Findings:
-        found = self.findings
-        unbounded = found.unbounded if self._design["full_knowledge"] else None
-        return Findings(
-            plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
-            not_measured=self._stopped,
-            step_faults=found.faults,
-            unbounded=unbounded and f"{unbounded}, so ε of every round is infinite",
         )
 
     def epsilon(
@@ -291,5 +285,4 @@ class DPSGDAudit:
 
 
 def _constant(values: list[float]) -> float | None:
-    """The value that all have in common; ``None`` if they differ, or there is none."""
     return values[0] if len(set(values)) == 1 else None

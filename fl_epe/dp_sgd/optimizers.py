@@ -117,8 +117,9 @@ class PlainDPSGD:
     def add_noise(self) -> None:
         """Make the ``grad`` of the parameter, which is its ``summed_grad`` with noise."""
         deviation = self.noise_multiplier * self.max_grad_norm
-        noise = torch.from_numpy(self._noise.standard_normal(len(self._model)))
-        self._model.grad = self._model.summed_grad + deviation * noise
+        self._model.grad = self._model.summed_grad + deviation * torch.from_numpy(
+            self._noise.standard_normal(len(self._model))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,8 +222,9 @@ class Steps:
         with contextlib.suppress(Exception):
             totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
             samples = [part.reshape(len(part), -1) for part in self.optimizer.grad_samples]
-            longest = largest_clipped(samples, totals, float(self.optimizer.max_grad_norm))
-            return len(samples[0]), longest
+            return len(samples[0]), largest_clipped(
+                samples, totals, float(self.optimizer.max_grad_norm)
+            )
         return math.nan, math.nan
 
     def join(self, vector: Vector) -> tuple[Vector, Callable[[], None]]:

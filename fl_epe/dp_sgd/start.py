@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
 _SCHEDULE = 0  # stream of the canaries' steps
-_ALSO_KNOWN = "every real example's gradient in every step"  # with full knowledge, in reports
 
 
 def audit_dp_sgd(
@@ -63,8 +62,9 @@ def audit_dp_sgd(
     """
     found = Steps(optimizer)
     seed = secrets.randbits(128) if seed is None else seed
-    rng = generator(seed, _SCHEDULE)
-    rate, cohorts = _cohorts(found, sample_rate, steps, participations, num_canaries, rng)
+    rate, cohorts = _cohorts(
+        found, sample_rate, steps, participations, num_canaries, generator(seed, _SCHEDULE)
+    )
     if unobserved is None:
         once = rate is None and participations <= 1
         unobserved = max(2, num_canaries // 4) if once else max(LEAST_FOR_NULL, num_canaries)
@@ -87,7 +87,7 @@ def audit_dp_sgd(
         "num_canaries": num_canaries,
         "unobserved": unobserved,
         "full_knowledge": full_knowledge,
-        "also_known": _ALSO_KNOWN if full_knowledge else None,
+        "also_known": "every real example's gradient in every step" if full_knowledge else None,
         "canary_kind": "rotation",
     }
     return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found))
@@ -128,7 +128,6 @@ def _cohorts(
 
 
 def _plan(expected: float, found: Steps) -> list[str]:
-    """What the canaries, ``expected`` so many, do to a step."""
     z, n = float(found.optimizer.noise_multiplier), found.batch_size
     lines = [
         f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"

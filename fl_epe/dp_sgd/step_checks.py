@@ -11,19 +11,14 @@ Examples:
     ('the noise has 0.50 times its claimed standard deviation',)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
+import torch
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import torch
 
 Floats = NDArray[np.float64]
 
@@ -100,10 +95,11 @@ def check_steps(
     silent = [step for step in steps if np.any(step.squares == 0)]
     missing = f"{len(silent)} of {len(steps)} steps had no noise in some tensor" if silent else ""
     repeat = _repeat(np.array([step.sketch for step in steps]))
-    if any(step.noise_scale > 0 for step in silent):
-        noise = f"{missing}, where their noise multiplier is above 0"
-    else:
-        noise = repeat or _scale(steps, sizes)
+    noise = (
+        f"{missing}, where their noise multiplier is above 0"
+        if any(step.noise_scale > 0 for step in silent)
+        else repeat or _scale(steps, sizes)
+    )
     clipping, sampling, unseen = "", "", []
     if longer := int(np.sum(largest > 1 + _ROUNDING)):
         clipping = (
@@ -120,8 +116,9 @@ def check_steps(
     else:
         law = examples, batches, rate, batch_size
         sampling = _average(*law) or _fixed(*law)
-    faults = tuple(filter(None, (clipping, sampling, noise)))
-    return StepFindings(faults, tuple(unseen), missing or repeat or None)
+    return StepFindings(
+        tuple(filter(None, (clipping, sampling, noise))), tuple(unseen), missing or repeat or None
+    )
 
 
 def sketch_of(noise: NDArray[np.floating]) -> Floats:
@@ -140,8 +137,6 @@ def largest_clipped(
         totals: the sum of the clipped gradients, ``(entries,)`` for each tensor.
         clip_norm: to which they should have been cut.
     """
-    import torch
-
     with torch.no_grad():
         rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
         norms = _host(torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0))
@@ -184,12 +179,11 @@ def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: fl
     few, many = (np.floor(expected * count / rate) for expected in (size, size + 1))
     less = scipy.stats.binom.cdf(total, few, rate)
     more = scipy.stats.binom.sf(total - 1, many, rate)
-    if min(less, more) >= _LEVEL / 4:
-        return ""
-    return (
+    text = (
         f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
         f" {rate:.3g} makes one expect {size:g}"
     )
+    return "" if min(less, more) >= _LEVEL / 4 else text
 
 
 def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:
@@ -200,12 +194,11 @@ def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: floa
     sizes, counts = np.unique(examples, return_counts=True)
     chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
     possible = 1 + 12 * math.sqrt(size * (1 - rate))  # other sizes hardly occur
-    if chance * possible >= _LEVEL / 2:
-        return ""
-    return (
+    text = (
         f"{counts.max()} of {len(examples)} batches have {sizes[counts.argmax()]:g} examples: they"
         " are not drawn by Poisson sampling, as the accounting assumes"
     )
+    return "" if chance * possible >= _LEVEL / 2 else text
 
 
 def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> str:

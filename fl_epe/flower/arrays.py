@@ -39,8 +39,7 @@ def pack(**arrays: NDArray[Any]) -> ArrayRecord:
 def encoded(value: NDArray[Any]) -> Array:
     """``value`` as Flower's ``Array``, in C order, made with one copy of the values."""
     header, flat = io.BytesIO(), np.ascontiguousarray(value)
-    described = npy.header_data_from_array_1_0(flat.reshape(value.shape))
-    npy.write_array_header_1_0(header, described)
+    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(flat.reshape(value.shape)))
     data = b"".join((header.getvalue(), flat.reshape(-1).view(np.uint8).data))
     return Array(str(value.dtype), tuple(value.shape), _NUMPY, data)
 
@@ -144,8 +143,9 @@ class Layout:
     @property
     def dim(self) -> int:
         """How many numbers a canary moves."""
-        sizes = zip(self.shapes, self.moved, strict=True)
-        return sum(math.prod(shape) for shape, moved in sizes if moved)
+        return sum(
+            math.prod(shape) for shape, moved in zip(self.shapes, self.moved, strict=True) if moved
+        )
 
     @property
     def left_out(self) -> tuple[str, ...]:

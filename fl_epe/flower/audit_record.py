@@ -31,7 +31,6 @@ _ON_THE_SERVER = (
 
 
 def _averages(run: AuditedRun) -> bool:
-    """Whether the innermost strategy was seen to average and do nothing else."""
     seen = [note.averaged for note in run.notes.values() if note.shares is not None]
     return not run.wrapped.averages and bool(seen) and None not in seen
 
@@ -199,8 +198,6 @@ def _unmeasured(run: AuditedRun, folder: Path | None) -> str:
         "fault_counts": run.fault_counts,
     }
     with contextlib.suppress(Exception):  # the reason is said without it
-        found = _findings(run)
-        known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(found)}
-    reason = run.first_failure or "the audit saw no round"
-    summary = summarize_unmeasured(reason, **known)
+        known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
+    summary = summarize_unmeasured(run.first_failure or "the audit saw no round", **known)
     return as_text(summary if folder is None else write_unmeasured(summary, folder))

@@ -70,14 +70,14 @@ class AuditedRun(AuditState):
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
     def _new_auditor(self, settings: CanaryAuditSettings) -> RunAuditor:
-        by_server = settings.clients is None
+        planned = settings.num_canaries * settings.participations
         return RunAuditor(
             settings.num_canaries,
             settings.unobserved,
             seed=settings.seed,
             delta=settings.delta,
             server=self.wrapped.server(),
-            planned=settings.num_canaries * settings.participations if by_server else None,
+            planned=planned if settings.clients is None else None,
             kind=settings.canary_kind,
         )
 
@@ -125,7 +125,6 @@ class AuditedRun(AuditState):
             self._use_rounds(num_rounds)
 
     def _use_rounds(self, rounds: int) -> None:
-        """Spread the canaries over so many rounds."""
         settings = self.settings
         if settings.rounds is not None:
             if self.index == 0 and rounds > settings.rounds:
@@ -164,7 +163,6 @@ class AuditedRun(AuditState):
         vars(self).pop("source", None)  # another one, that knows what was saved
 
     def _is_last(self, arrays: object) -> bool:
-        """Whether this is the model after the rounds so far."""
         with contextlib.suppress(ValueError):
             if self.layout and self.last is not None and isinstance(arrays, ArrayRecord):
                 return np.array_equal(self.layout.flatten(arrays), self.last)
@@ -176,7 +174,6 @@ class AuditedRun(AuditState):
             self.auditor.observe(None, RoundFacts())
 
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
-        """Note the initial model; rounds that went by before count as lost."""
         start = layout.flatten(arrays)
         if self._checkpoint is not None:
             self.arguments = fingerprint(self.settings, self.wrapped)
@@ -188,8 +185,9 @@ class AuditedRun(AuditState):
     def _remember(self, theta: Vector | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
         if self.models:
-            known = self.models[max(self.models)] if theta is None else digest(theta)
-            self.models[self.index] = known
+            self.models[self.index] = (
+                self.models[max(self.models)] if theta is None else digest(theta)
+            )
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
@@ -240,10 +238,11 @@ class AuditedRun(AuditState):
         return self.over is not None
 
     def _make_plan(self, layout: Layout, clients: int) -> None:
-        plan = AuditPlan(0, clients, left_out=layout.left_out)
-        if isinstance(self.source, ServerCanaries):
-            plan = self.source.plan(clients, layout.left_out)
-        self.plan = plan
+        self.plan = plan = (
+            self.source.plan(clients, layout.left_out)
+            if isinstance(self.source, ServerCanaries)
+            else AuditPlan(0, clients, left_out=layout.left_out)
+        )
         if plan.reduced and not plan.canaries:
             self.failed("no canary takes part", plan.reduced)
         level = logging.WARNING if plan.share > _WARN_ABOVE or plan.reduced else logging.INFO
@@ -258,8 +257,9 @@ class AuditedRun(AuditState):
         """
         self.hear(state, replies, self.settings.identity or int)
         real = len(readable(replies))
-        absent = len(state.sent) - real
-        state.facts = RoundFacts(clip_norm=state.clip_norm, replies=real, absent=absent)
+        state.facts = RoundFacts(
+            clip_norm=state.clip_norm, replies=real, absent=len(state.sent) - real
+        )
         return replies if state.sits_out else self.source.join(state, replies)
 
     def close_round(
@@ -292,13 +292,15 @@ class AuditedRun(AuditState):
                 self._checkpoint.save()
 
     def _settle_canaries(self, state: RoundState) -> None:
-        """Note which canaries the strategy used, and with which share."""
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
         meant = len(state.played)
         if left_out := state.settle(shares):
-            text = f"it did not use {left_out} of {meant} of their answers"
-            what, kind = "the strategy left canaries out", FaultKind.CANARY_UNUSED
-            self.failed(what, text, kind=kind, times=left_out)
+            self.failed(
+                "the strategy left canaries out",
+                f"it did not use {left_out} of {meant} of their answers",
+                kind=FaultKind.CANARY_UNUSED,
+                times=left_out,
+            )
         if state.facts.present:
             note = self.note(self.index)
             note.averaged, note.shares = averaging, state.heaviest

@@ -79,8 +79,7 @@ class CanaryAudit(Strategy):
         self.strategy = strategy
         self._turn: RoundState | None = None
         self._timeout: float = 3600
-        self._is_running = False
-        self._accepted = False  # whether the strategy has taken canaries once
+        self._is_running = self._accepted = False  # the latter: it has taken canaries once
         self._wrapped = Wrapped(strategy)
         self._run = AuditedRun(self._wrapped, CanaryAuditSettings(**settings))
         names = ("configure_train", "aggregate_train")
@@ -88,7 +87,6 @@ class CanaryAudit(Strategy):
         self._hooks = Attachment(strategy, self, names, self._rescue, failed)
 
     def __getattr__(self, name: str) -> Any:
-        """What an audit does not have is the strategy's."""
         if name.startswith("__") or "strategy" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.strategy, name)
@@ -101,7 +99,6 @@ class CanaryAudit(Strategy):
             setattr(self.strategy, name, value)
 
     def __delattr__(self, name: str) -> None:
-        """Like `__setattr__`."""
         if name in vars(self):
             super().__delattr__(name)
         else:
@@ -191,10 +188,11 @@ class CanaryAudit(Strategy):
         if (own := self._hooks.replaced("aggregate_train")) is not None:
             return own(server_round, replies)
         real, state = list(replies), self._turn
-        if state is None:
-            result = self._hooks.call("aggregate_train", server_round, real)
-        else:
-            result = self._aggregate(server_round, state, real)
+        result = (
+            self._hooks.call("aggregate_train", server_round, real)
+            if state is None
+            else self._aggregate(server_round, state, real)
+        )
         self._turn = None
         if self._run.over is None:
             with self._run.goes_on("the round could not be scored", self._run.index):
@@ -216,7 +214,6 @@ class CanaryAudit(Strategy):
         return [*real, *self._asked_late(state)]
 
     def _asked_late(self, state: RoundState) -> list[Message]:
-        """The replies of clients that canaries were to replace."""
         withheld, state.withheld = state.withheld, []
         if state.grid is None or not withheld:
             return []
@@ -253,8 +250,9 @@ class CanaryAudit(Strategy):
                     state.seen = stack.enter_context(watch_aggregation(base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         state.replies = readable(replies)
-        known = {id(reply.content) for reply in state.replies}
-        state.used = used if used and used <= known else None
+        state.used = (
+            used if used and used <= {id(reply.content) for reply in state.replies} else None
+        )
         if state.seen is None and isinstance(result, tuple):
             state.seen = Aggregation(state.replies, result[0])
         return result
@@ -266,9 +264,8 @@ class CanaryAudit(Strategy):
             return metrics
         out = MetricRecord(dict(metrics.items()) if metrics else {})
         for name, estimate in self._run.epsilons().items():
-            out[f"epsilon-{name}"] = estimate.epsilon
-            out[f"epsilon-{name}-low"] = estimate.low
-            out[f"epsilon-{name}-high"] = estimate.high
+            values = {"": estimate.epsilon, "-low": estimate.low, "-high": estimate.high}
+            out.update({f"epsilon-{name}{end}": value for end, value in values.items()})
         return out if out else metrics
 
     summary: Any = property(operator.attrgetter("strategy.summary"))
@@ -303,7 +300,6 @@ class CanaryAudit(Strategy):
 
 
 def _loss(metrics: MetricRecord | None) -> float | None:
-    """The clients' training loss among the metrics of a round; ``None`` if there is none."""
     for name in ("train_loss", "train-loss", "loss"):
         value = metrics.get(name) if metrics else None
         if isinstance(value, int | float):

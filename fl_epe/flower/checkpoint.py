@@ -55,8 +55,7 @@ def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, An
         "strategy's server optimizer": str(wrapped.server()),
         "strategy's noise multiplier": wrapped.noise_multipliers()[1],
     }
-    found: dict[str, Any] = json.loads(json.dumps(values, default=lambda number: number.item()))
-    return found
+    return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
 
 
 class SavedAudit(NamedTuple):
@@ -167,11 +166,11 @@ class Checkpoint:
             self._mine = True
             logger.info("Audit: goes on after round %d of %s", done, run.rounds or "some")
             if done < saved.audit.index:
-                text = "Audit: rounds %d to %d are not in the model"
-                logger.warning(text, done + 1, saved.audit.index)
+                logger.warning(
+                    "Audit: rounds %d to %d are not in the model", done + 1, saved.audit.index
+                )
 
     def _look(self) -> None:
-        """Read what is in the folder; what is damaged is moved aside."""
         self._has_looked, self._mine, self._saved = True, False, None
         path = self._path("audit")
         try:
@@ -181,8 +180,9 @@ class Checkpoint:
             audit = _JSON.validate_python(found)
             path = self._path(f"start-{audit.models[0]}")
             (model,), arrays = read_archive(path, _WHAT, schema=SCHEMA, texts=("model",))
-            names = enumerate(model["names"])
-            start = ArrayRecord({name: Array(arrays[f"{i}"]) for i, name in names})
+            start = ArrayRecord(
+                {name: Array(arrays[f"{i}"]) for i, name in enumerate(model["names"])}
+            )
             if audit.layout is None or digest(audit.layout.flatten(start)) != audit.models[0]:
                 raise refusal(path, _WHAT, "it is not the initial model of audit.npz")
             self._saved = SavedAudit(audit, audit.layout, scores, start)
@@ -210,11 +210,9 @@ class Checkpoint:
             write_archive(path, run.auditor.state(), texts, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on
-            what = "the audit could not be saved"
-            run.failed(what, error, run.index - 1, FaultKind.NOT_SAVED)
+            run.failed("the audit could not be saved", error, run.index - 1, FaultKind.NOT_SAVED)
 
     def _set_aside(self) -> None:
-        """Rename the audit in the folder, so that another run can be kept there."""
         path = self._path("audit")
         with self._run.goes_on("the saved audit cannot be moved aside"):
             if path.exists():

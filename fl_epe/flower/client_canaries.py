@@ -121,10 +121,8 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    if any(name in _CLIPPING_MODS for name in _names_inside(call_next)):
-        answer = Acknowledgement.OUTSIDE_CLIPPING
-    else:
-        answer = _answer(order, sent, reply.content)
+    outside = any(name in _CLIPPING_MODS for name in _names_inside(call_next))
+    answer = Acknowledgement.OUTSIDE_CLIPPING if outside else _answer(order, sent, reply.content)
     if answer is not Acknowledgement.CANARY:
         logger.warning("canary_mod sends the client's own reply: %s", HINTS[answer])
     if order.acknowledge:
@@ -135,7 +133,6 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
 
 
 def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowledgement:
-    """Put the canary into the reply, if it can be."""
     try:
         before_arrays, answered = _only(sent, "message"), _only(reply, "reply")
         layout = Layout.of(before_arrays, order.leave_out)
@@ -236,9 +233,8 @@ class ClientCanaries:
     def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
         """What to tell the client in this round; ``None`` for a real client."""
         number = self.number(node_id)
-        if number is None:
-            return None
-        return dataclasses.replace(self._order, number=number, norm=norm)
+        order = self._order
+        return None if number is None else dataclasses.replace(order, number=number, norm=norm)
 
 
 def with_order(message: Message, order: CanaryOrder) -> Message:

@@ -138,8 +138,9 @@ def note_dominant(
     norms = np.full(len(real), math.nan)
     for i, reply in enumerate(real):
         with contextlib.suppress(ValueError):
-            entries = model_record(reply, state.layout, preferred, step)[1] - old
-            norms[i] = math.sqrt(step) * norm(entries)
+            norms[i] = math.sqrt(step) * norm(
+                model_record(reply, state.layout, preferred, step)[1] - old
+            )
     if wrapped.clips_on_server:
         norms = np.minimum(norms, state.clip_norm)
     known = np.isfinite(norms)
@@ -151,11 +152,12 @@ def note_dominant(
     if energies[dominant].sum() <= whole / 2:
         return
     for i in np.flatnonzero(dominant).tolist():
-        text = (
+        run.failed(
+            "an update hides the others",
             f"node {real[i].metadata.src_node_id}: its update is {norms[i] / typical:.0f} times"
-            f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all"
+            f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all",
+            kind=FaultKind.LOUD,
         )
-        run.failed("an update hides the others", text, kind=FaultKind.LOUD)
 
 
 def kind_of_replies(
@@ -199,8 +201,7 @@ def are_noise(
         return False
     blocks = min(_BLOCKS, dim // 32)
     size = min(_SIZE, dim // blocks)
-    starts = np.linspace(0, dim - size, blocks).astype(np.int64)
-    places = starts[:, None] + np.arange(size)
+    places = np.linspace(0, dim - size, blocks).astype(np.int64)[:, None] + np.arange(size)
     old = 0.0 if before is None else before[places].astype(np.float64)
     entries = np.array([answer[places] - old for answer in answers])
     squares = np.mean(entries**2, axis=2)  # of each update's blocks

@@ -97,24 +97,20 @@ class CanaryAuditSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fresh_seed", self.seed is None)
-        for name, value in self._defaults().items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
-        object.__setattr__(self, "leave_out", tuple(self.leave_out))
-        self._check_ranges()
-        self._check_together()
-
-    def _defaults(self) -> dict[str, Any]:
-        """The values of those arguments that follow from others."""
         once = self.participations <= 1 and self.clients is None
         few, many = max(2, self.num_canaries // 4), max(LEAST_FOR_NULL, self.num_canaries)
-        return {
+        derived = {
             "seed": secrets.randbits(128),
             "unobserved": few if once else many,  # few are enough where the null is exact
             "max_share": 0.1 if self.clients is None else 0.5,
         }
+        for name, value in derived.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        object.__setattr__(self, "leave_out", tuple(self.leave_out))
+        self._check()
 
-    def _check_ranges(self) -> None:
+    def _check(self) -> None:
         check_probability("delta", self.delta)
         for name, least in {"num_canaries": 2, "seed": 0, "unobserved": 0, "rounds": 1}.items():
             value = getattr(self, name)
@@ -126,21 +122,21 @@ class CanaryAuditSettings:
         if self.noise_multiplier is not None:
             check_noise("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.max_share)
-        words = {"canary_kind": CanaryKind, "replies": ReplyKind}
-        for name, kind in words.items():
+        for name, kind in {"canary_kind": CanaryKind, "replies": ReplyKind}.items():
             value = getattr(self, name)
             if value is not None and value not in get_args(kind):
                 raise_invalid(name, value, f"to be one of {get_args(kind)}")
         PrimaryBound.parse(self.verdict, inclusion="fixed")
-
-    def _check_together(self) -> None:
-        if self.clients is None:
-            return
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in _OF_SERVER_CANARIES:
-            if (value := getattr(self, name)) != defaults[name]:
-                why = "with clients, who answer whenever they are asked, with their own weight"
-                raise_invalid(name, value, f"to be left out {why}")
+            value = getattr(self, name)
+            if self.clients is not None and value != defaults[name]:
+                raise_invalid(
+                    name,
+                    value,
+                    "to be left out with clients, who answer whenever they are asked, with their"
+                    " own weight",
+                )
         self.client_canaries()
 
     def client_canaries(self) -> ClientCanaries | None:

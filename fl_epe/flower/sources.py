@@ -92,7 +92,6 @@ class ServerCanaries:
         self._cohorts = self._spread()
 
     def _spread(self) -> list[Cohort]:
-        """Who takes part in each round."""
         number, rng = self._run.number, generator(self._run.settings.seed, _SCHEDULE)
         return list(self._schedule.cohorts(number, rng)) if number else []
 
@@ -119,7 +118,6 @@ class ServerCanaries:
         return int(min(max(num_canaries - self._room(clients), 0), clients))
 
     def _room(self, clients: int) -> float:
-        """How many replies can be added to those of so many clients."""
         if self._run.inject == "replace":
             return 0
         expected = self._run.wrapped.expected_replies()
@@ -127,13 +125,11 @@ class ServerCanaries:
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        most = max(self._run.max_share, min(0.5, 2 * self._run.max_share))
-        check_share(canaries, rest, most)
+        check_share(canaries, rest, max(self._run.max_share, min(0.5, 2 * self._run.max_share)))
 
     def _cohort(self, state: RoundState) -> list[int]:
-        if state.index >= len(self._cohorts) or self._run.inject == "none":
-            return []
-        return [int(number) for number in self._cohorts[state.index]]
+        none = state.index >= len(self._cohorts) or self._run.inject == "none"
+        return [] if none else self._cohorts[state.index].tolist()
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
@@ -233,8 +229,9 @@ class ClientAnswers:
             length = FAR_ABOVE * state.clip_norm
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         asked = [order.number for order in orders if order is not None]
-        most = self._run.settings.max_share
-        check_share(len(asked), len(messages) - len(asked), most, alone=True)
+        check_share(
+            len(asked), len(messages) - len(asked), self._run.settings.max_share, alone=True
+        )
         self._run.ordered.update(asked)
         for message, order in zip(messages, orders, strict=True):
             state.sent.append(message if order is None else with_order(message, order))
@@ -255,14 +252,16 @@ class ClientAnswers:
         missing = self._missing(state, played, others)
         for number in missing:
             node = played.pop(number).metadata.src_node_id
-            text = f"node {node}: its answer does not hold its canary"
-            self._run.fault(state.index, text, FaultKind.REFUSED)
+            self._run.fault(
+                state.index, f"node {node}: its answer does not hold its canary", FaultKind.REFUSED
+            )
         self._run.answered.update(played)
         note_dominant(self._run, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
         state.played = [played[number] for number in sorted(played)]
-        absent = state.facts.absent + len(missing)
-        state.facts = dataclasses.replace(state.facts, present=sorted(played), absent=absent)
+        state.facts = dataclasses.replace(
+            state.facts, present=sorted(played), absent=state.facts.absent + len(missing)
+        )
         return replies
 
     def _missing(
@@ -274,8 +273,9 @@ class ClientAnswers:
         """
 
         def update(reply: Message) -> NDArray[np.floating]:
-            key = self._run.wrapped.arrays_key()
-            return model_record(reply, state.layout, key)[1] - state.before
+            return (
+                model_record(reply, state.layout, self._run.wrapped.arrays_key())[1] - state.before
+            )
 
         def holds(number: int, reply: Message) -> bool:
             found = update(reply)

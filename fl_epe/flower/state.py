@@ -57,10 +57,8 @@ class AuditPlan:
             f"Real clients have {1 - self.share:.0%} of the weight that they have without the"
             f" audit{f', as {self.replaced} of them are not asked' if self.replaced else ''}.",
         ]
-        if self.reduced:
-            lines.append(self.reduced)
-        alone = f"Canaries leave alone: {', '.join(self.left_out)}."
-        return [*lines, alone] if self.left_out else lines
+        alone = f"Canaries leave alone: {', '.join(self.left_out)}." if self.left_out else ""
+        return [*lines, *filter(None, (self.reduced, alone))]
 
 
 @dataclasses.dataclass
@@ -292,11 +290,13 @@ class AuditState:
             if what not in self.warned:
                 self.warned.add(what)
                 logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
-                trace = why if isinstance(why, Exception) else None
-                logger.debug("Where it happened", exc_info=trace)
+                logger.debug(
+                    "Where it happened", exc_info=why if isinstance(why, Exception) else None
+                )
         except Exception as error:  # noqa: BLE001 - of the log itself
-            text = f"{what}: {why}; it could not be logged: {error}"
-            self.note(index).faults.append((str(kind), text))
+            self.note(index).faults.append(
+                (str(kind), f"{what}: {why}; it could not be logged: {error}")
+            )
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]

@@ -61,8 +61,7 @@ class Attachment:
         own = {name: getattr(self._strategy, name) for name in self._names}
         with contextlib.ExitStack() as hooks:
             for name, function in own.items():
-                call = self._guarded(name, function)
-                hooks.enter_context(stand_in(self._strategy, name, call))
+                hooks.enter_context(stand_in(self._strategy, name, self._guarded(name, function)))
             self._hooks = hooks.pop_all()
         self._own = own
 
@@ -113,10 +112,8 @@ class Attachment:
 
         Then the strategy's own function is one that was put in its place, and calls the audit.
         """
-        if name not in self._calling:
-            return None
-        function: Callable[..., Any] = getattr(type(self._strategy), name)
-        return functools.partial(function, self._strategy)
+        own = functools.partial(getattr(type(self._strategy), name), self._strategy)
+        return own if name in self._calling else None
 
 
 @contextlib.contextmanager
@@ -245,8 +242,7 @@ def shares_of(
     error = _ROUNDINGS * eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
     ids = [id(reply.content) for reply in seen.replies]
     kept = known & np.array([used is None or number in used for number in ids])
-    ways = {"weighted": weights(seen.replies, key), "equal": [1.0] * len(ids)}
-    for way, values in ways.items():
+    for way, values in {"weighted": weights(seen.replies, key), "equal": [1.0] * len(ids)}.items():
         found = np.where(kept, values, 0.0)
         if found.sum() > 0:
             found = found / found.sum()

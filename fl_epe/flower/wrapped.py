@@ -1,7 +1,7 @@
 """`Wrapped`: what an audit must know about a strategy, and which strategies it refuses."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
@@ -15,11 +15,11 @@ _ADAPTIVE = (
 _ON_SERVER = (flower.DifferentialPrivacyServerSideFixedClipping, _ADAPTIVE[0])
 _FLOWER_DP = (*_ON_SERVER, flower.DifferentialPrivacyClientSideFixedClipping, _ADAPTIVE[1])
 _AVERAGING = (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
-_TREES = (flower.FedXgbBagging, flower.FedXgbCyclic)
-_KRUM = (flower.Krum, flower.MultiKrum, flower.Bulyan)
 _REFUSED = {
-    _TREES: "it passes trees on, not numbers",
-    _KRUM: "it keeps whole replies and drops outliers, which canaries are",
+    (flower.FedXgbBagging, flower.FedXgbCyclic): "it passes trees on, not numbers",
+    (flower.Krum, flower.MultiKrum, flower.Bulyan): (
+        "it keeps whole replies and drops outliers, which canaries are"
+    ),
 }
 
 
@@ -72,8 +72,7 @@ class Wrapped:
 
     def target_clipped(self) -> float | None:
         """The share of updates that an adaptive clip norm wants clipped; ``None`` if it stays."""
-        found: float | None = self._first("target_clipped_quantile")
-        return found
+        return cast("float | None", self._first("target_clipped_quantile"))
 
     def expected_replies(self) -> int | None:
         """How many replies the noise is meant for; ``None`` where any number will do."""

@@ -14,14 +14,16 @@ Examples:
     array([1. , 0.5])
 """
 
-from fl_epe.mechanism.clipped_sum import ClippedSum, gaussian_noise, norm
-from fl_epe.mechanism.server_rules import (
+from fl_epe.mechanism.dp_fedavg import (
     AdaptiveClip,
     ClipNorm,
+    ClippedSum,
     FixedClip,
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
+    gaussian_noise,
+    norm,
     sgd_weights,
 )
 

@@ -10,8 +10,6 @@ from torch.nn import functional
 from fl_epe.canaries import one_blas_thread
 from fl_epe.models.preparation import SeededDropout
 
-_EMBEDDING_LIMIT = 0.05
-
 
 class Cnn(torch.nn.Module):
     """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi et al. 2021, Andrew et al. 2024).
@@ -27,8 +25,7 @@ class Cnn(torch.nn.Module):
             self.conv2 = torch.nn.Conv2d(32, 64, 3)
             self.dense1 = torch.nn.Linear(9216, 128)
             self.dense2 = torch.nn.Linear(128, 62)
-        self.dropout1 = SeededDropout(0.25)
-        self.dropout2 = SeededDropout(0.5)
+        self.dropout1, self.dropout2 = SeededDropout(0.25), SeededDropout(0.5)
         self.to_empty(device="cpu")
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -71,13 +68,16 @@ class LstmLayer(torch.nn.Module):
         start = inputs.new_zeros(1, len(inputs), self.weight_hh.shape[1])
         weights = [self.weight_ih, self.weight_hh, self.bias, torch.zeros_like(self.bias)]
         if inputs.is_cuda:  # cuDNN wants them side by side, or warns and copies them itself
-            side_by_side = torch.cat([part.flatten() for part in weights])
-            parts = torch.split(side_by_side, [part.numel() for part in weights])
+            parts = torch.split(
+                torch.cat([part.flatten() for part in weights]), [part.numel() for part in weights]
+            )
             weights = [part.view_as(like) for part, like in zip(parts, weights, strict=True)]
         # Biases, one layer, no dropout, training or not, one direction, batch first.
         kernel: Any = torch.lstm
-        out = kernel(inputs, (start, start), weights, True, 1, 0.0, self.training, False, True)
-        return cast(torch.Tensor, out[0])
+        return cast(
+            torch.Tensor,
+            kernel(inputs, (start, start), weights, True, 1, 0.0, self.training, False, True)[0],
+        )
 
     def _unrolled(self, inputs: torch.Tensor) -> torch.Tensor:
         states: list[torch.Tensor] = []
@@ -118,12 +118,11 @@ class Lstm(torch.nn.Module):
         biases zero but for the forget gate's, which are 1.
         """
         layer = self.lstm
-        hidden = layer.weight_hh.shape[1]
         shape = tuple(self.embedding.weight.shape)
-        yield (2 * random.random(shape, np.float32) - 1) * np.float32(_EMBEDDING_LIMIT)
+        yield (2 * random.random(shape, np.float32) - 1) * np.float32(0.05)
         yield _glorot_uniform(layer.weight_ih, random)
         yield _orthogonal(tuple(layer.weight_hh.shape), random)
-        yield np.repeat(np.array([0, 1, 0, 0], np.float32), hidden)
+        yield np.repeat(np.array([0, 1, 0, 0], np.float32), layer.weight_hh.shape[1])
         for dense in (self.dense1, self.dense2):
             yield _glorot_uniform(dense.weight, random)
             yield _glorot_uniform(dense.bias, random)

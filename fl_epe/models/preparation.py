@@ -98,8 +98,7 @@ class SeededDropout(torch.nn.Module):
             return self.random.integers(0, _LEVELS, shape, np.uint8) >= int(self.p * _LEVELS)
         count = math.prod(shape)  # two from each word of the generator: twice as fast as floats
         words = self.random.integers(0, 2**64, -(-count // 2), np.uint64)
-        fine = words.view(np.uint32)[:count].reshape(shape)
-        return fine >= np.uint32(int(self.p * _FINE_LEVELS))
+        return words.view(np.uint32)[:count].reshape(shape) >= np.uint32(int(self.p * _FINE_LEVELS))
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -244,7 +243,6 @@ def training_notes(model: torch.nn.Module, step: Callable[[], torch.Tensor]) -> 
 
 
 def _own_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """All buffers by name, but those of BatchNorm."""
     return {
         f"{path}.{name}" if path else name: buffer
         for path, module in model.named_modules()

@@ -95,8 +95,10 @@ class FoundTask:
                 ) from error
         for name, field in fields.items():
             if name not in values and field.default is field.default_factory is nothing:
-                text = f"Expected the option {{{name}}} {task} to be given: it has no default."
-                raise ArgumentError(text, **{name: None})
+                raise ArgumentError(
+                    f"Expected the option {{{name}}} {task} to be given: it has no default.",
+                    **{name: None},
+                )
         return values
 
 
@@ -150,8 +152,9 @@ def find_task(reference: str) -> FoundTask:
         values = vars(place).items()
         tasks = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
         has = f"it has {', '.join(tasks)}" if tasks else "it has no task"
-        text = f"to name something in {module}: there is no {name!r}, {has}"
-        raise_invalid("task name", reference, text)
+        raise_invalid(
+            "task name", reference, f"to name something in {module}: there is no {name!r}, {has}"
+        )
     if not _fits(found):
         text = "to be a subclass of fl_epe.tasks.Task, a function that is annotated to return one"
         kind = type(found).__name__
@@ -163,13 +166,13 @@ def find_task(reference: str) -> FoundTask:
     if not inspect.isclass(found):
         return FoundTask(reference, found, dataclasses.make_dataclass("_NoOptions", []))
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        text = f"to define {', '.join(missing)}: see fl_epe.tasks.Task"
-        raise_invalid("task name", reference, text)
+        raise_invalid(
+            "task name", reference, f"to define {', '.join(missing)}: see fl_epe.tasks.Task"
+        )
     return FoundTask(reference, found, found)
 
 
 def _fits(value: Any) -> bool:
-    """Whether it is a task, a class of tasks, or a function that says that it returns one."""
     from fl_epe.tasks.contract import Task
 
     if inspect.isfunction(value):
@@ -182,8 +185,12 @@ def _fits(value: Any) -> bool:
 
 def _import(module: str, reference: str) -> Any:
     if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
-        text = f"to begin with the name of a module, got {module!r}: write {_HOW}"
-        raise_invalid("task name", reference, f"{text}, with dots and without .py")
+        raise_invalid(
+            "task name",
+            reference,
+            f"to begin with the name of a module, got {module!r}: write {_HOW}, with dots and"
+            " without .py",
+        )
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -211,15 +218,13 @@ def place_of(error: BaseException) -> str:
 
 
 def _settings_of(function: Callable[..., Any], reference: str) -> type:
-    """A dataclass with a field for each argument of a function, and the function's docstring."""
     hints, fields = typing.get_type_hints(function), list[Any]()
     for name, parameter in inspect.signature(function).parameters.items():
         default = parameter.default
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if name not in hints and default in (parameter.empty, None):
-            wanted = f"to take the argument {name!r} with a type"
-            raise_invalid("task name", reference, wanted)
+            raise_invalid("task name", reference, f"to take the argument {name!r} with a type")
         kind = hints.get(name, type(default))
         if default is parameter.empty:
             fields.append((name, kind))

@@ -50,7 +50,6 @@ class Task(abc.ABC):
     metric: ClassVar[str] = "accuracy"
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Name the class after its place, unless it or a class above it has a name."""
         super().__init_subclass__(**more)
         if not cls.name or ":" in cls.name:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
@@ -141,10 +140,11 @@ class Task(abc.ABC):
         """
         model = prepared(self.model, seed)
         initial_values: Any = getattr(model, "initial_values", None)
-        if initial_values is not None:
-            parts = list(initial_values(generator(seed)))
-        else:
-            parts = [parameter.detach().numpy() for parameter in trainable(model)]
+        parts = (
+            [parameter.detach().numpy() for parameter in trainable(model)]
+            if initial_values is None
+            else initial_values(generator(seed))
+        )
         return np.concatenate([part.ravel() for part in parts])
 
     def notes(self) -> list[str]:
@@ -241,11 +241,13 @@ class Task(abc.ABC):
         is another.
         """
         targets = self.held_out().targets
-        if self.metric != "accuracy":
-            return None
-        if targets.dim() != 1 or targets.is_floating_point() or not len(targets):
-            return None
-        return float(torch.bincount(targets).max()) / len(targets)
+        known = (
+            self.metric == "accuracy"
+            and targets.dim() == 1
+            and not targets.is_floating_point()
+            and len(targets) > 0
+        )
+        return float(torch.bincount(targets).max()) / len(targets) if known else None
 
     def chance_loss(self) -> float | None:
         """Loss on the held-out examples of the best outputs that are the same for all of them.
@@ -294,9 +296,8 @@ def _loss_notes(loss: torch.Tensor) -> list[str]:
         raise ValueError(f"Expected the loss to be one number, got shape {tuple(loss.shape)}")
     if not loss.requires_grad:
         raise ValueError("Expected the loss to depend on the parameters that are trained")
-    if torch.isfinite(loss):
-        return []
-    return [f"The loss of the initial model on two held-out examples is {loss.item()}."]
+    text = f"The loss of the initial model on two held-out examples is {loss.item()}."
+    return [] if torch.isfinite(loss) else [text]
 
 
 def _shapes(examples: ClientData) -> str:

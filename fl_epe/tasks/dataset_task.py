@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 import os
 import types
 from collections.abc import Callable, Mapping
@@ -42,12 +43,12 @@ from fl_epe.tasks.losses import (
     default_loss,
     right_classes,
 )
-from fl_epe.tasks.partition import check_partition, client_rows
 from fl_epe.tasks.tables import (
     Columns,
     Source,
     check_columns,
     classes_of,
+    client_rows,
     open_source,
     read_inputs,
     read_targets,
@@ -61,6 +62,12 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """The mean over a batch, of outputs and targets."""
 
 _MOST_KEPT = 2 << 30  # bytes of tensors that are kept; larger data is read client by client
+
+
+_PARTITIONS = (
+    "to be 'by:COLUMN' (a client for each value of a column), 'iid:CLIENTS', 'dirichlet:ALPHA' "
+    "(ALPHA > 0) with num_clients, or a flwr_datasets.partitioner.Partitioner"
+)
 
 
 def from_datasets(
@@ -126,6 +133,33 @@ def from_datasets(
     return DatasetTask(given)
 
 
+def check_partition(partition: str | Partitioner, num_clients: int | None) -> None:
+    """Refuse a partition that cannot be meant; reads no data and imports nothing.
+
+    Raises:
+        ValueError: names the argument and what may be written.
+    """
+    kind, _, value = partition.partition(":") if isinstance(partition, str) else ("", "", "")
+    meant = {
+        "by": value != "",
+        "iid": value.isdecimal() and int(value) >= 1,
+        "dirichlet": _is_positive(value),
+    }
+    if not meant.get(kind, hasattr(partition, "load_partition")):
+        raise_invalid("partition", partition, _PARTITIONS)
+    if kind == "dirichlet" and (num_clients is None or num_clients < 1):
+        raise_invalid("num_clients", num_clients, f">= 1 beside partition={partition!r}")
+    if kind != "dirichlet" and num_clients is not None:
+        raise_invalid("num_clients", num_clients, "only beside 'dirichlet:ALPHA'")
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
 class DatasetTask(Task):
     """What `from_datasets` makes of its arguments."""
 
@@ -141,8 +175,9 @@ class DatasetTask(Task):
         """The arguments in words, unless the task was found by name."""
         if "_found_by" in self.__dict__:
             return super().options()
-        given = vars(self.given).items()
-        return {name: _words(value) for name, value in given if name != "defaults"}
+        return {
+            name: _words(value) for name, value in vars(self.given).items() if name != "defaults"
+        }
 
     @functools.cached_property
     def metric(self) -> str:  # type: ignore[override]
@@ -154,7 +189,6 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def _parts(self) -> tuple[Dataset, Dataset]:
-        """The clients' rows and the held-out ones."""
         given = self.given
         parts = open_source(given.dataset, given.held_out, given.data_seed)
         for rows in parts:
@@ -181,13 +215,14 @@ class DatasetTask(Task):
     def _whole(self) -> ClientData | None:
         """All rows of the clients as tensors, or ``None`` if they are too large to be kept."""
         rows = self._parts[0]
-        first = self._read(rows.select([0]))
-        size = sum(part.nbytes for part in first.tensors().values())
+        size = sum(part.nbytes for part in self._read(rows.select([0])).tensors().values())
         return self._read(rows) if size * len(rows) <= _MOST_KEPT else None
 
     def _read(self, rows: Dataset) -> ClientData:
-        targets = read_targets(rows, self.given.targets, self._classes)
-        return ClientData(read_inputs(rows, self.given.inputs), targets)
+        return ClientData(
+            read_inputs(rows, self.given.inputs),
+            read_targets(rows, self.given.targets, self._classes),
+        )
 
     @property
     def num_clients(self) -> int:
@@ -231,8 +266,9 @@ class DatasetTask(Task):
         _ = self._whole  # reads every row, if there is room for them
         found = super().notes()
         column = self.given.targets
-        targets = [read_targets(rows, column, self._classes).flatten() for rows in self._parts]
-        classes = torch.cat(targets)
+        classes = torch.cat(
+            [read_targets(rows, column, self._classes).flatten() for rows in self._parts]
+        )
         if self.given.loss is None and not classes.is_floating_point():
             with torch.no_grad():
                 example = self.held_out().map(lambda part: part[:1])

@@ -9,7 +9,7 @@ import functools
 import gzip
 import pathlib
 import zlib
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,12 +21,10 @@ from fl_epe.data import absolute
 from fl_epe.seeding import generator
 from fl_epe.tasks.contract import Task
 from fl_epe.tasks.losses import Classes, ClientData
-from fl_epe.tasks.partition import dirichlet_partition, stratified_split
 
 Examples = tuple[np.ndarray, np.ndarray]
 """Images, shape (n, 1, 28, 28), float32 in [0, 1] or uint8; and labels, shape (n,)."""
 
-_HELD_OUT = 0.2  # of the digits
 _DEBIAN_DIR = "/usr/share/datasets/fashion-mnist"
 _FILES = (
     "train-images-idx3-ubyte",
@@ -88,8 +86,10 @@ def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
     """The clients' examples, the held-out ones, and which of the former each client has."""
     random = generator(task.data_seed)
     own, held_out = task._examples(random)
-    how: Any = {"alpha": task.alpha, "minimum": task._fewest, "random": random}
-    return own, held_out, dirichlet_partition(own[1], task.num_clients, **how)
+    parts = dirichlet_partition(
+        own[1], task.num_clients, alpha=task.alpha, minimum=task._fewest, random=random
+    )
+    return own, held_out, parts
 
 
 def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
@@ -120,7 +120,7 @@ class Digits(SplitImages):
         small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
         scaled = functional.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)
         images, labels = scaled.numpy(), bunch.target
-        training, held_out = stratified_split(labels, _HELD_OUT, random)
+        training, held_out = stratified_split(labels, 0.2, random)
         return (images[training], labels[training]), (images[held_out], labels[held_out])
 
 
@@ -193,3 +193,75 @@ def _find(data_dir: str, name: str) -> pathlib.Path:
         f"'apt install dataset-fashion-mnist' puts them in {_DEBIAN_DIR}; elsewhere download "
         f"{', '.join(f'{file}.gz' for file in _FILES)} and name their folder with --data-dir."
     )
+
+
+def dirichlet_partition(
+    labels: np.ndarray, num_clients: int, *, alpha: float, minimum: int, random: np.random.Generator
+) -> list[np.ndarray]:
+    """Give every example to exactly one client, with different label shares and sizes.
+
+    Each client draws its size (``minimum`` plus a share of the rest ~ Dirichlet(2)) and its label
+    shares ~ Dirichlet(alpha), as Hsu et al. (2019) do, then takes examples from what is left.
+
+    Args:
+        labels: int of shape (examples,).
+        num_clients: how many parts.
+        alpha: concentration: if small, a client has few labels, if large, all have equal shares.
+        minimum: fewest examples of a client.
+        random: all the randomness.
+
+    Returns:
+        For each client the sorted indices of its examples.
+
+    Raises:
+        ValueError: if there are fewer than ``num_clients * minimum`` examples.
+    """
+    spare = len(labels) - num_clients * minimum
+    if spare < 0:
+        raise_invalid(
+            "num_clients",
+            num_clients,
+            f"<= {len(labels) // minimum}, so that each has at least {minimum} of the "
+            f"{len(labels)} examples",
+        )
+    sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
+    classes = np.unique(labels)
+    stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
+    taken = np.zeros(len(classes), np.int64)
+    parts = []
+    for size in sizes:
+        shares = random.dirichlet(np.full(len(classes), alpha))
+        counts = _take(
+            int(size), shares, np.array([len(indices) for indices in stock]) - taken, random
+        )
+        rows = zip(stock, taken, counts, strict=True)
+        parts.append(np.sort(np.concatenate([s[start : start + n] for s, start, n in rows])))
+        taken += counts
+    # The last ones took what was left over: spread them over the ids.
+    return [parts[i] for i in random.permutation(num_clients)]
+
+
+def stratified_split(
+    labels: np.ndarray, share: float, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of a training and a held-out part with ``share`` of every label in the second."""
+    held_out = [
+        random.permutation(np.flatnonzero(labels == label))[
+            : round(share * np.sum(labels == label))
+        ]
+        for label in np.unique(labels)
+    ]
+    second = np.sort(np.concatenate(held_out))
+    return np.setdiff1d(np.arange(len(labels)), second), second
+
+
+def _take(
+    size: int, shares: np.ndarray, left: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """How many examples of each label: multinomial draws, redrawn where the stock runs out."""
+    counts = np.zeros(len(left), np.int64)
+    while (missing := size - counts.sum()) > 0:
+        weights = np.where(counts < left, shares + 1e-12, 0)
+        counts += random.multinomial(missing, weights / weights.sum())
+        counts = np.minimum(counts, left)
+    return counts

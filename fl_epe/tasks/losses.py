@@ -79,9 +79,8 @@ class LossSum:
 
     def mean(self) -> torch.Tensor:
         """The loss of a prediction, differentiable; 0 if there was none."""
-        if isinstance(self.examples, torch.Tensor):
-            return self.loss / self.examples.clamp(min=1)
-        return self.loss / max(1, self.examples)
+        n = self.examples
+        return self.loss / (n.clamp(min=1) if isinstance(n, torch.Tensor) else max(1, n))
 
     def sums(self, device: torch.device) -> torch.Tensor:
         """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
@@ -139,9 +138,11 @@ def cross_entropy_by_example(
         targets: int64 of shape (n, …).
         ignored: the target where nothing is to be predicted.
     """
-    flat = logits.reshape(-1, logits.shape[-1])
     losses = functional.cross_entropy(
-        flat, targets.reshape(-1), reduction="none", ignore_index=ignored
+        logits.reshape(-1, logits.shape[-1]),
+        targets.reshape(-1),
+        reduction="none",
+        ignore_index=ignored,
     )
     counted = targets != ignored
     values = logits.detach()
@@ -259,5 +260,8 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     low, high = int(counted.min()), int(counted.max())
     if low < 0 or high >= outputs:
         wrong = low if low < 0 else high
-        text = f"to hold classes 0 … {outputs - 1}, as the model has {outputs} outputs, got {wrong}"
-        raise_invalid("targets", column, text)
+        raise_invalid(
+            "targets",
+            column,
+            f"to hold classes 0 … {outputs - 1}, as the model has {outputs} outputs, got {wrong}",
+        )

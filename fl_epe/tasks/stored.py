@@ -60,30 +60,23 @@ _STACKOVERFLOW = {
 
 
 class _Characters(Classes):
-    """What the published and the drawn characters have in common."""
-
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _EMNIST)
     _most_held_out: ClassVar[int] = 2000
     _decode: ClassVar[Any] = staticmethod(images_and_labels)
 
 
 class _NextWords:
-    """What the published and the synthetic sentences have in common."""
-
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _STACKOVERFLOW)
     _most_held_out: ClassVar[int] = 1000
     _decode: ClassVar[Any] = staticmethod(words_and_next)
 
     def model(self) -> torch.nn.Module:
-        """A fresh LSTM."""
         return Lstm()
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        """Cross-entropy of the words, without padding."""
         return token_cross_entropy(outputs, targets)
 
     def chance_accuracy(self) -> float:
-        """Of a word that is drawn uniformly."""
         return 1 / VOCABULARY
 
     def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
@@ -94,7 +87,6 @@ class _NextWords:
         return cross_entropy(model(batch.inputs, counted), batch.targets[counted])
 
     def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
-        """See `Task.by_example`."""
         return cross_entropy_by_example(outputs, targets, PAD)
 
 
@@ -171,8 +163,7 @@ class StoredTask(_ByUser, abc.ABC):
             ValueError: for a ``client_id`` that does not exist, or files that are broken.
         """
         self.check_client(client_id)
-        store = self._store
-        return self._client_data(store.shuffled(client_id, self.max_examples, self.data_seed))
+        return self._client_data(self._store.shuffled(client_id, self.max_examples, self.data_seed))
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; from the index."""
@@ -207,13 +198,16 @@ class SyntheticTask(_ByUser, abc.ABC):
     def client(self, client_id: int) -> ClientData:
         """The examples of one client."""
         self.check_client(client_id)
-        examples = self._source.examples(self.data_seed, client_id, self.max_examples)
-        return self._client_data(examples)
+        return self._client_data(
+            self._source.examples(self.data_seed, client_id, self.max_examples)
+        )
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; nothing is made."""
-        sizes = [self._source.size(self.data_seed, int(i), self.max_examples) for i in client_ids]
-        return np.array(sizes, np.int64)
+        return np.array(
+            [self._source.size(self.data_seed, int(i), self.max_examples) for i in client_ids],
+            np.int64,
+        )
 
     def held_out(self) -> ClientData:
         """Examples of clients that take no part; made once."""

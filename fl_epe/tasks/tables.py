@@ -6,7 +6,11 @@ width) in [0, 1]. Rows must be alike: what differs in length has to be padded fi
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +23,7 @@ from fl_epe.models import Inputs
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+    from flwr_datasets.partitioner import Partitioner
 
 Source: TypeAlias = "str | os.PathLike[str] | Dataset | DatasetDict | Callable[[], Any]"
 """A data set, one with splits, a function that returns one, or where one is."""
@@ -191,10 +196,11 @@ def class_count(parts: Sequence[Dataset], column: str) -> int | None:
     if values.is_floating_point():
         return None
     if (least := int(values.min())) < 0:
-        text = (
-            f"to count classes from 0, got {least}: make it text, or real numbers to predict them"
+        raise_invalid(
+            "targets",
+            column,
+            f"to count classes from 0, got {least}: make it text, or real numbers to predict them",
         )
-        raise_invalid("targets", column, text)
     return 1 + int(values.max())
 
 
@@ -209,11 +215,12 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(255)
         return torch.from_numpy(np.ascontiguousarray(scaled))
     if getattr(feature, "dtype", "") in _TEXTS:
-        text = (
+        raise_invalid(
+            argument,
+            name,
             f"to hold numbers, got text such as {dataset[0][name]!r:.40}: turn it into numbers "
-            "first, e.g. with a tokenizer and datasets.Dataset.map"
+            "first, e.g. with a tokenizer and datasets.Dataset.map",
         )
-        raise_invalid(argument, name, text)
     values = dataset.with_format("numpy", columns=[name])[:][name] if len(dataset) else np.empty(0)
     values = _alike(values, name, argument)
     if values.dtype.kind in "iub":
@@ -221,8 +228,12 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
     if values.dtype.kind != "f":
         raise_invalid(argument, name, f"to hold numbers, got {values.dtype}")
     if bad := int(np.count_nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))):
-        text = f"to be finite: {bad} of {len(values)} rows have a missing or infinite value"
-        raise_invalid(argument, name, f"{text}. Fill them in, or leave these rows out")
+        raise_invalid(
+            argument,
+            name,
+            f"to be finite: {bad} of {len(values)} rows have a missing or infinite value. Fill "
+            "them in, or leave these rows out",
+        )
     return torch.from_numpy(values.astype(np.float32))
 
 
@@ -237,3 +248,90 @@ def _alike(values: Any, name: str, argument: str) -> np.ndarray:
             **{argument: name},
         )
     return np.stack([np.asarray(row) for row in values]) if len(values) else np.empty(0)
+
+
+_ROW, _CLASS = "fl_epe_row", "fl_epe_class"
+
+
+def client_rows(
+    dataset: Dataset,
+    partition: str | Partitioner,
+    *,
+    targets: str,
+    seed: int,
+    num_clients: int | None = None,
+) -> list[np.ndarray]:
+    """The rows of each client, as the partitioners of flwr-datasets choose them.
+
+    Args:
+        dataset: all rows.
+        partition: see `from_datasets`.
+        targets: the column of which "dirichlet" gives every client other shares.
+        seed: of whatever is random in it.
+        num_clients: how many there are, for "dirichlet".
+
+    Returns:
+        For each client the int64 numbers of its rows, ascending.
+
+    Raises:
+        ValueError: if the rows cannot be partitioned like that.
+
+    Examples:
+        >>> import datasets
+        >>> rows = datasets.Dataset.from_dict({"x": range(6), "user": list("abcabc")})
+        >>> [part.tolist() for part in client_rows(rows, "by:user", targets="x", seed=0)]
+        [[0, 3], [1, 4], [2, 5]]
+    """
+    try:
+        if not isinstance(partition, str):  # a copy, as its data can be set only once
+            return _of_partitioner(copy.deepcopy(partition), dataset)
+        kind, _, value = partition.partition(":")
+        if kind == "by":
+            return _by_column(dataset, value)
+        clients = int(value) if kind == "iid" else num_clients or 1
+        if len(dataset) < clients:
+            raise ValueError(f"there are {len(dataset)} rows for {clients} clients")
+        order = np.random.default_rng(seed).permutation(len(dataset))
+        if kind == "iid":
+            return [np.sort(part) for part in np.array_split(order, clients)]
+        return _dirichlet(dataset, targets, order, clients, float(value), seed)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise_invalid("partition", partition, f"to fit the rows: {error}")
+
+
+def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
+    if column not in dataset.column_names:
+        raise ValueError(f"there is no column {column!r} among {', '.join(dataset.column_names)}")
+    values = dataset[column][:]
+    if empty := sum(value in (None, "") or value != value for value in values):
+        raise ValueError(f"{empty} of {len(dataset)} rows have no value there: fill them in")
+    owners = np.unique(np.asarray(values), return_inverse=True)[1]
+    return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
+
+
+def _dirichlet(
+    dataset: Dataset, targets: str, order: np.ndarray, clients: int, alpha: float, seed: int
+) -> list[np.ndarray]:
+    """Clients of equal size whose label shares are Dirichlet (Hsu et al. 2019).
+
+    Not flwr-datasets' DirichletPartitioner, which splits each label over the clients: with many
+    clients and a small alpha it leaves some without rows, and gives up.
+    """
+    from datasets import Dataset
+    from flwr_datasets.partitioner import InnerDirichletPartitioner
+
+    classes = np.unique(np.asarray(dataset[targets]), return_inverse=True)[1]  # 0, 1, 2, …
+    shuffled = Dataset.from_dict({_CLASS: classes[order]})
+    sizes = len(order) // clients + (np.arange(clients) < len(order) % clients)
+    partitioner = InnerDirichletPartitioner(
+        partition_sizes=sizes, partition_by=_CLASS, alpha=alpha, seed=seed
+    )
+    return [np.sort(order[part]) for part in _of_partitioner(partitioner, shuffled)]
+
+
+def _of_partitioner(partitioner: Partitioner, dataset: Dataset) -> list[np.ndarray]:
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")  # and progress bars
+        partitioner.dataset = dataset.add_column(_ROW, np.arange(len(dataset)))
+        parts = map(partitioner.load_partition, range(partitioner.num_partitions))
+        return [np.sort(np.asarray(part[_ROW][:], np.int64)) for part in parts]

@@ -15,7 +15,6 @@ Examples:
 """
 
 from fl_epe.training.cohort import CohortTrainer
-from fl_epe.training.execution import Execution
-from fl_epe.training.local import LocalTraining
+from fl_epe.training.local import Execution, LocalTraining
 
 __all__ = ["CohortTrainer", "Execution", "LocalTraining"]

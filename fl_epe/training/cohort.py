@@ -15,8 +15,7 @@ from fl_epe.mechanism import ClippedSum
 from fl_epe.models import one_thread
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task
-from fl_epe.training.execution import Execution
-from fl_epe.training.local import LocalTraining, Trainer
+from fl_epe.training.local import Execution, LocalTraining, Trainer
 from fl_epe.training.vectorized import Member, Together, padded_size
 
 logger = logging.getLogger(__name__)
@@ -46,8 +45,9 @@ class Counts:
 
     def lose(self, client: int, error: Exception) -> None:
         """Note a client that could not be trained."""
-        text = f"client {client}: {type(error).__name__}: {error}"
-        self.faults.append(Fault(FaultKind.CLIENT_FAILED, text))
+        self.faults.append(
+            Fault(FaultKind.CLIENT_FAILED, f"client {client}: {type(error).__name__}: {error}")
+        )
 
 
 class _Round:
@@ -70,15 +70,14 @@ class _Round:
         self._total, self._seed = total, (seed, round_number)
         self._multiples: torch.Tensor | None = None
         if not theta.is_cpu:
-            both = torch.zeros((2, len(theta)), dtype=torch.float64, device=theta.device)
-            self._multiples, self._scratch = both
+            self._multiples, self._scratch = torch.zeros(
+                (2, len(theta)), dtype=torch.float64, device=theta.device
+            )
 
     def random(self, client: int) -> np.random.Generator:
-        """The random stream of a client that is about to train."""
         return generator(*self._seed, client)
 
     def member(self, client: int, data: ClientData) -> Member:
-        """A client that is about to train at once with others."""
         return Member(client, data, self.local, self.random(client))
 
     def measure(self, updates: torch.Tensor, parts: torch.Tensor) -> list[list[float]]:
@@ -91,13 +90,15 @@ class _Round:
     def count(
         self, clients: Sequence[int], updates: torch.Tensor, measured: list[list[float]]
     ) -> None:
-        """Add the updates of clients, shape (clients, dim), and count what was measured of them."""
         counts = self.counts
         for client, row, (length, *parts) in zip(clients, updates, measured, strict=True):
             unclipped = self._add(row, length)
             if unclipped is None:
-                text = f"client {client}: its update was not finite"
-                counts.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
+                counts.faults.append(
+                    Fault(
+                        FaultKind.CLIENT_NOT_FINITE, f"client {client}: its update was not finite"
+                    )
+                )
                 continue
             counts.clients += 1
             counts.unclipped += unclipped
@@ -117,7 +118,6 @@ class _Round:
         return length <= self._total.clip_norm
 
     def finish(self) -> None:
-        """Bring the sum to the host."""
         if self._multiples is not None:
             self._total.add_multiples(self._multiples.cpu().numpy())
 
@@ -142,8 +142,7 @@ class CohortTrainer:
     """
 
     def __init__(self, task: Task, execution: Execution | None = None) -> None:
-        self._execution = execution or Execution.from_environment()
-        self._task = task
+        self._task, self._execution = task, execution or Execution.from_environment()
         self._trainer = Trainer(task, self._execution)
         self.chunk = self._execution.clients_at_once(task.dim, self._trainer.convolves)
         self._proved, self._worked = set[bool](), False
@@ -160,9 +159,8 @@ class CohortTrainer:
             next(place for place, base in enumerate(kind.__mro__) if name in vars(base))
             for name in ("batch_loss", "by_example")
         )
-        if kind.__mro__[own] is not Task and own < by_example:
-            return f"{kind.__name__} overrides batch_loss and not by_example"
-        return ""
+        alone = kind.__mro__[own] is not Task and own < by_example
+        return f"{kind.__name__} overrides batch_loss and not by_example" if alone else ""
 
     def train(
         self,
@@ -191,8 +189,11 @@ class CohortTrainer:
             ValueError: for a ``theta`` of another shape or type.
         """
         if theta.shape != (self._task.dim,) or theta.dtype != np.float32:
-            wanted = f"to be float32 of shape {(self._task.dim,)}"
-            raise_invalid("theta", f"{theta.dtype}{theta.shape}", wanted)
+            raise_invalid(
+                "theta",
+                f"{theta.dtype}{theta.shape}",
+                f"to be float32 of shape {(self._task.dim,)}",
+            )
         start = torch.tensor(theta, device=self._execution.torch_device())
         work = _Round(start, local, total, seed, round_number)
         self._execution.apply()
@@ -209,7 +210,6 @@ class CohortTrainer:
         return work.counts
 
     def _train_one(self, work: _Round, client: int, data: ClientData | None = None) -> bool:
-        """Train a client alone; returns whether that was possible."""
         try:
             data = self._task.client(client) if data is None else data
             update, sums = self._trainer.train(work.theta, data, work.local, work.random(client))
@@ -277,8 +277,7 @@ class CohortTrainer:
         numbers of its own. A client with a batch that has to be padded is tried for itself.
         """
         for client, data in reversed(loaded):
-            rows = padded_size(len(data), work.local.batch_size)
-            padded = len(data) % rows > 0
+            padded = len(data) % padded_size(len(data), work.local.batch_size) > 0
             if not len(data) or padded in self._proved or self.chunk == 1:
                 continue
             try:

@@ -1,22 +1,28 @@
 """Local training: one client's data and the global model in, the client's update out.
 
+`Execution` says where and how exactly: settings that change the speed, and not the method.
+
 To use several cores, start several threads with a `Trainer` each. On two cores of a Xeon (AVX-512,
 torch 2.13, EMNIST CNN under autograd, digits, 2.2 steps a client) one thread trains 35 clients a
 second, two threads 67, two processes 66, and one trainer whose operations use both cores 55. What
 a round of clients costs is in `benchmarks/throughput.py`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
 import operator
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from fl_epe.checks import check_count, check_positive
+from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.models import (
     SeededDropout,
     batch_norms,
@@ -27,10 +33,114 @@ from fl_epe.models import (
     trainable,
 )
 from fl_epe.tasks import ClientData, LossSum, Task
-from fl_epe.training.execution import Execution
+
+_PRECISIONS = ("float32", "tf32", "bf16")
+_CHUNK_ON_GPU = 32
+_CHUNK_ON_CPU = 24
+_LARGEST_ON_CPU = 1 << 17  # parameters; with more a step is mostly arithmetic, which gains nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """The device, how many clients it trains at once, and how exactly.
+
+    On a CPU with the defaults an update depends on the client alone, to the last bit: not on the
+    worker, nor on who else is trained. With another device, chunk or precision its last digits
+    depend on these. Models and updates are float32 and clipping is in float64 at every precision.
+
+    Attributes:
+        device: "auto" (CUDA if there is a GPU, else the CPU), or what `torch.device` takes.
+        chunk: how many clients are trained at once; more need more memory. By default 32; on a CPU
+            24, and one if the model has more than 2¹⁷ parameters or convolutions
+            (`fl_epe.training.vectorized`).
+        precision: of products and convolutions. "tf32" (NVIDIA, from Ampere on) and "bf16" are
+            faster. "bf16" is autocast, on a CPU too: with AMX it trains the EMNIST CNN 1.37 times
+            as fast as "float32"; the LSTM was not measured. "tf32" changes nothing on a CPU.
+        deterministic: let CUDA choose algorithms that repeat to the bit.
+    """
+
+    device: str = "auto"
+    chunk: int | None = None
+    precision: str = "float32"
+    deterministic: bool = True
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None:
+            check_count("chunk", self.chunk)
+        if self.precision not in _PRECISIONS:
+            raise_invalid("precision", self.precision, f"to be one of {_PRECISIONS}")
+        try:
+            self.torch_device()
+        except RuntimeError:
+            raise_invalid("device", self.device, "to be a torch device (try 'cpu' or 'cuda')")
+
+    @classmethod
+    def from_environment(cls) -> Execution:
+        """From FL_EPE_DEVICE, FL_EPE_CHUNK, FL_EPE_PRECISION and FL_EPE_DETERMINISTIC (0 or 1).
+
+        Raises:
+            ValueError: if a variable holds no valid device, chunk, precision or flag.
+        """
+        names = ("DEVICE", "CHUNK", "PRECISION", "DETERMINISTIC")
+        device, chunk, precision, exact = (os.environ.get(f"FL_EPE_{name}", "") for name in names)
+        if chunk and not chunk.isdecimal():
+            raise_invalid("FL_EPE_CHUNK", chunk, "to be a number")
+        if exact not in ("", "0", "1"):
+            raise_invalid("FL_EPE_DETERMINISTIC", exact, "to be 0 or 1")
+        return cls(
+            device or "auto", int(chunk) if chunk else None, precision or "float32", exact != "0"
+        )
+
+    def torch_device(self) -> torch.device:
+        """``device`` as torch knows it, with "auto" resolved."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    def clients_at_once(self, dim: int, convolves: bool = False) -> int:
+        """``chunk``, or what suits the device and the model; no measurement decides.
+
+        Args:
+            dim: the model's parameters.
+            convolves: whether it has convolutions, which are slower at once on a CPU.
+        """
+        if self.chunk is not None:
+            return self.chunk
+        if self.torch_device().type != "cpu":
+            return _CHUNK_ON_GPU
+        return 1 if convolves or dim > _LARGEST_ON_CPU else _CHUNK_ON_CPU
+
+    def apply(self) -> None:
+        """Set what CUDA keeps for the whole process. It stays set: every training sets it anew."""
+        if self.torch_device().type != "cuda":
+            return
+        rounded, backends = self.precision == "tf32", cast(Any, torch.backends)
+        if hasattr(backends.cuda.matmul, "fp32_precision"):  # a newer torch refuses the older names
+            for place in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+                place.fp32_precision = "tf32" if rounded else "ieee"
+        else:
+            backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = rounded
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.backends.cudnn.benchmark = False
+        # A warning only: max-pooling is on torch's list, but where windows do not overlap it adds
+        # nothing up.
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=True)
+
+    def on_device(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which tensors that a model makes are on the device, not on the CPU."""
+        device = self.torch_device()
+        return contextlib.nullcontext() if device.type == "cpu" else device
+
+    def call(self, model: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        """The outputs of a model, computed in the chosen precision and float32 for the loss."""
+        if self.precision != "bf16":
+            return model(*inputs, **named)
+        with torch.autocast(self.torch_device().type, torch.bfloat16):
+            return model(*inputs, **named).float()
+
 
 _LARGEST_KEPT = 31 << 20
-_FEW = 2  # examples that show how a model behaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +186,8 @@ class Trainer:
         # largest block freed so far, up to 32 MiB. With this it keeps what a step frees for the
         # next one: no page faults, a sixth faster.
         torch.empty(_LARGEST_KEPT, dtype=torch.uint8)
-        self._execution = execution
+        self._task, self._execution = task, execution
         self._device = execution.torch_device()
-        self._task = task
         self._model = prepared(task.model).to(self._device).train()
         self._outputs = functools.partial(execution.call, self._model)
         self._flat = torch.zeros(task.dim, dtype=torch.float32, device=self._device)
@@ -112,7 +221,7 @@ class Trainer:
         smallest = 2 if self.alone else 1  # one has no spread
         if self.draws is None and len(data) >= smallest:
             self._set(theta)
-            few = data.map(lambda part: part[:_FEW].to(self._device))
+            few = data.map(lambda part: part[:2].to(self._device))
             with self._execution.on_device():
                 self.draws = draws_by_itself(self._model, lambda: self._loss(few).loss.detach())
         for dropout in self._dropouts:
@@ -122,8 +231,9 @@ class Trainer:
         with one_thread(), self.own_randomness(random), self._execution.on_device():
             parts = [self._step(data, order, local.learning_rate) for order in orders]
         none = torch.zeros(3, dtype=torch.float64, device=self._device)
-        sums = torch.stack([none, *(part.sums(self._device) for part in parts)]).sum(0)
-        return self._flat - theta, sums
+        return self._flat - theta, torch.stack(
+            [none, *(part.sums(self._device) for part in parts)]
+        ).sum(0)
 
     @contextlib.contextmanager
     def own_randomness(self, *randoms: np.random.Generator) -> Iterator[None]:
@@ -144,9 +254,7 @@ class Trainer:
         self._flat.copy_(theta)
 
     def _step(self, data: ClientData, order: torch.Tensor, learning_rate: float) -> LossSum:
-        """One step of gradient descent on the mean loss of the examples ``order``."""
-        batch = data.map(lambda part: part[order].to(self._device))
-        result = self._loss(batch)
+        result = self._loss(data.map(lambda part: part[order].to(self._device)))
         gradients = torch.autograd.grad(
             result.mean(), self._parameters, allow_unused=True, materialize_grads=True
         )

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from fl_epe.models import Inputs, SeededDropout, call_model, prepared
 from fl_epe.tasks import ClientData, Task
-from fl_epe.training.execution import Execution
-from fl_epe.training.local import LocalTraining, batches
+from fl_epe.training.local import Execution, LocalTraining, batches
 
 _ALIGNED = 16  # float32 values; a row begins at a multiple, so that its place changes no bit
 
@@ -140,8 +139,9 @@ class Together:
         batch = _gather([member.data for member in members], places, self._device)
         masks = [torch.from_numpy(np.stack(calls)).to(self._device) for calls in zip(*kept)]  # noqa: B905
         with self._execution.on_device():
-            outputs = self._outputs(leaves, batch.inputs, masks)
-            means, parts = self._losses(outputs, batch.targets, sizes)
+            means, parts = self._losses(
+                self._outputs(leaves, batch.inputs, masks), batch.targets, sizes
+            )
             gradients = torch.autograd.grad(
                 means, leaves, allow_unused=True, materialize_grads=True
             )
@@ -185,13 +185,11 @@ class Together:
 
         try:
             vectorized = torch.func.vmap(forward, randomness="different")
-            outputs: torch.Tensor = self._execution.call(vectorized, leaves, inputs, masks)
-            return outputs
+            return cast(torch.Tensor, self._execution.call(vectorized, leaves, inputs, masks))
         finally:
             self._set_masks([])
 
     def _set_masks(self, masks: list[torch.Tensor]) -> None:
-        """Let each dropout take its masks in the order of the calls."""
         masked = self._masked or []
         for dropout in {dropout for dropout, _ in masked}:
             calls = [i for i, (other, _) in enumerate(masked) if other is dropout]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from text_sources import converted_posts
 
-from fl_epe.data.store import ClientStore
+from fl_epe.data.conversion import ClientStore
 
 pytestmark = pytest.mark.usefixtures("small_batches")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_epe.seeding import generator
-from fl_epe.tasks.partition import dirichlet_partition, stratified_split
+from fl_epe.tasks.images import dirichlet_partition, stratified_split
 
 
 @pytest.mark.parametrize(("clients", "minimum"), [(1, 1), (7, 5), (50, 10)])
