@@ -28,11 +28,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.schedules import Capped, ClientType, Schedule, Trace, trace_of
 from fl_epe.seeding import generator
-
-Floats = NDArray[np.float64]
 
 _CELLS = 1000  # of the lattice, for a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round

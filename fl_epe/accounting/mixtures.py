@@ -29,12 +29,10 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.accounting.two_gaussians import quadrature
-from fl_epe.checks import check_probability, raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _LARGEST = 1e140  # as in two_gaussians: larger expected scores have an infinite ε
 _MANY = 50_000  # more distinct expected scores are rounded up to a grid

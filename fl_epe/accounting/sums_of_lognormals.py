@@ -12,9 +12,8 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 _POINTS = 512  # of a grid, about: up to twice as many
 _LOOK = 200  # points of the coarse grid on which the range of a sum is found

@@ -30,15 +30,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.auditing.evidence import Evidence, find_evidence, found_in, scores_of_record
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import check_probability, raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _THRESHOLDS = np.arange(0.0, 9.0, 0.5)  # of scores with null N(0, 1)
 _PRIOR = 0.5  # of the beta law from which the stakes are drawn

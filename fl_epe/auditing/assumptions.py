@@ -29,8 +29,7 @@ from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.auditing.view import seen_by
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 LEAST_FOR_NULL = 20
 """Unobserved canaries whose scores find a null that is 1.5 times too wide."""

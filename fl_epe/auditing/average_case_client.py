@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.accounting import (
     ExpectedScoreLaw,
@@ -32,9 +31,8 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, estimate_at
 from fl_epe.auditing.estimators import ExpectedScoreFit, expected_score_fit
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import View
+from fl_epe.checks import Floats
 from fl_epe.schedules import Schedule, make_schedule
-
-Floats = NDArray[np.float64]
 
 _UNKNOWN_POPULATION = 10**6  # where nobody says how many clients: only rounding depends on it
 _FEW = 30  # canaries that carry δ; with fewer, those that were not seen may matter more

@@ -21,12 +21,10 @@ from typing import Literal
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.checks import check_probability, raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 Sees = Literal["final", "all"]
 """The final model, or every round's model."""

@@ -31,10 +31,9 @@ from fl_epe.accounting import ExpectedScoreLaw, known_expected_score_epsilon
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import Floats
 from fl_epe.auditing.view import seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs
-from fl_epe.checks import check_count, check_positive, check_probability, raise_invalid
+from fl_epe.checks import Floats, check_count, check_positive, check_probability, raise_invalid
 
 METHOD = "matched filter so far, average-case canary, interval valid at every round at once"
 

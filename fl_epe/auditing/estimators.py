@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.assumptions import check_known_variance, check_sign, wider_than_known
@@ -32,9 +32,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
 from fl_epe.auditing.statistics import checked_secret_rounds
 from fl_epe.auditing.view import STATISTICS, View, checked_statistic, seen_by
-from fl_epe.checks import check_probability, raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _ALIKE = 0.01  # relative difference of expected scores that count as equal
 _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import CanaryCosines, Floats, RunningScores
+from fl_epe.auditing.record_parts import CanaryCosines, RunningScores
 from fl_epe.auditing.scores import cosines_of
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.mechanism import norm
 
 # Others with a smaller share of a vector's energy are left in; the score changes by half of it.

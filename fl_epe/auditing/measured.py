@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.record import AuditRecord
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 LEAST_CANARIES = 2  # that must have taken part for an ε
 _LAST = 3  # evaluations, or rounds, at the end of a run that tell that training failed

@@ -27,14 +27,13 @@ from fl_epe.auditing.record_parts import (
     ClientLog,
     Design,
     Findings,
-    Floats,
     Mechanism,
     Norms,
     Provenance,
     RunningScores,
 )
 from fl_epe.auditing.whitening import RoundCorrelation
-from fl_epe.checks import ArgumentError, check_count, check_probability, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, check_count, check_probability, raise_invalid
 from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.canaries import CanaryKind
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,17 +14,10 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, measure_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import (
-    CanaryCosines,
-    Floats,
-    Mechanism,
-    Norms,
-    RunningScores,
-    ServerStep,
-)
+from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, RunningScores, ServerStep
 from fl_epe.auditing.scores import hidden_norm, shift_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 
 Vector = NDArray[np.floating]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.archive import json_object, read_archive, read_npy
 from fl_epe.auditing.assumptions import GaussianFit, check_sign, gaussian_test
@@ -27,10 +27,9 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import check_scores, finite, raise_invalid
+from fl_epe.checks import Floats, check_scores, finite, raise_invalid
 from fl_epe.table_file import check_header, csv_rows, parquet_table, read_table, shown
 
-Floats = NDArray[np.float64]
 # Columns by name, NaN in an empty cell, and what to call a row in messages.
 Table = tuple[dict[str, Floats], Callable[[int], str]]
 

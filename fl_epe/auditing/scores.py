@@ -22,13 +22,10 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.auditing.epsilon_estimate import Adversary
-from fl_epe.checks import check_scores, raise_invalid
-
-Floats = NDArray[np.float64]
-
+from fl_epe.checks import Floats, check_scores, raise_invalid
 
 # A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it.
 UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"

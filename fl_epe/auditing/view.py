@@ -21,7 +21,6 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing import statistics
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
@@ -30,9 +29,7 @@ from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
 from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs
-from fl_epe.checks import raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, raise_invalid
 
 STATISTICS = {
     "displacement": FINAL_MODEL,

@@ -30,10 +30,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.mechanism import norm
-
-Floats = NDArray[np.float64]
 
 # Numbers in a sketch; a prime, so that no part has the same place of every layer's rows.
 SKETCH_PARTS = 16381

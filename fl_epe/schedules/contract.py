@@ -16,9 +16,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_rate
+from fl_epe.checks import ArgumentError, Floats, check_rate
 
-Floats = NDArray[np.float64]
 Cohort = NDArray[np.int64]
 """The ids of those who take part in one round."""
 

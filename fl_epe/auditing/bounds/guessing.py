@@ -30,7 +30,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from fl_epe.auditing.bounds.error_rates import FloatArray, Sample, log_null_tail, normal_scores
+from fl_epe.auditing.bounds.error_rates import Sample, log_null_tail, normal_scores
+from fl_epe.checks import Floats
 
 _TOLERANCE = 1e-4
 _LARGEST = 1e6
@@ -42,7 +43,7 @@ _LEVELS = 16  # the largest weight
 _ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
-Law = tuple[FloatArray, int]  # probabilities of 0, 1, 2, …, and how many variables have them
+Law = tuple[Floats, int]  # probabilities of 0, 1, 2, …, and how many variables have them
 
 Margin = Callable[[float], float]
 Labels = npt.NDArray[np.bool_]
@@ -125,7 +126,7 @@ def guess_design(num_canaries: int, alpha: float, epsilon: float) -> tuple[int, 
 
 
 @functools.lru_cache
-def _designs(num_canaries: int, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _designs(num_canaries: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     """Values of ε, increasing, with the guesses and the shift of `guess_design` at each."""
     shifts = np.geomspace(0.02, 40.0, 120)
     guesses = np.unique([max(2, 2 * int(count / 2)) for count in np.geomspace(2, num_canaries, 60)])
@@ -136,7 +137,7 @@ def _designs(num_canaries: int, alpha: float) -> tuple[FloatArray, FloatArray, F
     return epsilons, guesses[np.argmax(limits, axis=1)], shifts
 
 
-def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatArray:
+def confidence_quantile(share: Floats, shift: Floats | float) -> Floats:
     """The distance from the middle of N(0, 1) and N(shift, 1) beyond which ``share`` lies."""
     low = np.zeros(np.broadcast_shapes(np.shape(share), np.shape(shift)))
     high = low + np.max(shift) / 2 + 40
@@ -147,14 +148,14 @@ def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatAr
     return low
 
 
-def share_beyond(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
+def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
     """The share of N(0, 1) and N(shift, 1) together farther than ``distance`` from the middle."""
     return np.asarray(
         scipy.special.ndtr(shift / 2 - distance) + scipy.special.ndtr(-distance - shift / 2)
     )
 
 
-def wrong_share(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
+def wrong_share(distance: Floats, shift: Floats | float) -> Floats:
     """Of the scores farther than ``distance`` from the middle, the share on the wrong side."""
     right = scipy.special.log_ndtr(shift / 2 - distance)
     return np.asarray(scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right))
@@ -184,7 +185,7 @@ def lifted(sample: Sample) -> float:
     return best
 
 
-def log_p_values(sample: Sample) -> FloatArray:
+def log_p_values(sample: Sample) -> Floats:
     """Log of each observed canary's p-value, sorted: P₀[p ≤ x] ≤ x if it did not take part.
 
     Against u unobserved scores it is the rank (1 + those not below it) / (u + 1).
@@ -287,7 +288,7 @@ def _fair_coins(sample: Sample) -> Sample:
 
 
 @functools.lru_cache
-def _detectable_shifts(count: int, alpha: float) -> tuple[FloatArray, FloatArray]:
+def _detectable_shifts(count: int, alpha: float) -> tuple[Floats, Floats]:
     """Gaussian shifts, and the ε that ``count`` scores with that shift rule out, increasing."""
     shifts = np.geomspace(0.01, 2000.0, 300)
     hits = np.geomspace(1.0, count, 60)
@@ -297,7 +298,7 @@ def _detectable_shifts(count: int, alpha: float) -> tuple[FloatArray, FloatArray
     return shifts, np.maximum.accumulate(np.max(epsilons, axis=1))
 
 
-def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
+def _cuts(epsilon: float, shift: float, count: int) -> Floats:
     """Scores at which the weight rises by one, increasing.
 
     Between log-odds of −ε and ε the weight is constant. Above, it rises by ``_LEVELS`` up to the
@@ -309,7 +310,7 @@ def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
     return np.asarray(np.concatenate([-excess[::-1], excess]) / shift + shift / 2)
 
 
-def _rank_excess(ranks: FloatArray, shift: float, epsilon: float) -> FloatArray:
+def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
     """Excess over ``epsilon`` of the log-odds of guesses at ``ranks`` (shares from either end)."""
     distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
     share = share_beyond(distance, shift)
@@ -317,19 +318,19 @@ def _rank_excess(ranks: FloatArray, shift: float, epsilon: float) -> FloatArray:
     return np.maximum(log_odds - epsilon, 0.0)
 
 
-def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], FloatArray]:
+def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], Floats]:
     """The values of a binomial variable, and their probabilities."""
     values = np.arange(tosses + 1)
     return values, -np.diff(scipy.special.bdtrc(values, tosses, chance), prepend=1.0)
 
 
-def _coin(weight: int, chance: float) -> FloatArray:
+def _coin(weight: int, chance: float) -> Floats:
     law = np.zeros(weight + 1)
     law[0], law[-1] = 1 - chance, chance
     return law
 
 
-def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> FloatArray:
+def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> Floats:
     """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
 
     Computed by Fourier transform, on a window around the mean that S leaves with probability below

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.auditing.bounds import thresholds
-from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
+from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.checks import check_probability, check_scores, finite, raise_invalid
+from fl_epe.checks import Floats, check_probability, check_scores, finite, raise_invalid
 
 _INDEPENDENT = (
     "no theorem for one run: an estimate of a bound, which holds if the scores are independent"
@@ -277,7 +277,7 @@ def _ceiling(
     return lower_bound(perfect, delta, confidence=confidence, method=method)
 
 
-def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
+def _check_cosines(cosines: Floats, dim: int | None) -> None:
     if dim is None:
         raise_invalid("unobserved", None, "to be scores, or dim=None to be a number of dimensions")
     if dim < 2:
