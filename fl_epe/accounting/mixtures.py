@@ -146,8 +146,7 @@ class _Clients:
     def _removed(self, scores: Floats | float) -> Floats:
         """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
         after = np.asarray(scores - self.sizes)
-        gain = scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes))
-        return np.asarray(gain)
+        return np.asarray(scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes)))
 
     def log_ratio(self, score: float) -> float:
         """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
@@ -155,7 +154,6 @@ class _Clients:
         return _log_sum(np.append(terms, self.log_silent))
 
     def score_of(self, log_ratio: float) -> float:
-        """The score at which the mixture's log ratio is ``log_ratio``."""
         low, high = 0.0, 1.0
         while self.log_ratio(high) < log_ratio:
             low, high = high, 2 * high
@@ -237,7 +235,6 @@ def _log_sum(terms: Floats) -> float:
 
 
 def _log_one_less(fall: Floats) -> Floats:
-    """ln(1 − e^−fall)."""
     with np.errstate(divide="ignore"):  # −∞ where an expected score is too small for any difference
         return np.asarray(np.log(-np.expm1(-fall)))
 

@@ -187,8 +187,7 @@ def _of_far_pairs(
     null, mean = larger.null[start:], larger.mean[start:]
 
     def met(values: Floats, shares: Floats) -> Floats:
-        pairs = np.convolve(values, shares)[start + apart - nearest : len(distances)]
-        return np.asarray(pairs, np.float64)
+        return np.convolve(values, shares)[start + apart - nearest : len(distances)]
 
     below, above = (
         np.array(

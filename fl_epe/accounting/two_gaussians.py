@@ -168,8 +168,7 @@ class _Pair:
         epsilon = np.minimum(epsilon, _LARGEST_EPSILON)
         root = np.hypot(self.slope, np.sqrt(2 * self.square) * np.sqrt(epsilon))
         vanished = 2 * (_HIGHEST_SCORE + np.abs(self.start))
-        x: Floats = np.minimum(2 * epsilon / (self.slope + root), vanished)
-        return x
+        return np.asarray(np.minimum(2 * epsilon / (self.slope + root), vanished))
 
 
 def _solve(pair: _Pair, delta: Floats) -> Floats:
@@ -228,8 +227,7 @@ def quadrature() -> tuple[Floats, Floats]:
 
 
 def _mills(v: Floats) -> Floats:
-    ratio: Floats = np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2))
-    return ratio
+    return np.asarray(np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2)))
 
 
 def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[Floats], _Mask]) -> Floats:

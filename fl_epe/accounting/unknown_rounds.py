@@ -91,7 +91,6 @@ class _Loss:
     lost: float
 
     def at(self) -> Floats:
-        """The losses."""
         return np.asarray(self.low + self.step * np.arange(float(len(self.others))))
 
     def delta(self, epsilon: float) -> float:

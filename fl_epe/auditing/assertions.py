@@ -125,8 +125,6 @@ class _Betting:
                 - scipy.special.xlogy(above, most)
                 - scipy.special.xlog1py(below, -most)
             )
-        if not speaks.any():
-            return -math.inf
         wealth = np.where(speaks, wealth, -np.inf)
         top = wealth.max()
         return float(top + np.log(np.mean(np.exp(wealth - top)))) if top > -math.inf else -math.inf
@@ -266,8 +264,10 @@ def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
     if not isinstance(found, Scores):
         if isinstance(found, Iterable) and not isinstance(found, str | bytes):
             return found, None
-        kinds = "scores one by one, Scores, an AuditRecord, or an object with record()"
-        raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+        raise TypeError(
+            f"Expected run of type {type(found).__name__} to be scores one by one, Scores, an "
+            "AuditRecord, or an object with record()."
+        )
     if not found.standard_null:
         others = 0 if found.unobserved is None else found.unobserved.size
         raise_invalid(
@@ -277,5 +277,4 @@ def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
             f"{found.observed.size} observed and {others} unobserved {found.statistic} are "
             "compared all at once. Leave out stop_early, or give cosines with their dim",
         )
-    scores = found.observed[order] if len(order) else found.observed
-    return scores.tolist(), found.dim
+    return (found.observed[order] if len(order) else found.observed).tolist(), found.dim

@@ -152,9 +152,9 @@ def average_case_client(
         schedules = schedules or RunSchedules.of(record)
     client, sample = _Client(fit, delta, confidence, view), ExpectedScoreLaw.of(realised)
     canaries, canaries_unknown = client.mixtures(sample, "canaries")
-    law = None
-    if schedules is not None:
-        law = client.law(schedules.canaries, weights, schedules.population)
+    law = (
+        None if schedules is None else client.law(schedules.canaries, weights, schedules.population)
+    )
     largest, few = None, False
     if schedules is None or law is None:
         most = view.of_sum(weights.sum())
@@ -182,8 +182,6 @@ def average_case_client(
 
 @dataclasses.dataclass(frozen=True)
 class _Client:
-    """What all results for one adversary share."""
-
     fit: ExpectedScoreFit
     delta: float
     confidence: float
@@ -266,15 +264,20 @@ class _Client:
     def mixture(
         self, law: ExpectedScoreLaw, epsilon_of: Callable[..., float], words: str
     ) -> EpsilonEstimate:
-        """ε at κ and at both ends of its interval."""
         known = epsilon_of is known_expected_score_epsilon
-        adversary = dataclasses.replace(self.view.adversary, knows_rounds=known)
         middle, low, high = (
             epsilon_of(max(scale, 0.0) * law.expected_scores, self.delta, weights=law.shares)
             for scale in (self.fit.scale, self.fit.low, self.fit.high)
         )
-        method = f"expected score regression, {words}"
-        return EpsilonEstimate(middle, low, high, self.delta, self.confidence, method, adversary)
+        return EpsilonEstimate(
+            middle,
+            low,
+            high,
+            self.delta,
+            self.confidence,
+            f"expected score regression, {words}",
+            dataclasses.replace(self.view.adversary, knows_rounds=known),
+        )
 
     def single(self, expected_score: float, words: str) -> EpsilonEstimate:
         scales = np.array([self.fit.scale, self.fit.low, self.fit.high])

@@ -96,7 +96,7 @@ def estimate_at(
     means = np.asarray(shifts, np.float64)
     without = np.isposinf(means)
     least = np.maximum(np.where(without, 0.0, means), 0.0)
-    found = np.asarray(epsilon_two_gaussians(0.0, 1.0, least, 1.0, delta))
+    found = epsilon_two_gaussians(0.0, 1.0, least, 1.0, delta)
     epsilon, low, high = np.where(without, np.inf, found).tolist()
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
 

@@ -61,8 +61,7 @@ def epsilon_from_cosines(
         NotMeasured: a `ValueError`, for cosines that are wider than known variance allows, far
             below 0, or in fewer than 10 dimensions.
     """
-    scores = Scores.from_cosines(cosines, dim)
-    return epsilon_of(scores, delta, variance, confidence, refuse=True)
+    return epsilon_of(Scores.from_cosines(cosines, dim), delta, variance, confidence, refuse=True)
 
 
 def epsilon_from_scores(
@@ -80,8 +79,9 @@ def epsilon_from_scores(
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    scores = Scores(np.asarray(observed), np.asarray(unobserved))
-    return epsilon_of(scores, delta, confidence=confidence)
+    return epsilon_of(
+        Scores(np.asarray(observed), np.asarray(unobserved)), delta, confidence=confidence
+    )
 
 
 def epsilon_from_record(
@@ -208,10 +208,15 @@ def unknown_rounds_estimate(view: View, fit: ExpectedScoreFit) -> EpsilonEstimat
             return poisson_epsilon(1 / strength, secret.rate, view.record.rounds, delta)
         return unknown_rounds_epsilon([scale * signal[b] for b in secret.blocks], delta)
 
-    method = "likelihood ratio at unknown rounds, from its privacy-loss distribution"
-    middle, low, high = (epsilon(scale) for scale in (fit.scale, fit.low, fit.high))
-    adversary = STATISTICS["likelihood-ratio"]
-    return EpsilonEstimate(middle, low, high, delta, confidence, method, adversary)
+    return EpsilonEstimate(
+        epsilon(fit.scale),
+        epsilon(fit.low),
+        epsilon(fit.high),
+        delta,
+        confidence,
+        "likelihood ratio at unknown rounds, from its privacy-loss distribution",
+        STATISTICS["likelihood-ratio"],
+    )
 
 
 def epsilon_of(

@@ -237,13 +237,12 @@ def scores_of_record(record: AuditRecord) -> Scores:
         reason = record.findings.not_measured
         why = f": {reason}".rstrip(".") if reason else ""
         raise_invalid("participants", participants, f">= 2 among the canaries{why}")
-    faults = record.findings.step_faults
-    scores = dataclasses.replace(scores_for_claim(record.in_order()), faults=faults)
+    scores = scores_for_claim(record.in_order())
     if not scores.boundable:
-        most = f"a canary took part {taken.max()} times"
-        raise_invalid("unobserved", unobserved, f">= 2, as {most}")
+        raise_invalid("unobserved", unobserved, f">= 2, as a canary took part {taken.max()} times")
     # No coins decided who took part, and the exact null needs no unobserved canaries.
-    return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
+    others = scores.unobserved if scores.dim is None else None
+    return dataclasses.replace(scores, unobserved=others, faults=record.findings.step_faults)
 
 
 def scores_for_claim(record: AuditRecord) -> Scores:
@@ -254,13 +253,11 @@ def scores_for_claim(record: AuditRecord) -> Scores:
     tossed. So the scores are likelihood ratios at unknown rounds, and canaries that were drawn for
     no round count as members. Otherwise they are the matched filter at the known rounds.
     """
-    view = seen_by(record, EVERY_ROUND)
     secret = secret_rounds(record)
     if secret is None or secret.law != "coins" or secret.rate >= 1:
-        return view.scores()
+        return seen_by(record, EVERY_ROUND).scores()
     found = seen_by(record.in_order(), STATISTICS["likelihood-ratio"]).scores()
-    count = record.num_canaries
-    planned = record.design.num_canaries
+    count, planned = record.num_canaries, record.design.num_canaries
     if record.mechanism.inclusion == "fixed" and planned is not None:
         drawn = planned
     else:  # as many as one expects to draw for no round, if those of no round were left out

@@ -59,21 +59,18 @@ def in_rounds(rounds: int) -> str:
 
 
 def _nobody(record: AuditRecord) -> str | None:
-    """Too few canaries that took part, or that added a vector of another norm than 0."""
-    mechanism, where = record.mechanism, in_rounds(record.rounds)
+    where = in_rounds(record.rounds)
     if (count := _count(record.presence)) < LEAST_CANARIES:
         if record.findings.not_measured:  # what ran the audit knows a better reason
             return record.findings.not_measured.rstrip(". ")
         if record.rounds == 0:
             return "the audit saw no round"
-        needed = f"; an ε needs at least {LEAST_CANARIES}"
         return (
-            f"only {count} canary took part {where}{needed}"
+            f"only {count} canary took part {where}; an ε needs at least {LEAST_CANARIES}"
             if count
-            else (f"no canary took part {where}")
+            else f"no canary took part {where}"
         )
-    added = mechanism.clip_norms if mechanism.contributions is None else mechanism.contributions
-    adding = _count(record.presence & ~(added == 0)[:, None])
+    adding = _count(record.presence & ~(record.mechanism.added == 0)[:, None])
     if adding >= LEAST_CANARIES:
         return None
     who = f"only {adding}" if adding else "none"
@@ -100,7 +97,6 @@ def _no_rounds(record: AuditRecord) -> str | None:
 
 
 def _count(presence: NDArray[np.bool_]) -> int:
-    """Canaries that took part in at least one round."""
     return int(presence.any(axis=0).sum())
 
 
@@ -195,8 +191,7 @@ def _at_chance(record: AuditRecord) -> Iterator[str]:
 
 def _updates_lost(record: AuditRecord) -> str | None:
     """More than half of all updates were lost, or every one of the last rounds."""
-    absent = record.clients.absent
-    arrived = _arrived(record)
+    absent, arrived = record.clients.absent, _arrived(record)
     if absent is None or arrived is None or not len(absent):
         return None
     if (text := share_lost(int(absent.sum()), round(float(arrived.sum())))) is not None:
@@ -227,9 +222,7 @@ def _arrived(record: AuditRecord) -> Floats | None:
     if offsets is not None and len(offsets) == record.rounds + 1:
         return np.asarray(np.diff(offsets) + canaries, np.float64)
     size = record.mechanism.cohort_size  # a deployment's mean number of replies, with canaries
-    if not math.isfinite(size):
-        return None
-    return np.full(record.rounds, size)
+    return np.full(record.rounds, size) if math.isfinite(size) else None
 
 
 def _series(record: AuditRecord, name: str) -> Floats:

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from fl_epe.archive import read_archive, refusal, write_archive
-from fl_epe.checks import ArgumentError, checked_type, raise_invalid
+from fl_epe.checks import ArgumentError, checked_type, parts_of, raise_invalid
 
 SCHEMA = 1  # version of the file format; a file with another one is refused
 WHAT = "a record written by AuditRecord.save"
 
 _METRICS = "metrics."
-_LONGEST = 2000
 _SEEDS = 2**128
 
 
@@ -56,23 +55,7 @@ def read_values(path: Path) -> dict[str, Any]:
         for name in list(arrays)
         if name.startswith(_METRICS)
     }
-    return {**_short(meta), **arrays, "metrics": metrics}
-
-
-def _short(value: Any, depth: int = 8) -> Any:
-    """A JSON value whose texts are cut off where they are long: anybody may have written them."""
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
-    if isinstance(value, list) and depth:
-        return [_short(part, depth - 1) for part in value]
-    if isinstance(value, dict) and depth:
-        return {_short(name): _short(part, depth - 1) for name, part in value.items()}
-    return value
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    return typing.get_args(hint) if union else (hint,)
+    return {**meta, **arrays, "metrics": metrics}
 
 
 def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
@@ -87,7 +70,7 @@ def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
     hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
     for name in [field.name for field in fields]:
         full, hint = f"{above}{name}", hints[name]
-        part = next((k for k in _kinds(hint) if dataclasses.is_dataclass(k)), None)
+        part = next((k for k in parts_of(hint) if dataclasses.is_dataclass(k)), None)
         if part is not None and values.get(full, ...) is not None:
             if hint is part or any(other.startswith(f"{full}.") for other in values):
                 given[name] = part_of(part, values, f"{full}.")
@@ -106,7 +89,7 @@ _WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biu
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """``value`` if it is of this type; a list as a tuple, where that is the type."""
-    kind, *others = _kinds(hint)
+    kind, *others = parts_of(hint)
     arguments, origin = typing.get_args(kind), typing.get_origin(kind)
     if kind is Any or (value is None and types.NoneType in others):
         return value
@@ -129,7 +112,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return {key: _checked(f"{name}.{key[:40]}", v, arguments[1]) for key, v in value.items()}
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         return value  # of a model that diverged, or not known
-    return checked_type(name, value, kind, largest=_SEEDS)
+    return checked_type(name, value, hint, largest=_SEEDS)
 
 
 _LARGEST = 1e100  # of what is squared
@@ -149,6 +132,7 @@ _RANGES: dict[str, tuple[float, ...]] = {
     "norms.": (*_LENGTH, 0, math.inf, math.nan),
     "mechanism.clip_norms": (*_LENGTH, 0, math.inf, math.nan),
     "mechanism.contributions": (*_LENGTH, 0, math.inf, math.nan),
+    "mechanism.canary_participations": (0, 1e6),  # each of them may be an epoch
     "mechanism.cohort_size": (*_LENGTH, math.nan),  # of a deployment nobody may know it
     "mechanism.noise_multiplier": (1 / _LARGEST, _LARGEST, 0),  # its square is a number, too
     "mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
@@ -165,7 +149,6 @@ _ANY = ("metrics", "design.settings", "clients.ids")
 
 
 def _check_range(name: str, value: Any) -> None:
-    """Raise an `ArgumentError` unless all numbers in a value are in the range of its name."""
     if isinstance(value, dict):
         value = [each for each in value.values() if isinstance(each, int)]
     elif not isinstance(value, int | float | np.ndarray) or value is True:

@@ -96,8 +96,7 @@ def score_round(
         if vectors is None:
             total = canaries.combine(weights[None], numbers=present)[0]
         else:
-            given = facts.canary_weights().astype(vectors.dtype)
-            total = np.asarray(given @ vectors)
+            total = np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
         with_sum, added = canaries.dot(total, numbers=numbers), float(weights @ scores[present])
         left, rest, share = leave_others_out(
             scores[numbers], with_sum, own[numbers], square, added, norm(total) ** 2
@@ -184,8 +183,7 @@ class SeenRounds:
     def mechanism(self, server: ServerSGD | str, ids: NDArray[np.int64]) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
         if isinstance(server, ServerSGD):
-            rates = np.full(len(self), server.learning_rate)
-            step = ServerStep("sgd", rates, server.momentum)
+            step = ServerStep("sgd", np.full(len(self), server.learning_rate), server.momentum)
         else:
             step = ServerStep(server)
         replies, presence, weights = self["replies"], self["presence"], self["weights"]
@@ -308,9 +306,7 @@ def _with_own(record: AuditRecord) -> AuditRecord:
 
     All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
     """
-    norms, added = record.norms.means, record.mechanism.contributions
-    if added is None:
-        added = record.mechanism.clip_norms / record.mechanism.cohort_size
+    norms, added = record.norms.means, record.mechanism.added
     dots, own = record.observed.means * norms[:, None], record.presence * added[:, None]
     lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
     means = np.divide(dots + own, lengths, out=np.zeros_like(dots), where=lengths > 0)

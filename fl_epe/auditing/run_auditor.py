@@ -92,10 +92,8 @@ class RunAuditor:
         self.delta = delta
         self._seed, self._kind = seed, kind
         self._count, self._unobserved = num_canaries, unobserved
-        self._server = server
-        self._window = window
-        self._planned, self._follow = planned, follow
-        self._told = tuple(series)
+        self._server, self._told = server, tuple(series)
+        self._planned, self._follow, self._window = planned, follow, window
         self._scorer: CanaryScorer | None = None
         self._rounds = SeenRounds(num_canaries)
 
@@ -240,8 +238,7 @@ class RunAuditor:
         Raises:
             ValueError: before `begin`.
         """
-        scorer = self._started()
-        scored = scorer.state(None if keep_waiting else self._series)
+        scored = self._started().state(None if keep_waiting else self._series)
         return {**self._rounds.state(), **scored, "sketches": self._whitener.state()}
 
     def restore(
@@ -277,8 +274,7 @@ class RunAuditor:
         else:
             names = [f"{kind}.{name}" for name in self._series for kind in ("norms", "dots")]
             scorer.restore({name: state[name] for name in names}, rounds)
-        forgotten = len(state["presence"]) - rounds
-        self._whitener.restore(state["sketches"], forgotten)
+        self._whitener.restore(state["sketches"], len(state["presence"]) - rounds)
         for present, scores, signals in seen.scored():
             self._so_far.add(np.flatnonzero(present), scores, signals)
         self._last = last

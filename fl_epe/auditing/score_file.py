@@ -97,7 +97,6 @@ def _check_whole(name: str, numbers: Floats, place: Callable[[int], str]) -> Non
 
 
 def _cell(name: str, value: Any, place: str) -> float:
-    """The number in a cell; NaN if it is empty."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
     if name == "member":
@@ -270,15 +269,13 @@ def summarize_scores(
     Raises:
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    bare = scores
-    shared = None
+    bare, shared, refused = scores, None, None
     if scores.dim is not None:
         shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim
         scale = np.sqrt(scores.dim)
         others = None if scores.unobserved is None else scores.unobserved / scale
         bare = Scores(scores.observed / scale, others)
     check_sign(scores)
-    refused = None
     estimates: list[EpsilonEstimate] = []
     if scores.dim is not None:
         try:

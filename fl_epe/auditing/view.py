@@ -174,10 +174,7 @@ class View:
             ValueError: if the record does not say.
         """
         self._check_signal()
-        mechanism = self.record.mechanism
-        if mechanism.contributions is not None:
-            return mechanism.contributions
-        return np.asarray(mechanism.clip_norms / mechanism.cohort_size)
+        return self.record.mechanism.added
 
     def _check_signal(self) -> None:
         if not self.record.signal_known():

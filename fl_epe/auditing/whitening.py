@@ -92,8 +92,7 @@ class Whitener:
         if self._dim == self._parts:
             return np.asarray(vector, np.float32)
         if self._signs is None:
-            draw = np.random.default_rng(_SEED).integers(0, 2, self._dim, np.int8)
-            self._signs = 2 * draw - 1
+            self._signs = 2 * np.random.default_rng(_SEED).integers(0, 2, self._dim, np.int8) - 1
         signed = vector * self._signs
         whole = self._dim // self._parts * self._parts
         found = signed[:whole].reshape(-1, self._parts).sum(axis=0, dtype=np.float64)
@@ -221,8 +220,7 @@ class Precision:
             return cls(1.0, unit, few)
         samples = parts * dim / (dim - parts)  # random directions that tell as much
         rest = max(samples - window, 1.0)
-        width = math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2))
-        return cls(width, unit, few)
+        return cls(math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2)), unit, few)
 
     def unit_error(self, pairs: float, energy: float) -> float:
         """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.

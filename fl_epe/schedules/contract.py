@@ -130,8 +130,7 @@ class ClientType:
         return dataclasses.replace(self, most=min(most, self.most or most))
 
 
-ClientLaw = tuple[ClientType, ...]
-"""The types of clients; their shares add up to 1."""
+ClientLaw = tuple[ClientType, ...]  # the types of clients; their shares add up to 1
 
 
 @dataclasses.dataclass(frozen=True)

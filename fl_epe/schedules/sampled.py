@@ -273,7 +273,6 @@ class BallsInBins(Epochs):
         check_count("epochs", self.epochs)
 
     def _blocks(self) -> list[NDArray[np.int64]]:
-        """The rounds of each block."""
         return np.array_split(np.arange(self.rounds), int(self.epochs))
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:

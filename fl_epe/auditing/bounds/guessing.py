@@ -319,15 +319,12 @@ def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
 
 
 def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The values of a binomial variable, and their probabilities."""
     values = np.arange(tosses + 1)
     return values, -np.diff(scipy.special.bdtrc(values, tosses, chance), prepend=1.0)
 
 
 def _coin(weight: int, chance: float) -> Floats:
-    law = np.zeros(weight + 1)
-    law[0], law[-1] = 1 - chance, chance
-    return law
+    return np.concatenate([[1 - chance], np.zeros(weight - 1), [chance]])
 
 
 def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> Floats:

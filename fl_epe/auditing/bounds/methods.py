@@ -176,12 +176,13 @@ def epsilon_lower_bound(
     """
     bound = bound_named(method)
     if not bound.valid:
-        text = (
+        warnings.warn(
             f"method={method!r} is not a bound: it exceeds the true ε more often than its "
             "confidence says. Use it only to compare with published numbers, and leave out method "
-            "for a bound."
+            "for a bound.",
+            UserWarning,
+            stacklevel=2,
         )
-        warnings.warn(text, UserWarning, stacklevel=2)
     return bound(observed, unobserved, delta, dim=dim, confidence=confidence)
 
 
@@ -236,21 +237,18 @@ def bound_rows(bounds: Mapping[str, float], verdict: str | None) -> list[dict[st
         bounds: by their methods.
         verdict: the method that was named before the scores were seen, if one was.
     """
-    rows = []
-    for method, epsilon in bounds.items():
-        bound = BOUNDS[method]
-        role = "verdict" if method == verdict else "exploratory"
-        rows.append(
-            {
-                "method": method,
-                "epsilon": finite(epsilon),
-                "valid": bound.valid,
-                "assumption": bound.assumption,
-                "description": bound.description,
-                "role": role if bound.valid else "not a bound",
-            }
-        )
-    return rows
+    roles = dict.fromkeys(bounds, "exploratory") | {verdict: "verdict"}
+    return [
+        {
+            "method": method,
+            "epsilon": finite(epsilon),
+            "valid": BOUNDS[method].valid,
+            "assumption": BOUNDS[method].assumption,
+            "description": BOUNDS[method].description,
+            "role": roles[method] if BOUNDS[method].valid else "not a bound",
+        }
+        for method, epsilon in bounds.items()
+    ]
 
 
 def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
