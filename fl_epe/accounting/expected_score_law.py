@@ -240,8 +240,7 @@ def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
 def _step(inside: Floats, chances: Floats) -> float:
     """Distance of the lattice's points; exact where all rounds add the same."""
     largest = float(inside.max())
-    positive = inside[inside > 0]
-    if positive.min() >= largest * (1 - 1e-12):
+    if inside[inside > 0].min() >= largest * (1 - 1e-12):
         return largest
     cell = float(inside @ chances / chances.sum()) / _CELLS
     return largest / math.ceil(largest / cell)  # most rounds add the same, but for momentum

@@ -50,8 +50,7 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         shares: their probabilities, shape ``(g,)``.
         tail: part of E[X] that may be left out.
     """
-    reach = -float(scipy.special.ndtri(tail))
-    high = float(np.max(signals * (reach + signals / 2)))
+    high = float(np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail)))))
     step = 2 * high / (2 * _POINTS - 4)
     first, last = math.floor(-high / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
@@ -217,8 +216,7 @@ def _add_pairs(out: Floats, one: LogLaw, other: LogLaw, lag: int, finer: int, or
     if one is other and lag:
         pairs *= 2  # and the same with the two exchanged
     upper = share * pairs
-    place = max(one.first + start, other.first + start - lag)
-    begin = place * finer + cell - origin
+    begin = max(one.first + start, other.first + start - lag) * finer + cell - origin
     end = begin + (stop - start - 1) * finer + 1
     out[:, begin:end:finer] += pairs - upper
     out[:, begin + 1 : end + 1 : finer] += upper
@@ -229,8 +227,7 @@ def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:
     coarser = max(1.0, (len(one.null) + len(other.null)) / (2 * _LOOK))
     step = one.step * coarser
     a = on_grid(one, step)
-    b = a if one is other else on_grid(other, step)
-    law = _trimmed(_sum(a, b, 1), tail)
+    law = _trimmed(_sum(a, a if one is other else on_grid(other, step), 1), tail)
     low, high = (law.first - 1) * coarser, (law.first + len(law.null) + 1) * coarser
     return math.floor(low), math.ceil(high)
 

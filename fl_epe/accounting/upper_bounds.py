@@ -252,8 +252,8 @@ def fixed_size_epsilon(
 
 def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
     times = "once" if law.most == 1 else f"{law.most} times"
-    epsilon = gaussian_epsilon(z, delta, law.most)
-    yield UpperBound(epsilon, True, "zero-out", f"takes part at most {times}")
+    words = f"takes part at most {times}"
+    yield UpperBound(gaussian_epsilon(z, delta, law.most), True, "zero-out", words)
     if counts := law.counts:
         pmf = scipy.stats.binom.pmf(np.arange(counts.rounds + 1), counts.rounds, counts.rate)
         words = f"participations are binomial{counts.condition}"

@@ -214,13 +214,14 @@ def _check_measured(scores: Scores, method: str) -> None:
 
 def _gaussian_p(scores: Scores, method: str) -> float | None:
     """p-value of scores that are Gaussian with one variance, from all less their group's mean."""
-    if _compared_with(scores, method):
-        groups = in_moderate_units(*scores.both())
-    else:
-        groups = (normal_scores(scores.cosines, scores.dim or 2),)
-    rest = np.concatenate([group - group.mean() for group in groups])
-    flat = all(np.ptp(group) == 0 for group in groups)
-    fit = None if flat else gaussian_test(rest)
+    groups = (
+        in_moderate_units(*scores.both())
+        if _compared_with(scores, method)
+        else (normal_scores(scores.cosines, scores.dim or 2),)
+    )
+    if all(np.ptp(group) == 0 for group in groups):
+        return None
+    fit = gaussian_test(np.concatenate([group - group.mean() for group in groups]))
     return None if fit is None else fit.p_value
 
 

@@ -13,9 +13,11 @@ A canary is its update, shape (d,), or a function from the step to it, where ste
 than the mechanism allows.
 
 Examples:
-    >>> noisy_sum = NoisySum(clip_norm=1.0, noise_multiplier=1.0)
+    >>> class NoisySum(AuditedMechanism):
+    ...     def release(self, updates, rng):
+    ...         return clipped(updates, 1.0).sum(axis=0) + rng.normal(0, 1, updates.shape[1])
     >>> canary = np.eye(20)[0]
-    >>> scores = play_game(noisy_sum, "add-or-remove", canary, observations=1000, seed=1)
+    >>> scores = play_game(NoisySum(), "add-or-remove", canary, observations=1000, seed=1)
     >>> bool(scores.observed.mean() > scores.unobserved.mean() + 0.5)
     True
 """
@@ -30,8 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import check_noise, check_positive, check_rate, raise_invalid
-from fl_epe.mechanism import gaussian_noise
+from fl_epe.checks import check_rate, raise_invalid
 from fl_epe.seeding import generator
 
 Array = NDArray[np.float64]
@@ -61,34 +62,6 @@ class AuditedMechanism(abc.ABC):
 
     def reset(self) -> None:  # noqa: B027 (most mechanisms have no state)
         """Forget earlier steps, as at the beginning of a run."""
-
-
-class NoisySum(AuditedMechanism):
-    """Clip each update, add them up, add Gaussian noise, divide: right DP-SGD or DP-FedAvg.
-
-    Its sensitivity is the clip norm for add-or-remove and zero-out, twice that for substitute.
-
-    Args:
-        clip_norm: C > 0.
-        noise_multiplier: z ≥ 0; the noise has a standard deviation of z·C in each coordinate.
-        denominator: what the noisy sum is divided by, such as the expected size of a batch.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-
-    def __init__(self, clip_norm: float, noise_multiplier: float, denominator: float = 1.0) -> None:
-        check_positive("clip_norm", clip_norm)
-        check_noise("noise_multiplier", noise_multiplier)
-        check_positive("denominator", denominator)
-        self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
-        self.denominator = denominator
-
-    def release(self, updates: Array, rng: np.random.Generator) -> Array:
-        """The noisy mean, shape (d,)."""
-        total = clipped(updates, self.clip_norm).sum(axis=0)
-        noise = gaussian_noise(rng, total.size, self.noise_multiplier * self.clip_norm)
-        return np.asarray((total + noise) / self.denominator)
 
 
 def clipped(updates: Array, clip_norm: float) -> Array:

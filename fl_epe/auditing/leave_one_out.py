@@ -66,8 +66,7 @@ def leave_others_out(
 
 def others_share(record: AuditRecord) -> Floats:
     """Share of the other canaries in the energy of each round's mean, as measured, ``(T,)``."""
-    count = record.presence.sum(axis=1)
-    others = np.maximum(count - 1, 0) * _measured(record) ** 2
+    others = np.maximum(record.presence.sum(axis=1) - 1, 0) * _measured(record) ** 2
     square = record.norms.means**2
     share = np.divide(others, square, out=np.zeros(record.rounds), where=square > 0)
     return np.asarray(np.minimum(share, 1.0))

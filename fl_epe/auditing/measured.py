@@ -180,8 +180,9 @@ def _at_chance(record: AuditRecord) -> Iterator[str]:
         last = values[rounds >= _EARLY][-_LAST:]
         ended = f"and in the last {_LAST} evaluations was never"
         if name == "eval_accuracy" and not np.any(last > chance):
-            share = f"{last[-1]:.1%}, {ended} above chance ({chance:.1%})"
-            yield f"accuracy on held-out data is {share}"
+            yield (
+                f"accuracy on held-out data is {last[-1]:.1%}, {ended} above chance ({chance:.1%})"
+            )
         elif name == "eval_loss" and not np.any(last < chance):
             yield (
                 f"the loss on held-out data is {last[-1]:.3g}, {ended} below that of the same "

@@ -88,15 +88,15 @@ def score_round(
     own[list(facts.present)] = facts.canary_weights()
     weights, known = own[present], math.isfinite(facts.contribution)
     numbers = list(range(count)) if everybody else present
-    mine = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
-    scores[numbers] = mine
+    scores[numbers] = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
     hidden, dim, part = mean, len(mean), facts.contribution if known else 0.0
     energy = float(np.mean(weights * scores[present])) ** 2 if present else 0.0
     if has_canaries and energy > 0 and len(present) * energy >= SMALLEST_SHARE * square:
-        if vectors is None:
-            total = canaries.combine(weights[None], numbers=present)[0]
-        else:
-            total = np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
+        total = (
+            canaries.combine(weights[None], numbers=present)[0]
+            if vectors is None
+            else np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
+        )
         with_sum, added = canaries.dot(total, numbers=numbers), float(weights @ scores[present])
         left, rest, share = leave_others_out(
             scores[numbers], with_sum, own[numbers], square, added, norm(total) ** 2
@@ -171,8 +171,7 @@ class SeenRounds:
 
     def last(self, name: str, count: int) -> Floats:
         """The last rows of "scores" or "signals", at most ``count``."""
-        rows = self._rows[name]
-        found = np.array(rows[max(len(rows) - count, 0) :], np.float64)
+        found = np.array(self._rows[name][max(len(self) - count, 0) :], np.float64)
         return found.reshape(-1, *self._shapes[name])
 
     @property
@@ -182,10 +181,11 @@ class SeenRounds:
 
     def mechanism(self, server: ServerSGD | str, ids: NDArray[np.int64]) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
-        if isinstance(server, ServerSGD):
-            step = ServerStep("sgd", np.full(len(self), server.learning_rate), server.momentum)
-        else:
-            step = ServerStep(server)
+        step = (
+            ServerStep("sgd", np.full(len(self), server.learning_rate), server.momentum)
+            if isinstance(server, ServerSGD)
+            else ServerStep(server)
+        )
         replies, presence, weights = self["replies"], self["presence"], self["weights"]
         replies = replies[np.isfinite(replies)]
         return Mechanism(

@@ -89,8 +89,7 @@ class RunAuditor:
             raise_invalid("unobserved", unobserved, ">= 0")
         check_probability("delta", delta)
         check_count("window", window)
-        self.delta = delta
-        self._seed, self._kind = seed, kind
+        self.delta, self._seed, self._kind = delta, seed, kind
         self._count, self._unobserved = num_canaries, unobserved
         self._server, self._told = server, tuple(series)
         self._planned, self._follow, self._window = planned, follow, window
@@ -224,9 +223,7 @@ class RunAuditor:
 
         ``None`` before two canaries took part, and without ``follow``.
         """
-        if self._scorer is None:
-            return None
-        return self._so_far.estimate(self.delta, confidence)
+        return None if self._scorer is None else self._so_far.estimate(self.delta, confidence)
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, NDArray[Any]]:
         """Named arrays from which `restore` goes on; the models are not among them.

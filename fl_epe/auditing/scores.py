@@ -42,8 +42,7 @@ def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
     largest = max(float(np.max(np.abs(group))) for group in groups)
     if largest == 0 or _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
         return groups
-    exponent = int(np.frexp(largest)[1])
-    return tuple(np.asarray(np.ldexp(group, -exponent)) for group in groups)
+    return tuple(np.asarray(np.ldexp(group, -int(np.frexp(largest)[1]))) for group in groups)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

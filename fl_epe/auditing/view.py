@@ -93,8 +93,7 @@ class View:
                     scores = dataclasses.replace(scores, spread=self._overlap_spread(scores))
                 with contextlib.suppress(ValueError):  # not known
                     scores = dataclasses.replace(scores, expected=self.expected_scores)
-            adversary = STATISTICS[statistic]
-            self._scores[statistic] = dataclasses.replace(scores, adversary=adversary)
+            self._scores[statistic] = dataclasses.replace(scores, adversary=STATISTICS[statistic])
         return self._scores[statistic]
 
     @property
@@ -197,8 +196,7 @@ class View:
         check_measured(self.record, self.adversary)
         if self.adversary.sees == "all":
             taken = self.record.presence.sum(axis=0)
-            often = float(taken[taken > 0].mean())
-            others = (often - 1) / max(self.record.rounds - 1, 1)
+            others = (float(taken[taken > 0].mean()) - 1) / max(self.record.rounds - 1, 1)
             found = self.record.correlation.additive_weights(self._signal, others)
             return self.precision.unit**2 * found
         added, hidden = self._final_parts

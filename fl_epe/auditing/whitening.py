@@ -171,8 +171,7 @@ class RoundCorrelation:
             return whitened
         found = np.empty(whitened.shape)
         for here, columns in self._columns(len(whitened)):
-            length = np.sqrt(np.sum(columns**2, axis=0))
-            found[here] = columns.T @ whitened / length[:, None]
+            found[here] = columns.T @ whitened / np.sqrt(np.sum(columns**2, axis=0))[:, None]
         return found
 
     def additive_weights(self, signal: Floats, others: float = 0.0) -> Floats:
@@ -276,5 +275,4 @@ def whitened_row(row: Floats, value: Floats, before: Floats) -> Floats:
     back = min(len(row) - 1, len(before))
     if not back:
         return np.asarray(value / row[0])
-    last = before[len(before) - back :]
-    return np.asarray((value - row[back:0:-1] @ last) / row[0])
+    return np.asarray((value - row[back:0:-1] @ before[len(before) - back :]) / row[0])

@@ -113,8 +113,7 @@ def count_errors(sample: Sample, thresholds: Floats) -> Errors:
     """Errors of the attack at each of ``thresholds``, shape (j,)."""
     missed = _count_below(sample.observed, thresholds)
     if sample.unobserved is None:
-        log_fpr = log_null_tail(thresholds, sample.dim)
-        return Errors(missed, sample.observed.size, None, 0, log_fpr)
+        return Errors(missed, sample.observed.size, None, 0, log_null_tail(thresholds, sample.dim))
     total = sample.unobserved.size
     false_alarms = total - _count_below(sample.unobserved, thresholds)
     return Errors(missed, sample.observed.size, false_alarms, total, np.empty(0))

@@ -103,8 +103,7 @@ def sorted_labels(sample: Sample) -> Labels:
     observed, unobserved = sample.both()
     scores = np.concatenate([observed, unobserved])
     shuffled = sample.rng(2).permutation(scores.size)
-    order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
-    return order < observed.size
+    return shuffled[np.argsort(-scores[shuffled], kind="stable")] < observed.size
 
 
 def right_guesses(labels: Labels, guesses: int) -> int:
@@ -248,8 +247,7 @@ def _exact_null(sample: Sample) -> float:
     shifts, epsilons = _detectable_shifts(count, sample.alpha)
 
     def at(epsilon: float) -> Margin:
-        shift = float(np.interp(epsilon, epsilons, shifts))
-        cuts = _cuts(epsilon, shift, count)
+        cuts = _cuts(epsilon, float(np.interp(epsilon, epsilons, shifts)), count)
         value = np.searchsorted(cuts, scores, side="right").sum(keepdims=True)
         log_tail = scipy.special.log_ndtr(-cuts)
 
@@ -314,8 +312,7 @@ def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
     """Excess over ``epsilon`` of the log-odds of guesses at ``ranks`` (shares from either end)."""
     distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
     share = share_beyond(distance, shift)
-    log_odds = shift * np.interp(ranks, share[::-1], distance[::-1])
-    return np.maximum(log_odds - epsilon, 0.0)
+    return np.maximum(shift * np.interp(ranks, share[::-1], distance[::-1]) - epsilon, 0.0)
 
 
 def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], Floats]:

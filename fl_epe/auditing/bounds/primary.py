@@ -111,8 +111,7 @@ def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
-    counts = range(2, _MOST_NEEDED + 1)
-    enough = (count for count in counts if _flawless(count, count, delta, confidence) > 0)
+    enough = (n for n in range(2, _MOST_NEEDED + 1) if _flawless(n, n, delta, confidence) > 0)
     if (least := next(enough, None)) is None:
         raise_invalid("delta", delta, f"and confidence={confidence} to allow a bound")
     return least

@@ -74,8 +74,7 @@ def simultaneous(sample: Sample) -> float:
 def _best_of_all(sample: Sample, upper: UpperLimit, alpha: float) -> float:
     groups = [sample.observed] if sample.unobserved is None else [*sample.both()]
     errors = count_errors(sample, np.unique(np.concatenate(groups)))
-    rates = upper_rates(errors, upper, alpha)
-    return float(np.max(epsilon_from_rates(*rates, sample.delta)))
+    return float(np.max(epsilon_from_rates(*upper_rates(errors, upper, alpha), sample.delta)))
 
 
 def joint_alpha(sample: Sample) -> float:
@@ -120,10 +119,12 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
     )
     expected = errors_at(thresholds)
     missed = _predicted(thresholds - mean, std, expected.observed)
-    expected = dataclasses.replace(expected, missed=missed)
-    if expected.false_alarms is not None:
-        false_alarms = _predicted(null_mean - thresholds, std, expected.unobserved)
-        expected = dataclasses.replace(expected, false_alarms=false_alarms)
+    false_alarms = (
+        None
+        if expected.false_alarms is None
+        else _predicted(null_mean - thresholds, std, expected.unobserved)
+    )
+    expected = dataclasses.replace(expected, missed=missed, false_alarms=false_alarms)
     best = int(np.argmax(_LUCK_WEIGHTS @ bound(expected)))
     return errors_at(thresholds[best : best + 1])
 
