@@ -176,8 +176,7 @@ def clients_law(
     """
     added = np.asarray(weights, np.float64)
     largest = float(added.max())
-    shape = np.round(added / largest, 12).tobytes()
-    law = _clients_law(schedule, shape, clients, confidence, seed)
+    law = _clients_law(schedule, np.round(added / largest, 12).tobytes(), clients, confidence, seed)
     return None if law is None else law.scaled(largest)
 
 
@@ -204,7 +203,6 @@ def _replays(schedule: Schedule) -> bool:
 
 
 def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator) -> Floats:
-    """Expected scores of all clients in one draw of the schedule."""
     sums = np.zeros(clients)
     for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
         sums[cohort] += weight
@@ -242,8 +240,8 @@ def _step(inside: Floats, chances: Floats) -> float:
     largest = float(inside.max())
     if inside[inside > 0].min() >= largest * (1 - 1e-12):
         return largest
-    cell = float(inside @ chances / chances.sum()) / _CELLS
-    return largest / math.ceil(largest / cell)  # most rounds add the same, but for momentum
+    # Most rounds add the same, but for momentum.
+    return largest / math.ceil(largest / (float(inside @ chances / chances.sum()) / _CELLS))
 
 
 def _walk(kind: ClientType, places: NDArray[np.int64], rows: int) -> tuple[Floats, float]:

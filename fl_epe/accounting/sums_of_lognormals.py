@@ -249,6 +249,5 @@ def _log_between(edges: Floats) -> Floats:
     """The logarithm of P[e_i < s ≤ e_(i+1)], s standard normal, with full relative precision."""
     upper = edges[:-1] > 0
     small = np.where(upper, -edges[1:], edges[:-1])
-    large = np.where(upper, -edges[:-1], edges[1:])
-    top = scipy.special.log_ndtr(large)
+    top = scipy.special.log_ndtr(np.where(upper, -edges[:-1], edges[1:]))
     return np.asarray(top + np.log(-np.expm1(scipy.special.log_ndtr(small) - top)))

@@ -94,7 +94,6 @@ class _Loss:
         return np.asarray(self.low + self.step * np.arange(float(len(self.others))))
 
     def delta(self, epsilon: float) -> float:
-        """δ at that ε: the larger of both directions."""
         losses = self.at()
         removed = self.members @ -np.expm1(np.minimum(epsilon - losses, 0.0))
         added = self.others @ -np.expm1(np.minimum(epsilon + losses, 0.0))

@@ -108,8 +108,9 @@ class RunSchedules:
         clients, rounds, each = design.num_clients, design.num_rounds, design.clients_per_round
         with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
             if design.schedule is None or clients is None:
-                kind = record.mechanism.participation
-                schedule = make_schedule(kind, record.rounds, participations)
+                schedule = make_schedule(
+                    record.mechanism.participation, record.rounds, participations
+                )
                 return cls(schedule, schedule)
             if rounds is not None and each is not None:
                 return cls(
@@ -146,10 +147,8 @@ def average_case_client(
     weights, realised = view.weights, view.all_expected_scores
     of_canary = record.findings.heaviest_canary_share or math.inf
     heavier = (record.findings.heaviest_share or 0) > 1.1 * of_canary
-    if heavier or record.mechanism.canary_weights is not None:
-        schedules = None  # clients differ by more than their rounds
-    else:
-        schedules = schedules or RunSchedules.of(record)
+    more = heavier or record.mechanism.canary_weights is not None  # than rounds differs
+    schedules = None if more else schedules or RunSchedules.of(record)
     client, sample = _Client(fit, delta, confidence, view), ExpectedScoreLaw.of(realised)
     canaries, canaries_unknown = client.mixtures(sample, "canaries")
     law = (
@@ -284,6 +283,5 @@ class _Client:
         return self.at(scales * expected_score, words)
 
     def at(self, shifts: Floats, words: str) -> EpsilonEstimate:
-        """ε at a shift and both ends of its interval."""
         method = f"expected score regression, {words}"
         return estimate_at(shifts, self.delta, self.confidence, method, self.view.adversary)

@@ -26,8 +26,7 @@ from numpy.typing import ArrayLike
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
-Sees = Literal["final", "all"]
-"""The final model, or every round's model."""
+Sees = Literal["final", "all"]  # the final model, or every round's model
 
 
 @dataclasses.dataclass(frozen=True)

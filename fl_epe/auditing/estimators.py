@@ -255,9 +255,7 @@ def epsilon_of(
     if variance == "known" and (refuse or not wide):
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
-    observed = scores.observed
-    if scores.dim is not None:
-        observed = shift_scores(scores.cosines, scores.dim)
+    observed = scores.observed if scores.dim is None else shift_scores(scores.cosines, scores.dim)
     fitted = estimate_between(
         FittedGaussian(0.0, 1.0),
         fit_gaussian(observed),

@@ -80,15 +80,18 @@ class Evidence:
             return f"not tested: the scores are not Gaussian{tested}"
         if not self.violated:
             return f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
-        gaussian = BOUNDS[self.method].gaussian
-        return f"violated, if the noise is Gaussian{tested}" if gaussian else "violated"
+        return "violated" + (
+            f", if the noise is Gaussian{tested}" if BOUNDS[self.method].gaussian else ""
+        )
 
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
         measured = "not measured: Gaussian noise has no finite ε at δ = 0"
         if found is not None:
-            interval = f"{found.low:.4g} to {found.high:.4g}"
-            measured = f"ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})"
+            measured = (
+                f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to {found.high:.4g} "
+                f"({found.method})"
+            )
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
         faults = "".join(f"fault     {fault}\n" for fault in self.faults)
         return faults + (
@@ -173,8 +176,9 @@ def find_evidence(
     lower = lower_bound(scores, delta, confidence=confidence, method=method)
     estimate = None
     if delta and isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
-        adversary = STATISTICS["likelihood-ratio"]  # whose scores these are
-        estimate = epsilon_from_record(run, delta, adversary=adversary, confidence=confidence)
+        estimate = epsilon_from_record(
+            run, delta, adversary=STATISTICS["likelihood-ratio"], confidence=confidence
+        )
     elif delta:
         estimate = epsilon_of(scores, delta, confidence=confidence)
     return Evidence(
@@ -257,7 +261,6 @@ def scores_for_claim(record: AuditRecord) -> Scores:
     secret = secret_rounds(record)
     if secret is None or secret.law != "coins" or secret.rate >= 1:
         return seen_by(record, EVERY_ROUND).scores()
-    found = seen_by(record.in_order(), STATISTICS["likelihood-ratio"]).scores()
     count, planned = record.num_canaries, record.design.num_canaries
     if record.mechanism.inclusion == "fixed" and planned is not None:
         drawn = planned
@@ -265,7 +268,10 @@ def scores_for_claim(record: AuditRecord) -> Scores:
         drawn = round(count / -np.expm1(record.rounds * np.log1p(-secret.rate)))
     if not record.presence.any(axis=0).all():
         drawn = count
-    scores = dataclasses.replace(found, statistic=UNKNOWN_ROUNDS)
+    scores = dataclasses.replace(
+        seen_by(record.in_order(), STATISTICS["likelihood-ratio"]).scores(),
+        statistic=UNKNOWN_ROUNDS,
+    )
     if (others := scores.unobserved) is None:
         return scores
     absent = min(max(drawn - count, 0), len(others) - 2)

@@ -191,7 +191,6 @@ def _at_chance(record: AuditRecord) -> Iterator[str]:
 
 
 def _updates_lost(record: AuditRecord) -> str | None:
-    """More than half of all updates were lost, or every one of the last rounds."""
     absent, arrived = record.clients.absent, _arrived(record)
     if absent is None or arrived is None or not len(absent):
         return None

@@ -233,10 +233,6 @@ class AuditRecord:
         write_values(Path(path), self.by_name(), private=private)
         return Path(path)
 
-    def without_seeds(self) -> AuditRecord:
-        """The record without any seed, to share: every estimate and report is the same."""
-        return self.with_values(**{"provenance.seeds": {}})
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditRecord:
         """Read what `save` wrote.
@@ -275,8 +271,10 @@ def _check_lengths(record: AuditRecord) -> None:
     if ids is not None and offsets is not None:
         fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
         if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
-            steps = f"to rise from 0 to {len(ids)} in {record.rounds + 1} steps"
-            raise ArgumentError(f"Expected clients.offsets {steps}.")
+            raise ArgumentError(
+                f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} "
+                "steps."
+            )
 
 
 def _values(part: Any, above: str = "") -> Iterator[tuple[str, Any]]:

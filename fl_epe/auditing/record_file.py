@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.archive import read_archive, refusal, write_archive
+from fl_epe.archive import read_archive, write_archive
 from fl_epe.checks import ArgumentError, checked_type, parts_of, raise_invalid
 
 SCHEMA = 1  # version of the file format; a file with another one is refused
@@ -48,8 +48,6 @@ def read_values(path: Path) -> dict[str, Any]:
         UnreadableFileError: if it is not a record, is damaged, or has another schema.
     """
     (meta,), arrays = read_archive(path, WHAT, schema=SCHEMA, texts=("meta",))
-    if twice := sorted(arrays.keys() & meta.keys()):
-        raise refusal(path, WHAT, f"{twice[0]!r} is a duplicate")
     metrics = {
         name.removeprefix(_METRICS): arrays.pop(name)
         for name in list(arrays)

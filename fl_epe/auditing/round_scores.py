@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, measure_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, RunningScores, ServerStep
+from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, ServerStep
 from fl_epe.auditing.scores import hidden_norm, shift_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.checks import Floats, raise_invalid
@@ -125,9 +125,10 @@ class SeenRounds:
     """
 
     def __init__(self, count: int) -> None:
-        numbers: dict[str, tuple[int, ...]] = dict.fromkeys((*_FACTS, "update_norms", "window"), ())
-        each = dict.fromkeys(("presence", "scores", "signals", "weights"), (count,))
-        self._shapes = numbers | each
+        self._shapes: dict[str, tuple[int, ...]] = {
+            **dict.fromkeys((*_FACTS, "update_norms", "window"), ()),
+            **dict.fromkeys(("presence", "scores", "signals", "weights"), (count,)),
+        }
         self._rows: dict[str, list[Any]] = {name: [] for name in (*self._shapes, "factor")}
 
     def __len__(self) -> int:
@@ -200,11 +201,6 @@ class SeenRounds:
             canary_weights=None if np.all(weights == 1) else weights[:, ids],
         )
 
-    def running(self, ids: NDArray[np.int64], planned: float | None) -> RunningScores:
-        """What `epsilon_by_round` needs of the canaries ``ids``."""
-        scores, signals = (self[name].take(ids, axis=1) for name in ("scores", "signals"))
-        return RunningScores(scores, signals, planned)
-
     def state(self) -> dict[str, NDArray[Any]]:
         """Named arrays, from which `restore` goes on."""
         return {name: self[name] for name in self._rows}
@@ -231,11 +227,6 @@ class SeenRounds:
         for name in ("scores", "signals", "factor", "weights"):
             if not np.all(np.isfinite(state[name])):
                 raise ValueError(f"Expected {name} to be finite.")
-
-    def scored(self) -> list[tuple[NDArray[np.bool_], Floats, Floats]]:
-        """Of each round who took part, and the whitened scores and signals."""
-        rows = self._rows
-        return list(zip(rows["presence"], rows["scores"], rows["signals"], strict=True))
 
 
 def record_from_scorer(

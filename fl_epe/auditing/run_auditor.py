@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import ClientLog, Provenance, installed_versions
+from fl_epe.auditing.record_parts import ClientLog, Provenance, RunningScores, installed_versions
 from fl_epe.auditing.round_scores import (
     OTHERS,
     RoundFacts,
@@ -132,9 +132,8 @@ class RunAuditor:
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
         dim, count = len(theta), self._count + self._unobserved
-        canaries = CanarySet(dim, count, self._seed, self._kind)
-        self._scorer = CanaryScorer(canaries)
-        self._whitener = Whitener(dim, self._window if canaries.fast and self._follow else 1)
+        self._scorer = CanaryScorer(CanarySet(dim, count, self._seed, self._kind))
+        self._whitener = Whitener(dim, self._window if self.canaries.fast and self._follow else 1)
         self._so_far = EpsilonSoFar(dim, self._count, self._planned, self._whitener.window)
         self._rounds = SeenRounds(self._count)
         self._velocity: Vector = np.zeros(dim, np.float32)
@@ -272,7 +271,8 @@ class RunAuditor:
             names = [f"{kind}.{name}" for name in self._series for kind in ("norms", "dots")]
             scorer.restore({name: state[name] for name in names}, rounds)
         self._whitener.restore(state["sketches"], len(state["presence"]) - rounds)
-        for present, scores, signals in seen.scored():
+        scored = (seen[name] for name in ("presence", "scores", "signals"))
+        for present, scores, signals in zip(*scored, strict=True):
             self._so_far.add(np.flatnonzero(present), scores, signals)
         self._last = last
         self._velocity = self._velocity if velocity is None else velocity
@@ -319,7 +319,9 @@ class RunAuditor:
             **parts,
         )
         if self._follow:
-            record = dataclasses.replace(record, running=rounds.running(ids, self._planned))
+            scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
+            running = RunningScores(scores, signals, self._planned)
+            record = dataclasses.replace(record, running=running)
         return record.with_values(**facts)
 
     def _started(self) -> CanaryScorer:

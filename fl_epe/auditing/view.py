@@ -101,7 +101,8 @@ class View:
         """What it does to `whitened_scores` that correlations are estimated."""
         if self.adversary.sees == "final":
             return EXACT
-        return self.record.correlation.precision(self.record.rounds, self.record.dim)
+        record, correlation = self.record, self.record.correlation
+        return Precision.of(min(record.rounds, correlation.window), record.dim, correlation.parts)
 
     @functools.cached_property
     def unit_error(self) -> float:
@@ -177,8 +178,11 @@ class View:
 
     def _check_signal(self) -> None:
         if not self.record.signal_known():
-            norms = self.record.mechanism.clip_norms
-            raise_invalid("clip_norms", norms, "(or contributions) to be known in every round")
+            raise_invalid(
+                "clip_norms",
+                self.record.mechanism.clip_norms,
+                "(or contributions) to be known in every round",
+            )
 
     @functools.cached_property
     def weights(self) -> Floats:

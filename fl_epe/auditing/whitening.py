@@ -189,10 +189,6 @@ class RoundCorrelation:
             weights[here] = (1 - others) * np.sum(alone**2, axis=0) + others * (total @ alone)
         return np.maximum(weights, 0.0)
 
-    def precision(self, rounds: int, dim: int) -> Precision:
-        """What the estimation of the factor does to scores after so many rounds."""
-        return Precision.of(min(rounds, self.window), dim, self.parts)
-
 
 @dataclasses.dataclass(frozen=True)
 class Precision:

@@ -256,8 +256,7 @@ class DeviceClasses(Schedule):
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        shares = np.array(self.shares) / sum(self.shares)
-        members = rng.multinomial(population, shares)
+        members = rng.multinomial(population, np.array(self.shares) / sum(self.shares))
         clients = rng.permutation(population)  # class after class
         starts = np.cumsum(members) - members
         for _ in range(self.rounds):

@@ -48,8 +48,7 @@ class Trace(Schedule):
 
     def __post_init__(self) -> None:
         when = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
-        names = _vector("client_ids", self.client_ids, "iuU")
-        clients, who = np.unique(names, return_inverse=True)
+        clients, who = np.unique(_vector("client_ids", self.client_ids, "iuU"), return_inverse=True)
         if len(when) != len(who):
             raise_invalid("round_ids", when, f"to be as many as the {len(who)} client_ids")
         first, last = int(when.min()), int(when.max())

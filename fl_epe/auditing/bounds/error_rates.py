@@ -81,8 +81,9 @@ class Sample:
         """Two disjoint random parts, the first with about ``share`` of each group of scores."""
         rng = self.rng(0)
         first, second = _split(self.observed, share, rng)
-        others = self.unobserved
-        left, right = (None, None) if others is None else _split(others, share, rng)
+        left, right = (
+            (None, None) if self.unobserved is None else _split(self.unobserved, share, rng)
+        )
         return (
             dataclasses.replace(self, observed=first, unobserved=left),
             dataclasses.replace(self, observed=second, unobserved=right),

@@ -46,7 +46,6 @@ _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 Law = tuple[Floats, int]  # probabilities of 0, 1, 2, …, and how many variables have them
 
 Margin = Callable[[float], float]
-Labels = npt.NDArray[np.bool_]
 
 
 def one_run(sample: Sample) -> float:
@@ -98,7 +97,7 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
     return _LARGEST
 
 
-def sorted_labels(sample: Sample) -> Labels:
+def sorted_labels(sample: Sample) -> npt.NDArray[np.bool_]:
     """Whether observed, from the highest score to the lowest, ties in random order; shape (m,)."""
     observed, unobserved = sample.both()
     scores = np.concatenate([observed, unobserved])
@@ -106,7 +105,7 @@ def sorted_labels(sample: Sample) -> Labels:
     return shuffled[np.argsort(-scores[shuffled], kind="stable")] < observed.size
 
 
-def right_guesses(labels: Labels, guesses: int) -> int:
+def right_guesses(labels: npt.NDArray[np.bool_], guesses: int) -> int:
     """Number of right guesses, half of them "in" from the top, half "out" from the bottom."""
     half = guesses // 2
     return int(labels[:half].sum() + (~labels[labels.size - half :]).sum())
@@ -228,7 +227,11 @@ def _two_groups(sample: Sample) -> float:
 
         def margin(tested: float) -> float:
             q = scipy.special.expit(tested)
-            laws = [(_coin(weight, q), count) for weight, count in enumerate(counts, 1) if count]
+            laws = [
+                (np.concatenate([[1 - q], np.zeros(weight - 1), [q]]), count)
+                for weight, count in enumerate(counts, 1)
+                if count
+            ]
             return float(leak_chances @ _tail_of_sum(laws, still_needed)) - coins.alpha
 
         return margin
@@ -318,10 +321,6 @@ def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
 def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], Floats]:
     values = np.arange(tosses + 1)
     return values, -np.diff(scipy.special.bdtrc(values, tosses, chance), prepend=1.0)
-
-
-def _coin(weight: int, chance: float) -> Floats:
-    return np.concatenate([[1 - chance], np.zeros(weight - 1), [chance]])
 
 
 def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> Floats:

@@ -16,7 +16,6 @@ Examples:
 
 import dataclasses
 import functools
-import types
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -88,47 +87,45 @@ class Bound:
             check_probability("delta", delta)
 
 
-BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
-    {
-        "jeffreys": Bound(
-            thresholds.jeffreys,
-            "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
-            assumption="a threshold chosen in advance",
-            valid=False,
-        ),
-        "clopper-pearson": Bound(
-            thresholds.clopper_pearson, "Clopper–Pearson limits at a held-out threshold"
-        ),
-        "simultaneous": Bound(
-            thresholds.simultaneous,
-            "best threshold of all with a confidence band for the whole ROC curve",
-        ),
-        "weighted": Bound(
-            weighted, "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries"
-        ),
-        "gdp": Bound(
-            thresholds.gdp,
-            "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
-            assumption="Gaussian mechanism (GDP)",
-            gaussian=True,
-        ),
-        "lifted": Bound(
-            lifted,
-            "a run counted as one trial (lifted DP, Pillutla et al. 2023)",
-            assumption="random canaries; the scores may depend on each other in any way",
-            theorem="lifted DP: the canaries are random, and the run counts as one trial "
-            "(Pillutla et al. 2023, arXiv 2305.18447)",
-        ),
-        "one-run": Bound(
-            one_run,
-            "number of right guesses (Steinke et al. 2023)",
-            assumption="canaries included by fair coins; 2·m·δ small",
-            theorem="one-run auditing: fair coins included the canaries, so that their labels are "
-            "independent given all scores (Steinke, Nasr and Jagielski 2023)",
-            needs_coins=True,
-        ),
-    }
-)
+BOUNDS: Mapping[str, Bound] = {
+    "jeffreys": Bound(
+        thresholds.jeffreys,
+        "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
+        assumption="a threshold chosen in advance",
+        valid=False,
+    ),
+    "clopper-pearson": Bound(
+        thresholds.clopper_pearson, "Clopper–Pearson limits at a held-out threshold"
+    ),
+    "simultaneous": Bound(
+        thresholds.simultaneous,
+        "best threshold of all with a confidence band for the whole ROC curve",
+    ),
+    "weighted": Bound(
+        weighted, "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries"
+    ),
+    "gdp": Bound(
+        thresholds.gdp,
+        "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
+        assumption="Gaussian mechanism (GDP)",
+        gaussian=True,
+    ),
+    "lifted": Bound(
+        lifted,
+        "a run counted as one trial (lifted DP, Pillutla et al. 2023)",
+        assumption="random canaries; the scores may depend on each other in any way",
+        theorem="lifted DP: the canaries are random, and the run counts as one trial "
+        "(Pillutla et al. 2023, arXiv 2305.18447)",
+    ),
+    "one-run": Bound(
+        one_run,
+        "number of right guesses (Steinke et al. 2023)",
+        assumption="canaries included by fair coins; 2·m·δ small",
+        theorem="one-run auditing: fair coins included the canaries, so that their labels are "
+        "independent given all scores (Steinke, Nasr and Jagielski 2023)",
+        needs_coins=True,
+    ),
+}
 """Every lower bound: its function, what it assumes, and whether it keeps its confidence."""
 
 
@@ -203,10 +200,9 @@ def lower_bound(
     """
     bound = bound_named(method)
     if scores.dim is None or bound.needs_coins:
-        members, others = scores.observed, scores.unobserved
-        if others is None and scores.dim is not None:
+        if scores.unobserved is None and scores.dim is not None:
             raise_invalid("unobserved", None, "to be scores, which this method needs")
-        return bound(members, others, delta, confidence=confidence)
+        return bound(scores.observed, scores.unobserved, delta, confidence=confidence)
     safe = scores.cosines / (1 + 3 * scores.unit_error)  # the null may be as much wider
     return bound(safe, None, delta, dim=scores.dim, confidence=confidence)
 
