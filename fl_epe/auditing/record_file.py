@@ -23,6 +23,7 @@ SCHEMA = 1  # version of the file format; a file with another one is refused
 WHAT = "a record written by AuditRecord.save"
 
 _METRICS = "metrics."
+_LONGEST = 2000
 _SEEDS = 2**128
 
 
@@ -53,7 +54,18 @@ def read_values(path: Path) -> dict[str, Any]:
         for name in list(arrays)
         if name.startswith(_METRICS)
     }
-    return {**meta, **arrays, "metrics": metrics}
+    return {**_short(meta), **arrays, "metrics": metrics}
+
+
+def _short(value: Any, depth: int = 8) -> Any:
+    """A JSON value whose texts are cut off where they are long: anybody may have written them."""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
+    if isinstance(value, list) and depth:
+        return [_short(part, depth - 1) for part in value]
+    if isinstance(value, dict) and depth:
+        return {_short(name): _short(part, depth - 1) for name, part in value.items()}
+    return value
 
 
 def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
