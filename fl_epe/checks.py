@@ -22,6 +22,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Floats = NDArray[np.float64]
+
 LARGEST = 2**63 - 1
 """The largest whole number that NumPy counts with."""
 
@@ -156,7 +158,7 @@ def parts_of(kind: Any) -> list[Any]:
     return [kind]
 
 
-def check_scores(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def check_scores(name: str, values: ArrayLike) -> Floats:
     """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite."""
     scores = np.asarray(values, np.float64)
     if scores.ndim != 1 or scores.size < 2:

@@ -28,11 +28,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.schedules import Capped, ClientType, Schedule, Trace, presence, trace_of
 from fl_epe.seeding import generator
-
-Floats = NDArray[np.float64]
 
 _CELLS = 1000  # of the lattice, for a mean participation
 _FORGOTTEN = 1e-30  # a smaller tail is counted as taking part in every round
@@ -215,8 +213,7 @@ def clients_law(
     """
     added = np.asarray(weights, np.float64)
     largest = float(added.max())
-    shape = np.round(added / largest, 12).tobytes()
-    law = _clients_law(schedule, shape, clients, confidence, seed)
+    law = _clients_law(schedule, np.round(added / largest, 12).tobytes(), clients, confidence, seed)
     return None if law is None else law.scaled(largest)
 
 
@@ -243,7 +240,6 @@ def _replays(schedule: Schedule) -> bool:
 
 
 def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator) -> Floats:
-    """Expected scores of all clients in one draw of the schedule."""
     sums = np.zeros(clients)
     for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
         sums[cohort] += weight
@@ -279,11 +275,10 @@ def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
 def _step(inside: Floats, chances: Floats) -> float:
     """Distance of the lattice's points; exact where all rounds add the same."""
     largest = float(inside.max())
-    positive = inside[inside > 0]
-    if positive.min() >= largest * (1 - 1e-12):
+    if inside[inside > 0].min() >= largest * (1 - 1e-12):
         return largest
-    cell = float(inside @ chances / chances.sum()) / _CELLS
-    return largest / math.ceil(largest / cell)  # most rounds add the same, but for momentum
+    # Most rounds add the same, but for momentum.
+    return largest / math.ceil(largest / (float(inside @ chances / chances.sum()) / _CELLS))
 
 
 def _walk(kind: ClientType, places: NDArray[np.int64], rows: int) -> tuple[Floats, float]:

@@ -29,12 +29,10 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.accounting.two_gaussians import quadrature
-from fl_epe.checks import check_probability, raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _LARGEST = 1e140  # as in two_gaussians: larger expected scores have an infinite ε
 _MANY = 50_000  # more distinct expected scores are rounded up to a grid
@@ -63,7 +61,12 @@ def known_expected_score_epsilon(
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
             ``delta`` outside (0, 1).
     """
-    return _epsilon(_solve_known, expected_scores, delta, weights)
+    return _epsilon(
+        lambda clients, goal: _first(clients.log_delta_known, goal, 0.0, 1.0),
+        expected_scores,
+        delta,
+        weights,
+    )
 
 
 def unknown_expected_score_epsilon(
@@ -148,8 +151,7 @@ class _Clients:
     def _removed(self, scores: Floats | float) -> Floats:
         """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
         after = np.asarray(scores - self.sizes)
-        gain = scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes))
-        return np.asarray(gain)
+        return np.asarray(scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes)))
 
     def log_ratio(self, score: float) -> float:
         """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
@@ -157,7 +159,6 @@ class _Clients:
         return _log_sum(np.append(terms, self.log_silent))
 
     def score_of(self, log_ratio: float) -> float:
-        """The score at which the mixture's log ratio is ``log_ratio``."""
         low, high = 0.0, 1.0
         while self.log_ratio(high) < log_ratio:
             low, high = high, 2 * high
@@ -181,10 +182,6 @@ def _epsilon(
     if left <= 0:
         return math.inf
     return solve(clients, math.log(left) - _ROUNDING) if len(clients.sizes) else 0.0
-
-
-def _solve_known(clients: _Clients, goal: float) -> float:
-    return _first(clients.log_delta_known, goal, 0.0, 1.0)
 
 
 def _solve_unknown(clients: _Clients, goal: float) -> float:
@@ -239,7 +236,6 @@ def _log_sum(terms: Floats) -> float:
 
 
 def _log_one_less(fall: Floats) -> Floats:
-    """ln(1 − e^−fall)."""
     with np.errstate(divide="ignore"):  # −∞ where an expected score is too small for any difference
         return np.asarray(np.log(-np.expm1(-fall)))
 

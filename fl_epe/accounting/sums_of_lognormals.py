@@ -12,9 +12,8 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 _POINTS = 512  # of a grid, about: up to twice as many
 _LOOK = 200  # points of the coarse grid on which the range of a sum is found
@@ -51,8 +50,7 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         shares: their probabilities, shape ``(g,)``.
         tail: part of E[X] that may be left out.
     """
-    reach = -float(scipy.special.ndtri(tail))
-    high = float(np.max(signals * (reach + signals / 2)))
+    high = float(np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail)))))
     step = 2 * high / (2 * _POINTS - 4)
     first, last = math.floor(-high / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
@@ -188,8 +186,7 @@ def _of_far_pairs(
     null, mean = larger.null[start:], larger.mean[start:]
 
     def met(values: Floats, shares: Floats) -> Floats:
-        pairs = np.convolve(values, shares)[start + apart - nearest : len(distances)]
-        return np.asarray(pairs, np.float64)
+        return np.convolve(values, shares)[start + apart - nearest : len(distances)]
 
     below, above = (
         np.array(
@@ -219,8 +216,7 @@ def _add_pairs(out: Floats, one: LogLaw, other: LogLaw, lag: int, finer: int, or
     if one is other and lag:
         pairs *= 2  # and the same with the two exchanged
     upper = share * pairs
-    place = max(one.first + start, other.first + start - lag)
-    begin = place * finer + cell - origin
+    begin = max(one.first + start, other.first + start - lag) * finer + cell - origin
     end = begin + (stop - start - 1) * finer + 1
     out[:, begin:end:finer] += pairs - upper
     out[:, begin + 1 : end + 1 : finer] += upper
@@ -231,8 +227,7 @@ def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:
     coarser = max(1.0, (len(one.null) + len(other.null)) / (2 * _LOOK))
     step = one.step * coarser
     a = on_grid(one, step)
-    b = a if one is other else on_grid(other, step)
-    law = _trimmed(_sum(a, b, 1), tail)
+    law = _trimmed(_sum(a, a if one is other else on_grid(other, step), 1), tail)
     low, high = (law.first - 1) * coarser, (law.first + len(law.null) + 1) * coarser
     return math.floor(low), math.ceil(high)
 
@@ -254,6 +249,5 @@ def _log_between(edges: Floats) -> Floats:
     """The logarithm of P[e_i < s ≤ e_(i+1)], s standard normal, with full relative precision."""
     upper = edges[:-1] > 0
     small = np.where(upper, -edges[1:], edges[:-1])
-    large = np.where(upper, -edges[:-1], edges[1:])
-    top = scipy.special.log_ndtr(large)
+    top = scipy.special.log_ndtr(np.where(upper, -edges[:-1], edges[1:]))
     return np.asarray(top + np.log(-np.expm1(scipy.special.log_ndtr(small) - top)))

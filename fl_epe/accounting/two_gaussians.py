@@ -19,9 +19,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 
-_Array = NDArray[np.float64]
 _Mask = NDArray[np.bool_]
 
 _LARGEST = 1e140  # of m and r − 1: much more and their squares overflow, and so does ε
@@ -41,7 +40,7 @@ def epsilon_two_gaussians(
     alt_mean: ArrayLike,
     alt_std: ArrayLike,
     delta: ArrayLike,
-) -> float | _Array:
+) -> float | Floats:
     """The smallest ε ≥ 0 for which the two Gaussians are (ε, δ)-indistinguishable, both ways.
 
     That is, δ(ε) ≤ ``delta`` for the δ(ε) of :func:`delta_two_gaussians`. The answer is rounded up.
@@ -78,7 +77,7 @@ def delta_two_gaussians(
     alt_mean: ArrayLike,
     alt_std: ArrayLike,
     epsilon: ArrayLike,
-) -> float | _Array:
+) -> float | Floats:
     """The smallest δ for which the two Gaussians are (ε, δ)-indistinguishable, both ways.
 
     With P the null, Q the alternative and f = ln(p/q), this is P[f > ε] − e^ε·Q[f > ε] or the same
@@ -123,12 +122,12 @@ class _Pair:
 
     identical: _Mask
     disjoint: _Mask
-    shift: _Array
-    excess: _Array
-    square: _Array
-    start: _Array
-    slope: _Array
-    far_gap: _Array
+    shift: Floats
+    excess: Floats
+    square: Floats
+    start: Floats
+    slope: Floats
+    far_gap: Floats
 
     @classmethod
     def of(
@@ -161,19 +160,18 @@ class _Pair:
             far_gap=2 * log_ratio / (slope + shift),
         )
 
-    def epsilon(self, x: _Array) -> _Array:
+    def epsilon(self, x: Floats) -> Floats:
         return x * (self.slope + self.square * x / 2)
 
-    def offset(self, epsilon: _Array) -> _Array:
+    def offset(self, epsilon: Floats) -> Floats:
         """The x of that ε, or a smaller one at which δ is already below every double."""
         epsilon = np.minimum(epsilon, _LARGEST_EPSILON)
         root = np.hypot(self.slope, np.sqrt(2 * self.square) * np.sqrt(epsilon))
         vanished = 2 * (_HIGHEST_SCORE + np.abs(self.start))
-        x: _Array = np.minimum(2 * epsilon / (self.slope + root), vanished)
-        return x
+        return np.asarray(np.minimum(2 * epsilon / (self.slope + root), vanished))
 
 
-def _solve(pair: _Pair, delta: _Array) -> _Array:
+def _solve(pair: _Pair, delta: Floats) -> Floats:
     """The smallest x ≥ 0 at which δ is at most ``delta``.
 
     Newton's method on ln δ, from the right. As δ ≤ 2·(1 − Φ(U)), the U with 1 − Φ(U) = δ/4 is far
@@ -195,7 +193,7 @@ def _solve(pair: _Pair, delta: _Array) -> _Array:
     return x
 
 
-def _log_delta(pair: _Pair, x: _Array) -> tuple[_Array, _Array]:
+def _log_delta(pair: _Pair, x: Floats) -> tuple[Floats, Floats]:
     """The logarithm of δ, and its derivative with respect to x."""
     ratio = 1 + pair.excess
     slope = pair.slope + pair.square * x  # dε/dx
@@ -210,7 +208,7 @@ def _log_delta(pair: _Pair, x: _Array) -> tuple[_Array, _Array]:
     return value, -slope * (near_mills + weight * far_mills) / (ratio * tail)
 
 
-def _tail(score: _Array, gap: _Array, excess: _Array) -> tuple[_Array, _Array]:
+def _tail(score: Floats, gap: Floats, excess: Floats) -> tuple[Floats, Floats]:
     """M(score) − M(score + gap)/r, free of cancellation, and M(score + gap)."""
     after = _mills(score + gap)
     half = np.minimum(gap, _SHORT_GAP) / 2
@@ -223,22 +221,21 @@ def _tail(score: _Array, gap: _Array, excess: _Array) -> tuple[_Array, _Array]:
 
 
 @functools.cache
-def quadrature() -> tuple[_Array, _Array]:
+def quadrature() -> tuple[Floats, Floats]:
     """Nodes and weights of Gauss and Legendre; what makes them is slow to import."""
     return np.polynomial.legendre.leggauss(5)
 
 
-def _mills(v: _Array) -> _Array:
-    ratio: _Array = np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2))
-    return ratio
+def _mills(v: Floats) -> Floats:
+    return np.asarray(np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2)))
 
 
-def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[_Array], _Mask]) -> _Array:
+def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[Floats], _Mask]) -> Floats:
     values = np.asarray(value, dtype=np.float64)
     if not np.all(holds(values)):
         raise_invalid(name, values[~holds(values)][0], where)
     return values
 
 
-def _plain(values: _Array) -> float | _Array:
+def _plain(values: Floats) -> float | Floats:
     return float(values) if values.ndim == 0 else values

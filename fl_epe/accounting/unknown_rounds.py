@@ -18,13 +18,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.accounting.sums_of_lognormals import lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
-from fl_epe.checks import check_probability, raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _LOST = 1e-6  # of δ, in tails that no grid covers; it is added to δ
 _SMALLEST_TAIL = 1e-300
@@ -94,11 +91,9 @@ class _Loss:
     lost: float
 
     def at(self) -> Floats:
-        """The losses."""
         return np.asarray(self.low + self.step * np.arange(float(len(self.others))))
 
     def delta(self, epsilon: float) -> float:
-        """δ at that ε: the larger of both directions."""
         losses = self.at()
         removed = self.members @ -np.expm1(np.minimum(epsilon - losses, 0.0))
         added = self.others @ -np.expm1(np.minimum(epsilon + losses, 0.0))

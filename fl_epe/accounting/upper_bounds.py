@@ -22,12 +22,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.accounting.expected_score_law import expected_score_law
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
-from fl_epe.checks import check_count, check_probability, raise_invalid
+from fl_epe.checks import Floats, check_count, check_probability, raise_invalid
 from fl_epe.schedules import SCHEDULES, Composed, PrivacyLaw, Schedule
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
@@ -157,7 +156,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int 
 
 
 def random_participations_epsilon(
-    noise_multiplier: float, delta: float, probabilities: NDArray[np.float64]
+    noise_multiplier: float, delta: float, probabilities: Floats
 ) -> float:
     """ε of a client whose number of participations is random, in rounds the adversary knows.
 
@@ -253,8 +252,8 @@ def fixed_size_epsilon(
 
 def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
     times = "once" if law.most == 1 else f"{law.most} times"
-    epsilon = gaussian_epsilon(z, delta, law.most)
-    yield UpperBound(epsilon, True, "zero-out", f"takes part at most {times}")
+    words = f"takes part at most {times}"
+    yield UpperBound(gaussian_epsilon(z, delta, law.most), True, "zero-out", words)
     if counts := law.counts:
         pmf = scipy.stats.binom.pmf(np.arange(counts.rounds + 1), counts.rounds, counts.rate)
         words = f"participations are binomial{counts.condition}"
@@ -271,7 +270,7 @@ def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
 
 
 @functools.lru_cache(maxsize=64)
-def _count_pmf(schedule: Schedule, population: int) -> NDArray[np.float64] | None:
+def _count_pmf(schedule: Schedule, population: int) -> Floats | None:
     """Probabilities of 0, 1, 2, … participations of a client drawn at random.
 
     Where a cap leaves no closed form they are those without the cap, which only takes away.

@@ -30,15 +30,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.auditing.evidence import Evidence, find_evidence, found_in, scores_of_record
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import check_probability, raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _THRESHOLDS = np.arange(0.0, 9.0, 0.5)  # of scores with null N(0, 1)
 _PRIOR = 0.5  # of the beta law from which the stakes are drawn
@@ -128,8 +125,6 @@ class _Betting:
                 - scipy.special.xlogy(above, most)
                 - scipy.special.xlog1py(below, -most)
             )
-        if not speaks.any():
-            return -math.inf
         wealth = np.where(speaks, wealth, -np.inf)
         top = wealth.max()
         return float(top + np.log(np.mean(np.exp(wealth - top)))) if top > -math.inf else -math.inf
@@ -269,8 +264,10 @@ def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
     if not isinstance(found, Scores):
         if isinstance(found, Iterable) and not isinstance(found, str | bytes):
             return found, None
-        kinds = "scores one by one, Scores, an AuditRecord, or an object with record()"
-        raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+        raise TypeError(
+            f"Expected run of type {type(found).__name__} to be scores one by one, Scores, an "
+            "AuditRecord, or an object with record()."
+        )
     if not found.standard_null:
         others = 0 if found.unobserved is None else found.unobserved.size
         raise_invalid(
@@ -280,5 +277,4 @@ def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
             f"{found.observed.size} observed and {others} unobserved {found.statistic} are "
             "compared all at once. Leave out stop_early, or give cosines with their dim",
         )
-    scores = found.observed[order] if len(order) else found.observed
-    return scores.tolist(), found.dim
+    return (found.observed[order] if len(order) else found.observed).tolist(), found.dim

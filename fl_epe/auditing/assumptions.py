@@ -29,8 +29,7 @@ from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.auditing.view import seen_by
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 LEAST_FOR_NULL = 20
 """Unobserved canaries whose scores find a null that is 1.5 times too wide."""
@@ -183,8 +182,7 @@ def _independent_rounds(values: Floats, *, complete: bool) -> float:
     standard = values / np.where(scale > 0, scale, 1.0)[:, np.newaxis]
     # tr((SSᵀ)²) is tr((SᵀS)²): the smaller product is enough.
     product = standard @ standard.T if rounds <= count else standard.T @ standard
-    raw = float((product**2).sum()) / count**2
-    energy = (raw - rounds**2 / count) / (1 + 1 / count)
+    energy = (float((product**2).sum()) / count**2 - rounds**2 / count) / (1 + 1 / count)
     return float(rounds**2 / np.clip(energy, rounds, rounds**2))
 
 
@@ -204,8 +202,9 @@ def dependence(record: AuditRecord) -> dict[str, Dependence]:
         signals, scores = view.whitened_signals, view.whitened_scores
         energy = float((signals**2).sum())
         strength = float((signals * scores).sum()) / energy if energy else 0.0
-        residuals = scores - strength * signals
-        found["observed"] = dependence_of(residuals[moved], record.presence[moved])
+        found["observed"] = dependence_of(
+            (scores - strength * signals)[moved], record.presence[moved]
+        )
     return {name: result for name, result in found.items() if result is not None}
 
 

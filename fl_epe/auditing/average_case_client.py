@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.accounting import (
     ExpectedScoreLaw,
@@ -33,9 +32,8 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, estimate_at
 from fl_epe.auditing.estimators import ExpectedScoreFit, expected_score_fit
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import View
+from fl_epe.checks import Floats
 from fl_epe.schedules import Schedule, make_schedule
-
-Floats = NDArray[np.float64]
 
 _DRAWN = 10_000  # clients, at most, of a law that is not known in closed form
 _UNKNOWN_POPULATION = 10**6  # where nobody says how many clients: only rounding depends on it
@@ -112,8 +110,9 @@ class RunSchedules:
         clients, rounds, each = design.num_clients, design.num_rounds, design.clients_per_round
         with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
             if design.schedule is None or clients is None:
-                kind = record.mechanism.participation
-                schedule = make_schedule(kind, record.rounds, participations)
+                schedule = make_schedule(
+                    record.mechanism.participation, record.rounds, participations
+                )
                 return cls(schedule, schedule)
             if rounds is not None and each is not None:
                 return cls(
@@ -150,10 +149,8 @@ def average_case_client(
     realised = view.all_expected_scores
     of_canary = record.findings.heaviest_canary_share or math.inf
     heavier = (record.findings.heaviest_share or 0) > 1.1 * of_canary
-    if heavier or record.mechanism.canary_weights is not None:
-        schedules = None  # clients differ by more than their rounds
-    else:
-        schedules = schedules or RunSchedules.of(record)
+    more = heavier or record.mechanism.canary_weights is not None  # than rounds differs
+    schedules = None if more else schedules or RunSchedules.of(record)
     client, sample = _Client(fit, delta, confidence, view), ExpectedScoreLaw.of(realised)
     canaries, canaries_unknown = client.mixtures(sample, "canaries")
     law = None
@@ -187,8 +184,6 @@ def average_case_client(
 
 @dataclasses.dataclass(frozen=True)
 class _Client:
-    """What all results for one adversary share."""
-
     fit: ExpectedScoreFit
     delta: float
     confidence: float
@@ -275,21 +270,25 @@ class _Client:
     def mixture(
         self, law: ExpectedScoreLaw, epsilon_of: Callable[..., float], words: str
     ) -> EpsilonEstimate:
-        """ε at κ and at both ends of its interval."""
         known = epsilon_of is known_expected_score_epsilon
-        adversary = dataclasses.replace(self.view.adversary, knows_rounds=known)
         middle, low, high = (
             epsilon_of(max(scale, 0.0) * law.expected_scores, self.delta, weights=law.shares)
             for scale in (self.fit.scale, self.fit.low, self.fit.high)
         )
-        method = f"expected score regression, {words}"
-        return EpsilonEstimate(middle, low, high, self.delta, self.confidence, method, adversary)
+        return EpsilonEstimate(
+            middle,
+            low,
+            high,
+            self.delta,
+            self.confidence,
+            f"expected score regression, {words}",
+            dataclasses.replace(self.view.adversary, knows_rounds=known),
+        )
 
     def single(self, expected_score: float, words: str) -> EpsilonEstimate:
         scales = np.array([self.fit.scale, self.fit.low, self.fit.high])
         return self.at(scales * expected_score, words)
 
     def at(self, shifts: Floats, words: str) -> EpsilonEstimate:
-        """ε at a shift and both ends of its interval."""
         method = f"expected score regression, {words}"
         return estimate_at(shifts, self.delta, self.confidence, method, self.view.adversary)

@@ -21,15 +21,12 @@ from typing import Literal
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.checks import check_probability, raise_invalid
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
-Floats = NDArray[np.float64]
-
-Sees = Literal["final", "all"]
-"""The final model, or every round's model."""
+Sees = Literal["final", "all"]  # the final model, or every round's model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +95,7 @@ def estimate_at(
     means = np.asarray(shifts, np.float64)
     without = np.isposinf(means)
     least = np.maximum(np.where(without, 0.0, means), 0.0)
-    found = np.asarray(epsilon_two_gaussians(0.0, 1.0, least, 1.0, delta))
+    found = epsilon_two_gaussians(0.0, 1.0, least, 1.0, delta)
     epsilon, low, high = np.where(without, np.inf, found).tolist()
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
 

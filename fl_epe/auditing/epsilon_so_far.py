@@ -31,10 +31,9 @@ from fl_epe.accounting import ExpectedScoreLaw, known_expected_score_epsilon
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import Floats
 from fl_epe.auditing.view import seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs
-from fl_epe.checks import check_count, check_positive, check_probability, raise_invalid
+from fl_epe.checks import Floats, check_count, check_positive, check_probability, raise_invalid
 
 METHOD = "matched filter so far, average-case canary, interval valid at every round at once"
 
@@ -64,8 +63,7 @@ def crossing_probability(height: float, steps: int = _STEPS, shape: float = SHAP
     times = np.exp(logs)
     tops = height * times**shape
     slopes = shape * tops / times
-    alone = (tops / times - slopes) * _density(tops, times)
-    found = alone.copy()
+    found = (tops / times - slopes) * _density(tops, times)
     for now in range(1, steps + 1):
         left, rise = times[now] - times[:now], tops[now] - tops[:now]
         again = (slopes[now] - rise / left) * _density(rise, left)
@@ -165,8 +163,7 @@ class EpsilonSoFar:
         """
         self._rounds += 1
         gains, energies = signals * scores, signals**2
-        before = np.array(self._signals).reshape(-1, len(signals))
-        self._pairs += energy_of_pairs(signals, before)
+        self._pairs += energy_of_pairs(signals, np.array(self._signals).reshape(-1, len(signals)))
         self._signals.append(signals)
         if not energies.any():
             return
@@ -256,8 +253,9 @@ def epsilon_by_round(
     if record.running.scores is None and record.mechanism.participation != "deployment":
         planned = record.num_canaries * record.mechanism.canary_participations
     chosen = set(np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round()))
-    window = record.correlation.window
-    so_far = EpsilonSoFar(record.dim, record.num_canaries, planned, window)
+    so_far = EpsilonSoFar(
+        record.dim, record.num_canaries, planned, window=record.correlation.window
+    )
     counts, found = np.zeros(record.num_canaries, np.int64), []
     for t, (scores, signals) in enumerate(
         zip(view.whitened_scores, view.whitened_signals, strict=True)

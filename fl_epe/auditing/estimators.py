@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.assumptions import check_known_variance, check_sign, wider_than_known
@@ -32,9 +32,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
 from fl_epe.auditing.statistics import checked_secret_rounds
 from fl_epe.auditing.view import STATISTICS, View, checked_statistic, seen_by
-from fl_epe.checks import check_probability, raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _ALIKE = 0.01  # relative difference of expected scores that count as equal
 _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit
@@ -63,8 +61,7 @@ def epsilon_from_cosines(
         NotMeasured: a `ValueError`, for cosines that are wider than known variance allows, far
             below 0, or in fewer than 10 dimensions.
     """
-    scores = Scores.from_cosines(cosines, dim)
-    return epsilon_of(scores, delta, variance, confidence, refuse=True)
+    return epsilon_of(Scores.from_cosines(cosines, dim), delta, variance, confidence, refuse=True)
 
 
 def epsilon_from_scores(
@@ -82,8 +79,9 @@ def epsilon_from_scores(
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    scores = Scores(np.asarray(observed), np.asarray(unobserved))
-    return epsilon_of(scores, delta, confidence=confidence)
+    return epsilon_of(
+        Scores(np.asarray(observed), np.asarray(unobserved)), delta, confidence=confidence
+    )
 
 
 def epsilon_from_record(
@@ -210,10 +208,15 @@ def unknown_rounds_estimate(view: View, fit: ExpectedScoreFit) -> EpsilonEstimat
             return poisson_epsilon(1 / strength, secret.rate, view.record.rounds, delta)
         return unknown_rounds_epsilon([scale * signal[b] for b in secret.blocks], delta)
 
-    method = "likelihood ratio at unknown rounds, from its privacy-loss distribution"
-    middle, low, high = (epsilon(scale) for scale in (fit.scale, fit.low, fit.high))
-    adversary = STATISTICS["likelihood-ratio"]
-    return EpsilonEstimate(middle, low, high, delta, confidence, method, adversary)
+    return EpsilonEstimate(
+        epsilon(fit.scale),
+        epsilon(fit.low),
+        epsilon(fit.high),
+        delta,
+        confidence,
+        "likelihood ratio at unknown rounds, from its privacy-loss distribution",
+        STATISTICS["likelihood-ratio"],
+    )
 
 
 def epsilon_of(
@@ -252,9 +255,7 @@ def epsilon_of(
     if variance == "known" and (refuse or not wide):
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
-    observed = scores.observed
-    if scores.dim is not None:
-        observed = shift_scores(scores.cosines, scores.dim)
+    observed = scores.observed if scores.dim is None else shift_scores(scores.cosines, scores.dim)
     fitted = estimate_between(
         FittedGaussian(0.0, 1.0),
         fit_gaussian(observed),

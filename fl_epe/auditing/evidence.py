@@ -80,15 +80,18 @@ class Evidence:
             return f"not tested: the scores are not Gaussian{tested}"
         if not self.violated:
             return f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
-        gaussian = BOUNDS[self.method].gaussian
-        return f"violated, if the noise is Gaussian{tested}" if gaussian else "violated"
+        return "violated" + (
+            f", if the noise is Gaussian{tested}" if BOUNDS[self.method].gaussian else ""
+        )
 
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
         measured = "not measured: Gaussian noise has no finite ε at δ = 0"
         if found is not None:
-            interval = f"{found.low:.4g} to {found.high:.4g}"
-            measured = f"ε = {found.epsilon:.4g}, {share} interval {interval} ({found.method})"
+            measured = (
+                f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to {found.high:.4g} "
+                f"({found.method})"
+            )
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
         faults = "".join(f"fault     {fault}\n" for fault in self.faults)
         return faults + (
@@ -173,8 +176,9 @@ def find_evidence(
     lower = lower_bound(scores, delta, confidence=confidence, method=method)
     estimate = None
     if delta and isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
-        adversary = STATISTICS["likelihood-ratio"]  # whose scores these are
-        estimate = epsilon_from_record(run, delta, adversary=adversary, confidence=confidence)
+        estimate = epsilon_from_record(
+            run, delta, adversary=STATISTICS["likelihood-ratio"], confidence=confidence
+        )
     elif delta:
         estimate = epsilon_of(scores, delta, confidence=confidence)
     return Evidence(
@@ -214,13 +218,14 @@ def _check_measured(scores: Scores, method: str) -> None:
 
 def _gaussian_p(scores: Scores, method: str) -> float | None:
     """p-value of scores that are Gaussian with one variance, from all less their group's mean."""
-    if _compared_with(scores, method):
-        groups = in_moderate_units(*scores.both())
-    else:
-        groups = (normal_scores(scores.cosines, scores.dim or 2),)
-    rest = np.concatenate([group - group.mean() for group in groups])
-    flat = all(np.ptp(group) == 0 for group in groups)
-    fit = None if flat else gaussian_test(rest)
+    groups = (
+        in_moderate_units(*scores.both())
+        if _compared_with(scores, method)
+        else (normal_scores(scores.cosines, scores.dim or 2),)
+    )
+    if all(np.ptp(group) == 0 for group in groups):
+        return None
+    fit = gaussian_test(np.concatenate([group - group.mean() for group in groups]))
     return None if fit is None else fit.p_value
 
 
@@ -237,13 +242,12 @@ def scores_of_record(record: AuditRecord) -> Scores:
         reason = record.findings.not_measured
         why = f": {reason}".rstrip(".") if reason else ""
         raise_invalid("participants", participants, f">= 2 among the canaries{why}")
-    faults = record.findings.step_faults
-    scores = dataclasses.replace(scores_for_claim(record.in_order()), faults=faults)
+    scores = scores_for_claim(record.in_order())
     if not scores.boundable:
-        most = f"a canary took part {taken.max()} times"
-        raise_invalid("unobserved", unobserved, f">= 2, as {most}")
+        raise_invalid("unobserved", unobserved, f">= 2, as a canary took part {taken.max()} times")
     # No coins decided who took part, and the exact null needs no unobserved canaries.
-    return scores if scores.dim is None else dataclasses.replace(scores, unobserved=None)
+    others = scores.unobserved if scores.dim is None else None
+    return dataclasses.replace(scores, unobserved=others, faults=record.findings.step_faults)
 
 
 def scores_for_claim(record: AuditRecord) -> Scores:
@@ -254,20 +258,20 @@ def scores_for_claim(record: AuditRecord) -> Scores:
     tossed. So the scores are likelihood ratios at unknown rounds, and canaries that were drawn for
     no round count as members. Otherwise they are the matched filter at the known rounds.
     """
-    view = seen_by(record, EVERY_ROUND)
     secret = secret_rounds(record)
     if secret is None or secret.law != "coins" or secret.rate >= 1:
-        return view.scores()
-    found = seen_by(record.in_order(), STATISTICS["likelihood-ratio"]).scores()
-    count = record.num_canaries
-    planned = record.design.num_canaries
+        return seen_by(record, EVERY_ROUND).scores()
+    count, planned = record.num_canaries, record.design.num_canaries
     if record.mechanism.inclusion == "fixed" and planned is not None:
         drawn = planned
     else:  # as many as one expects to draw for no round, if those of no round were left out
         drawn = round(count / -np.expm1(record.rounds * np.log1p(-secret.rate)))
     if not record.presence.any(axis=0).all():
         drawn = count
-    scores = dataclasses.replace(found, statistic=UNKNOWN_ROUNDS)
+    scores = dataclasses.replace(
+        seen_by(record.in_order(), STATISTICS["likelihood-ratio"]).scores(),
+        statistic=UNKNOWN_ROUNDS,
+    )
     if (others := scores.unobserved) is None:
         return scores
     absent = min(max(drawn - count, 0), len(others) - 2)

@@ -34,7 +34,8 @@ class FaultKind(enum.StrEnum):
     @classmethod
     def of_error(cls, code: int) -> FaultKind:
         """What Flower's error code in place of an answer means."""
-        return cls.NO_ANSWER if code in _UNAVAILABLE else cls.NODE_FAILED
+        # A message, a reply or a node is gone, says a SuperLink.
+        return cls.NO_ANSWER if code in {3, 4, 5} else cls.NODE_FAILED
 
     @property
     def meaning(self) -> str:
@@ -42,7 +43,6 @@ class FaultKind(enum.StrEnum):
         return _MEANINGS[self]
 
 
-_UNAVAILABLE = {3, 4, 5}  # a message, a reply, a node: what a SuperLink says of one that is gone
 _MEANINGS = {
     FaultKind.CLIENT_FAILED: "Its data or its training raised an error; it counts as absent.",
     FaultKind.CLIENT_NOT_FINITE: "It had NaN or infinite entries; the client counts as absent.",

@@ -13,9 +13,11 @@ A canary is its update, shape (d,), or a function from the step to it, where ste
 than the mechanism allows.
 
 Examples:
-    >>> noisy_sum = NoisySum(clip_norm=1.0, noise_multiplier=1.0)
+    >>> class NoisySum(AuditedMechanism):
+    ...     def release(self, updates, rng):
+    ...         return clipped(updates, 1.0).sum(axis=0) + rng.normal(0, 1, updates.shape[1])
     >>> canary = np.eye(20)[0]
-    >>> scores = play_game(noisy_sum, "add-or-remove", canary, observations=1000, seed=1)
+    >>> scores = play_game(NoisySum(), "add-or-remove", canary, observations=1000, seed=1)
     >>> bool(scores.observed.mean() > scores.unobserved.mean() + 0.5)
     True
 """
@@ -27,14 +29,12 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import check_noise, check_positive, check_rate, raise_invalid
-from fl_epe.mechanism import gaussian_noise
+from fl_epe.checks import Floats, check_rate, raise_invalid
 from fl_epe.seeding import generator
 
-Array = NDArray[np.float64]
 Adjacency = Literal["add-or-remove", "zero-out", "substitute"]
 ByStep = ArrayLike | Callable[[int], ArrayLike]
 
@@ -47,7 +47,7 @@ class AuditedMechanism(abc.ABC):
     """What is audited: one step, from many updates (or gradients of examples) to one release."""
 
     @abc.abstractmethod
-    def release(self, updates: Array, rng: np.random.Generator) -> ArrayLike:
+    def release(self, updates: Floats, rng: np.random.Generator) -> ArrayLike:
         """What is released of the updates of one step.
 
         Args:
@@ -63,35 +63,7 @@ class AuditedMechanism(abc.ABC):
         """Forget earlier steps, as at the beginning of a run."""
 
 
-class NoisySum(AuditedMechanism):
-    """Clip each update, add them up, add Gaussian noise, divide: right DP-SGD or DP-FedAvg.
-
-    Its sensitivity is the clip norm for add-or-remove and zero-out, twice that for substitute.
-
-    Args:
-        clip_norm: C > 0.
-        noise_multiplier: z ≥ 0; the noise has a standard deviation of z·C in each coordinate.
-        denominator: what the noisy sum is divided by, such as the expected size of a batch.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-
-    def __init__(self, clip_norm: float, noise_multiplier: float, denominator: float = 1.0) -> None:
-        check_positive("clip_norm", clip_norm)
-        check_noise("noise_multiplier", noise_multiplier)
-        check_positive("denominator", denominator)
-        self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
-        self.denominator = denominator
-
-    def release(self, updates: Array, rng: np.random.Generator) -> Array:
-        """The noisy mean, shape (d,)."""
-        total = clipped(updates, self.clip_norm).sum(axis=0)
-        noise = gaussian_noise(rng, total.size, self.noise_multiplier * self.clip_norm)
-        return np.asarray((total + noise) / self.denominator)
-
-
-def clipped(updates: Array, clip_norm: float) -> Array:
+def clipped(updates: Floats, clip_norm: float) -> Floats:
     """Each row of ``updates``, shape (n, d), scaled down to ``clip_norm`` if it is longer."""
     norms = np.linalg.norm(updates, axis=1, keepdims=True)
     return np.asarray(updates * (clip_norm / np.maximum(norms, clip_norm)))
@@ -110,10 +82,10 @@ class Statistic:
     """
 
     name: str
-    score: Callable[[Array, Array], float]
+    score: Callable[[Floats, Floats], float]
 
 
-def _along(released: Array, canaries: Array) -> float:
+def _along(released: Floats, canaries: Floats) -> float:
     pairs = zip(released, canaries, strict=True)
     return float(np.array([r @ (c / np.linalg.norm(c)) for r, c in pairs if c.any()]).sum())
 
@@ -174,7 +146,7 @@ def play_game(
 
 
 def play(
-    aggregate: Callable[[list[Array]], ArrayLike],
+    aggregate: Callable[[list[Floats]], ArrayLike],
     updates: ArrayLike,
     canary: ArrayLike,
     *,
@@ -205,12 +177,10 @@ def play(
 
 
 class _OfFunction(AuditedMechanism):
-    """A function of updates that draws fresh noise of its own in every call."""
-
-    def __init__(self, aggregate: Callable[[list[Array]], ArrayLike]) -> None:
+    def __init__(self, aggregate: Callable[[list[Floats]], ArrayLike]) -> None:
         self._aggregate = aggregate
 
-    def release(self, updates: Array, rng: np.random.Generator) -> ArrayLike:
+    def release(self, updates: Floats, rng: np.random.Generator) -> ArrayLike:
         return self._aggregate([update.copy() for update in updates])
 
 
@@ -265,10 +235,10 @@ def measured_sensitivity(
     return largest
 
 
-def _change(mechanism: AuditedMechanism, one: Array, other: Array, seed: int) -> float:
+def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) -> float:
     """Norm of the change of what is released, which must not depend on the random numbers."""
 
-    def released(updates: Array, stream: int) -> Array:
+    def released(updates: Floats, stream: int) -> Floats:
         mechanism.reset()
         return np.asarray(mechanism.release(updates, generator(seed, stream)), np.float64)
 
@@ -291,24 +261,23 @@ def _player(
     others: ByStep,
     sampling_rate: float,
     seed: int,
-) -> Callable[[bool, int], tuple[Array, Array]]:
+) -> Callable[[bool, int], tuple[Floats, Floats]]:
     """What is released in one step of one world, and the canary's update in it."""
     check_rate("sampling_rate", sampling_rate)
     noise, sampling = generator(seed, _NOISE), generator(seed, _SAMPLING)
     fixed = None if callable(canary) else _canary(canary)
 
-    def step(here: bool, number: int) -> tuple[Array, Array]:
+    def step(here: bool, number: int) -> tuple[Floats, Floats]:
         own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
         rest = _rows(others(number) if callable(others) else others, own.size)
         if sampling_rate == 1 or sampling.random() < sampling_rate:
             rest = np.vstack([rest, own[None] if here else _absent(adjacency, own)])
-        released = _vector("released", mechanism.release(rest, noise), own.size)
-        return released, own.copy()
+        return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
 
     return step
 
 
-def _absent(adjacency: Adjacency, canary: Array) -> Array:
+def _absent(adjacency: Adjacency, canary: Floats) -> Floats:
     """The updates that take the canary's place in the other world, shape (0 or 1, d)."""
     if adjacency not in (known := typing.get_args(Adjacency)):
         raise_invalid("adjacency", adjacency, f"to be one of {', '.join(known)}")
@@ -316,21 +285,21 @@ def _absent(adjacency: Adjacency, canary: Array) -> Array:
     return np.array(places[adjacency]).reshape(-1, canary.size)
 
 
-def _canary(values: ArrayLike) -> Array:
+def _canary(values: ArrayLike) -> Floats:
     canary = _vector("canary", values)
     if not canary.any():
         raise_invalid("norm", 0.0, "> 0, with some entry of the canary that is not 0")
     return canary
 
 
-def _vector(name: str, values: ArrayLike, size: int | None = None) -> Array:
+def _vector(name: str, values: ArrayLike, size: int | None = None) -> Floats:
     vector = np.array(values, np.float64)
     if vector.ndim != 1 or size not in (None, vector.size) or not np.all(np.isfinite(vector)):
         raise_invalid(f"{name}.shape", vector.shape, f"to be ({size or 'd'},), finite")
     return vector
 
 
-def _rows(others: ArrayLike, dim: int) -> Array:
+def _rows(others: ArrayLike, dim: int) -> Floats:
     rows = np.array(others, np.float64)
     if rows.size == 0:
         return np.empty((0, dim))

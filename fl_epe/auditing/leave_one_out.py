@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import CanaryCosines, Floats, RunningScores
+from fl_epe.auditing.record_parts import CanaryCosines, RunningScores
 from fl_epe.auditing.scores import cosines_of
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.mechanism import norm
 
 # Others with a smaller share of a vector's energy are left in; the score changes by half of it.
@@ -66,8 +66,7 @@ def leave_others_out(
 
 def others_share(record: AuditRecord) -> Floats:
     """Share of the other canaries in the energy of each round's mean, as measured, ``(T,)``."""
-    count = record.presence.sum(axis=1)
-    others = np.maximum(count - 1, 0) * _measured(record) ** 2
+    others = np.maximum(record.presence.sum(axis=1) - 1, 0) * _measured(record) ** 2
     square = record.norms.means**2
     share = np.divide(others, square, out=np.zeros(record.rounds), where=square > 0)
     return np.asarray(np.minimum(share, 1.0))
@@ -82,17 +81,14 @@ def _measured(record: AuditRecord) -> Floats:
 
 def _own_parts(record: AuditRecord) -> Floats | None:
     """What each canary should have added to θ_T − θ_0, ``(k,)``; ``None`` if not server SGD."""
-    mechanism = record.mechanism
-    if not mechanism.server.linear:
+    if not record.mechanism.server.linear:
         return None
     return np.asarray(record.round_weights() * _added(record) @ record.shares())
 
 
 def _added(record: AuditRecord) -> Floats:
     """What a canary should have added to each round's mean, or has, ``(T,)``."""
-    known = record.mechanism.contributions
-    if known is None:
-        known = record.mechanism.clip_norms / record.mechanism.cohort_size
+    known = record.mechanism.added
     return np.where(np.isfinite(known), known, np.maximum(_measured(record), 0.0))
 
 
@@ -155,12 +151,10 @@ def _final_part(
     ids: NDArray[np.int64],
     others: NDArray[np.int64],
 ) -> tuple[tuple[Floats, Floats], float]:
-    """Cosines of both sides with the canaries' part of θ_T − θ_0, and its norm."""
     nothing = (np.zeros(len(ids)), np.zeros(len(others))), 0.0
     square = record.norms.displacement**2
-    if not np.max(np.abs(own), initial=0.0) < _LARGEST:  # float32 cannot hold their sum
-        return nothing
-    if not np.sum(own**2) >= SMALLEST_SHARE * square > 0:
+    fits = np.max(np.abs(own), initial=0.0) < _LARGEST  # else float32 cannot hold their sum
+    if not (fits and np.sum(own**2) >= SMALLEST_SHARE * square > 0):
         return nothing
     part = canaries.combine(own[None], numbers=ids.tolist())[0]
     cosines = canaries.dot(part, numbers=np.concatenate([ids, others]).tolist()) / norm(part)

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.record import AuditRecord
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 LEAST_CANARIES = 2  # that must have taken part for an ε
 _LAST = 3  # evaluations, or rounds, at the end of a run that tell that training failed
@@ -60,21 +59,18 @@ def in_rounds(rounds: int) -> str:
 
 
 def _nobody(record: AuditRecord) -> str | None:
-    """Too few canaries that took part, or that added a vector of another norm than 0."""
-    mechanism, where = record.mechanism, in_rounds(record.rounds)
+    where = in_rounds(record.rounds)
     if (count := _count(record.presence)) < LEAST_CANARIES:
         if record.findings.not_measured:  # what ran the audit knows a better reason
             return record.findings.not_measured.rstrip(". ")
         if record.rounds == 0:
             return "the audit saw no round"
-        needed = f"; an ε needs at least {LEAST_CANARIES}"
         return (
-            f"only {count} canary took part {where}{needed}"
+            f"only {count} canary took part {where}; an ε needs at least {LEAST_CANARIES}"
             if count
-            else (f"no canary took part {where}")
+            else f"no canary took part {where}"
         )
-    added = mechanism.clip_norms if mechanism.contributions is None else mechanism.contributions
-    adding = _count(record.presence & ~(added == 0)[:, None])
+    adding = _count(record.presence & ~(record.mechanism.added == 0)[:, None])
     if adding >= LEAST_CANARIES:
         return None
     who = f"only {adding}" if adding else "none"
@@ -101,7 +97,6 @@ def _no_rounds(record: AuditRecord) -> str | None:
 
 
 def _count(presence: NDArray[np.bool_]) -> int:
-    """Canaries that took part in at least one round."""
     return int(presence.any(axis=0).sum())
 
 
@@ -185,8 +180,9 @@ def _at_chance(record: AuditRecord) -> Iterator[str]:
         last = values[rounds >= _EARLY][-_LAST:]
         ended = f"and in the last {_LAST} evaluations was never"
         if name == "eval_accuracy" and not np.any(last > chance):
-            share = f"{last[-1]:.1%}, {ended} above chance ({chance:.1%})"
-            yield f"accuracy on held-out data is {share}"
+            yield (
+                f"accuracy on held-out data is {last[-1]:.1%}, {ended} above chance ({chance:.1%})"
+            )
         elif name == "eval_loss" and not np.any(last < chance):
             yield (
                 f"the loss on held-out data is {last[-1]:.3g}, {ended} below that of the same "
@@ -195,9 +191,7 @@ def _at_chance(record: AuditRecord) -> Iterator[str]:
 
 
 def _updates_lost(record: AuditRecord) -> str | None:
-    """More than half of all updates were lost, or every one of the last rounds."""
-    absent = record.clients.absent
-    arrived = _arrived(record)
+    absent, arrived = record.clients.absent, _arrived(record)
     if absent is None or arrived is None or not len(absent):
         return None
     if (text := share_lost(int(absent.sum()), round(float(arrived.sum())))) is not None:
@@ -228,9 +222,7 @@ def _arrived(record: AuditRecord) -> Floats | None:
     if offsets is not None and len(offsets) == record.rounds + 1:
         return np.asarray(np.diff(offsets) + canaries, np.float64)
     size = record.mechanism.cohort_size  # a deployment's mean number of replies, with canaries
-    if not math.isfinite(size):
-        return None
-    return np.full(record.rounds, size)
+    return np.full(record.rounds, size) if math.isfinite(size) else None
 
 
 def _series(record: AuditRecord, name: str) -> Floats:

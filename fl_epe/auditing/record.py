@@ -27,14 +27,13 @@ from fl_epe.auditing.record_parts import (
     ClientLog,
     Design,
     Findings,
-    Floats,
     Mechanism,
     Norms,
     Provenance,
     RunningScores,
 )
 from fl_epe.auditing.whitening import RoundCorrelation
-from fl_epe.checks import ArgumentError, check_count, check_probability, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, check_count, check_probability, raise_invalid
 from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
@@ -60,7 +59,6 @@ _SHAPES = {  # T rounds, k observed and u unobserved canaries, correlated over W
     ],
     "TW": ["correlation.factor"],
 }
-_PLANNED = 10_000  # more participations than rounds: those of a run that ended early
 _SERIES = (  # of one length
     ("eval_round", "eval_loss", "eval_accuracy"),
     ("train_loss", "train_accuracy", "unclipped", "cohort"),
@@ -146,9 +144,7 @@ class AuditRecord:
 
     def signal_known(self) -> bool:
         """Whether it is known for every round how much a canary adds to what is released."""
-        run = self.mechanism
-        known = run.clip_norms if run.contributions is None else run.contributions
-        return bool(np.all(np.isfinite(known)))
+        return bool(np.all(np.isfinite(self.mechanism.added)))
 
     def round_weights(self) -> Floats:
         """Weight of each round's mean in θ_T − θ_0, ``(T,)``.
@@ -237,10 +233,6 @@ class AuditRecord:
         write_values(Path(path), self.by_name(), private=private)
         return Path(path)
 
-    def without_seeds(self) -> AuditRecord:
-        """The record without any seed, to share: every estimate and report is the same."""
-        return self.with_values(**{"provenance.seeds": {}})
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditRecord:
         """Read what `save` wrote.
@@ -260,21 +252,18 @@ class AuditRecord:
 
 
 def _check_lengths(record: AuditRecord) -> None:
-    """Raise an `ArgumentError` if series, clients or canaries of a file do not fit its rounds."""
     for name, series in record.metrics.items():
         if series.ndim != 1:
             raise_invalid(f"metrics.{name[:40]}.shape", series.shape, "to have one axis")
     for names in _SERIES:
         found = {len(record.metrics[name]) for name in names if name in record.metrics}
         if len(found) > 1:
-            listed = ", ".join(names)
-            raise ArgumentError(f"Expected metrics {listed} of one length, found {found}.")
+            raise ArgumentError(
+                f"Expected metrics {', '.join(names)} of one length, found {found}."
+            )
     mechanism, clients = record.mechanism, record.clients
     if mechanism.server.linear and mechanism.server.learning_rates is None:
         raise ArgumentError("Expected mechanism.server.learning_rates, as the server is sgd.")
-    if (often := mechanism.canary_participations) > record.rounds + _PLANNED:
-        wanted = f"to be possible in {record.rounds} rounds"
-        raise_invalid("mechanism.canary_participations", often, wanted)
     factor = record.correlation.factor
     if factor is not None and not np.all(factor[:, 0] > 0):
         raise ArgumentError("Expected correlation.factor[:, 0] to be > 0.")
@@ -282,12 +271,13 @@ def _check_lengths(record: AuditRecord) -> None:
     if ids is not None and offsets is not None:
         fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
         if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
-            steps = f"to rise from 0 to {len(ids)} in {record.rounds + 1} steps"
-            raise ArgumentError(f"Expected clients.offsets {steps}.")
+            raise ArgumentError(
+                f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} "
+                "steps."
+            )
 
 
 def _values(part: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value and every part in a part, by its name."""
     for field in dataclasses.fields(part):
         name, value = f"{above}{field.name}", getattr(part, field.name)
         yield name, value

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.archive import read_archive, refusal, write_archive
-from fl_epe.checks import ArgumentError, checked_type, raise_invalid
+from fl_epe.archive import read_archive, write_archive
+from fl_epe.checks import ArgumentError, checked_type, parts_of, raise_invalid
 
 SCHEMA = 1  # version of the file format; a file with another one is refused
 WHAT = "a record written by AuditRecord.save"
@@ -49,8 +49,6 @@ def read_values(path: Path) -> dict[str, Any]:
         UnreadableFileError: if it is not a record, is damaged, or has another schema.
     """
     (meta,), arrays = read_archive(path, WHAT, schema=SCHEMA, texts=("meta",))
-    if twice := sorted(arrays.keys() & meta.keys()):
-        raise refusal(path, WHAT, f"{twice[0]!r} is a duplicate")
     metrics = {
         name.removeprefix(_METRICS): arrays.pop(name)
         for name in list(arrays)
@@ -70,11 +68,6 @@ def _short(value: Any, depth: int = 8) -> Any:
     return value
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    return typing.get_args(hint) if union else (hint,)
-
-
 def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
     """A part of a record from values by name, each of the type of its field and in its range.
 
@@ -87,7 +80,7 @@ def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
     hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
     for name in [field.name for field in fields]:
         full, hint = f"{above}{name}", hints[name]
-        part = next((k for k in _kinds(hint) if dataclasses.is_dataclass(k)), None)
+        part = next((k for k in parts_of(hint) if dataclasses.is_dataclass(k)), None)
         if part is not None and values.get(full, ...) is not None:
             if hint is part or any(other.startswith(f"{full}.") for other in values):
                 given[name] = part_of(part, values, f"{full}.")
@@ -106,7 +99,7 @@ _WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biu
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """``value`` if it is of this type; a list as a tuple, where that is the type."""
-    kind, *others = _kinds(hint)
+    kind, *others = parts_of(hint)
     arguments, origin = typing.get_args(kind), typing.get_origin(kind)
     if kind is Any or (value is None and types.NoneType in others):
         return value
@@ -129,7 +122,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return {key: _checked(f"{name}.{key[:40]}", v, arguments[1]) for key, v in value.items()}
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         return value  # of a model that diverged, or not known
-    return checked_type(name, value, kind, largest=_SEEDS)
+    return checked_type(name, value, hint, largest=_SEEDS)
 
 
 _LARGEST = 1e100  # of what is squared
@@ -149,6 +142,7 @@ _RANGES: dict[str, tuple[float, ...]] = {
     "norms.": (*_LENGTH, 0, math.inf, math.nan),
     "mechanism.clip_norms": (*_LENGTH, 0, math.inf, math.nan),
     "mechanism.contributions": (*_LENGTH, 0, math.inf, math.nan),
+    "mechanism.canary_participations": (0, 1e6),  # each of them may be an epoch
     "mechanism.cohort_size": (*_LENGTH, math.nan),  # of a deployment nobody may know it
     "mechanism.noise_multiplier": (1 / _LARGEST, _LARGEST, 0),  # its square is a number, too
     "mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
@@ -165,7 +159,6 @@ _ANY = ("metrics", "design.settings", "clients.ids")
 
 
 def _check_range(name: str, value: Any) -> None:
-    """Raise an `ArgumentError` unless all numbers in a value are in the range of its name."""
     if isinstance(value, dict):
         value = [each for each in value.values() if isinstance(each, int)]
     elif not isinstance(value, int | float | np.ndarray) or value is True:

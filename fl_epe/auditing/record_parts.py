@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.canaries import CanaryKind
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,6 +128,12 @@ class Mechanism:
     inclusion: Literal["fixed", "coin"] = "fixed"
     canary_weights: Floats | None = None
 
+    @property
+    def added(self) -> Floats:
+        """``contributions``, or their default, ``(T,)``."""
+        known = self.contributions
+        return self.clip_norms / self.cohort_size if known is None else known
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Design:
@@ -177,19 +182,17 @@ class Design:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Design:
         """From settings by the names that they have where they are set."""
-        given = {_AS_SET.get(name, name): value for name, value in settings.items()}
-        fields = {field.name for field in dataclasses.fields(cls)} - {"settings"}
-        known = {name: value for name, value in given.items() if name in fields}
-        others = {name: value for name, value in given.items() if name not in fields}
+        others = {_AS_SET.get(name, name): value for name, value in settings.items()}
+        names = {field.name for field in dataclasses.fields(cls)} - {"settings"}
+        known = {name: others.pop(name) for name in names & others.keys()}
         return cls(**known, settings=others)
 
     def to_settings(self) -> dict[str, Any]:
         """The inverse of `of`, without what is not known."""
         names = {field: name for name, field in _AS_SET.items()}
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        others = values.pop("settings")
-        known = {names.get(name, name): value for name, value in values.items()}
-        return {**{name: value for name, value in known.items() if value is not None}, **others}
+        known = {names.get(name, name): v for name, v in vars(self).items() if v is not None}
+        others: dict[str, Any] = known.pop("settings")
+        return known | others
 
 
 _AS_SET = {"clients": "num_clients", "rounds": "num_rounds", "participation": "schedule"}

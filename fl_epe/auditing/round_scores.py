@@ -14,17 +14,10 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, measure_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import (
-    CanaryCosines,
-    Floats,
-    Mechanism,
-    Norms,
-    RunningScores,
-    ServerStep,
-)
+from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, ServerStep
 from fl_epe.auditing.scores import hidden_norm, shift_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 
 Vector = NDArray[np.floating]
@@ -95,16 +88,15 @@ def score_round(
     own[list(facts.present)] = facts.canary_weights()
     weights, known = own[present], math.isfinite(facts.contribution)
     numbers = list(range(count)) if everybody else present
-    mine = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
-    scores[numbers] = mine
+    scores[numbers] = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
     hidden, dim, part = mean, len(mean), facts.contribution if known else 0.0
     energy = float(np.mean(weights * scores[present])) ** 2 if present else 0.0
     if has_canaries and energy > 0 and len(present) * energy >= SMALLEST_SHARE * square:
-        if vectors is None:
-            total = canaries.combine(weights[None], numbers=present)[0]
-        else:
-            given = facts.canary_weights().astype(vectors.dtype)
-            total = np.asarray(given @ vectors)
+        total = (
+            canaries.combine(weights[None], numbers=present)[0]
+            if vectors is None
+            else np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
+        )
         with_sum, added = canaries.dot(total, numbers=numbers), float(weights @ scores[present])
         left, rest, share = leave_others_out(
             scores[numbers], with_sum, own[numbers], square, added, norm(total) ** 2
@@ -133,9 +125,10 @@ class SeenRounds:
     """
 
     def __init__(self, count: int) -> None:
-        numbers: dict[str, tuple[int, ...]] = dict.fromkeys((*_FACTS, "update_norms", "window"), ())
-        each = dict.fromkeys(("presence", "scores", "signals", "weights"), (count,))
-        self._shapes = numbers | each
+        self._shapes: dict[str, tuple[int, ...]] = {
+            **dict.fromkeys((*_FACTS, "update_norms", "window"), ()),
+            **dict.fromkeys(("presence", "scores", "signals", "weights"), (count,)),
+        }
         self._rows: dict[str, list[Any]] = {name: [] for name in (*self._shapes, "factor")}
 
     def __len__(self) -> int:
@@ -179,8 +172,7 @@ class SeenRounds:
 
     def last(self, name: str, count: int) -> Floats:
         """The last rows of "scores" or "signals", at most ``count``."""
-        rows = self._rows[name]
-        found = np.array(rows[max(len(rows) - count, 0) :], np.float64)
+        found = np.array(self._rows[name][max(len(self) - count, 0) :], np.float64)
         return found.reshape(-1, *self._shapes[name])
 
     @property
@@ -190,11 +182,11 @@ class SeenRounds:
 
     def mechanism(self, server: ServerSGD | str, ids: NDArray[np.int64]) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
-        if isinstance(server, ServerSGD):
-            rates = np.full(len(self), server.learning_rate)
-            step = ServerStep("sgd", rates, server.momentum)
-        else:
-            step = ServerStep(server)
+        step = (
+            ServerStep("sgd", np.full(len(self), server.learning_rate), server.momentum)
+            if isinstance(server, ServerSGD)
+            else ServerStep(server)
+        )
         replies, presence, weights = self["replies"], self["presence"], self["weights"]
         replies = replies[np.isfinite(replies)]
         return Mechanism(
@@ -208,11 +200,6 @@ class SeenRounds:
             contributions=self["contribution"],
             canary_weights=None if np.all(weights == 1) else weights[:, ids],
         )
-
-    def running(self, ids: NDArray[np.int64], planned: float | None) -> RunningScores:
-        """What `epsilon_by_round` needs of the canaries ``ids``."""
-        scores, signals = (self[name].take(ids, axis=1) for name in ("scores", "signals"))
-        return RunningScores(scores, signals, planned)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Named arrays, from which `restore` goes on."""
@@ -240,11 +227,6 @@ class SeenRounds:
         for name in ("scores", "signals", "factor", "weights"):
             if not np.all(np.isfinite(state[name])):
                 raise ValueError(f"Expected {name} to be finite.")
-
-    def scored(self) -> list[tuple[NDArray[np.bool_], Floats, Floats]]:
-        """Of each round who took part, and the whitened scores and signals."""
-        rows = self._rows
-        return list(zip(rows["presence"], rows["scores"], rows["signals"], strict=True))
 
 
 def record_from_scorer(
@@ -315,9 +297,7 @@ def _with_own(record: AuditRecord) -> AuditRecord:
 
     All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
     """
-    norms, added = record.norms.means, record.mechanism.contributions
-    if added is None:
-        added = record.mechanism.clip_norms / record.mechanism.cohort_size
+    norms, added = record.norms.means, record.mechanism.added
     dots, own = record.observed.means * norms[:, None], record.presence * added[:, None]
     lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
     means = np.divide(dots + own, lengths, out=np.zeros_like(dots), where=lengths > 0)

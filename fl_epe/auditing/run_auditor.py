@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import ClientLog, Provenance, installed_versions
+from fl_epe.auditing.record_parts import ClientLog, Provenance, RunningScores, installed_versions
 from fl_epe.auditing.round_scores import (
     OTHERS,
     RoundFacts,
@@ -89,13 +89,10 @@ class RunAuditor:
             raise_invalid("unobserved", unobserved, ">= 0")
         check_probability("delta", delta)
         check_count("window", window)
-        self.delta = delta
-        self._seed, self._kind = seed, kind
+        self.delta, self._seed, self._kind = delta, seed, kind
         self._count, self._unobserved = num_canaries, unobserved
-        self._server = server
-        self._window = window
-        self._planned, self._follow = planned, follow
-        self._told = tuple(series)
+        self._server, self._told = server, tuple(series)
+        self._planned, self._follow, self._window = planned, follow, window
         self._scorer: CanaryScorer | None = None
         self._rounds = SeenRounds(num_canaries)
 
@@ -135,9 +132,8 @@ class RunAuditor:
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
         dim, count = len(theta), self._count + self._unobserved
-        canaries = CanarySet(dim, count, self._seed, self._kind)
-        self._scorer = CanaryScorer(canaries)
-        self._whitener = Whitener(dim, self._window if canaries.fast and self._follow else 1)
+        self._scorer = CanaryScorer(CanarySet(dim, count, self._seed, self._kind))
+        self._whitener = Whitener(dim, self._window if self.canaries.fast and self._follow else 1)
         self._so_far = EpsilonSoFar(dim, self._count, self._planned, self._whitener.window)
         self._rounds = SeenRounds(self._count)
         self._velocity: Vector = np.zeros(dim, np.float32)
@@ -226,9 +222,7 @@ class RunAuditor:
 
         ``None`` before two canaries took part, and without ``follow``.
         """
-        if self._scorer is None:
-            return None
-        return self._so_far.estimate(self.delta, confidence)
+        return None if self._scorer is None else self._so_far.estimate(self.delta, confidence)
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, NDArray[Any]]:
         """Named arrays from which `restore` goes on; the models are not among them.
@@ -240,8 +234,7 @@ class RunAuditor:
         Raises:
             ValueError: before `begin`.
         """
-        scorer = self._started()
-        scored = scorer.state(None if keep_waiting else self._series)
+        scored = self._started().state(None if keep_waiting else self._series)
         return {**self._rounds.state(), **scored, "sketches": self._whitener.state()}
 
     def restore(
@@ -277,9 +270,9 @@ class RunAuditor:
         else:
             names = [f"{kind}.{name}" for name in self._series for kind in ("norms", "dots")]
             scorer.restore({name: state[name] for name in names}, rounds)
-        forgotten = len(state["presence"]) - rounds
-        self._whitener.restore(state["sketches"], forgotten)
-        for present, scores, signals in seen.scored():
+        self._whitener.restore(state["sketches"], len(state["presence"]) - rounds)
+        scored = (seen[name] for name in ("presence", "scores", "signals"))
+        for present, scores, signals in zip(*scored, strict=True):
             self._so_far.add(np.flatnonzero(present), scores, signals)
         self._last = last
         self._velocity = self._velocity if velocity is None else velocity
@@ -326,7 +319,9 @@ class RunAuditor:
             **parts,
         )
         if self._follow:
-            record = dataclasses.replace(record, running=rounds.running(ids, self._planned))
+            scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
+            running = RunningScores(scores, signals, self._planned)
+            record = dataclasses.replace(record, running=running)
         return record.with_values(**facts)
 
     def _started(self) -> CanaryScorer:

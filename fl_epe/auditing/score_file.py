@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.archive import json_object, read_archive, read_npy
 from fl_epe.auditing.assumptions import GaussianFit, check_sign, gaussian_test
@@ -27,10 +27,9 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import check_scores, finite, raise_invalid
+from fl_epe.checks import Floats, check_scores, finite, raise_invalid
 from fl_epe.table_file import check_header, csv_rows, parquet_table, read_table, shown
 
-Floats = NDArray[np.float64]
 # Columns by name, NaN in an empty cell, and what to call a row in messages.
 Table = tuple[dict[str, Floats], Callable[[int], str]]
 
@@ -98,7 +97,6 @@ def _check_whole(name: str, numbers: Floats, place: Callable[[int], str]) -> Non
 
 
 def _cell(name: str, value: Any, place: str) -> float:
-    """The number in a cell; NaN if it is empty."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
     if name == "member":
@@ -271,15 +269,13 @@ def summarize_scores(
     Raises:
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    bare = scores
-    shared = None
+    bare, shared, refused = scores, None, None
     if scores.dim is not None:
         shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim
         scale = np.sqrt(scores.dim)
         others = None if scores.unobserved is None else scores.unobserved / scale
         bare = Scores(scores.observed / scale, others)
     check_sign(scores)
-    refused = None
     estimates: list[EpsilonEstimate] = []
     if scores.dim is not None:
         try:

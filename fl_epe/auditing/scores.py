@@ -22,13 +22,10 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.auditing.epsilon_estimate import Adversary
-from fl_epe.checks import check_scores, raise_invalid
-
-Floats = NDArray[np.float64]
-
+from fl_epe.checks import Floats, check_scores, raise_invalid
 
 # A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it.
 UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
@@ -45,8 +42,7 @@ def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
     largest = max(float(np.max(np.abs(group))) for group in groups)
     if largest == 0 or _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
         return groups
-    exponent = int(np.frexp(largest)[1])
-    return tuple(np.asarray(np.ldexp(group, -exponent)) for group in groups)
+    return tuple(np.asarray(np.ldexp(group, -int(np.frexp(largest)[1]))) for group in groups)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, raise_invalid
 from fl_epe.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from fl_epe.auditing.view import View
-
-Floats = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

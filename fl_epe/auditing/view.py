@@ -21,7 +21,6 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing import statistics
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
@@ -30,9 +29,7 @@ from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
 from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs
-from fl_epe.checks import raise_invalid
-
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats, raise_invalid
 
 STATISTICS = {
     "displacement": FINAL_MODEL,
@@ -96,8 +93,7 @@ class View:
                     scores = dataclasses.replace(scores, spread=self._overlap_spread(scores))
                 with contextlib.suppress(ValueError):  # not known
                     scores = dataclasses.replace(scores, expected=self.expected_scores)
-            adversary = STATISTICS[statistic]
-            self._scores[statistic] = dataclasses.replace(scores, adversary=adversary)
+            self._scores[statistic] = dataclasses.replace(scores, adversary=STATISTICS[statistic])
         return self._scores[statistic]
 
     @property
@@ -105,7 +101,8 @@ class View:
         """What it does to `whitened_scores` that correlations are estimated."""
         if self.adversary.sees == "final":
             return EXACT
-        return self.record.correlation.precision(self.record.rounds, self.record.dim)
+        record, correlation = self.record, self.record.correlation
+        return Precision.of(min(record.rounds, correlation.window), record.dim, correlation.parts)
 
     @property
     def correlated(self) -> bool:
@@ -182,15 +179,15 @@ class View:
             ValueError: if the record does not say.
         """
         self._check_signal()
-        mechanism = self.record.mechanism
-        if mechanism.contributions is not None:
-            return mechanism.contributions
-        return np.asarray(mechanism.clip_norms / mechanism.cohort_size)
+        return self.record.mechanism.added
 
     def _check_signal(self) -> None:
         if not self.record.signal_known():
-            norms = self.record.mechanism.clip_norms
-            raise_invalid("clip_norms", norms, "(or contributions) to be known in every round")
+            raise_invalid(
+                "clip_norms",
+                self.record.mechanism.clip_norms,
+                "(or contributions) to be known in every round",
+            )
 
     @functools.cached_property
     def weights(self) -> Floats:

@@ -30,10 +30,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.mechanism import norm
-
-Floats = NDArray[np.float64]
 
 # Numbers in a sketch; a prime, so that no part has the same place of every layer's rows.
 SKETCH_PARTS = 16381
@@ -94,8 +92,7 @@ class Whitener:
         if self._dim == self._parts:
             return np.asarray(vector, np.float32)
         if self._signs is None:
-            draw = np.random.default_rng(_SEED).integers(0, 2, self._dim, np.int8)
-            self._signs = 2 * draw - 1
+            self._signs = 2 * np.random.default_rng(_SEED).integers(0, 2, self._dim, np.int8) - 1
         signed = vector * self._signs
         whole = self._dim // self._parts * self._parts
         found = signed[:whole].reshape(-1, self._parts).sum(axis=0, dtype=np.float64)
@@ -174,8 +171,7 @@ class RoundCorrelation:
             return whitened
         found = np.empty(whitened.shape)
         for here, columns in self._columns(len(whitened)):
-            length = np.sqrt(np.sum(columns**2, axis=0))
-            found[here] = columns.T @ whitened / length[:, None]
+            found[here] = columns.T @ whitened / np.sqrt(np.sum(columns**2, axis=0))[:, None]
         return found
 
     def alone(self, signal: Floats) -> Floats:
@@ -186,10 +182,6 @@ class RoundCorrelation:
         for here, columns in self._columns(len(signal)):
             found[here] = np.sum((columns * signal[here]) ** 2, axis=0)
         return found
-
-    def precision(self, rounds: int, dim: int) -> Precision:
-        """What the estimation of the factor does to scores after so many rounds."""
-        return Precision.of(min(rounds, self.window), dim, self.parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,8 +209,7 @@ class Precision:
             return cls(1.0, unit, few)
         samples = parts * dim / (dim - parts)  # random directions that tell as much
         rest = max(samples - window, 1.0)
-        width = math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2))
-        return cls(width, unit, few)
+        return cls(math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2)), unit, few)
 
     def unit_error(self, pairs: float, energy: float) -> float:
         """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
@@ -274,5 +265,4 @@ def whitened_row(row: Floats, value: Floats, before: Floats) -> Floats:
     back = min(len(row) - 1, len(before))
     if not back:
         return np.asarray(value / row[0])
-    last = before[len(before) - back :]
-    return np.asarray((value - row[back:0:-1] @ last) / row[0])
+    return np.asarray((value - row[back:0:-1] @ before[len(before) - back :]) / row[0])

@@ -109,7 +109,7 @@ class Export:
         )
         if target.exists():
             raise_invalid("destination", str(target), "not to exist: name another file")
-        AuditRecord.load(source).without_seeds().save(target, private=False)
+        AuditRecord.load(source).with_values(seeds={}).save(target, private=False)
         print_whole(f"{target}: a copy of {source} without seeds")
         return 0
 

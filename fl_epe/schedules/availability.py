@@ -23,8 +23,8 @@ from fl_epe.schedules.contract import (
     even_sizes,
 )
 
+# The most zones times rounds of a day for which `TimeOfDay` keeps who is available when.
 MOST_CELLS = 10**8
-"""The most zones times rounds of a day for which `TimeOfDay` keeps who is available when."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +83,8 @@ class CheckIn(Schedule):
 
     def _check_ins(self, phase: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
         """Who checks in, and how many rounds after the multiple of ``window`` they do."""
-        if self.keep == 1:
-            ids = np.arange(len(phase))
-        else:
-            ids = draw(rng, len(phase), rng.binomial(len(phase), self.keep))
+        many = len(phase)
+        ids = np.arange(many) if self.keep == 1 else draw(rng, many, rng.binomial(many, self.keep))
         return ids, rng.integers(self.window, size=len(ids)) - phase[ids]
 
     def client_law(self, population: int) -> ClientLaw | None:
@@ -258,8 +256,7 @@ class DeviceClasses(Schedule):
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
-        shares = np.array(self.shares) / sum(self.shares)
-        members = rng.multinomial(population, shares)
+        members = rng.multinomial(population, np.array(self.shares) / sum(self.shares))
         clients = rng.permutation(population)  # class after class
         starts = np.cumsum(members) - members
         for _ in range(self.rounds):

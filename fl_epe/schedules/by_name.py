@@ -119,8 +119,9 @@ def _json(spec: str, text: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text))
     except (ValueError, RecursionError) as error:  # not JSON, or nested too deep
-        kind = spec.partition(":")[0]
-        raise ArgumentError(f"Expected {spec!r} to hold a JSON object after {kind}:.") from error
+        raise ArgumentError(
+            f"Expected {spec!r} to hold a JSON object after {spec.partition(':')[0]}:."
+        ) from error
 
 
 def _pairs(spec: str, text: str) -> dict[str, Any]:
@@ -178,8 +179,7 @@ def _check_in(rounds: int, participations: float, *, window: int | None = None) 
         window = math.floor(_whole(rounds / participations))
     keep = participations * window / rounds
     if keep > 1 + 1e-12:
-        limit = rounds / participations
-        raise_invalid("window", window, f"<= rounds/participations={limit}")
+        raise_invalid("window", window, f"<= rounds/participations={rounds / participations}")
     return CheckIn(rounds, window, min(keep, 1.0))
 
 
@@ -259,6 +259,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 """The class of each kind of schedule."""
 
+# Where rounds and participations are not, with the options, what the class takes.
 _MAKERS: dict[str, Callable[..., Schedule]] = {
     DeviceClasses.kind: _device_classes,
     CheckIn.kind: _check_in,
@@ -266,4 +267,3 @@ _MAKERS: dict[str, Callable[..., Schedule]] = {
     DropOut.kind: _drop_out,
     Capped.kind: _capped,
 }
-"""Where rounds and participations are not, with the options, what the class takes."""

@@ -16,9 +16,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_rate
+from fl_epe.checks import ArgumentError, Floats, check_rate
 
-Floats = NDArray[np.float64]
 Cohort = NDArray[np.int64]
 """The ids of those who take part in one round."""
 
@@ -131,8 +130,7 @@ class ClientType:
         return dataclasses.replace(self, most=min(most, self.most or most))
 
 
-ClientLaw = tuple[ClientType, ...]
-"""The types of clients; their shares add up to 1."""
+ClientLaw = tuple[ClientType, ...]  # the types of clients; their shares add up to 1
 
 
 @dataclasses.dataclass(frozen=True)

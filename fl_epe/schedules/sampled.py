@@ -209,8 +209,7 @@ def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: i
     repeated = np.isin(order, tail)
     fresh, late = order[~repeated], order[repeated]
     head = size - len(tail)
-    rest = np.concatenate([fresh[head:], late])
-    return np.concatenate([fresh[:head], rng.permutation(rest)])
+    return np.concatenate([fresh[:head], rng.permutation(np.concatenate([fresh[head:], late]))])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,8 +241,9 @@ class Cyclic(Epochs):
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: the rounds of each place in the order."""
         places = min(population, 4 * self.rounds)
-        sizes = even_sizes(round(self.epochs * places), self.rounds)
-        when = np.repeat(np.arange(self.rounds), sizes)
+        when = np.repeat(
+            np.arange(self.rounds), even_sizes(round(self.epochs * places), self.rounds)
+        )
         own = (when[place::places] for place in range(places))  # one place after another comes
         return tuple(
             ClientType(1 / places, np.arange(len(turns)), turns, np.ones(len(turns)))
@@ -273,7 +273,6 @@ class BallsInBins(Epochs):
         check_count("epochs", self.epochs)
 
     def _blocks(self) -> list[NDArray[np.int64]]:
-        """The rounds of each block."""
         return np.array_split(np.arange(self.rounds), int(self.epochs))
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:

@@ -15,9 +15,7 @@ from fl_epe.checks import raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule
 from fl_epe.table_file import csv_rows, parquet_table, read_table, shown
 
-COLUMNS = ROUND, CLIENT = "round", "client_id"
-"""Names of the columns of a log."""
-
+COLUMNS = ROUND, CLIENT = "round", "client_id"  # of a log
 _MOST_ROUNDS = 10**7
 _LONGEST = 256  # characters of a client's id: an array of texts is as wide as the longest
 
@@ -50,8 +48,7 @@ class Trace(Schedule):
 
     def __post_init__(self) -> None:
         when = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
-        names = _vector("client_ids", self.client_ids, "iuU")
-        clients, who = np.unique(names, return_inverse=True)
+        clients, who = np.unique(_vector("client_ids", self.client_ids, "iuU"), return_inverse=True)
         if len(when) != len(who):
             raise_invalid("round_ids", when, f"to be as many as the {len(who)} client_ids")
         first, last = int(when.min()), int(when.max())
@@ -86,8 +83,7 @@ class Trace(Schedule):
             FileNotFoundError: if there is no such file.
             ValueError: if it holds no trace; the message names the file, and the line or column.
         """
-        readers = {".csv": _csv, ".parquet": _parquet}
-        return read_table(Path(path), readers, "a participation trace")
+        return read_table(Path(path), {".csv": _csv, ".parquet": _parquet}, "a participation trace")
 
     @property
     def population(self) -> int:

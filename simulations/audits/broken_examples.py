@@ -30,6 +30,7 @@ from noise_bugs import (
     TooLittleNoise,
     banded_factor,
 )
+from noisy_sum import NoisySum
 from numpy.typing import NDArray
 from sensitivity_bugs import (
     AdaptiveSum,
@@ -42,14 +43,7 @@ from sensitivity_bugs import (
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores
-from fl_epe.auditing.games import (
-    ALONG_CANARY,
-    Adjacency,
-    AuditedMechanism,
-    NoisySum,
-    Statistic,
-    play_game,
-)
+from fl_epe.auditing.games import ALONG_CANARY, Adjacency, AuditedMechanism, Statistic, play_game
 from fl_epe.mechanism import AdaptiveClip
 from fl_epe.seeding import generator
 

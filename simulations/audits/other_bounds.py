@@ -20,7 +20,7 @@ import scipy
 
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
-from fl_epe.auditing.bounds.error_rates import Errors, FloatArray, Sample
+from fl_epe.auditing.bounds.error_rates import Errors, Sample
 from fl_epe.auditing.bounds.methods import Bound
 from fl_epe.auditing.bounds.thresholds import (
     AtThresholds,
@@ -30,6 +30,7 @@ from fl_epe.auditing.bounds.thresholds import (
     mu_limits,
 )
 from fl_epe.auditing.scores import fitted_shift
+from fl_epe.checks import Floats
 
 _QUADRATURE = (np.arange(400) + 0.5) / 400
 _LARGEST_LEVEL = 1e12  # larger privacy levels count as infinite
@@ -69,7 +70,7 @@ def _pooled_shift(sample: Sample) -> float:
     return float(noncentrality * (t / capped) * error)
 
 
-def _squares(scores: FloatArray) -> float:
+def _squares(scores: Floats) -> float:
     """Sum of squared deviations from the mean; exactly 0 for tied scores."""
     shifted = scores - scores[0]
     return float(np.sum((shifted - shifted.mean()) ** 2))
@@ -85,7 +86,7 @@ def katz_log(sample: Sample) -> float:
 
 
 def _katz_epsilon(sample: Sample) -> AtThresholds:
-    def epsilon(errors: Errors) -> FloatArray:
+    def epsilon(errors: Errors) -> Floats:
         hits = errors.observed - errors.missed
         log_fpr, variance = errors.log_fpr, 1 / np.maximum(hits, _TINY) - 1 / errors.observed
         if errors.false_alarms is not None:
@@ -117,7 +118,7 @@ def bayesian_gdp(sample: Sample) -> float:
 def _credible_epsilon(sample: Sample) -> AtThresholds:
     target = 1 - sample.delta
 
-    def least_fnr(log_fpr: FloatArray, epsilon: float) -> FloatArray:
+    def least_fnr(log_fpr: Floats, epsilon: float) -> Floats:
         by_members = target - np.exp(np.minimum(epsilon + log_fpr, 0.0))
         by_others = np.exp(-epsilon) * (target - np.exp(log_fpr))
         return np.asarray(np.maximum(by_members, by_others))
@@ -126,10 +127,10 @@ def _credible_epsilon(sample: Sample) -> AtThresholds:
 
 
 def _credible_gdp_epsilon(sample: Sample) -> AtThresholds:
-    def least_fnr(log_fpr: FloatArray, mu: float) -> FloatArray:
+    def least_fnr(log_fpr: Floats, mu: float) -> Floats:
         return np.asarray(scipy.special.ndtr(-scipy.special.ndtri_exp(log_fpr) - mu))
 
-    def epsilon(errors: Errors) -> FloatArray:
+    def epsilon(errors: Errors) -> Floats:
         limits = _credible_limits(errors, least_fnr, sample.alpha)
         return np.array([gdp_epsilon(float(mu), sample.delta) for mu in limits])
 
@@ -137,8 +138,8 @@ def _credible_gdp_epsilon(sample: Sample) -> AtThresholds:
 
 
 def _credible_limits(
-    errors: Errors, least_fnr: Callable[[FloatArray, float], FloatArray], alpha: float
-) -> FloatArray:
+    errors: Errors, least_fnr: Callable[[Floats, float], Floats], alpha: float
+) -> Floats:
     limits = [
         _credible_limit(_at(errors, place), least_fnr, alpha) for place in range(errors.missed.size)
     ]
@@ -155,7 +156,7 @@ def _at(errors: Errors, place: int) -> Errors:
 
 
 def _credible_limit(
-    errors: Errors, least_fnr: Callable[[FloatArray, float], FloatArray], alpha: float
+    errors: Errors, least_fnr: Callable[[Floats, float], Floats], alpha: float
 ) -> float:
     """The privacy level that the rates satisfy with posterior probability ``alpha``.
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import step_bounds
 from audit_script import Result, Settings, Table, run
+from noisy_sum import NoisySum
 from numpy.typing import NDArray
 from sampled_gaussian import poisson_epsilon_below
 from subsampled_bounds import composed_lower_bound, noise_multiplier_limit, subsampled_lower_bound
@@ -93,7 +94,7 @@ def _play(canary: games.ByStep, dim: int, rate: float, steps: int, seed: int) ->
         return np.asarray(gradients / np.linalg.norm(gradients, axis=1, keepdims=True))
 
     return games.play_game(
-        games.NoisySum(1.0, _NOISE),
+        NoisySum(1.0, _NOISE),
         "add-or-remove",
         canary,
         observations=steps,

@@ -31,7 +31,6 @@ from sampled_gaussian import poisson_epsilon_below, poisson_trade_off
 
 from fl_epe.auditing.bounds.error_rates import (
     Errors,
-    FloatArray,
     Sample,
     clopper_pearson_upper,
     count_errors,
@@ -39,7 +38,7 @@ from fl_epe.auditing.bounds.error_rates import (
 )
 from fl_epe.auditing.bounds.thresholds import held_out, joint_alpha, mu_limits
 from fl_epe.auditing.scores import Scores, in_moderate_units
-from fl_epe.checks import check_probability
+from fl_epe.checks import Floats, check_probability
 
 _LEAST, _MOST = -4, 10  # noise multipliers from 2⁻⁴ to 2¹⁰
 _FINE = 64  # members of the family in each doubling of the noise
@@ -157,7 +156,7 @@ def _limit(sample: Sample, rate: float, steps: int) -> float:
     """The least noise multiplier of the ladder that is ruled out; all larger ones are as well."""
     level = joint_alpha(sample)
 
-    def promise(errors: Errors) -> FloatArray:
+    def promise(errors: Errors) -> Floats:
         log_fpr, fnr = upper_rates(errors, clopper_pearson_upper, level)
         return _rungs_ruled_out(np.exp(log_fpr), fnr, rate, steps)
 
@@ -179,7 +178,7 @@ def _limit(sample: Sample, rate: float, steps: int) -> float:
 
 
 def _held_out(
-    sample: Sample, promise: Callable[[Errors], FloatArray], rate: float, steps: int
+    sample: Sample, promise: Callable[[Errors], Floats], rate: float, steps: int
 ) -> Errors:
     """Errors at a threshold that a tenth of the scores chose, fitted as the family has them.
 
@@ -210,13 +209,13 @@ def _held_out(
     return count_errors(judging, thresholds[best : best + 1])
 
 
-def _with_luck(share: FloatArray, total: int) -> FloatArray:
+def _with_luck(share: Floats, total: int) -> Floats:
     """Counts of errors that may come, from few to many, shape (levels, j)."""
     spread = np.sqrt(total * share * (1 - share))
     return np.asarray(np.clip(total * share + _LUCK[:, np.newaxis] * spread, 0.0, float(total)))
 
 
-def _rungs_ruled_out(fpr: FloatArray, fnr: FloatArray, rate: float, steps: int) -> FloatArray:
+def _rungs_ruled_out(fpr: Floats, fnr: Floats, rate: float, steps: int) -> Floats:
     """How many doublings of noise these error rates rule out, about: to choose a threshold."""
     ladder = _ladder(rate, steps)
     places = np.interp(np.broadcast_to(fpr, fnr.shape), _RATES, np.arange(_RATES.size))
@@ -232,7 +231,7 @@ def _rungs_ruled_out(fpr: FloatArray, fnr: FloatArray, rate: float, steps: int) 
 
 
 @functools.lru_cache(maxsize=64)
-def _ladder(rate: float, steps: int) -> FloatArray:
+def _ladder(rate: float, steps: int) -> Floats:
     """The least FNR at each of `_RATES`, a row for each doubling of the noise."""
     noises = 2.0 ** np.arange(_LEAST, _MOST + 1)
     return np.array([poisson_trade_off(float(z), rate, steps).least_fnr(_RATES) for z in noises])

@@ -54,6 +54,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from audit_script import Result, Settings, Table, run
 from composed import noise_of_epsilon
+from noisy_sum import NoisySum
 from numpy.typing import NDArray
 from other_bounds import any_lower_bound
 from sampled_gaussian import poisson_epsilon_below
@@ -168,7 +169,7 @@ def thresholds(settings: Settings) -> Result:
     count = settings.count(5000, 500)
     truth = gaussian_epsilon(1.0, settings.delta)
     scores = games.play_game(
-        games.NoisySum(1.0, 1.0),
+        NoisySum(1.0, 1.0),
         "add-or-remove",
         [1.0, 0.0],
         observations=count,

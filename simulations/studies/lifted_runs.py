@@ -15,9 +15,9 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing import Scores
-from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
+from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import log_p_values
-from fl_epe.checks import check_probability, raise_invalid
+from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _BETS = np.arange(1, 9) / 8  # shares of the capital that are bet, if there are several runs
 _LARGEST_SHARE = 0.5  # of the canaries whose scores are to exceed a threshold
@@ -80,7 +80,7 @@ def _from_samples(samples: list[Sample]) -> float:
 
 
 def _first_convincing(
-    runs: list[FloatArray], candidates: FloatArray, limit: float, alpha: float
+    runs: list[Floats], candidates: Floats, limit: float, alpha: float
 ) -> float | None:
     """The least log p-value at which the runs' shares contradict a mean of ``limit`` or less."""
     low, high = 0, candidates.size  # shares rise with the p-value, and so does the capital
@@ -96,7 +96,7 @@ def _first_convincing(
     return float(candidates[low]) if low < candidates.size else None
 
 
-def log_capital(shares: FloatArray, mean: float) -> float:
+def log_capital(shares: Floats, mean: float) -> float:
     """Log of the capital of one who bets, starting with 1, that shares in [0, 1] exceed ``mean``.
 
     The capital's expectation is at most 1 if the shares are independent with means of ``mean`` or
@@ -114,7 +114,7 @@ def log_capital(shares: FloatArray, mean: float) -> float:
     return float(scipy.special.logsumexp(gains) - np.log(len(gains)))
 
 
-def _bets(runs: int) -> FloatArray:
+def _bets(runs: int) -> Floats:
     return np.ones(1) if runs == 1 else _BETS
 
 

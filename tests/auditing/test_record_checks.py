@@ -64,7 +64,7 @@ EDITS = {
     "participations": (
         "mechanism.canary_participations",
         2**31,
-        r"canary_participations=2147483648 to be possible in 6 rounds",
+        r"canary_participations=2147483648.0 in \[0, 1000000.0\]",
     ),
     "faults": ("provenance.faults", [1], "provenance.faults=1 to be text"),
     "faults-text": ("provenance.faults", "x", "provenance.faults='x' to be a list"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from noisy_sum import NoisySum
 
 from fl_epe.auditing import games
 
@@ -15,7 +16,7 @@ OWN = np.random.default_rng(9)
 )
 @pytest.mark.parametrize("denominator", [1.0, 4.0])
 def test_a_right_mechanism_has_its_sensitivity(game, times, denominator):
-    mechanism = games.NoisySum(1.5, 2.0, denominator)
+    mechanism = NoisySum(1.5, 2.0, denominator)
     found = games.measured_sensitivity(mechanism, game, CANARIES, others=OTHERS, seed=3)
     assert found == pytest.approx(times * 1.5 / denominator)
 
@@ -82,4 +83,4 @@ def test_canaries_that_change_nothing_measure_nothing():
 
 def test_a_canary_is_needed():
     with pytest.raises(ValueError, match="canaries"):
-        games.measured_sensitivity(games.NoisySum(1.0, 1.0), "zero-out", [])
+        games.measured_sensitivity(NoisySum(1.0, 1.0), "zero-out", [])

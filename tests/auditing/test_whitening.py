@@ -39,7 +39,8 @@ def test_the_factor_is_that_of_the_cosines():
     correlation = factor_of(vectors)
     assert correlation.window == ROUNDS < window_of(DIM, 800) == 20
     np.testing.assert_allclose(dense(correlation), np.linalg.cholesky(unit @ unit.T), atol=1e-6)
-    assert correlation.precision(ROUNDS, DIM).width == 1  # nothing is estimated in so few
+    precision = Precision.of(ROUNDS, DIM, correlation.parts)
+    assert precision.width == 1  # nothing is estimated in so few
 
 
 def test_scores_are_whitened_by_it():
@@ -68,7 +69,7 @@ def test_rounds_beyond_the_window_are_forgotten():
     values = np.ones((ROUNDS, 2))
     assert declared.whiten(values) is values
     assert declared.matched(values) is values
-    assert declared.precision(ROUNDS, DIM) is EXACT
+    assert Precision.of(declared.window, DIM, declared.parts) is EXACT
     np.testing.assert_array_equal(declared.alone(np.full(3, 2.0)), np.full(3, 4.0))
 
 

@@ -11,6 +11,7 @@ from hidden_substitute import (
     hidden_substitute_lower_bound,
     play_hidden_state,
 )
+from noisy_sum import NoisySum
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing import Scores, games
@@ -23,7 +24,7 @@ def test_the_fast_game_has_the_law_of_the_slow_one():
     """Kolmogorov and Smirnov's test, in each world, at a level of 0.1%."""
     statistic = hidden_state_ratio(PAIR, clip_norm=3.0)
     slow = games.play_game(
-        games.NoisySum(3.0, 2.0),
+        NoisySum(3.0, 2.0),
         "substitute",
         [3.0, 0.0],
         observations=200,

@@ -17,13 +17,11 @@ import hashlib
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 
-FloatArray = npt.NDArray[np.float64]
-UpperLimit = Callable[[FloatArray, int, float], FloatArray]
+UpperLimit = Callable[[Floats, int, float], Floats]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +38,8 @@ class Sample:
         alpha: one minus the one-sided confidence.
     """
 
-    observed: FloatArray
-    unobserved: FloatArray | None
+    observed: Floats
+    unobserved: Floats | None
     dim: int
     delta: float
     alpha: float
@@ -69,7 +67,7 @@ class Sample:
         digest = hashlib.sha256(data.tobytes()).digest()
         return np.random.default_rng((0, stream, int.from_bytes(digest[:16], "big")))
 
-    def both(self) -> tuple[FloatArray, FloatArray]:
+    def both(self) -> tuple[Floats, Floats]:
         """Observed and unobserved scores, for a bound that needs both.
 
         Raises:
@@ -83,8 +81,9 @@ class Sample:
         """Two disjoint random parts, the first with about ``share`` of each group of scores."""
         rng = self.rng(0)
         first, second = _split(self.observed, share, rng)
-        others = self.unobserved
-        left, right = (None, None) if others is None else _split(others, share, rng)
+        left, right = (
+            (None, None) if self.unobserved is None else _split(self.unobserved, share, rng)
+        )
         return (
             dataclasses.replace(self, observed=first, unobserved=left),
             dataclasses.replace(self, observed=second, unobserved=right),
@@ -104,31 +103,30 @@ class Errors:
         log_fpr: the known log FPR, shape (j,); used only with the exact null.
     """
 
-    missed: FloatArray
+    missed: Floats
     observed: int
-    false_alarms: FloatArray | None
+    false_alarms: Floats | None
     unobserved: int
-    log_fpr: FloatArray
+    log_fpr: Floats
 
 
-def count_errors(sample: Sample, thresholds: FloatArray) -> Errors:
+def count_errors(sample: Sample, thresholds: Floats) -> Errors:
     """Errors of the attack at each of ``thresholds``, shape (j,)."""
     missed = _count_below(sample.observed, thresholds)
     if sample.unobserved is None:
-        log_fpr = log_null_tail(thresholds, sample.dim)
-        return Errors(missed, sample.observed.size, None, 0, log_fpr)
+        return Errors(missed, sample.observed.size, None, 0, log_null_tail(thresholds, sample.dim))
     total = sample.unobserved.size
     false_alarms = total - _count_below(sample.unobserved, thresholds)
     return Errors(missed, sample.observed.size, false_alarms, total, np.empty(0))
 
 
-def count_normal_errors(scores: FloatArray, thresholds: FloatArray) -> Errors:
+def count_normal_errors(scores: Floats, thresholds: Floats) -> Errors:
     """Errors of the attack if unobserved scores are exactly N(0, 1), as `normal_scores` are."""
     missed = _count_below(scores, thresholds)
     return Errors(missed, scores.size, None, 0, scipy.special.log_ndtr(-thresholds))
 
 
-def normal_scores(cosines: FloatArray, dim: int) -> FloatArray:
+def normal_scores(cosines: Floats, dim: int) -> Floats:
     """Cosines in another unit, in which the null is exactly N(0, 1) in any dimension ≥ 2.
 
     About √dim·cosine where ``dim`` is large; finite for cosines of ±1.
@@ -137,7 +135,7 @@ def normal_scores(cosines: FloatArray, dim: int) -> FloatArray:
     return np.asarray(np.copysign(-scipy.special.ndtri_exp(log_null_tail(size, dim)), cosines))
 
 
-def upper_rates(errors: Errors, upper: UpperLimit, alpha: float) -> tuple[FloatArray, FloatArray]:
+def upper_rates(errors: Errors, upper: UpperLimit, alpha: float) -> tuple[Floats, Floats]:
     """Upper limits of log FPR and of FNR, each at one-sided level ``alpha``, both of shape (j,).
 
     A known FPR is returned as it is.
@@ -148,7 +146,7 @@ def upper_rates(errors: Errors, upper: UpperLimit, alpha: float) -> tuple[FloatA
     return np.log(upper(errors.false_alarms, errors.unobserved, alpha)), fnr
 
 
-def clopper_pearson_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
+def clopper_pearson_upper(errors: Floats, total: int, alpha: float) -> Floats:
     """Clopper–Pearson one-sided upper limit of a binomial rate: valid at every rate and size.
 
     Args:
@@ -161,7 +159,7 @@ def clopper_pearson_upper(errors: FloatArray, total: int, alpha: float) -> Float
     return np.asarray(np.where(rest > 0, limit, 1.0))
 
 
-def jeffreys_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
+def jeffreys_upper(errors: Floats, total: int, alpha: float) -> Floats:
     """Jeffreys one-sided upper limit: it keeps its level on average over rates, not at each rate.
 
     Args and returns as for ``clopper_pearson_upper``.
@@ -169,7 +167,7 @@ def jeffreys_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
     return np.asarray(scipy.special.betaincinv(errors + 0.5, total - errors + 0.5, 1 - alpha))
 
 
-def epsilon_from_rates(log_fpr: FloatArray, fnr: FloatArray, delta: float) -> FloatArray:
+def epsilon_from_rates(log_fpr: Floats, fnr: Floats, delta: float) -> Floats:
     """The ε below which these error rates contradict (ε, δ)-DP; 0 if they contradict none.
 
     (ε, δ)-DP implies 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ (Kairouz et al. 2015).
@@ -180,7 +178,7 @@ def epsilon_from_rates(log_fpr: FloatArray, fnr: FloatArray, delta: float) -> Fl
     return np.asarray(np.fmax(np.fmax(members, others), 0.0))
 
 
-def mu_from_rates(log_fpr: FloatArray, fnr: FloatArray) -> FloatArray:
+def mu_from_rates(log_fpr: Floats, fnr: Floats) -> Floats:
     """The μ below which these error rates contradict μ-GDP: Φ⁻¹(1 − FPR) − Φ⁻¹(FNR), or 0.
 
     Source: Nasr et al. 2023; the trade-off curve of Dong et al. 2019 solved for μ.
@@ -190,7 +188,7 @@ def mu_from_rates(log_fpr: FloatArray, fnr: FloatArray) -> FloatArray:
     return np.asarray(np.fmax(mu, 0.0))
 
 
-def log_null_tail(cosines: FloatArray, dim: int) -> FloatArray:
+def log_null_tail(cosines: Floats, dim: int) -> Floats:
     """Log of P[C ≥ c] for the cosine C of a uniform direction in ``dim`` ≥ 2 dimensions.
 
     (C + 1)/2 ~ Beta((d−1)/2, (d−1)/2). Where this underflows, the upper bound
@@ -211,13 +209,11 @@ def log_null_tail(cosines: FloatArray, dim: int) -> FloatArray:
     return np.asarray(np.where(cosines >= 0, log_tail, np.log1p(-tail)))
 
 
-def _count_below(scores: FloatArray, thresholds: FloatArray) -> FloatArray:
+def _count_below(scores: Floats, thresholds: Floats) -> Floats:
     return np.searchsorted(np.sort(scores), thresholds, side="left").astype(np.float64)
 
 
-def _split(
-    scores: FloatArray, share: float, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
+def _split(scores: Floats, share: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
     first = min(max(1, round(share * scores.size)), scores.size - 1)
     shuffled = rng.permutation(scores)
     return shuffled[:first], shuffled[first:]

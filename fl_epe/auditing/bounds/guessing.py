@@ -30,7 +30,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from fl_epe.auditing.bounds.error_rates import FloatArray, Sample, log_null_tail, normal_scores
+from fl_epe.auditing.bounds.error_rates import Sample, log_null_tail, normal_scores
+from fl_epe.checks import Floats
 
 _TOLERANCE = 1e-4
 _LARGEST = 1e6
@@ -42,10 +43,9 @@ _LEVELS = 16  # the largest weight
 _ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
-Law = tuple[FloatArray, int]  # probabilities of 0, 1, 2, …, and how many variables have them
+Law = tuple[Floats, int]  # probabilities of 0, 1, 2, …, and how many variables have them
 
 Margin = Callable[[float], float]
-Labels = npt.NDArray[np.bool_]
 
 
 def one_run(sample: Sample) -> float:
@@ -97,16 +97,15 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
     return _LARGEST
 
 
-def sorted_labels(sample: Sample) -> Labels:
+def sorted_labels(sample: Sample) -> npt.NDArray[np.bool_]:
     """Whether observed, from the highest score to the lowest, ties in random order; shape (m,)."""
     observed, unobserved = sample.both()
     scores = np.concatenate([observed, unobserved])
     shuffled = sample.rng(2).permutation(scores.size)
-    order = shuffled[np.argsort(-scores[shuffled], kind="stable")]
-    return order < observed.size
+    return shuffled[np.argsort(-scores[shuffled], kind="stable")] < observed.size
 
 
-def right_guesses(labels: Labels, guesses: int) -> int:
+def right_guesses(labels: npt.NDArray[np.bool_], guesses: int) -> int:
     """Number of right guesses, half of them "in" from the top, half "out" from the bottom."""
     half = guesses // 2
     return int(labels[:half].sum() + (~labels[labels.size - half :]).sum())
@@ -125,7 +124,7 @@ def guess_design(num_canaries: int, alpha: float, epsilon: float) -> tuple[int, 
 
 
 @functools.lru_cache
-def _designs(num_canaries: int, alpha: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _designs(num_canaries: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     """Values of ε, increasing, with the guesses and the shift of `guess_design` at each."""
     shifts = np.geomspace(0.02, 40.0, 120)
     guesses = np.unique([max(2, 2 * int(count / 2)) for count in np.geomspace(2, num_canaries, 60)])
@@ -136,7 +135,7 @@ def _designs(num_canaries: int, alpha: float) -> tuple[FloatArray, FloatArray, F
     return epsilons, guesses[np.argmax(limits, axis=1)], shifts
 
 
-def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatArray:
+def confidence_quantile(share: Floats, shift: Floats | float) -> Floats:
     """The distance from the middle of N(0, 1) and N(shift, 1) beyond which ``share`` lies."""
     low = np.zeros(np.broadcast_shapes(np.shape(share), np.shape(shift)))
     high = low + np.max(shift) / 2 + 40
@@ -147,14 +146,14 @@ def confidence_quantile(share: FloatArray, shift: FloatArray | float) -> FloatAr
     return low
 
 
-def share_beyond(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
+def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
     """The share of N(0, 1) and N(shift, 1) together farther than ``distance`` from the middle."""
     return np.asarray(
         scipy.special.ndtr(shift / 2 - distance) + scipy.special.ndtr(-distance - shift / 2)
     )
 
 
-def wrong_share(distance: FloatArray, shift: FloatArray | float) -> FloatArray:
+def wrong_share(distance: Floats, shift: Floats | float) -> Floats:
     """Of the scores farther than ``distance`` from the middle, the share on the wrong side."""
     right = scipy.special.log_ndtr(shift / 2 - distance)
     return np.asarray(scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right))
@@ -184,7 +183,7 @@ def lifted(sample: Sample) -> float:
     return best
 
 
-def log_p_values(sample: Sample) -> FloatArray:
+def log_p_values(sample: Sample) -> Floats:
     """Log of each observed canary's p-value, sorted: P₀[p ≤ x] ≤ x if it did not take part.
 
     Against u unobserved scores it is the rank (1 + those not below it) / (u + 1).
@@ -228,7 +227,11 @@ def _two_groups(sample: Sample) -> float:
 
         def margin(tested: float) -> float:
             q = scipy.special.expit(tested)
-            laws = [(_coin(weight, q), count) for weight, count in enumerate(counts, 1) if count]
+            laws = [
+                (np.concatenate([[1 - q], np.zeros(weight - 1), [q]]), count)
+                for weight, count in enumerate(counts, 1)
+                if count
+            ]
             return float(leak_chances @ _tail_of_sum(laws, still_needed)) - coins.alpha
 
         return margin
@@ -247,8 +250,7 @@ def _exact_null(sample: Sample) -> float:
     shifts, epsilons = _detectable_shifts(count, sample.alpha)
 
     def at(epsilon: float) -> Margin:
-        shift = float(np.interp(epsilon, epsilons, shifts))
-        cuts = _cuts(epsilon, shift, count)
+        cuts = _cuts(epsilon, float(np.interp(epsilon, epsilons, shifts)), count)
         value = np.searchsorted(cuts, scores, side="right").sum(keepdims=True)
         log_tail = scipy.special.log_ndtr(-cuts)
 
@@ -287,7 +289,7 @@ def _fair_coins(sample: Sample) -> Sample:
 
 
 @functools.lru_cache
-def _detectable_shifts(count: int, alpha: float) -> tuple[FloatArray, FloatArray]:
+def _detectable_shifts(count: int, alpha: float) -> tuple[Floats, Floats]:
     """Gaussian shifts, and the ε that ``count`` scores with that shift rule out, increasing."""
     shifts = np.geomspace(0.01, 2000.0, 300)
     hits = np.geomspace(1.0, count, 60)
@@ -297,7 +299,7 @@ def _detectable_shifts(count: int, alpha: float) -> tuple[FloatArray, FloatArray
     return shifts, np.maximum.accumulate(np.max(epsilons, axis=1))
 
 
-def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
+def _cuts(epsilon: float, shift: float, count: int) -> Floats:
     """Scores at which the weight rises by one, increasing.
 
     Between log-odds of −ε and ε the weight is constant. Above, it rises by ``_LEVELS`` up to the
@@ -309,27 +311,19 @@ def _cuts(epsilon: float, shift: float, count: int) -> FloatArray:
     return np.asarray(np.concatenate([-excess[::-1], excess]) / shift + shift / 2)
 
 
-def _rank_excess(ranks: FloatArray, shift: float, epsilon: float) -> FloatArray:
+def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
     """Excess over ``epsilon`` of the log-odds of guesses at ``ranks`` (shares from either end)."""
     distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
     share = share_beyond(distance, shift)
-    log_odds = shift * np.interp(ranks, share[::-1], distance[::-1])
-    return np.maximum(log_odds - epsilon, 0.0)
+    return np.maximum(shift * np.interp(ranks, share[::-1], distance[::-1]) - epsilon, 0.0)
 
 
-def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], FloatArray]:
-    """The values of a binomial variable, and their probabilities."""
+def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], Floats]:
     values = np.arange(tosses + 1)
     return values, -np.diff(scipy.special.bdtrc(values, tosses, chance), prepend=1.0)
 
 
-def _coin(weight: int, chance: float) -> FloatArray:
-    law = np.zeros(weight + 1)
-    law[0], law[-1] = 1 - chance, chance
-    return law
-
-
-def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> FloatArray:
+def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> Floats:
     """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
 
     Computed by Fourier transform, on a window around the mean that S leaves with probability below

@@ -16,7 +16,6 @@ Examples:
 
 import dataclasses
 import functools
-import types
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,10 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.auditing.bounds import thresholds
-from fl_epe.auditing.bounds.error_rates import FloatArray, Sample
+from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.checks import check_probability, check_scores, finite, raise_invalid
+from fl_epe.checks import Floats, check_probability, check_scores, finite, raise_invalid
 
 _INDEPENDENT = (
     "no theorem for one run: an estimate of a bound, which holds if the scores are independent"
@@ -88,47 +87,45 @@ class Bound:
             check_probability("delta", delta)
 
 
-BOUNDS: Mapping[str, Bound] = types.MappingProxyType(
-    {
-        "jeffreys": Bound(
-            thresholds.jeffreys,
-            "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
-            assumption="a threshold chosen in advance",
-            valid=False,
-        ),
-        "clopper-pearson": Bound(
-            thresholds.clopper_pearson, "Clopper–Pearson limits at a held-out threshold"
-        ),
-        "simultaneous": Bound(
-            thresholds.simultaneous,
-            "best threshold of all with a confidence band for the whole ROC curve",
-        ),
-        "weighted": Bound(
-            weighted, "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries"
-        ),
-        "gdp": Bound(
-            thresholds.gdp,
-            "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
-            assumption="Gaussian mechanism (GDP)",
-            gaussian=True,
-        ),
-        "lifted": Bound(
-            lifted,
-            "a run counted as one trial (lifted DP, Pillutla et al. 2023)",
-            assumption="random canaries; the scores may depend on each other in any way",
-            theorem="lifted DP: the canaries are random, and the run counts as one trial "
-            "(Pillutla et al. 2023, arXiv 2305.18447)",
-        ),
-        "one-run": Bound(
-            one_run,
-            "number of right guesses (Steinke et al. 2023)",
-            assumption="canaries included by fair coins; 2·m·δ small",
-            theorem="one-run auditing: fair coins included the canaries, so that their labels are "
-            "independent given all scores (Steinke, Nasr and Jagielski 2023)",
-            needs_coins=True,
-        ),
-    }
-)
+BOUNDS: Mapping[str, Bound] = {
+    "jeffreys": Bound(
+        thresholds.jeffreys,
+        "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
+        assumption="a threshold chosen in advance",
+        valid=False,
+    ),
+    "clopper-pearson": Bound(
+        thresholds.clopper_pearson, "Clopper–Pearson limits at a held-out threshold"
+    ),
+    "simultaneous": Bound(
+        thresholds.simultaneous,
+        "best threshold of all with a confidence band for the whole ROC curve",
+    ),
+    "weighted": Bound(
+        weighted, "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries"
+    ),
+    "gdp": Bound(
+        thresholds.gdp,
+        "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
+        assumption="Gaussian mechanism (GDP)",
+        gaussian=True,
+    ),
+    "lifted": Bound(
+        lifted,
+        "a run counted as one trial (lifted DP, Pillutla et al. 2023)",
+        assumption="random canaries; the scores may depend on each other in any way",
+        theorem="lifted DP: the canaries are random, and the run counts as one trial "
+        "(Pillutla et al. 2023, arXiv 2305.18447)",
+    ),
+    "one-run": Bound(
+        one_run,
+        "number of right guesses (Steinke et al. 2023)",
+        assumption="canaries included by fair coins; 2·m·δ small",
+        theorem="one-run auditing: fair coins included the canaries, so that their labels are "
+        "independent given all scores (Steinke, Nasr and Jagielski 2023)",
+        needs_coins=True,
+    ),
+}
 """Every lower bound: its function, what it assumes, and whether it keeps its confidence."""
 
 
@@ -176,12 +173,13 @@ def epsilon_lower_bound(
     """
     bound = bound_named(method)
     if not bound.valid:
-        text = (
+        warnings.warn(
             f"method={method!r} is not a bound: it exceeds the true ε more often than its "
             "confidence says. Use it only to compare with published numbers, and leave out method "
-            "for a bound."
+            "for a bound.",
+            UserWarning,
+            stacklevel=2,
         )
-        warnings.warn(text, UserWarning, stacklevel=2)
     return bound(observed, unobserved, delta, dim=dim, confidence=confidence)
 
 
@@ -202,10 +200,9 @@ def lower_bound(
     """
     bound = bound_named(method)
     if scores.dim is None or bound.needs_coins:
-        members, others = scores.observed, scores.unobserved
-        if others is None and scores.dim is not None:
+        if scores.unobserved is None and scores.dim is not None:
             raise_invalid("unobserved", None, "to be scores, which this method needs")
-        return bound(members, others, delta, confidence=confidence)
+        return bound(scores.observed, scores.unobserved, delta, confidence=confidence)
     safe = scores.cosines / (1 + 3 * scores.unit_error)  # the null may be as much wider
     return bound(safe, None, delta, dim=scores.dim, confidence=confidence)
 
@@ -236,21 +233,18 @@ def bound_rows(bounds: Mapping[str, float], verdict: str | None) -> list[dict[st
         bounds: by their methods.
         verdict: the method that was named before the scores were seen, if one was.
     """
-    rows = []
-    for method, epsilon in bounds.items():
-        bound = BOUNDS[method]
-        role = "verdict" if method == verdict else "exploratory"
-        rows.append(
-            {
-                "method": method,
-                "epsilon": finite(epsilon),
-                "valid": bound.valid,
-                "assumption": bound.assumption,
-                "description": bound.description,
-                "role": role if bound.valid else "not a bound",
-            }
-        )
-    return rows
+    roles = dict.fromkeys(bounds, "exploratory") | {verdict: "verdict"}
+    return [
+        {
+            "method": method,
+            "epsilon": finite(epsilon),
+            "valid": BOUNDS[method].valid,
+            "assumption": BOUNDS[method].assumption,
+            "description": BOUNDS[method].description,
+            "role": roles[method] if BOUNDS[method].valid else "not a bound",
+        }
+        for method, epsilon in bounds.items()
+    ]
 
 
 def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
@@ -277,7 +271,7 @@ def _ceiling(
     return lower_bound(perfect, delta, confidence=confidence, method=method)
 
 
-def _check_cosines(cosines: FloatArray, dim: int | None) -> None:
+def _check_cosines(cosines: Floats, dim: int | None) -> None:
     if dim is None:
         raise_invalid("unobserved", None, "to be scores, or dim=None to be a number of dimensions")
     if dim < 2:

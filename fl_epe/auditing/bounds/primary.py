@@ -94,8 +94,9 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
 @functools.cache
 def _flawless(observed: int, unobserved: int, delta: float, confidence: float) -> float:
     """The bound "clopper-pearson" if no score is on the wrong side of the threshold."""
-    groups = [1.0] * observed, [0.0] * unobserved
-    return BOUNDS["clopper-pearson"](*groups, delta, confidence=confidence)
+    return BOUNDS["clopper-pearson"](
+        [1.0] * observed, [0.0] * unobserved, delta, confidence=confidence
+    )
 
 
 @functools.cache
@@ -110,8 +111,7 @@ def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
-    counts = range(2, _MOST_NEEDED + 1)
-    enough = (count for count in counts if _flawless(count, count, delta, confidence) > 0)
+    enough = (n for n in range(2, _MOST_NEEDED + 1) if _flawless(n, n, delta, confidence) > 0)
     if (least := next(enough, None)) is None:
         raise_invalid("delta", delta, f"and confidence={confidence} to allow a bound")
     return least

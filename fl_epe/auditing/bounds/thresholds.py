@@ -22,7 +22,6 @@ import scipy
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing.bounds.error_rates import (
     Errors,
-    FloatArray,
     Sample,
     UpperLimit,
     clopper_pearson_upper,
@@ -34,6 +33,7 @@ from fl_epe.auditing.bounds.error_rates import (
     normal_scores,
     upper_rates,
 )
+from fl_epe.checks import Floats
 
 _SHARE_FOR_CHOICE = 0.1
 _DELTA_FOR_CHOICE = 1e-3  # whatever δ is, so that no bound grows with δ
@@ -43,7 +43,7 @@ _LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
 _NODE_RATIO = 1.1  # the band's limits are at counts that grow by this factor from either end
 _LOG_TOLERANCE = 1e-3
 
-AtThresholds = Callable[[Errors], FloatArray]
+AtThresholds = Callable[[Errors], Floats]
 
 
 def clopper_pearson(sample: Sample) -> float:
@@ -74,8 +74,7 @@ def simultaneous(sample: Sample) -> float:
 def _best_of_all(sample: Sample, upper: UpperLimit, alpha: float) -> float:
     groups = [sample.observed] if sample.unobserved is None else [*sample.both()]
     errors = count_errors(sample, np.unique(np.concatenate(groups)))
-    rates = upper_rates(errors, upper, alpha)
-    return float(np.max(epsilon_from_rates(*rates, sample.delta)))
+    return float(np.max(epsilon_from_rates(*upper_rates(errors, upper, alpha), sample.delta)))
 
 
 def joint_alpha(sample: Sample) -> float:
@@ -120,15 +119,17 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
     )
     expected = errors_at(thresholds)
     missed = _predicted(thresholds - mean, std, expected.observed)
-    expected = dataclasses.replace(expected, missed=missed)
-    if expected.false_alarms is not None:
-        false_alarms = _predicted(null_mean - thresholds, std, expected.unobserved)
-        expected = dataclasses.replace(expected, false_alarms=false_alarms)
+    false_alarms = (
+        None
+        if expected.false_alarms is None
+        else _predicted(null_mean - thresholds, std, expected.unobserved)
+    )
+    expected = dataclasses.replace(expected, missed=missed, false_alarms=false_alarms)
     best = int(np.argmax(_LUCK_WEIGHTS @ bound(expected)))
     return errors_at(thresholds[best : best + 1])
 
 
-def _predicted(distance: FloatArray, std: float, total: int) -> FloatArray:
+def _predicted(distance: Floats, std: float, total: int) -> Floats:
     """Errors among ``total`` Gaussian scores, from lucky to unlucky, shape (levels, j).
 
     Args:
@@ -146,7 +147,7 @@ def _predicted(distance: FloatArray, std: float, total: int) -> FloatArray:
 
 def _fit(
     choosing: Sample, judging: Sample
-) -> tuple[float, float, float, Callable[[FloatArray], Errors]]:
+) -> tuple[float, float, float, Callable[[Floats], Errors]]:
     """Means of unobserved and observed scores, a standard deviation for both, and the errors.
 
     With the exact null, scores are those of `normal_scores`. Cosines with mean m have the standard
@@ -169,7 +170,7 @@ def _fit(
     )
 
 
-def band_upper(errors: FloatArray, total: int, alpha: float) -> FloatArray:
+def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
     """Upper limits of a rate at any number of thresholds, which hold all together.
 
     Clopper–Pearson limits at one corrected level η (an "equal local levels" band, Aldor-Noiman et
@@ -201,7 +202,7 @@ def local_level(total: int, alpha: float) -> float:
     return float(np.exp(root - _LOG_TOLERANCE))
 
 
-def _probability_below(nodes: FloatArray, limits: FloatArray, total: int) -> float:
+def _probability_below(nodes: Floats, limits: Floats, total: int) -> float:
     """P[U₍ⱼ₊₁₎ ≤ limitⱼ for every node j] for ordered uniforms, or slightly less.
 
     ``ahead`` holds the probability of each surplus of points over j + 1.
@@ -219,13 +220,13 @@ def _probability_below(nodes: FloatArray, limits: FloatArray, total: int) -> flo
     return float(ahead[possible] @ last / _poisson(np.array([float(total)]), total)[0])
 
 
-def _poisson(counts: FloatArray, rate: float) -> FloatArray:
+def _poisson(counts: Floats, rate: float) -> Floats:
     return np.asarray(
         np.exp(scipy.special.xlogy(counts, rate) - rate - scipy.special.gammaln(counts + 1))
     )
 
 
-def _nodes(total: int) -> FloatArray:
+def _nodes(total: int) -> Floats:
     """The error counts at which limits are computed; other counts use the next larger one."""
     steps = int(np.log(total / 2 + 1) / np.log(_NODE_RATIO)) + 1
     counts = np.round(_NODE_RATIO ** np.arange(steps))
