@@ -43,9 +43,10 @@ from numpy.typing import NDArray
 from fl_epe.checks import raise_invalid
 from fl_epe.files import printable, whole_file
 
+# Environment variable: most MiB that a file may unpack to.
 LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
-"""Environment variable: most MiB that a file may unpack to."""
 
+# What reading a file raises if it is something else, or damaged.
 UNREADABLE = (
     ArithmeticError,  # an integer of 400 digits as a float, for one
     AttributeError,
@@ -63,7 +64,6 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What reading a file raises if it is something else, or damaged."""
 
 _CHECKSUMS, _FREE, _RATIO, _KINDS = "checksums", 256 << 20, 32, "biufU"
 

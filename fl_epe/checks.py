@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+# The largest whole number that NumPy counts with.
 LARGEST = 2**63 - 1
-"""The largest whole number that NumPy counts with."""
 
 
 class ArgumentError(ValueError):
@@ -173,8 +173,8 @@ def check_probability(name: str, value: float) -> None:
         raise_invalid(name, value, "in (0, 1)")
 
 
+# Noise multipliers between which all that is computed from them fits into floating point.
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
-"""Noise multipliers between which all that is computed from them fits into floating point."""
 
 
 def check_noise(name: str, value: float) -> None:

@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+# How the name of a file ends while it is being written.
 PART = ".fl-epe-part"
-"""How the name of a file ends while it is being written."""
 
+# The file in a run's folder that says that the run is finished.
 RECORD = "record.npz"
-"""The file in a run's folder that says that the run is finished."""
 
+# The file in a run's folder while the run is under way.
 CHECKPOINT = "checkpoint.npz"
-"""The file in a run's folder while the run is under way."""
 
 _OURS = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
 

@@ -14,7 +14,7 @@ from fl_epe.checks import (
     raise_invalid,
 )
 from fl_epe.cli.console import print_json, print_lines, terminal
-from fl_epe.cli.sizes import check_limit
+from fl_epe.cli.guards import check_limit
 from fl_epe.files import RECORD
 from fl_epe.limit import (
     canaries_for_epsilon,

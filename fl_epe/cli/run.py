@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
-from fl_epe.cli.console import ProgressLine, output_directory, print_whole
-from fl_epe.cli.errors import FAILED, on_one_line, say
+from fl_epe.cli.console import FAILED, ProgressLine, on_one_line, output_directory, print_whole, say
+from fl_epe.cli.guards import check_training, exit_status, locked, signals_stop
 from fl_epe.cli.options import Group, Parser
 from fl_epe.cli.report import exit_status_of, print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
-from fl_epe.cli.sizes import check_training
-from fl_epe.cli.stopping import exit_status, locked, signals_stop
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, remove_parts
 from fl_epe.seeding import Seeds

@@ -22,12 +22,13 @@ from fl_epe.checks import (
 from fl_epe.config import RunConfig
 from fl_epe.schedules import log_of, parse_schedule
 
+# Rounds of a plan in the limit that does not say how many.
 ROUNDS = 512
-"""Rounds of a plan in the limit that does not say how many."""
 
+# Clients of a plan in the limit that does not say how many.
 CLIENTS = 10_000
-"""Clients of a plan in the limit that does not say how many."""
 
+# One of each kind that needs no file.
 DEFAULT_SCHEDULES = (
     "epochs",
     "cyclic",
@@ -41,7 +42,6 @@ DEFAULT_SCHEDULES = (
     "capped:of=poisson,per_run=8",
     "drop-out:of=epochs,rate=0.2",
 )
-"""One of each kind that needs no file."""
 
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
 COMMON = ("rounds", "delta", "server_momentum")  # a plan has them under the same name

@@ -10,7 +10,6 @@ from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, AuditRecord, Sc
 from fl_epe.reporting.charts import (
     ANALYTICAL,
     BOUND,
-    JSON,
     NULL,
     OBSERVED,
     UNOBSERVED,
@@ -25,7 +24,7 @@ from fl_epe.reporting.charts import (
     secrecy,
     spread_out,
 )
-from fl_epe.reporting.numbers import number, signed
+from fl_epe.reporting.numbers import JSON, number, signed
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
 
 _MOST_RATES = 120  # points of a curve of error rates
@@ -95,7 +94,7 @@ def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str)
     ]
     shaded, claim = _claimed(grid, summary, sees)
     told = ", ".join(
-        f"{rate:.0%} false alarms with {_misses_at(false_alarms, misses, rate):.0%} misses"
+        f"{rate:.0%} false alarms with {misses[false_alarms <= rate].min(initial=1.0):.0%} misses"
         for rate in (0.01, 0.1, 0.5)
     )
     return Chart(
@@ -139,10 +138,6 @@ def _gaussian(part: StatisticSummary) -> tuple[float, float]:
         return mean, width
     null, unit = float(scores.unobserved.mean()), float(scores.unobserved.std(ddof=1))
     return (mean - null) / unit, width / unit
-
-
-def _misses_at(false_alarms: Floats, misses: Floats, rate: float) -> float:
-    return float(misses[false_alarms <= rate].min(initial=1.0))
 
 
 def histogram(scores: Scores, name: str, place: int, scale: float = 1.0) -> Chart:
@@ -217,8 +212,10 @@ def by_canary(view: View, part: StatisticSummary, seen: str) -> Chart | None:
     x, y = sizes[chosen], part.scores.observed[chosen]
     facts = [[int(ids[i]), int(times[i])] for i in chosen]
     ends = np.array([0.0, float(sizes.max())])
-    hover = "canary %{customdata[0]}<br>participations %{customdata[1]}<br>"
-    hover += "expected score %{x:.3g}<br>score %{y:.3g}"
+    hover = (
+        "canary %{customdata[0]}<br>participations %{customdata[1]}<br>"
+        "expected score %{x:.3g}<br>score %{y:.3g}"
+    )
     slope = float(sizes @ part.scores.observed / max(float(sizes @ sizes), 1e-300))
     return Chart(
         name=f"expected-scores-{view.adversary.sees}",

@@ -14,13 +14,13 @@ from rich.table import Table
 from fl_epe.checks import finite
 from fl_epe.files import write_text
 from fl_epe.reporting.charts import ANALYTICAL, Chart, axes, epsilon_chart, intervals, points
-from fl_epe.reporting.page import render_page
 from fl_epe.reporting.publish import table_text
+from fl_epe.reporting.report import render_page
 from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared
 from fl_epe.reporting.still import still
+from fl_epe.reporting.summary_parts import SEES, Sees
 from fl_epe.reporting.summary_types import StatisticSummary
 from fl_epe.reporting.tables import analytical_text, part_cells, plain_table
-from fl_epe.reporting.verdict_types import SEES, Sees
 
 _FLOOR = 1e-2  # smaller ε are drawn there
 _MOST_SETTINGS = 12  # that differ, in the terminal
@@ -38,10 +38,8 @@ def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     values = json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    written = []
-    for ending, text in (("html", _page(found)), ("json", values), ("csv", _csv(found))):
-        written.append(write_text(directory / f"comparison.{ending}", text))
-    return written
+    texts = {"html": _page(found), "json": values, "csv": _csv(found)}
+    return [write_text(directory / f"comparison.{end}", text) for end, text in texts.items()]
 
 
 def to_dict(found: RunsCompared) -> dict[str, Any]:
@@ -108,8 +106,8 @@ def run_cells(run: ComparedRun) -> tuple[str, ...]:
     )
 
 
+# What the star behind a lower bound means.
 VERDICT_NOTE = "* the lower bound that was named as the verdict before the run."
-"""What the star behind a lower bound means."""
 
 
 def print_runs_compared(console: Console, found: RunsCompared) -> None:

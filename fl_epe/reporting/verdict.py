@@ -12,8 +12,8 @@ from fl_epe.auditing.bounds import (
     method_by_design,
 )
 from fl_epe.reporting.numbers import number
+from fl_epe.reporting.summary_parts import SEES, Role, Sees, Statement, Verdict
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
-from fl_epe.reporting.verdict_types import SEES, Role, Sees, Statement, Verdict
 
 _SUSPECT = 0.001  # of a test in every report
 _NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
@@ -138,7 +138,7 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
         ]
         if row.method is not None:
             cells.append(("bound", f"{row.method}, {row.role}"))
-        if row.ceiling is not None:
+        if row.ceiling is not None and row.ceiling <= _NO_LIMIT:
             cells.append(("largest possible bound", number(row.ceiling)))
         found.append((f"{row.sees}, {row.statistic}", cells))
     return found

@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Version of the file; another one is refused.
 SCHEMA = 1
-"""Version of the file; another one is refused."""
 
 WHAT = "a checkpoint of fl-epe"
 

@@ -28,8 +28,13 @@ from fl_epe.simulation.checkpoint import (
     write_checkpoint,
 )
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
-from fl_epe.simulation.in_process_grid import InProcessGrid
-from fl_epe.simulation.stopping import EndedError, RunStoppedError, StopRequest, WatchedGrid
+from fl_epe.simulation.grids import (
+    EndedError,
+    InProcessGrid,
+    RunStoppedError,
+    StopRequest,
+    WatchedGrid,
+)
 from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
 

@@ -27,6 +27,7 @@ from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.checkpoint import check_arrays
+from fl_epe.simulation.cohorts import METRICS, NodeRegistry, RoundLog
 from fl_epe.simulation.dp_fedavg import (
     ServerState,
     draw_plan,
@@ -35,8 +36,6 @@ from fl_epe.simulation.dp_fedavg import (
     released_series,
 )
 from fl_epe.simulation.messages import TrainInstruction, add_up, collect
-from fl_epe.simulation.nodes import NodeRegistry
-from fl_epe.simulation.round_log import METRICS, RoundLog
 
 logger = logging.getLogger(__name__)
 
