@@ -178,8 +178,9 @@ class Estimate:
         """Print them."""
         method = PrimaryBound.parse(self.verdict).method
         if ":" in self.verdict:
-            wanted = "to name a method alone, as scores are of one kind"
-            raise_invalid("verdict", self.verdict, wanted)
+            raise_invalid(
+                "verdict", self.verdict, "to name a method alone, as scores are of one kind"
+            )
         if method != "auto" and BOUNDS[method].needs_coins and not self.coins:
             raise_invalid("verdict", method, "to go with --coins")
         try:

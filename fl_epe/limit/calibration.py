@@ -180,7 +180,6 @@ class _Client:
         return float(epsilon_two_gaussians(0.0, 1.0, scale * largest, 1.0, self.delta))
 
     def law(self, noise_multiplier: float) -> ExpectedScoreLaw:
-        """The law of the expected score at z."""
         z, real = max(noise_multiplier, _LEAST_NOISE), self.setting.get("real")
         if real is not None and self.adversary.sees == "all":
             return self._computed(z)

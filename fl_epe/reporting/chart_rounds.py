@@ -137,7 +137,8 @@ def _round_traces(
     ]
     if theory:
         stepped = line(
-            *zip(*theory, strict=True),
+            [t for t, _ in theory],
+            [epsilon for _, epsilon in theory],
             "analytical so far",
             ANALYTICAL,
             dash="dash",

@@ -45,7 +45,7 @@ def score_charts(record: AuditRecord, summary: RunSummary) -> Iterator[Chart]:
         if isinstance(part := summary.headline(adversary.sees), StatisticSummary)
     ]
     for adversary, seen, part in measured:
-        yield trade_off(part, summary, adversary.sees, seen)
+        yield _trade_off(part, summary, adversary.sees, seen)
     for place, row in enumerate(summary.rows()):
         if isinstance(row.part, StatisticSummary):
             scale = math.sqrt(record.dim) if row.name == "paper's maximum" else 1.0
@@ -79,7 +79,7 @@ def error_rates(scores: Scores) -> tuple[Floats, Floats, str]:
     return np.asarray(false_alarms), np.asarray(misses), source
 
 
-def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str) -> Chart:
+def _trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str) -> Chart:
     """Misses against false alarms, beside two Gaussians' and the region that is claimed."""
     false_alarms, misses, source = error_rates(part.scores)
     grid = np.concatenate([np.geomspace(_SMALLEST, 0.01, 40), np.linspace(0.0125, 1, 80)])

@@ -114,8 +114,8 @@ def _advice(
     # more can be told of clients than was measured
     if (often := participation_mismatch(summary)) is not None:
         return (
-            f"measure again with canaries that take part in {often[1]} rounds, as clients do, before "
-            "the model is published"
+            f"measure again with canaries that take part in {often[1]} rounds, as clients do, "
+            "before the model is published"
         )
     publish = "publish only the finished model"
     unsure = "" if amounts[0] == 0 else f", {noise} if even that is too much"

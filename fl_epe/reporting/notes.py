@@ -310,7 +310,6 @@ _INSTEAD = {
 
 
 def _gaussian_warnings(summary: RunSummary) -> Iterator[str]:
-    """One sentence for each statistic whose scores are not Gaussian, with what to use instead."""
     parts = (*summary.headlines, summary.every_round.paper)
     for (name, instead), part in zip(_INSTEAD.items(), parts, strict=True):
         if isinstance(part, StatisticSummary) and (found := _suspect_test(part)):

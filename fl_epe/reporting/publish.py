@@ -76,17 +76,19 @@ def write_figures(
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for chart in run_charts(record, summary):
-        written.append(write_text(directory / f"{chart.name}.csv", chart_table(chart)))
+        written.append(write_text(directory / f"{chart.name}.csv", _chart_table(chart)))
         written += [
             write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
             for ending in dict.fromkeys(formats)
         ]
-    written.append(write_text(directory / "scores.csv", scores_table(record)))
-    written.append(write_text(directory / "table.tex", latex_table(summary)))
-    return written
+    return [
+        *written,
+        write_text(directory / "scores.csv", _scores_table(record)),
+        write_text(directory / "table.tex", latex_table(summary)),
+    ]
 
 
-def chart_table(chart: Chart) -> str:
+def _chart_table(chart: Chart) -> str:
     """What a chart draws as a CSV table, a row for each point, bar or row of a heat map."""
     rows = []
     for trace in chart.traces:
@@ -97,7 +99,7 @@ def chart_table(chart: Chart) -> str:
     return table_text(rows)
 
 
-def scores_table(record: AuditRecord) -> str:
+def _scores_table(record: AuditRecord) -> str:
     """A CSV table, a row a canary: its number, participations, expected scores and scores.
 
     Scores are in standard deviations of the null, but for the cosine of the paper's maximum.
@@ -246,13 +248,15 @@ def _plain(delta: float) -> str:
 def _caption(summary: RunSummary) -> str:
     """What the numbers are of, so that the table can stand alone."""
     noise = summary.noise_multiplier
-    facts = [rf"$\delta = {_plain(summary.delta)}$"]
-    facts.append("noise multiplier not known" if noise is None else rf"$z = {noise:g}$")
+    facts = [
+        rf"$\delta = {_plain(summary.delta)}$",
+        "noise multiplier not known" if noise is None else rf"$z = {noise:g}$",
+    ]
     if summary.rounds is not None:
-        facts.append(f"{summary.rounds} rounds")
-        facts.append(
-            f"{summary.num_canaries} observed and {summary.unobserved} unobserved canaries"
-        )
+        facts += [
+            f"{summary.rounds} rounds",
+            f"{summary.num_canaries} observed and {summary.unobserved} unobserved canaries",
+        ]
     task = f" of {escaped(summary.task)}" if summary.task else ""
     line = status_line(summary)
     status = "" if line is None else rf" \textbf{{{escaped(line)}}}"

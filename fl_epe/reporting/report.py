@@ -63,11 +63,7 @@ def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     """
     record = record.in_order()
     summary = summarize(record)
-    charts = run_charts(record, summary)
-    written = _day_of(directory / "record.npz")
-    page = report_page(summary, charts, written=written)
-    _write(directory, summary, charts, page)
-    return summary
+    return _write(directory, summary, run_charts(record, summary))
 
 
 def _day_of(path: Path) -> str | None:
@@ -85,11 +81,10 @@ def write_unmeasured(summary: RunSummary, directory: Path) -> RunSummary:
         summary: from `summarize_unmeasured`.
         directory: where to write; created if it is missing.
     """
-    _write(directory, summary, (), report_page(summary, ()))
-    return summary
+    return _write(directory, summary, ())
 
 
-def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart], page: str) -> None:
+def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart]) -> RunSummary:
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_text(directory / "report.json", text + "\n")
@@ -97,11 +92,12 @@ def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart], page: 
     for chart in charts:
         if chart.name == "epsilon":
             write_bytes(directory / "epsilon.png", picture(chart, "png"))
-    write_text(directory / "report.html", page)
+    written = None if summary.rounds is None else _day_of(directory / "record.npz")
+    write_text(directory / "report.html", _report_page(summary, charts, written))
+    return summary
 
 
-def epsilon_table(summary: RunSummary) -> Table:
-    """The summary as a table for the terminal."""
+def _epsilon_table(summary: RunSummary) -> Table:
     interval = f"{summary.confidence:.0%} interval"
     headings = ("sees", "statistic", "ε", interval, "lower bound", "analytical")
     title = f"Empirical ε at δ = {summary.delta:.2g}, by what an adversary sees"
@@ -113,8 +109,7 @@ def epsilon_table(summary: RunSummary) -> Table:
     return table
 
 
-def fault_table(summary: RunSummary) -> Table:
-    """How often each kind of fault happened, as a table for the terminal."""
+def _fault_table(summary: RunSummary) -> Table:
     total = sum(summary.fault_counts.values())
     table = plain_table(f"Faults by kind, {total} in all", ("kind", "count"))
     for kind, count, _ in fault_rows(summary):
@@ -148,8 +143,8 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
         for text in lines:
             say(f"{bullet} {text}")
     if fault_rows(summary):
-        console.print(fault_table(summary))
-    console.print(epsilon_table(summary))
+        console.print(_fault_table(summary))
+    console.print(_epsilon_table(summary))
     for name, cells in statement_cells(summary):
         say(f"{bullet} {name}: {'; '.join(f'{key} {value}' for key, value in cells)}.")
     first, rest = notes_by_weight(summary)
@@ -209,14 +204,7 @@ def render_page(template: str, **values: Any) -> str:
     return found.get_template(template).render(**values)
 
 
-def report_page(summary: RunSummary, charts: Sequence[Chart], *, written: str | None = None) -> str:
-    """The page of a run.
-
-    Args:
-        summary: of the run.
-        charts: from `fl_epe.reporting.chart_rounds.run_charts`.
-        written: day of the run's record; ``None`` if there is none.
-    """
+def _report_page(summary: RunSummary, charts: Sequence[Chart], written: str | None) -> str:
     first_notes, more_notes = notes_by_weight(summary)
     return render_page(
         "report.html.j2",

@@ -155,8 +155,8 @@ def compare_runs(
     )
     different, same = _settings(runs)
     differences = _differences(runs, at, confidence)
-    notes = tuple(_notes(runs, at, delta, differences, confidence))
-    return RunsCompared(runs, at, confidence, different, same, differences, notes)
+    notes = _notes(runs, at, delta, differences, confidence)
+    return RunsCompared(runs, at, confidence, different, same, differences, tuple(notes))
 
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
@@ -284,9 +284,9 @@ def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None)
 
 def _difference_notes(differences: Sequence[PairDifference], confidence: float) -> list[str]:
     pairs = max(1, len(differences) // len({found.adversary for found in differences}))
-    held = f"{confidence:.0%} of the time"
     together = (
-        f" The {pairs} intervals of one adversary hold together {held} (Bonferroni)."
+        f" The {pairs} intervals of one adversary hold together {confidence:.0%} of the time "
+        "(Bonferroni)."
         if pairs > 1
         else ""
     )

@@ -87,7 +87,7 @@ def finding(found: RunsCompared) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
+def _epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
     """ε, interval, lower bound and analytical ε of a run for one adversary, as text."""
     epsilon, ends, bound = part_cells(run.summary.headline(adversary))
     verdict = run.summary.verdict
@@ -95,7 +95,7 @@ def epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
     return epsilon, ends, bound + " *" * named, analytical_text(run.summary)
 
 
-def run_cells(run: ComparedRun) -> tuple[str, ...]:
+def _run_cells(run: ComparedRun) -> tuple[str, ...]:
     """What a run is, as text: directory, status, its metric, when it ended."""
     metric = run.summary.metrics.held_out()
     return (
@@ -117,7 +117,7 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
     runs.columns[1].no_wrap, runs.columns[1].overflow = False, "fold"
     for run in found.runs:
         style = "" if run.summary.status == "ok" else "red"
-        runs.add_row(run.letter, *run_cells(run), style=style)
+        runs.add_row(run.letter, *_run_cells(run), style=style)
     console.print(runs)
     console.print(_settings_table(found))
     headings = ("sees", "run", "ε", f"{found.confidence:.0%} interval", "lower bound", "analytical")
@@ -125,7 +125,7 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
     for adversary, sees in SEEN.items():
         for place, run in enumerate(found.runs):
             last = place == len(found.runs) - 1
-            cells = epsilon_cells(run, adversary)
+            cells = _epsilon_cells(run, adversary)
             table.add_row(sees if not place else "", run.letter, *cells, end_section=last)
     console.print(table)
     for pair in found.differences:
@@ -174,7 +174,7 @@ def _csv(found: RunsCompared) -> str:
     return table_text(rows)
 
 
-def forest(found: RunsCompared) -> Chart | None:
+def _forest(found: RunsCompared) -> Chart | None:
     """ε and interval of every run, one adversary below the other; ``None`` without any."""
     shown = [
         (f"{words} {run.letter}", part, run.summary)
@@ -207,14 +207,14 @@ def forest(found: RunsCompared) -> Chart | None:
 
 
 def _page(found: RunsCompared) -> str:
-    chart = forest(found)
+    chart = _forest(found)
     return render_page(
         "comparison.html.j2",
         found=found,
         finding=finding(found),
-        runs=[(run, run_cells(run)) for run in found.runs],
+        runs=[(run, _run_cells(run)) for run in found.runs],
         rows=[
-            (SEES[adversary], [(run, epsilon_cells(run, adversary)) for run in found.runs])
+            (SEES[adversary], [(run, _epsilon_cells(run, adversary)) for run in found.runs])
             for adversary in SEEN
         ],
         chart=chart,

@@ -194,7 +194,6 @@ def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:
 
 
 def _side(view: View, delta: float, confidence: float) -> SideSummary:
-    """The headline of an adversary, the paper's statistic, and what else is known."""
     record, sees = view.record, view.adversary.sees
     paper = _measured(view, _PAPER[sees], delta, confidence, paper=True)
     model = _measured(view, "model", delta, confidence) if sees == "final" else None

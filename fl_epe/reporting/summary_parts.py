@@ -59,7 +59,7 @@ class AnalyticalSummary:
 def analytical(record: AuditRecord, delta: float) -> AnalyticalSummary:
     """The analytical ε of a run and its assumptions."""
     largest = _largest_share(record)
-    found = analytical_bound(record, delta, largest)
+    found = _analytical_bound(record, delta, largest)
     bound = None if isinstance(found, str) else found
     clients, schedules = record.findings.client_participations, _schedules_of(record)
     if clients is None and schedules is not None:
@@ -104,7 +104,7 @@ def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
     )
 
 
-def analytical_bound(
+def _analytical_bound(
     record: AuditRecord, delta: float, largest_share: float | None = None
 ) -> UpperBound | str:
     """The analytical ε of a run with all that it assumes; without one, the reason.

@@ -74,8 +74,7 @@ class Job:
             "seeds": dataclasses.asdict(self.seeds),
             "evaluate_every": self.evaluate_every,
         }
-        found: dict[str, Any] = json.loads(json.dumps(values))
-        return found
+        return dict(json.loads(json.dumps(values)))
 
     def differences(self, values: Mapping[str, Any]) -> list[str]:
         """Names of what another job's `to_dict` has with other values than this one."""
@@ -167,7 +166,6 @@ def previous_of(path: Path) -> Path:
 
 
 def _damaged(path: Path) -> Path:
-    """Where a newest checkpoint is kept that turned out to be broken."""
     return path.with_name(f"{path.stem}-damaged{path.suffix}")
 
 

@@ -172,7 +172,6 @@ class _NodeThread(threading.Thread):
         self.start()
 
     def submit(self, message: Message) -> Future[Message]:
-        """Answer a message after those before it."""
         reply: Future[Message] = Future()
         self._work.put((message, reply))
         return reply
@@ -182,7 +181,6 @@ class _NodeThread(threading.Thread):
         self._work.put(None)
 
     def run(self) -> None:
-        """Answer until there is nothing more to come."""
         while (task := self._work.get()) is not None:
             message, reply = task
             try:

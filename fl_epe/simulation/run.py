@@ -101,7 +101,6 @@ class _Session:
         return DPFedAvg(self.job.config, self.job.seeds, client_sizes=self.job.task.sizes)
 
     def initial(self) -> ArrayRecord:
-        """The initial model, or that of the checkpoint."""
         path, task = self._checkpoint, self.job.task
         theta = task.initial(self.job.seeds.initial)
         if path is not None and has_checkpoint(path):
@@ -184,13 +183,10 @@ class _Session:
         return True
 
     def stopped(self) -> RunStoppedError:
-        """Keep the rounds done, and say that the run stopped after them."""
-        kept = self.keep()
-        return RunStoppedError(self.strategy.rounds_done, self.job.config.rounds, kept=kept)
+        return RunStoppedError(self.strategy.rounds_done, self.job.config.rounds, kept=self.keep())
 
     def _progress(self, done: int, rounds: int) -> Progress:
-        elapsed = time.monotonic() - self._began
-        log = self.strategy.log
+        elapsed, log = time.monotonic() - self._began, self.strategy.log
         return Progress(
             round=done,
             rounds=rounds,
@@ -207,7 +203,6 @@ class _Session:
         )
 
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
-        """Score what is left and make the record."""
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
         done, found, stopped = record.rounds, self.strategy.auditor.epsilon_so_far(), None
@@ -221,8 +216,9 @@ class _Session:
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**about, **record.design.to_settings()})
-        return record.with_values(design=design, stopped=stopped)
+        return record.with_values(
+            design=Design.of({**about, **record.design.to_settings()}), stopped=stopped
+        )
 
 
 def run_on_grid(
