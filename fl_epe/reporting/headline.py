@@ -92,10 +92,11 @@ def headline(summary: RunSummary) -> str:
     told = f"{told[0].upper()}{told[1:]}; so {_advice(summary, final, every)}."
     if often is None:
         return told
-    option = f"participations={often[1]} of CanaryAudit, or canary_participations of RunConfig"
+    option = f": participations={often[1]} of CanaryAudit, or canary_participations of RunConfig"
     return (
         f"{told} But real {unit}s took part in about {often[1]} rounds each, and about them more "
-        f"can be told; to measure that: {run_again(summary) or option}."
+        "can be told. To measure that, run again with canaries that take part as often"
+        f"{':' if run_again(summary) else f'{option}.'}"
     )
 
 

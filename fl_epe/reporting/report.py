@@ -214,6 +214,7 @@ def _report_page(summary: RunSummary, charts: Sequence[Chart], written: str | No
         fault_rows=fault_rows(summary),
         more_faults=len(summary.faults) > FIRST_FAULTS,
         top=headline(summary),
+        again=run_again(summary),
         meaning=meaning(summary),
         verdict=verdict_text(summary),
         written=written,
