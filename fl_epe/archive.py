@@ -230,8 +230,10 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 def _check_sums(about: dict[str, Any], sums: dict[str, str], schema: int | None) -> None:
     if schema is not None and about.get("schema") != schema:
-        found = repr(about.get("schema"))[:40]
-        raise ValueError(f"it is of schema={found}, and this version of fl_epe reads {schema}")
+        raise ValueError(
+            f"it is of schema={about.get('schema')!r:.40}, and this version of fl_epe reads "
+            f"{schema}"
+        )
     if changed := sorted(name for name, _ in about["sha256"].items() ^ sums.items()):
         raise ValueError(f"{changed[0][:80]!r} is not as it was written: its checksum differs")
 

@@ -56,8 +56,8 @@ class ArgumentError(ValueError):
                 return place[0]
             value = self.values[place[1]]
             text = repr(value) if isinstance(value, str) else str(value)
-            most = 400  # characters: a file may hold anything
-            return f"{spelling(place[1])}={text[:most]}{'…' * (len(text) > most)}"
+            # At most 400 characters: a file may hold anything.
+            return f"{spelling(place[1])}={text[:400]}{'…' * (len(text) > 400)}"
 
         return re.sub(r"{([^{}]+)}", filled, self.text)
 

@@ -81,8 +81,7 @@ def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> It
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(path)
-    mode = 0o600 if private else 0o666
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

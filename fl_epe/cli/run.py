@@ -301,8 +301,9 @@ def _text(progress: Progress) -> str:
     value, found = progress.accuracy, progress.estimate
     held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
     held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
-    if found is None:  # a line is short
-        shown = f"clip {progress.clip_norm:.3g}"
-    else:
-        shown = f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
+    shown = (  # either, as a line is short
+        f"clip {progress.clip_norm:.3g}"
+        if found is None
+        else f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
+    )
     return f"{loss}{held_out}  {shown}  canaries {progress.canaries_seen}  {left}"

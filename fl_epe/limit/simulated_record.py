@@ -233,13 +233,12 @@ def limit_record(
     # Schedules treat all clients alike, so the first of them can be the canaries.
     here = presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
     rng = generator(seed, _SCORES)
-    observed = _cosines(signal, num_canaries, rng, here)
     lengths = signal.residual * signal.norms / size * np.sqrt(_DIM)
     moved = signal.moved / size * np.sqrt(_DIM)
     return AuditRecord(
         dim=_DIM,
         delta=delta,
-        observed=observed,
+        observed=_cosines(signal, num_canaries, rng, here),
         unobserved=_cosines(signal, unobserved, rng),
         presence=here,
         norms=Norms(lengths, _deltas(lengths, signal.server), final=moved, displacement=moved),

@@ -154,11 +154,13 @@ def histogram(scores: Scores, name: str, place: int, scale: float = 1.0) -> Char
     if scores.standard_null:
         grid = np.linspace(min(together.min(), -3.0), max(together.max(), 3.0), 160)
         traces.append(line(grid, scipy.stats.norm.pdf(grid), "N(0, 1)", NULL, dash="dash"))
-    told = f"{len(observed):,} that took part: mean {signed(float(observed.mean()))}, deviation "
-    told += number(float(observed.std(ddof=1)))
-    if len(others):
-        told += f"; {len(others):,} that took no part: mean {signed(float(others.mean()))}, "
-        told += f"deviation {number(float(others.std(ddof=1)))}"
+    groups = (("took part", observed), ("took no part", others))
+    told = "; ".join(
+        f"{len(group):,} that {what}: mean {signed(float(group.mean()))}, deviation "
+        f"{number(float(group.std(ddof=1)))}"
+        for what, group in groups
+        if len(group)
+    )
     return Chart(
         name=f"scores-{place}",
         title=f"Scores: {name}",

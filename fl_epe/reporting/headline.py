@@ -130,11 +130,11 @@ def _advice(
     limit = summary.analytical.epsilon
     if limit is None or math.isinf(limit):
         return "by this measurement nothing has to change, but no theorem guarantees it: " + noise
-    against = ", which holds for those who do not know the rounds"
     return (
         "by this measurement nothing has to change, though other attacks may find more, up to the "
         f"limit by theory of ε = {number(limit)}"
-        f"{against if summary.analytical.rounds_known is False else ''}"
+        + ", which holds for those who do not know the rounds"
+        * (summary.analytical.rounds_known is False)
     )
 
 

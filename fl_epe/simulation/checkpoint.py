@@ -145,8 +145,9 @@ def write_checkpoint(path: Path, job: Mapping[str, Any], state: State) -> None:
         job: JSON values by name.
         state: named arrays; none before the first checkpoint with a model.
     """
-    previous = previous_of(path)
-    write_archive(path, state, {"job": job}, schema=SCHEMA, compress=False, previous=previous)
+    write_archive(
+        path, state, {"job": job}, schema=SCHEMA, compress=False, previous=previous_of(path)
+    )
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -202,8 +203,9 @@ def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) ->
         try:
             found = read(older)
         except UnreadableFileError as other:
-            text = f"{error} The one before it cannot be used either: {other}"
-            raise UnreadableFileError(text) from error
+            raise UnreadableFileError(
+                f"{error} The one before it cannot be used either: {other}"
+            ) from error
         if go_on:
             logger.warning("%s The run goes on from the checkpoint before it, %s.", error, older)
             with contextlib.suppress(OSError):  # it is missing, or the folder cannot be written

@@ -176,8 +176,9 @@ class _Session:
         try:
             write_checkpoint(path, self.job.to_dict(), {**series, **self.strategy.state()})
         except OSError as error:
-            text = f"the checkpoint could not be written: {error}"
-            self.strategy.log.fault(FaultKind.NOT_SAVED, text, done)
+            self.strategy.log.fault(
+                FaultKind.NOT_SAVED, f"the checkpoint could not be written: {error}", done
+            )
             return False
         self._kept = done
         return True
